@@ -1,0 +1,47 @@
+# Two commands, each from a fresh clone, each doing its own set-up: `make run` and `make test`.
+# Set PYTHON to choose an interpreter (3.11 or later), VENV to put the environment elsewhere.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint types imports unit format clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+setup: $(READY)  ## make the environment (the others do so when it is missing or out of date)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "optfuse needs Python 3.11 or later: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models]'
+	@touch $@
+
+run: $(READY)  ## optimize GPT-2 and ResNet-50, forward and backward, and verify the emitted kernels
+	$(BIN)/optfuse demo
+
+test: lint types imports unit  ## everything that a change must pass
+
+lint: $(READY)  ## ruff: rules and format
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+
+types: $(READY)  ## pyright over optfuse/
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+imports: $(READY)  ## import-linter: which package may import which
+	@$(BIN)/lint-imports --no-timestamps >$(VENV)/imports.log 2>&1 || { cat $(VENV)/imports.log; exit 1; }
+
+unit: $(READY)  ## pytest, without the tests that need a GPU or minutes
+	@$(BIN)/pytest -q -m "not gpu and not slow"
+
+format: $(READY)  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment and every cache
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

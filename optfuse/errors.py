@@ -1,0 +1,39 @@
+"""One class a failure. The message is one line: it names the thing and says what to do next."""
+
+from __future__ import annotations
+
+
+class OptfuseError(Exception):
+    """The base of every error that a user can cause or mend. The command line prints it and exits with code 2."""
+
+
+class InvalidInstanceError(OptfuseError):
+    """An instance that breaks its own format: a cycle, a dangling reference, a negative size, an unknown version."""
+
+
+class InvalidSolutionError(OptfuseError):
+    """A solution that cannot be read, or that belongs to another instance."""
+
+
+class InvalidOptionError(OptfuseError):
+    """An unknown option, or a value out of range."""
+
+
+class IllegalKernelError(OptfuseError):
+    """A kernel that may not be: the message names the ops and the violated condition."""
+
+
+class CaptureError(OptfuseError):
+    """A model that the frontend cannot turn into a graph."""
+
+
+class InvalidGraphError(OptfuseError):
+    """A loop graph that does not verify: the message names the op."""
+
+
+class PlanError(OptfuseError):
+    """A saved plan that is missing, incomplete, or does not match the source beside it."""
+
+
+class VerificationError(OptfuseError):
+    """An emitted program whose results differ from the reference, or a kernel that does not compile."""

@@ -1,0 +1,204 @@
+"""Loop IR to Instance: ops, schemes, buffers and edges, and the map back from schemes to walks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from optfuse.extract.access import NestAccesses, accesses
+from optfuse.extract.dependence import Dependence, dependences
+from optfuse.extract.legality import shared_walks
+from optfuse.extract.offers import Footprints, offer, scheme_of
+from optfuse.extract.placement import Placements, place
+from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, views
+from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View
+from optfuse.problem import instance as problem
+from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """An Instance with what ties it to the loop graph: op k is ``graph.ops[k]``, scheme s+1 is ``placements.walks[s]``.
+
+    ``touched`` and ``dependences`` are kept for explanations.
+    """
+
+    graph: LoopGraph
+    instance: Instance
+    placements: Placements
+    touched: tuple[NestAccesses | None, ...]
+    dependences: tuple[Dependence, ...]
+
+
+def extract(
+    graph: LoopGraph,
+    device: Device,
+    *,
+    donated: frozenset[str] = frozenset(),
+    allocates: Callable[[LibraryCall], bool] = lambda _: True,
+) -> Extraction:
+    """State the fusion problem of a verified loop graph.
+
+    Parameters
+    ----------
+    donated
+        Inputs whose memory may be reused after their last read (saved activations in a backward graph).
+    allocates
+        Whether a library call allocates its own results (no ``out=``): those stay outside the arena.
+    """
+    nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
+    touched = tuple(None if nest is None else accesses(nest) for nest in nests)
+    placements = place(nests, touched)
+    ordered = dependences(graph, touched)
+    walks = {d: shared_walks(d, placements, touched) for d in ordered}
+    useful = _useful(nests, touched, placements, walks)
+
+    ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
+    by_name = {buffer.name: buffer for buffer in graph.buffers}
+    footprints = Footprints()
+    ops = []
+    for position, op in enumerate(graph.ops):
+        if isinstance(op, LibraryCall):
+            ops.append(_library_op(op, by_name, ids))
+            continue
+        found = touched[position]
+        assert found is not None, "a nest has accesses"
+        offers = tuple(
+            offer(op, found, placements.places[position][w], w + 1, w, placements, by_name, ids, footprints)
+            for w in useful[position]
+        )
+        weight = len(found.loads) + len(found.stores)
+        ops.append(
+            problem.Op(op.name, "loop", offers, nest_work(op), weight=max(1, weight), recompute=not op.reductions)
+        )
+    edges = tuple(
+        problem.Edge(
+            d.src,
+            d.dst,
+            ids[d.buffer] if d.value and d.buffer is not None else None,
+            tuple(w + 1 for w in shared if w in useful[d.src] and w in useful[d.dst]),
+        )
+        for d, shared in walks.items()
+    )
+    instance = Instance(
+        name=graph.name,
+        devices=(device,),
+        schemes=(Scheme("alone", 1), *(scheme_of(walk) for walk in placements.walks)),
+        buffers=_buffers(graph, donated, allocates),
+        ops=tuple(ops),
+        edges=_one_edge_each(edges),
+    )
+    return Extraction(graph, instance, placements, touched, ordered)
+
+
+def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:
+    """Join edges of the same ends and buffer: they share a kernel only where each of them may."""
+    joined: dict[tuple[int, int, int | None], tuple[int, ...]] = {}
+    for edge in edges:
+        key = (edge.src, edge.dst, edge.buffer)
+        before = joined.get(key)
+        joined[key] = edge.schemes if before is None else tuple(s for s in before if s in edge.schemes)
+    return tuple(problem.Edge(*key, schemes) for key, schemes in joined.items())
+
+
+def _useful(
+    nests: tuple[LoopNest | None, ...],
+    touched: tuple[NestAccesses | None, ...],
+    placements: Placements,
+    walks: Mapping[Dependence, tuple[int, ...]],
+) -> tuple[tuple[int, ...], ...]:
+    """For each op its own walk, and those of reductions to which it is tied by shared reads or values.
+
+    A pointwise op gains nothing from a reduction's walk in which no reduction can meet it.
+    """
+    at_home = [
+        {w for w in places if not placements.walks[w].r or (nest is not None and nest.reductions)}
+        for nest, places in zip(nests, placements.places, strict=True)
+    ]
+    kept = [set(home) for home in at_home]
+    neighbours: list[dict[int, set[int]]] = [{} for _ in nests]
+    for dependence, shared in walks.items():
+        for w in shared:
+            neighbours[dependence.src].setdefault(w, set()).add(dependence.dst)
+            neighbours[dependence.dst].setdefault(w, set()).add(dependence.src)
+    _tie_readers(placements, touched, neighbours)
+    for start, nest in enumerate(nests):
+        if nest is None or not nest.reductions:
+            continue
+        for w in at_home[start]:
+            stack = [start]
+            while stack:
+                for other in neighbours[stack.pop()].get(w, ()):
+                    if w not in kept[other]:
+                        kept[other].add(w)
+                        stack.append(other)
+    return tuple(tuple(sorted(found)) for found in kept)
+
+
+def _tie_readers(
+    placements: Placements, touched: tuple[NestAccesses | None, ...], neighbours: list[dict[int, set[int]]]
+) -> None:
+    """Make ops neighbours in a walk in which they read one buffer at the same address."""
+    first: dict[tuple[object, ...], int] = {}
+    for position, places in enumerate(placements.places):
+        found = touched[position]
+        if found is None:
+            continue
+        for w, placed in places.items():
+            if not placements.walks[w].r:
+                continue
+            for load, layout in zip(found.loads, placed.loads, strict=True):
+                if layout is None:
+                    continue
+                anchor = first.setdefault((w, load.buffer, layout), position)
+                if anchor != position:
+                    neighbours[anchor].setdefault(w, set()).add(position)
+                    neighbours[position].setdefault(w, set()).add(anchor)
+
+
+def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int]) -> problem.Op:
+    reads: dict[tuple[str, int], Read] = {}
+    for view in views(call):
+        size = _view_bytes(view, buffers)
+        reads[view.buffer, view.offset] = Read(ids[view.buffer], size, "contiguous", 0)
+    largest: dict[int, Read] = {}
+    for read in reads.values():
+        if read.buffer not in largest or largest[read.buffer].bytes < read.bytes:
+            largest[read.buffer] = read
+    written = dict.fromkeys([*(name for name in call.outputs if name is not None), *call.mutates])
+    writes = tuple(Write(ids[name], buffer_bytes(buffers[name])) for name in written)
+    return problem.Op(
+        call.name, "library", (Offer(ALONE, tuple(largest.values()), writes),), library_work(call, buffers)
+    )
+
+
+def _view_bytes(view: View, buffers: Mapping[str, Buffer]) -> int:
+    elements = 1
+    for size, stride in zip(view.shape, view.stride, strict=True):
+        elements *= int(size) if int(stride) != 0 or int(size) == 0 else 1
+    buffer = buffers[view.buffer]
+    return min(elements * ITEM_BYTES.get(buffer.dtype, 8), buffer_bytes(buffer))
+
+
+def _buffers(
+    graph: LoopGraph, donated: frozenset[str], allocates: Callable[[LibraryCall], bool]
+) -> tuple[problem.Buffer, ...]:
+    returned = {output.buffer for output in graph.outputs if isinstance(output, View)}
+    fixed = {
+        name
+        for op in graph.ops
+        if isinstance(op, LibraryCall) and allocates(op)
+        for name in op.outputs
+        if name is not None
+    }
+    return tuple(
+        problem.Buffer(
+            buffer.name,
+            buffer_bytes(buffer),
+            buffer.kind,
+            output=buffer.name in returned,
+            donated=buffer.name in donated and buffer.kind == "input",
+            fixed=buffer.name in fixed,
+        )
+        for buffer in graph.buffers
+    )

@@ -1,0 +1,72 @@
+"""Constructors of scalar expressions, so that rules read like formulas. They see to dtypes; none of them simplifies."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from optfuse.ir.functions import FUNCTIONS
+from optfuse.ir.nodes import Call, Const, DType, Expr
+
+DTYPES: frozenset[str] = frozenset(get_args(DType))
+HALF: frozenset[str] = frozenset({"float16", "bfloat16"})
+FLOATING: frozenset[str] = HALF | {"float32", "float64"}
+
+
+def compute_dtype(dtype: str) -> str:
+    """The dtype in which values of ``dtype`` are computed: float32 for half types, else itself."""
+    return "float32" if dtype in HALF else dtype
+
+
+def const(value: bool | int | float, dtype: str) -> Const:
+    """A scalar of ``dtype``, converted as Python converts it (a half type becomes float32)."""
+    dtype = compute_dtype(dtype)
+    if dtype == "bool":
+        return Const(bool(value), dtype)
+    if dtype in FLOATING:
+        return Const(float(value), dtype)
+    return Const(int(value), dtype)
+
+
+def cast(expr: Expr, dtype: str) -> Expr:
+    """``expr`` in ``dtype``; nothing is added when it has that dtype already. Constants are converted here."""
+    if expr.dtype == dtype:
+        return expr
+    if isinstance(expr, Const) and dtype not in HALF and _finite_enough(expr, dtype):
+        return const(expr.value, dtype)
+    return Call("cast", (expr,), dtype)
+
+
+def computable(expr: Expr) -> Expr:
+    """``expr`` itself, or its cast to float32 where it is of a half type."""
+    return cast(expr, compute_dtype(expr.dtype))
+
+
+def call(function: str, *args: Expr) -> Call:
+    """Apply a function of ``FUNCTIONS`` other than "cast". Operand dtypes must agree already; half ones are refused."""
+    rule = FUNCTIONS[function].rule
+    operands = args[1:] if rule == "where" else args
+    dtype = operands[0].dtype
+    assert len(args) == FUNCTIONS[function].arity, f"{function} takes {FUNCTIONS[function].arity} operands"
+    assert all(a.dtype == dtype for a in operands) and dtype not in HALF, f"{function}: {[a.dtype for a in args]}"
+    match rule:
+        case "bool":
+            return Call(function, args, "bool")
+        case "where":
+            assert args[0].dtype == "bool", f"where: the condition is {args[0].dtype}"
+            return Call(function, args, dtype)
+        case "random":
+            return Call(function, args, "float32")
+        case _:
+            return Call(function, args, dtype)
+
+
+def like(value: bool | int | float, expr: Expr) -> Const:
+    """A constant of the dtype of ``expr``."""
+    return const(value, expr.dtype)
+
+
+def _finite_enough(expr: Const, dtype: str) -> bool:
+    """Whether Python's conversion is the one that the machine does (not for inf or nan to an integer, nor for wraps)."""
+    if dtype in FLOATING or dtype == "bool":
+        return True
+    return isinstance(expr.value, bool | int) and 0 <= expr.value < 128

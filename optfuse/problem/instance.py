@@ -1,0 +1,193 @@
+"""The fusion problem as inert data: what the compiler hands to the solver.
+
+Everything is an integer or a string; no torch, no sympy, no floats. Ids are positions: op 3 is ``instance.ops[3]``.
+Times are picoseconds, sizes are bytes, rates are picoseconds per MiB (2**20 bytes) or per 2**30 operations.
+
+A *kernel* is a set of ops with one scheme. It is legal when every op offers the scheme, every edge inside it allows
+the scheme, the set is convex (no path leaves it and comes back), it is connected (see ``Limits.connected``), devices
+agree, and the limits and the user's rules hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FORMAT_VERSION = 1
+
+#: Scheme 0 of every instance: a kernel of one op on its own terms (library calls, collectives, copies).
+ALONE = 0
+
+OpKind = Literal["loop", "library", "collective", "wait", "copy"]
+AccessClass = Literal["contiguous", "strided", "broadcast", "gather"]
+BufferKind = Literal["input", "constant", "temporary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How a kernel walks its index space: ``x`` parallel points, ``r`` points of the reduced (inner) axis each.
+
+    ``parallel`` is the number of programs that can run at once; a reduction with few of them cannot fill the device.
+    The name tells schemes of equal extents apart (which digits of the index space are walked by x, which by r).
+    """
+
+    name: str
+    x: int
+    r: int = 1
+    parallel: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Bytes of a buffer that an op reads from memory. Reads of one buffer with equal ``footprint`` are one read."""
+
+    buffer: int
+    bytes: int
+    access: AccessClass = "contiguous"
+    footprint: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Bytes of a buffer that an op writes when somebody outside its kernel needs them."""
+
+    buffer: int
+    bytes: int
+    access: AccessClass = "contiguous"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One scheme in which an op can run, with what it reads and writes there.
+
+    ``full`` tells an op over x*r points from one over x points only (the outer part). ``reduces`` marks an op whose
+    results appear only after the r axis has been walked: what uses them belongs to the next pass of a looped kernel.
+    """
+
+    scheme: int
+    reads: tuple[Read, ...] = ()
+    writes: tuple[Write, ...] = ()
+    full: bool = True
+    reduces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Arithmetic of one op: fp32 operations, special functions (exp, erf, ...), tensor-core operations, atomics."""
+
+    fp32: int = 0
+    special: int = 0
+    tensor: int = 0
+    atomic: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A node of the dependency graph. ``weight`` is its share of a kernel's registers (operand count, roughly)."""
+
+    name: str
+    kind: OpKind
+    offers: tuple[Offer, ...]
+    work: Work = Work()
+    device: int = 0
+    weight: int = 1
+    recompute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor in memory. ``donated``: an input whose memory may be reused after its last read.
+
+    ``alias`` names the input buffer whose storage this one shares, if any. A buffer that is neither produced nor an
+    input or constant is an error. ``fixed`` buffers live outside the arena (a library allocates them itself).
+    """
+
+    name: str
+    bytes: int
+    kind: BufferKind = "temporary"
+    output: bool = False
+    donated: bool = False
+    alias: int | None = None
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """``src`` must come before ``dst``. With a buffer it is a value; without, order only (mutation, side effects).
+
+    ``schemes`` are those in which both may share a kernel: the value is then taken from registers. Empty: never.
+    """
+
+    src: int
+    dst: int
+    buffer: int | None = None
+    schemes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Alternatives (tuples of ops) of which exactly one runs. Greedy takes the first."""
+
+    name: str
+    alternatives: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device's rates. ``*_ps_per_mib``: picoseconds to move 2**20 bytes; ``*_ps_per_gop``: to do 2**30 operations.
+
+    ``strided_percent`` and ``gather_percent`` scale the bytes of such an access (100 = as contiguous).
+    A kernel that reduces needs ``saturating_programs`` programs to reach full bandwidth. Reductions longer than
+    ``persistent_elements`` are looped: inputs used again after the reduction are read again, through L2.
+    """
+
+    name: str
+    launch_ps: int
+    dram_ps_per_mib: int
+    l2_ps_per_mib: int
+    l2_bytes: int
+    fp32_ps_per_gop: int
+    special_ps_per_gop: int
+    tensor_ps_per_gop: int
+    atomic_ps_per_gop: int
+    saturating_programs: int
+    persistent_elements: int
+    strided_percent: int = 200
+    gather_percent: int = 150
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one kernel. ``connected``: its ops must be linked by inside edges or by reads of a common footprint."""
+
+    max_ops: int = 64
+    max_weight: int = 1 << 30
+    connected: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The user's wishes, as ops: pairs to fuse, pairs to keep apart, sets that are one kernel, ops that stay alone."""
+
+    fuse: tuple[tuple[int, int], ...] = ()
+    no_fuse: tuple[tuple[int, int], ...] = ()
+    single_kernel: tuple[tuple[int, ...], ...] = ()
+    barrier: tuple[int, ...] = ()
+    peak_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A whole fusion problem. ``ops`` are in program order, which is a topological order of ``edges``."""
+
+    name: str
+    devices: tuple[Device, ...]
+    schemes: tuple[Scheme, ...]
+    buffers: tuple[Buffer, ...]
+    ops: tuple[Op, ...]
+    edges: tuple[Edge, ...]
+    variants: tuple[Variant, ...] = ()
+    limits: Limits = Limits()
+    rules: Rules = Rules()
+    version: int = field(default=FORMAT_VERSION)

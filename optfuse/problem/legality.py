@@ -1,0 +1,301 @@
+"""What a kernel may hold: convexity, connectivity and the other conditions, on bitmasks, for the solvers.
+
+A set of ops is a Python int: bit ``i`` stands for op ``i``. The checker shares nothing with this module.
+
+A kernel is legal when
+
+1. each of its ops offers the scheme, and a kernel of scheme ``ALONE`` holds one op;
+2. all ops are on one device;
+3. no two ops belong to different alternatives of a variant;
+4. every edge inside allows the scheme;
+5. the user's rules hold: ``barrier``, ``no_fuse``, ``fuse`` (no kernel holds one op of the pair without the other),
+   ``single_kernel`` (a kernel that holds an op of the set is exactly the set);
+6. a kernel of several ops keeps ``max_ops`` and ``max_weight`` (one op alone is always allowed to run);
+7. the set is connected, if ``Limits.connected``: by inside edges or by reads of a common footprint;
+8. the set is convex. A path counts when each op on it is certain to run once the kernel does: ops of no variant, and
+   ops of the alternatives that the kernel's own ops choose. Paths through other alternatives depend on what else is
+   chosen, and show as cycles between kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from optfuse.problem.instance import ALONE, Instance
+from optfuse.problem.memo import per_instance
+
+
+def mask_of(ops: Iterable[int]) -> int:
+    """The bitmask of some ops."""
+    mask = 0
+    for op in ops:
+        mask |= 1 << op
+    return mask
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The ops of a bitmask, ascending. Time grows with the number of ops, not with their ids."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reach:
+    """Strict ancestors and descendants of each op, as bitmasks, along paths of the ops of ``active``."""
+
+    active: int
+    ancestors: tuple[int, ...]
+    descendants: tuple[int, ...]
+
+    @classmethod
+    def of(cls, instance: Instance, active: int | None = None) -> Reach:
+        """Close the edges transitively. ``active`` limits the ops that paths may visit (default: all)."""
+        count = len(instance.ops)
+        active = (1 << count) - 1 if active is None else active
+        ancestors = [0] * count
+        descendants = [0] * count
+        successors: list[list[int]] = [[] for _ in range(count)]
+        for edge in instance.edges:
+            if active >> edge.src & active >> edge.dst & 1:
+                successors[edge.src].append(edge.dst)
+        for op in range(count):
+            before = ancestors[op] | 1 << op
+            for after in successors[op]:
+                ancestors[after] |= before
+        for op in reversed(range(count)):
+            mask = 0
+            for after in successors[op]:
+                mask |= descendants[after] | 1 << after
+            descendants[op] = mask
+        return cls(active, tuple(ancestors), tuple(descendants))
+
+    def between(self, mask: int) -> int:
+        """The ops outside ``mask`` that lie on a path between two of its members."""
+        above = below = 0
+        for op in bits(mask):
+            above |= self.ancestors[op]
+            below |= self.descendants[op]
+        return above & below & ~mask
+
+    def is_convex(self, mask: int) -> bool:
+        """Whether no path leaves the set and comes back."""
+        return not self.between(mask)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LegalIndex:
+    """What legality needs of an instance, by op.
+
+    ``successors[u]`` are pairs (v, schemes); ``footprints[u][scheme]`` the (buffer, footprint) read there, and its keys
+    are the schemes offered. ``apart[u]`` may never share a kernel with u, ``together[u]`` must. ``exact[u]`` is the one
+    kernel that may hold u, or 0. ``mandatory`` are the ops of no variant.
+    """
+
+    instance: Instance
+    successors: tuple[tuple[tuple[int, frozenset[int]], ...], ...]
+    neighbours: tuple[int, ...]
+    footprints: tuple[dict[int, frozenset[tuple[int, int]]], ...]
+    apart: tuple[int, ...]
+    together: tuple[int, ...]
+    exact: tuple[int, ...]
+    barrier: int
+    mandatory: int
+    alternatives: tuple[tuple[int, ...], ...]
+    reaches: dict[int, Reach] = field(default_factory=dict)
+
+    def certain(self, mask: int) -> int:
+        """Ops that run whenever a kernel of the ops of ``mask`` does."""
+        active = self.mandatory
+        for options in self.alternatives:
+            chosen = [option for option in options if mask & _union(options) & ~option == 0]
+            if mask & _union(options) and chosen:
+                common = chosen[0]
+                for option in chosen[1:]:
+                    common &= option
+                active |= common
+        return active | mask
+
+    def reach(self, mask: int = 0) -> Reach:
+        """Reachability along the ops that are certain to run when ``mask`` does."""
+        active = self.certain(mask) if self.alternatives else self.mandatory
+        found = self.reaches.get(active)
+        if found is None:
+            found = self.reaches[active] = Reach.of(self.instance, active)
+        return found
+
+
+def _union(masks: Iterable[int]) -> int:
+    total = 0
+    for mask in masks:
+        total |= mask
+    return total
+
+
+@per_instance
+def legal_index(instance: Instance) -> LegalIndex:
+    """Index an instance for legality; remembered by identity."""
+    count = len(instance.ops)
+    successors: list[list[tuple[int, frozenset[int]]]] = [[] for _ in range(count)]
+    neighbours = [0] * count
+    for edge in instance.edges:
+        successors[edge.src].append((edge.dst, frozenset(edge.schemes)))
+        neighbours[edge.src] |= 1 << edge.dst
+        neighbours[edge.dst] |= 1 << edge.src
+    footprints = tuple(
+        {offer.scheme: frozenset((read.buffer, read.footprint) for read in offer.reads) for offer in op.offers}
+        for op in instance.ops
+    )
+    apart, together, exact = [0] * count, [0] * count, [0] * count
+    for left, right in instance.rules.no_fuse:
+        apart[left] |= 1 << right
+        apart[right] |= 1 << left
+    for left, right in instance.rules.fuse:
+        together[left] |= 1 << right
+        together[right] |= 1 << left
+    for group in instance.rules.single_kernel:
+        for op in group:
+            exact[op] = mask_of(group)
+    alternatives = tuple(tuple(mask_of(ops) for ops in variant.alternatives) for variant in instance.variants)
+    mandatory = (1 << count) - 1
+    for options in alternatives:
+        mandatory &= ~_union(options)
+        for op in bits(_union(options)):
+            apart[op] |= _union(options) & ~_union(option for option in options if option >> op & 1)
+    return LegalIndex(
+        instance,
+        tuple(map(tuple, successors)),
+        tuple(neighbours),
+        footprints,
+        tuple(apart),
+        tuple(together),
+        tuple(exact),
+        mask_of(instance.rules.barrier),
+        mandatory,
+        alternatives,
+    )
+
+
+def is_legal(instance: Instance, ops: Collection[int], scheme: int) -> bool:
+    """Whether some ops may be one kernel in a scheme."""
+    return _refusal(legal_index(instance), ops, mask_of(ops), scheme) is None
+
+
+def why_illegal(instance: Instance, ops: Collection[int], scheme: int) -> str | None:
+    """One line that names the ops and the violated condition, or None when the kernel is legal."""
+    refusal = _refusal(legal_index(instance), ops, mask_of(ops), scheme)
+    if refusal is None:
+        return None
+    reason, culprits = refusal
+    return f"{reason}: {', '.join(instance.ops[op].name for op in culprits)}"
+
+
+def common_schemes(instance: Instance, ops: Iterable[int]) -> tuple[int, ...]:
+    """The schemes that every one of the ops offers, ascending; ``ALONE`` among them only for a single op."""
+    index = legal_index(instance)
+    members = list(ops)
+    shared = set(index.footprints[members[0]])
+    for op in members[1:]:
+        shared &= index.footprints[op].keys()
+    if len(members) > 1:
+        shared.discard(ALONE)
+    return tuple(sorted(shared))
+
+
+def is_connected(index: LegalIndex, mask: int, scheme: int) -> bool:
+    """Whether the ops hang together by inside edges or by reads of a common footprint in the scheme."""
+    return _component(index, mask, scheme) == mask
+
+
+def _component(index: LegalIndex, mask: int, scheme: int) -> int:
+    """The connected part of ``mask`` that holds its first op."""
+    start = mask & -mask
+    part, frontier, rest = start, start, mask ^ start
+    readers: dict[tuple[int, int], int] | None = None
+    while frontier:
+        touched = 0
+        for op in bits(frontier):
+            touched |= index.neighbours[op]
+        if not touched & rest and rest:
+            if readers is None:
+                readers = {}
+                for op in bits(mask):
+                    for key in index.footprints[op][scheme]:
+                        readers[key] = readers.get(key, 0) | 1 << op
+            for op in bits(part):
+                for key in index.footprints[op][scheme]:
+                    touched |= readers[key]
+        frontier = touched & rest
+        part |= frontier
+        rest &= ~frontier
+    return part
+
+
+Refusal = tuple[str, tuple[int, ...]]
+
+
+def _refusal(index: LegalIndex, ops: Collection[int], mask: int, scheme: int) -> Refusal | None:
+    """The first violated condition and the ops to blame. The cheap tests come first."""
+    if not mask:
+        return "a kernel holds at least one op", ()
+    for op in ops:
+        if scheme not in index.footprints[op]:
+            return f"scheme {index.instance.schemes[scheme].name} is not offered by", (op,)
+    if not mask & mask - 1:
+        return _broken_rule(index, ops, mask)
+    refusal = _broken_limit(index, ops, scheme) or _broken_edge(index, ops, mask, scheme)
+    if refusal is None:
+        refusal = _broken_rule(index, ops, mask)
+    if refusal is not None:
+        return refusal
+    if index.instance.limits.connected:
+        part = _component(index, mask, scheme)
+        if part != mask:
+            return "nothing links the first of these to the others", (next(bits(part)), *bits(mask & ~part))
+    between = index.reach(mask).between(mask)
+    if between:
+        return "a path leaves the kernel and comes back through", tuple(bits(between))
+    return None
+
+
+def _broken_limit(index: LegalIndex, ops: Collection[int], scheme: int) -> Refusal | None:
+    """Too many ops for the scheme, the limits or one device."""
+    instance = index.instance
+    if scheme == ALONE:
+        return "ops that run alone cannot share a kernel", tuple(ops)
+    if len(ops) > instance.limits.max_ops:
+        return f"more than {instance.limits.max_ops} ops in one kernel", tuple(ops)
+    if sum(instance.ops[op].weight for op in ops) > instance.limits.max_weight:
+        return f"weight above {instance.limits.max_weight} in one kernel", tuple(ops)
+    if len({instance.ops[op].device for op in ops}) > 1:
+        return "ops of different devices in one kernel", tuple(ops)
+    return None
+
+
+def _broken_edge(index: LegalIndex, ops: Iterable[int], mask: int, scheme: int) -> Refusal | None:
+    """The first inside edge that the scheme does not allow."""
+    for op in ops:
+        for after, schemes in index.successors[op]:
+            if mask >> after & 1 and scheme not in schemes:
+                name = index.instance.schemes[scheme].name
+                return f"the edge between these is not allowed inside scheme {name}", (op, after)
+    return None
+
+
+def _broken_rule(index: LegalIndex, ops: Iterable[int], mask: int) -> Refusal | None:
+    """The first of the user's rules, or of the variants' exclusions, that a kernel breaks."""
+    if mask & index.barrier and mask & mask - 1:
+        return "a barrier op stays alone", tuple(bits(mask & index.barrier))
+    for op in ops:
+        if mask & index.apart[op]:
+            return "these may not share a kernel (no_fuse, or alternatives of one variant)", (
+                op,
+                *bits(mask & index.apart[op]),
+            )
+        if index.together[op] & ~mask:
+            return "these must share a kernel (fuse)", (op, *bits(index.together[op] & ~mask))
+        if index.exact[op] and index.exact[op] != mask:
+            return "these must be a kernel of their own (single_kernel)", tuple(bits(index.exact[op]))
+    return None

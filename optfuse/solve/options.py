@@ -1,0 +1,85 @@
+"""What a caller may ask of the solver: one frozen record, passed explicitly."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from optfuse.errors import InvalidOptionError
+
+Solver = Literal["cpsat", "greedy", "exhaustive"]
+OrderChoice = Literal["memory", "program"]
+
+
+def _default_workers() -> int:
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions:
+    """Options of ``solve``.
+
+    Attributes:
+        solver: "cpsat" (optimal with a proof), "greedy" (the baseline alone), "exhaustive" (an oracle for small ones).
+        time_limit: Seconds for the whole solve, memory plan included; above zero and finite.
+        workers: Threads that CP-SAT may use.
+        seed: Seed of CP-SAT's search.
+        deterministic: The same answer on every run and machine: CP-SAT is limited by deterministic time.
+        order: "memory" looks for the order of least peak memory, "program" keeps the program's order.
+
+    Raises:
+        InvalidOptionError: When a value is out of range.
+    """
+
+    solver: Solver = "cpsat"
+    time_limit: float = 30.0
+    workers: int = field(default_factory=_default_workers)
+    seed: int = 0
+    deterministic: bool = False
+    order: OrderChoice = "memory"
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        _check_choice("solver", self.solver, get_args(Solver))
+        _check_choice("order", self.order, get_args(OrderChoice))
+        if not _is_number(self.time_limit) or not math.isfinite(self.time_limit) or self.time_limit <= 0:
+            raise InvalidOptionError(f"time_limit must be a number of seconds above zero, not {self.time_limit!r}")
+        if not _is_whole(self.workers) or self.workers < 1:
+            raise InvalidOptionError(f"workers must be a whole number of at least 1, not {self.workers!r}")
+        if not _is_whole(self.seed) or not 0 <= self.seed < 1 << 31:
+            raise InvalidOptionError(f"seed must be a whole number from 0 to 2**31 - 1, not {self.seed!r}")
+        if not isinstance(self.deterministic, bool):
+            raise InvalidOptionError(f"deterministic must be True or False, not {self.deterministic!r}")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> SolveOptions:
+        """Build options from plain data; an unknown key is refused with the nearest known one.
+
+        Raises:
+            InvalidOptionError: On an unknown key or a value out of range.
+        """
+        known = [item.name for item in fields(cls)]
+        for key in values:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
+                raise InvalidOptionError(
+                    f"unknown option {key!r}; did you mean {near[0]!r}? (known: {', '.join(known)})"
+                )
+        return cls(**values)
+
+
+def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InvalidOptionError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,3 @@
+from optfuse.runtime.environment import prepare
+
+prepare()
