@@ -166,7 +166,8 @@ class _Run:
         reduced = len(self.nest.rsizes)
         for reduction in self.nest.reductions:
             operand = self.value(reduction.operand).expand(self.shape)
-            folded = reduce_operand(reduction.kind, operand.flatten(len(self.nest.sizes)) if reduced else operand[..., None])
+            rows = operand.flatten(len(self.nest.sizes)) if reduced else operand[..., None]
+            folded = reduce_operand(reduction.kind, rows)
             self.results += [result.reshape(result.shape + (1,) * reduced) for result in folded]
         # every value before any store: a nest reads the memory as it was
         values = [self.value(store.value) for store in self.nest.stores]
@@ -225,7 +226,7 @@ class _Run:
         return self.shape[: len(self.nest.sizes)] + (1,) * len(self.nest.rsizes)
 
     def check(self, index: torch.Tensor, flat: torch.Tensor, buffer: str) -> torch.Tensor:
-        if index.numel() and not (0 <= int(index.min()) and int(index.max()) < flat.numel()):
+        if index.numel() and (int(index.min()) < 0 or int(index.max()) >= flat.numel()):
             raise InvalidGraphError(
                 f"{self.nest.name}: index {int(index.min())}..{int(index.max())} is out of the bounds of {buffer}, "
                 f"which has {flat.numel()} elements"

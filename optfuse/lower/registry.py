@@ -69,6 +69,3 @@ def lowers(*targets: str) -> Callable[[RuleT], RuleT]:
 def find_rule(target: str) -> Rule | None:
     """The rule of an overload, or None."""
     return RULES.get(target)
-
-
-__all__ = ["RULES", "Builder", "Declined", "Rule", "Uniform", "Value", "find_rule", "lowers"]

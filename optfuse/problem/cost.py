@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
-from optfuse.problem.instance import AccessClass, Device, Instance, Offer, Read, Work
+from optfuse.problem.instance import AccessClass, Device, Instance, Offer
+from optfuse.problem.memo import per_instance
 
 MIB = 1 << 20
 GOP = 1 << 30
@@ -37,37 +37,69 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Adjacency of an instance, by op: edges in and out, and the offers by scheme."""
+    """Adjacency and prices of an instance, by op.
+
+    ``ins`` and ``outs`` are positions in ``instance.edges``; ``sources`` and ``users`` the same edges as pairs (other
+    op, buffer or None). ``offers[op][scheme]`` is the offer, ``priced[op][scheme]`` what its accesses cost, and
+    ``compute[op]`` the op's arithmetic in picoseconds times ``GOP``.
+    """
 
     ins: tuple[tuple[int, ...], ...]
     outs: tuple[tuple[int, ...], ...]
+    sources: tuple[tuple[tuple[int, int | None], ...], ...]
+    users: tuple[tuple[tuple[int, int | None], ...], ...]
     offers: tuple[Mapping[int, Offer], ...]
+    priced: tuple[Mapping[int, PricedOffer], ...]
+    compute: tuple[int, ...]
 
 
-@lru_cache(maxsize=64)
+@dataclass(frozen=True, slots=True)
+class PricedOffer:
+    """An offer's accesses in picoseconds times ``MIB``.
+
+    ``reads``: (buffer, footprint, price of the first pass, price of each later pass, bytes).
+    ``writes``: (buffer, price, bytes, whether it must reach memory whoever uses it).
+    """
+
+    reads: tuple[tuple[int, int, int, int, int], ...]
+    writes: tuple[tuple[int, int, int, bool], ...]
+    full: bool
+    reduces: bool
+
+
+@per_instance
 def topology(instance: Instance) -> Topology:
-    """Index the edges (by position in ``instance.edges``) and the offers of every op."""
+    """Index the edges, the offers and their prices by op; remembered by identity."""
     ins: list[list[int]] = [[] for _ in instance.ops]
     outs: list[list[int]] = [[] for _ in instance.ops]
     for position, edge in enumerate(instance.edges):
         ins[edge.dst].append(position)
         outs[edge.src].append(position)
-    offers = tuple({offer.scheme: offer for offer in op.offers} for op in instance.ops)
-    return Topology(tuple(map(tuple, ins)), tuple(map(tuple, outs)), offers)
+    edges = instance.edges
+    return Topology(
+        ins=tuple(map(tuple, ins)),
+        outs=tuple(map(tuple, outs)),
+        sources=tuple(tuple((edges[e].src, edges[e].buffer) for e in mine) for mine in ins),
+        users=tuple(tuple((edges[e].dst, edges[e].buffer) for e in mine) for mine in outs),
+        offers=tuple({offer.scheme: offer for offer in op.offers} for op in instance.ops),
+        priced=tuple(
+            {offer.scheme: _priced(instance, offer, instance.devices[op.device]) for offer in op.offers}
+            for op in instance.ops
+        ),
+        compute=tuple(
+            op.work.fp32 * device.fp32_ps_per_gop
+            + op.work.special * device.special_ps_per_gop
+            + op.work.tensor * device.tensor_ps_per_gop
+            + op.work.atomic * device.atomic_ps_per_gop
+            for op in instance.ops
+            for device in (instance.devices[op.device],)
+        ),
+    )
 
 
 def default_writes(instance: Instance, ops: Collection[int], scheme: int) -> tuple[int, ...]:
     """Buffers that a kernel must leave in memory when no op is computed twice: outputs, and values used outside it."""
-    index = topology(instance)
-    inside = set(ops)
-    needed: set[int] = set()
-    for op in inside:
-        outside = {instance.edges[e].buffer for e in index.outs[op] if instance.edges[e].dst not in inside}
-        for write in index.offers[op][scheme].writes:
-            buffer = instance.buffers[write.buffer]
-            if buffer.output or buffer.kind != "temporary" or write.buffer in outside:
-                needed.add(write.buffer)
-    return tuple(sorted(needed))
+    return tuple(sorted(_needed(topology(instance), set(ops), scheme)))
 
 
 def kernel_price(instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None) -> Price:
@@ -77,48 +109,74 @@ def kernel_price(instance: Instance, ops: Collection[int], scheme: int, writes: 
     """
     index = topology(instance)
     inside = set(ops)
-    offers = {op: index.offers[op][scheme] for op in inside}
     device = instance.devices[instance.ops[next(iter(inside))].device]
-    written = set(default_writes(instance, inside, scheme) if writes is None else writes)
-
-    looped = instance.schemes[scheme].r > device.persistent_elements
-    passes = _passes(instance, inside, offers) if looped else dict.fromkeys(inside, 1)
-
-    first: dict[tuple[int, int], tuple[int, Read]] = {}
-    again: dict[tuple[int, int], int] = {}
-    for op, offer in offers.items():
-        produced = {instance.edges[e].buffer for e in index.ins[op] if instance.edges[e].src in inside}
-        for read in offer.reads:
-            if read.buffer in produced:
-                continue
-            key = (read.buffer, read.footprint)
-            amount = _scaled(read.bytes, read.access, device)
-            if key not in first or amount > first[key][0]:
-                first[key] = (amount, read)
-            again[key] = max(again.get(key, 1), passes[op])
-
-    memory = 0
-    read_bytes = 0
-    for key, (amount, read) in first.items():
-        rate = _read_rate(instance, read.buffer, device)
-        memory += amount * rate + amount * (again[key] - 1) * device.l2_ps_per_mib
-        read_bytes += read.bytes
-    write_bytes = 0
-    for op, offer in offers.items():
-        for write in offer.writes:
-            if write.buffer in written:
-                memory += _scaled(write.bytes, write.access, device) * device.dram_ps_per_mib
-                write_bytes += write.bytes
-
-    if any(offer.reduces for offer in offers.values()):
+    memory, read_bytes = _reads(index, inside, scheme, instance.schemes[scheme].r > device.persistent_elements)
+    written = _needed(index, inside, scheme) if writes is None else set(writes)
+    write_bytes = compute = 0
+    reduces = False
+    for op in inside:
+        priced = index.priced[op][scheme]
+        compute += index.compute[op]
+        reduces = reduces or priced.reduces
+        for buffer, price, size, _ in priced.writes:
+            if buffer in written:
+                memory += price
+                write_bytes += size
+    if reduces:
         programs = max(1, instance.schemes[scheme].parallel)
         memory = memory * max(device.saturating_programs, programs) // programs
-    return Price(device.launch_ps, memory // MIB, _compute(instance, inside, device), read_bytes, write_bytes)
+    return Price(device.launch_ps, memory // MIB, compute // GOP, read_bytes, write_bytes)
 
 
 def kernel_cost(instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None) -> int:
     """Picoseconds that a legal kernel takes under the model."""
     return kernel_price(instance, ops, scheme, writes).total
+
+
+def _priced(instance: Instance, offer: Offer, device: Device) -> PricedOffer:
+    reads = []
+    for read in offer.reads:
+        amount = _scaled(read.bytes, read.access, device)
+        rate = _read_rate(instance, read.buffer, device)
+        reads.append((read.buffer, read.footprint, amount * rate, amount * device.l2_ps_per_mib, read.bytes))
+    writes = []
+    for write in offer.writes:
+        buffer = instance.buffers[write.buffer]
+        price = _scaled(write.bytes, write.access, device) * device.dram_ps_per_mib
+        writes.append((write.buffer, price, write.bytes, buffer.output or buffer.kind != "temporary"))
+    return PricedOffer(tuple(reads), tuple(writes), offer.full, offer.reduces)
+
+
+def _needed(index: Topology, inside: set[int], scheme: int) -> set[int]:
+    """The buffers of a kernel that must reach memory: outputs, mutations, and values used outside the kernel."""
+    needed: set[int] = set()
+    for op in inside:
+        outside = {buffer for user, buffer in index.users[op] if user not in inside}
+        needed.update(write[0] for write in index.priced[op][scheme].writes if write[3] or write[0] in outside)
+    return needed
+
+
+def _reads(index: Topology, inside: set[int], scheme: int, looped: bool) -> tuple[int, int]:
+    """The price of a kernel's reads, each footprint once (and once more a later pass), and their bytes."""
+    passes = _passes(index, inside, scheme) if looped else {}
+    first: dict[tuple[int, int], tuple[int, int, int]] = {}
+    again: dict[tuple[int, int], int] = {}
+    for op in inside:
+        reads = index.priced[op][scheme].reads
+        if not reads:
+            continue
+        produced = {buffer for source, buffer in index.sources[op] if source in inside}
+        extra = passes.get(op, 1) - 1
+        for buffer, footprint, price, later, size in reads:
+            if buffer in produced:
+                continue
+            key = (buffer, footprint)
+            first[key] = max(first.get(key, (-1, 0, 0)), (price, later, size))
+            if extra:
+                again[key] = max(again.get(key, 0), extra)
+    total = sum(price for price, _, _ in first.values())
+    total += sum(first[key][1] * extra for key, extra in again.items())
+    return total, sum(size for _, _, size in first.values())
 
 
 def _scaled(size: int, access: AccessClass, device: Device) -> int:
@@ -137,38 +195,22 @@ def _read_rate(instance: Instance, buffer: int, device: Device) -> int:
     return device.dram_ps_per_mib
 
 
-def _compute(instance: Instance, ops: Iterable[int], device: Device) -> int:
-    total = Work()
-    for op in ops:
-        work = instance.ops[op].work
-        total = Work(
-            total.fp32 + work.fp32, total.special + work.special, total.tensor + work.tensor, total.atomic + work.atomic
-        )
-    return (
-        total.fp32 * device.fp32_ps_per_gop
-        + total.special * device.special_ps_per_gop
-        + total.tensor * device.tensor_ps_per_gop
-        + total.atomic * device.atomic_ps_per_gop
-    ) // GOP
-
-
-def _passes(instance: Instance, inside: set[int], offers: Mapping[int, Offer]) -> dict[int, int]:
+def _passes(index: Topology, inside: set[int], scheme: int) -> dict[int, int]:
     """In how many passes of a looped kernel each op's inputs are read.
 
     An op's level is the number of reductions before it. A full value is needed in its own pass and again in each later
     pass where something computed from it, without a reduction in between, is used.
     """
-    index = topology(instance)
     level: dict[int, int] = {}
     for op in sorted(inside):
-        before = [instance.edges[e].src for e in index.ins[op] if instance.edges[e].src in inside]
-        level[op] = max((level[b] + offers[b].reduces for b in before), default=0)
+        before = [source for source, _ in index.sources[op] if source in inside]
+        level[op] = max((level[b] + index.priced[b][scheme].reduces for b in before), default=0)
     need: dict[int, set[int]] = {}
     for op in sorted(inside, reverse=True):
         need[op] = {level[op]}
-        if offers[op].full and not offers[op].reduces:
-            for e in index.outs[op]:
-                after = instance.edges[e].dst
-                if after in inside and instance.edges[e].buffer is not None:
-                    need[op] |= need[after]
+        priced = index.priced[op][scheme]
+        if priced.full and not priced.reduces:
+            for user, buffer in index.users[op]:
+                if user in inside and buffer is not None:
+                    need[op] |= need[user]
     return {op: len(levels) for op, levels in need.items()}

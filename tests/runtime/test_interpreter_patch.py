@@ -1,4 +1,4 @@
-"""Each mend of the interpreter, against torch. Every test here fails on an unmended interpreter."""
+"""Each mend of the interpreter, against torch: without it, its test fails on triton 3.6 or on 3.9."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ BF16 = torch.bfloat16
 
 @pytest.fixture
 def kernels():
-    from tests.runtime import tiny_kernels
+    import tiny_kernels
 
     return tiny_kernels
 
@@ -48,7 +48,7 @@ def test_cast_from_bfloat16_reads_numbers_not_bits(kernels, target):
 def test_bfloat16_arithmetic_rounds_each_operation(kernels):
     a, b, z = halves(64, 1), halves(64, 2), torch.empty(64, dtype=BF16)
     kernels.arithmetic[(1,)](a, b, z, BLOCK=64)
-    assert torch.equal(z, a * b + a - b / (a * a + 1))
+    assert torch.equal(z, a * b + a - b)
 
 
 def test_bfloat16_order(kernels):

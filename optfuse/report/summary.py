@@ -1,0 +1,60 @@
+"""The figures of a solve as plain data: what ``--json`` prints and what a zoo run collects, one record a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from optfuse.problem.instance import Instance
+from optfuse.solve.result import SolveResult
+
+
+def summary(instance: Instance, result: SolveResult, library_ops: Iterable[str] | None = None) -> dict[str, Any]:
+    """One flat record. Times are picoseconds under the model unless the key ends in ``_s``, sizes are bytes.
+
+    Args:
+        instance: The problem.
+        result: What the solver returned for it.
+        library_ops: Operators that were called as they are for want of a lowering rule. Left out: the instance's
+            library ops by name, since an instance alone does not say why an op is a library call.
+    """
+    statistics = result.statistics
+    if library_ops is None:
+        library_ops = (op.name for op in instance.ops if op.kind == "library")
+    return {
+        "name": instance.name,
+        "status": result.status,
+        "objective": result.objective,
+        "bound": result.bound,
+        "gap": result.gap,
+        "greedy_objective": result.greedy_objective,
+        "ops": len(instance.ops),
+        "kernels": len(result.solution.kernels),
+        "greedy_kernels": len(result.greedy_solution.kernels),
+        "blocks": statistics.blocks,
+        "unique_blocks": statistics.unique_blocks,
+        "candidates": statistics.candidates,
+        "cuts": statistics.cuts,
+        "rounds": statistics.rounds,
+        "wall_s": round(statistics.wall_s, 3),
+        "peak_memory_bytes": result.solution.peak_bytes,
+        "greedy_peak_memory_bytes": result.greedy_solution.peak_bytes,
+        "library_ops": sorted(set(library_ops)),
+        "given_up": list(statistics.given_up),
+        "seed": result.seed,
+        "versions": dict(result.versions),
+    }
+
+
+def certificate(result: SolveResult) -> str:
+    """One line that says what was proved, and for which model."""
+    if result.status == "OPTIMAL":
+        return "proven optimal for the stated model of cost and legality"
+    return f"not proven optimal: at most {result.gap:.2%} above the optimum of the stated model"
+
+
+def change(before: float, after: float) -> str:
+    """A signed percentage of ``before``, or a dash when there is nothing to compare with."""
+    if before == 0:
+        return "-" if after == 0 else "new"
+    return f"{(after - before) / before:+.2%}"

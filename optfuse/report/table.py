@@ -1,0 +1,109 @@
+"""A solution as rows, one a kernel, and the places where two solutions of one instance differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from optfuse.problem.cost import kernel_price
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel, Solution
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A kernel of a solution: ``ops`` by name, sizes in bytes, times in picoseconds under the model.
+
+    ``bound_by`` says which of the two the price comes from. ``live_bytes`` is what memory holds while it runs.
+    """
+
+    index: int
+    ops: tuple[str, ...]
+    kind: str
+    scheme: str
+    x: int
+    r: int
+    read_bytes: int
+    write_bytes: int
+    predicted_ps: int
+    bound_by: str
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A smallest set of ops that two solutions cut into different kernels. ``saved_ps`` is above zero where the
+    second one is cheaper.
+    """
+
+    before: tuple[Kernel, ...]
+    after: tuple[Kernel, ...]
+    saved_ps: int
+
+
+def kernel_rows(instance: Instance, solution: Solution) -> tuple[KernelRow, ...]:
+    """One row a kernel, in the order they run."""
+    live = live_bytes(instance, solution)
+    rows: list[KernelRow] = []
+    for index, kernel in enumerate(solution.kernels):
+        price = kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes)
+        scheme = instance.schemes[kernel.scheme]
+        rows.append(
+            KernelRow(
+                index=index,
+                ops=tuple(instance.ops[op].name for op in kernel.ops),
+                kind=instance.ops[kernel.ops[0]].kind,
+                scheme=scheme.name,
+                x=scheme.x,
+                r=scheme.r,
+                read_bytes=price.read_bytes,
+                write_bytes=price.write_bytes,
+                predicted_ps=price.total,
+                bound_by="memory" if price.memory >= price.compute else "compute",
+                live_bytes=live[index],
+            )
+        )
+    return tuple(rows)
+
+
+def differences(instance: Instance, before: Solution, after: Solution) -> tuple[Difference, ...]:
+    """Where two solutions part, the largest saving first. What both have in common is left out."""
+    same = set(map(_identity, before.kernels)) & set(map(_identity, after.kernels))
+    parts = _linked(
+        [kernel for kernel in before.kernels if _identity(kernel) not in same],
+        [kernel for kernel in after.kernels if _identity(kernel) not in same],
+    )
+    found = [Difference(old, new, _cost(instance, old) - _cost(instance, new)) for old, new in parts]
+    return tuple(sorted(found, key=lambda item: -item.saved_ps))
+
+
+def _identity(kernel: Kernel) -> tuple[frozenset[int], int, frozenset[int]]:
+    return frozenset(kernel.ops), kernel.scheme, frozenset(kernel.writes)
+
+
+def _cost(instance: Instance, kernels: tuple[Kernel, ...]) -> int:
+    return sum(kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes).total for kernel in kernels)
+
+
+def _linked(before: list[Kernel], after: list[Kernel]) -> Iterator[tuple[tuple[Kernel, ...], tuple[Kernel, ...]]]:
+    """The kernels of both sides in groups that share ops, directly or through others."""
+    leader: dict[int, int] = {}
+
+    def find(op: int) -> int:
+        root = op
+        while leader.setdefault(root, root) != root:
+            root = leader[root]
+        while leader[op] != root:
+            leader[op], op = root, leader[op]
+        return root
+
+    for kernel in (*before, *after):
+        for op in kernel.ops[1:]:
+            leader[find(op)] = find(kernel.ops[0])
+        find(kernel.ops[0])
+    sides: dict[int, tuple[list[Kernel], list[Kernel]]] = {}
+    for side, kernels in enumerate((before, after)):
+        for kernel in kernels:
+            sides.setdefault(find(kernel.ops[0]), ([], []))[side].append(kernel)
+    for old, new in sides.values():
+        yield tuple(old), tuple(new)
