@@ -37,3 +37,7 @@ class PlanError(OptfuseError):
 
 class VerificationError(OptfuseError):
     """An emitted program whose results differ from the reference, or a kernel that does not compile."""
+
+
+class OutputError(OptfuseError):
+    """A file or folder that cannot be written."""

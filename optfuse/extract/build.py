@@ -10,6 +10,7 @@ from optfuse.extract.dependence import Dependence, dependences
 from optfuse.extract.legality import shared_walks
 from optfuse.extract.offers import Footprints, offer, scheme_of
 from optfuse.extract.placement import Placements, place
+from optfuse.extract.useful import useful_walks
 from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, views
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View
 from optfuse.problem import instance as problem
@@ -48,10 +49,10 @@ def extract(
     """
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
-    placements = place(nests, touched)
     ordered = dependences(graph, touched)
+    placements = place(nests, touched, ordered)
     walks = {d: shared_walks(d, placements, touched) for d in ordered}
-    useful = _useful(nests, touched, placements, walks)
+    useful = useful_walks(graph, touched, placements, walks)
 
     ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
     by_name = {buffer.name: buffer for buffer in graph.buffers}
@@ -99,61 +100,6 @@ def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:
         before = joined.get(key)
         joined[key] = edge.schemes if before is None else tuple(s for s in before if s in edge.schemes)
     return tuple(problem.Edge(*key, schemes) for key, schemes in joined.items())
-
-
-def _useful(
-    nests: tuple[LoopNest | None, ...],
-    touched: tuple[NestAccesses | None, ...],
-    placements: Placements,
-    walks: Mapping[Dependence, tuple[int, ...]],
-) -> tuple[tuple[int, ...], ...]:
-    """For each op its own walk, and those of reductions to which it is tied by shared reads or values.
-
-    A pointwise op gains nothing from a reduction's walk in which no reduction can meet it.
-    """
-    at_home = [
-        {w for w in places if not placements.walks[w].r or (nest is not None and nest.reductions)}
-        for nest, places in zip(nests, placements.places, strict=True)
-    ]
-    kept = [set(home) for home in at_home]
-    neighbours: list[dict[int, set[int]]] = [{} for _ in nests]
-    for dependence, shared in walks.items():
-        for w in shared:
-            neighbours[dependence.src].setdefault(w, set()).add(dependence.dst)
-            neighbours[dependence.dst].setdefault(w, set()).add(dependence.src)
-    _tie_readers(placements, touched, neighbours)
-    for start, nest in enumerate(nests):
-        if nest is None or not nest.reductions:
-            continue
-        for w in at_home[start]:
-            stack = [start]
-            while stack:
-                for other in neighbours[stack.pop()].get(w, ()):
-                    if w not in kept[other]:
-                        kept[other].add(w)
-                        stack.append(other)
-    return tuple(tuple(sorted(found)) for found in kept)
-
-
-def _tie_readers(
-    placements: Placements, touched: tuple[NestAccesses | None, ...], neighbours: list[dict[int, set[int]]]
-) -> None:
-    """Make ops neighbours in a walk in which they read one buffer at the same address."""
-    first: dict[tuple[object, ...], int] = {}
-    for position, places in enumerate(placements.places):
-        found = touched[position]
-        if found is None:
-            continue
-        for w, placed in places.items():
-            if not placements.walks[w].r:
-                continue
-            for load, layout in zip(found.loads, placed.loads, strict=True):
-                if layout is None:
-                    continue
-                anchor = first.setdefault((w, load.buffer, layout), position)
-                if anchor != position:
-                    neighbours[anchor].setdefault(w, set()).add(position)
-                    neighbours[position].setdefault(w, set()).add(anchor)
 
 
 def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int]) -> problem.Op:

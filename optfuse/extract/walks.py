@@ -28,11 +28,32 @@ Role = Literal["full", "outer", "reduces"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cover:
-    """A nest's dimensions as digits of its n, one a dimension, in the nest's order."""
+class Piece:
+    """A digit of n that moves a dimension by ``weight`` a step."""
 
-    parallel: tuple[Digit, ...]
-    reduced: tuple[Digit, ...]
+    digit: Digit
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """A nest's dimensions over the digits of n: for each dimension, parallel first, then reduced, its pieces.
+
+    In the natural order a dimension is one digit; in another frame it may fall into several.
+    """
+
+    dimensions: tuple[tuple[Piece, ...], ...]
+    parallel_rank: int
+
+    @property
+    def parallel(self) -> tuple[Digit, ...]:
+        """Digits of the parallel dimensions."""
+        return tuple(p.digit for pieces in self.dimensions[: self.parallel_rank] for p in pieces)
+
+    @property
+    def reduced(self) -> tuple[Digit, ...]:
+        """Digits of the reduced dimensions."""
+        return tuple(p.digit for pieces in self.dimensions[self.parallel_rank :] for p in pieces)
 
     @property
     def points(self) -> int:
@@ -95,8 +116,7 @@ def natural_cover(nest: LoopNest, touched: NestAccesses) -> Cover:
         ranked = row_major([sizes[k] for k in order])
         by_dimension = dict(zip(order, ranked, strict=True))
         strides = tuple(by_dimension[k] for k in range(len(sizes)))
-    digits = tuple(Digit(s, t) for s, t in zip(sizes, strides, strict=True))
-    return Cover(digits[: len(nest.sizes)], digits[len(nest.sizes) :])
+    return Cover(tuple((Piece(Digit(s, t)),) for s, t in zip(sizes, strides, strict=True)), len(nest.sizes))
 
 
 def _main_access(nest: LoopNest, touched: NestAccesses, sizes: Sequence[int]) -> Access | None:
@@ -186,11 +206,15 @@ def weights(cover: Cover, role: Role, space: DigitSpace) -> tuple[tuple[int, ...
     dimension value = sum of weight * digit. The space must be refined at the fit's cut points.
     """
     line = (*space.x_line, *(Digit(1, 0) for _ in space.r)) if role == "outer" else (*space.x, *space.r)
-    rows = []
-    for dimension in (*cover.parallel, *cover.reduced):
-        low, high = dimension.stride, dimension.stride * dimension.size
-        rows.append(tuple(d.stride // low if d.size > 1 and low <= d.stride < high else 0 for d in line))
-    return tuple(rows)
+    return tuple(tuple(_weight(pieces, digit) for digit in line) for pieces in cover.dimensions)
+
+
+def _weight(pieces: Iterable[Piece], digit: Digit) -> int:
+    for piece in pieces:
+        low, high = piece.digit.stride, piece.digit.stride * piece.digit.size
+        if digit.size > 1 and low <= digit.stride < high:
+            return piece.weight * (digit.stride // low)
+    return 0
 
 
 def address(access: Access, rows: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -7,7 +7,9 @@ Evaluation is generic: a symbol may stand for an int or for anything with intege
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import re
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -114,3 +116,110 @@ def affine(expr: sympy.Expr | int) -> tuple[dict[sympy.Symbol, int], int] | None
         else:
             return None
     return terms, constant
+
+
+def format_index(expr: sympy.Expr | int) -> str:
+    """An index as text in Python's own syntax (``//`` and ``%`` are floor division and remainder), canonical.
+
+    >>> format_index(sympy.Symbol("i0") * 5 + 1)
+    '5*i0 + 1'
+    """
+    return _format(sympy.Integer(expr) if isinstance(expr, int) else expr, 0)
+
+
+def parse_index(text: str) -> sympy.Expr:
+    """The index that ``format_index`` wrote. Nothing is evaluated but the grammar.
+
+    Raises
+    ------
+    ValueError
+        Text outside the grammar, or a symbol that is no iteration variable, digit or indirect index.
+    """
+    if len(text) > _LONGEST:
+        raise ValueError(f"an index of {len(text)} characters; the limit is {_LONGEST}")
+    try:
+        return _parse(ast.parse(text, mode="eval").body, text)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{text!r} is no index expression") from error
+
+
+_SUM, _PRODUCT, _ATOM = 0, 1, 2
+_LONGEST = 10_000
+_VARIABLE = re.compile(r"[irtXR][0-9]{1,6}")
+
+
+def _format(expr: sympy.Expr, tightness: int) -> str:
+    """``tightness``: what may stand here without parentheses (a sum, a product or remainder, or an atom only)."""
+    if expr.is_Symbol or (expr.is_Integer and (expr >= 0 or tightness == _SUM)):
+        return str(expr)
+    if expr.is_Integer:
+        return f"({expr})"
+    if expr.is_Add:
+        text, level = _format_sum(expr), _SUM
+    elif expr.is_Mul:
+        factor, rest = expr.as_coeff_Mul()
+        parts = sorted(_format(part, _ATOM) for part in sympy.Mul.make_args(rest))
+        if factor == -1 and rest.is_Symbol:
+            parts = [f"-{rest}"]
+        elif factor != 1:
+            parts.insert(0, str(factor))
+        text, level = "*".join(parts), _PRODUCT if factor >= 0 else _SUM
+    elif isinstance(expr, sympy.floor):
+        numerator, denominator = sympy.together(expr.args[0]).as_numer_denom()
+        text, level = f"{_format(numerator, _ATOM)} // {_format(denominator, _ATOM)}", _PRODUCT
+    elif isinstance(expr, sympy.Mod):
+        text, level = f"{_format(expr.args[0], _ATOM)} % {_format(expr.args[1], _ATOM)}", _PRODUCT
+    else:
+        raise InvalidGraphError(f"index term {expr} is outside the grammar (+, *, floor of a quotient, Mod)")
+    return text if level >= tightness else f"({text})"
+
+
+def _format_sum(expr: sympy.Expr) -> str:
+    def order(term: sympy.Expr) -> tuple[bool, str]:
+        return bool(term.is_Integer), _format(term.as_coeff_Mul()[1], _ATOM)
+
+    text = ""
+    for term in sorted(expr.args, key=order):
+        negative = term.as_coeff_Mul()[0] < 0
+        sign = (" - " if negative else " + ") if text else ("-" if negative else "")
+        text += sign + _format(-term if negative else term, _PRODUCT)
+    return text
+
+
+def _parse(node: ast.expr, text: str) -> sympy.Expr:
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return sympy.Integer(value)
+        case ast.Name(id=name) if _VARIABLE.fullmatch(name):
+            return sympy.Symbol(name, integer=True, nonnegative=True if name[0] != "t" else None)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_parse(operand, text)
+        case ast.BinOp(op=ast.Mult()):
+            # all factors at once: sympy would distribute a number over the first sum it meets
+            return sympy.Mul(*(_parse(factor, text) for factor in _factors(node)))
+        case ast.BinOp(left=left, op=op, right=right):
+            return _binary(op, _parse(left, text), _parse(right, text), text)
+        case _:
+            raise ValueError(f"{text!r} is no index expression")
+
+
+def _factors(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        yield from _factors(node.left)
+        yield from _factors(node.right)
+    else:
+        yield node
+
+
+def _binary(op: ast.operator, a: sympy.Expr, b: sympy.Expr, text: str) -> sympy.Expr:
+    match op:
+        case ast.Add():
+            return a + b
+        case ast.Sub():
+            return a - b
+        case ast.FloorDiv() if b != 0:
+            return sympy.floor(a / b)
+        case ast.Mod() if b != 0:
+            return sympy.Mod(a, b)
+        case _:
+            raise ValueError(f"{text!r} is no index expression")

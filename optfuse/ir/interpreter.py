@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
 import torch
 
@@ -241,7 +241,7 @@ def _holds(guard: Guard, values: Mapping) -> torch.Tensor:
 
 def _call_library(machine: _Machine, call: LibraryCall) -> None:
     """Call the overload on views of memory, and copy what it returns into the output buffers."""
-    overload = torch.ops
+    overload: Any = torch.ops
     for part in call.target.split("."):
         overload = getattr(overload, part)
 

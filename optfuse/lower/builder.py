@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 import torch
@@ -54,6 +54,8 @@ class Builder:
         self.buffers: dict[str, Buffer] = {}
         self.ops: list[Op] = []
         self._fills: dict[str, View] = {}
+        self._offsets: dict[str, int] = {}
+        self._op_names: set[str] = set()
         self._node: fx.Node | None = None
 
     # --- the node at hand
@@ -137,14 +139,37 @@ class Builder:
             name, k = f"{wanted}_{k}", k + 1
         return name
 
-    def allocate(self, spec: Spec, *, name: str | None = None, kind: BufferKind = "temporary") -> View:
-        """A new buffer of the layout of ``spec`` (dense in its place where that layout overlaps itself), as a View."""
+    def allocate(
+        self, spec: Spec, *, name: str | None = None, kind: BufferKind = "temporary", storage_offset: int = 0
+    ) -> View:
+        """A new buffer of the layout of ``spec`` (dense in its place where that layout overlaps itself), as a View.
+
+        ``storage_offset``: where an input's or constant's first element lies in its torch storage.
+        """
         stride = spec.stride
         if kind == "temporary" and overlaps(spec.shape, stride):
             stride = contiguous_stride(spec.shape)
         name = self.fresh_name(self.node.name if name is None else name)
         self.buffers[name] = Buffer(name, spec.dtype, spec.shape, stride, kind, spec.device)
+        self._offsets[name] = storage_offset
         return View(name, spec.shape, stride)
+
+    def whole(self, name: str) -> View:
+        """A buffer as a View of all of it."""
+        buffer = self.buffers[name]
+        return View(name, buffer.shape, buffer.stride)
+
+    def storage_offset(self, name: str) -> int:
+        """Where a buffer's first element lies in its torch storage: 0 but for inputs and constants."""
+        return self._offsets[name]
+
+    def emit(self, op: Op) -> None:
+        """Append an op. A name that is taken gets a number behind it."""
+        name, k = op.name, 1
+        while name in self._op_names:
+            name, k = f"{op.name}_{k}", k + 1
+        self._op_names.add(name)
+        self.ops.append(op if name == op.name else replace(op, name=name))
 
     def allocate_outputs(self, specs: Sequence[Spec]) -> tuple[View, ...]:
         """A buffer an output: called after the node, with the output's position behind it where there are several."""
@@ -162,15 +187,20 @@ class Builder:
         self.store_into(out, body, name=out.buffer)
         return out
 
-    def store_into(self, out: View, body: Callable[[Index], Expr], *, name: str | None = None) -> None:
-        """Emit a nest that stores ``body(index)`` at every logical index of ``out``, a window of an existing buffer."""
+    def store_into(
+        self, out: View, body: Callable[[Index], Expr], *, name: str | None = None, target: str | None = None
+    ) -> None:
+        """Emit a nest that stores ``body(index)`` at every logical index of ``out``, a window of an existing buffer.
+
+        ``name`` and ``target`` stand in for the node's own, where the nest does something beside what the node does.
+        """
         if 0 in out.shape:
             return
         index, sizes, _ = walk(out.shape, memory_order(range(len(out.shape)), out.stride))  # type: ignore[arg-type]
-        value = body(index)
         where = strided_index(out.shape, out.stride, out.offset, index)  # type: ignore[arg-type]
-        nest = LoopNest(name or self.node.name, sizes, (), (), (Store(out.buffer, where, value),), self.origin)
-        self.ops.append(collapse(nest))
+        origin = self.origin if target is None else replace(self.origin, target=target)
+        store = Store(out.buffer, where, body(index))
+        self.emit(collapse(LoopNest(name or self.node.name, sizes, (), (), (store,), origin)))
 
     def copy(self, source: View | Uniform, spec: Spec | None = None, *, name: str | None = None) -> View:
         """Emit a nest that copies ``source`` (broadcast as needed) to a new tensor of the same dtype."""
@@ -215,7 +245,7 @@ class Builder:
             Store(out.buffer, strided_index(out.shape, out.stride, 0, tuple(outer[d] for d in kept_of_output)), value)  # type: ignore[arg-type]
             for out, value in zip(outs, finish(results, outer), strict=True)
         )
-        self.ops.append(collapse(LoopNest(self.node.name, sizes, rsizes, reductions, stores, self.origin)))
+        self.emit(collapse(LoopNest(self.node.name, sizes, rsizes, reductions, stores, self.origin)))
         return outs
 
 

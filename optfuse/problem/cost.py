@@ -41,7 +41,8 @@ class Topology:
 
     ``ins`` and ``outs`` are positions in ``instance.edges``; ``sources`` and ``users`` the same edges as pairs (other
     op, buffer or None). ``offers[op][scheme]`` is the offer, ``priced[op][scheme]`` what its accesses cost, and
-    ``compute[op]`` the op's arithmetic in picoseconds times ``GOP``.
+    ``compute[op]`` the op's arithmetic in picoseconds times ``GOP``. ``rivals[op]`` are the ops that cannot run when it
+    does (other alternatives of its variant); ops of no variant have no entry.
     """
 
     ins: tuple[tuple[int, ...], ...]
@@ -51,6 +52,7 @@ class Topology:
     offers: tuple[Mapping[int, Offer], ...]
     priced: tuple[Mapping[int, PricedOffer], ...]
     compute: tuple[int, ...]
+    rivals: Mapping[int, frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +96,25 @@ def topology(instance: Instance) -> Topology:
             for op in instance.ops
             for device in (instance.devices[op.device],)
         ),
+        rivals=_rivals(instance),
     )
 
 
+def _rivals(instance: Instance) -> dict[int, frozenset[int]]:
+    rivals: dict[int, frozenset[int]] = {}
+    for variant in instance.variants:
+        members = {op for alternative in variant.alternatives for op in alternative}
+        for op in members:
+            beside = {other for alternative in variant.alternatives if op in alternative for other in alternative}
+            rivals[op] = frozenset(members - beside)
+    return rivals
+
+
 def default_writes(instance: Instance, ops: Collection[int], scheme: int) -> tuple[int, ...]:
-    """Buffers that a kernel must leave in memory when no op is computed twice: outputs, and values used outside it."""
+    """Buffers that a kernel must leave in memory when no op is computed twice: outputs, and values used outside it.
+
+    Users that cannot run beside the kernel's ops (other alternatives of a variant) do not count.
+    """
     return tuple(sorted(_needed(topology(instance), set(ops), scheme)))
 
 
@@ -150,8 +166,11 @@ def _priced(instance: Instance, offer: Offer, device: Device) -> PricedOffer:
 def _needed(index: Topology, inside: set[int], scheme: int) -> set[int]:
     """The buffers of a kernel that must reach memory: outputs, mutations, and values used outside the kernel."""
     needed: set[int] = set()
+    served = inside
+    if index.rivals:
+        served = inside.union(*(index.rivals[op] for op in inside if op in index.rivals))
     for op in inside:
-        outside = {buffer for user, buffer in index.users[op] if user not in inside}
+        outside = {buffer for user, buffer in index.users[op] if user not in served}
         needed.update(write[0] for write in index.priced[op][scheme].writes if write[3] or write[0] in outside)
     return needed
 

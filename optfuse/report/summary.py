@@ -50,7 +50,7 @@ def certificate(result: SolveResult) -> str:
     """One line that says what was proved, and for which model."""
     if result.status == "OPTIMAL":
         return "proven optimal for the stated model of cost and legality"
-    return f"not proven optimal: at most {result.gap:.2%} above the optimum of the stated model"
+    return f"not proven optimal: under the stated model no legal schedule is more than {result.gap:.2%} cheaper"
 
 
 def change(before: float, after: float) -> str:

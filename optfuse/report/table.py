@@ -72,6 +72,7 @@ def differences(instance: Instance, before: Solution, after: Solution) -> tuple[
     parts = _linked(
         [kernel for kernel in before.kernels if _identity(kernel) not in same],
         [kernel for kernel in after.kernels if _identity(kernel) not in same],
+        [sum(variant.alternatives, ()) for variant in instance.variants],
     )
     found = [Difference(old, new, _cost(instance, old) - _cost(instance, new)) for old, new in parts]
     return tuple(sorted(found, key=lambda item: -item.saved_ps))
@@ -85,8 +86,10 @@ def _cost(instance: Instance, kernels: tuple[Kernel, ...]) -> int:
     return sum(kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes).total for kernel in kernels)
 
 
-def _linked(before: list[Kernel], after: list[Kernel]) -> Iterator[tuple[tuple[Kernel, ...], tuple[Kernel, ...]]]:
-    """The kernels of both sides in groups that share ops, directly or through others."""
+def _linked(
+    before: list[Kernel], after: list[Kernel], tied: list[tuple[int, ...]]
+) -> Iterator[tuple[tuple[Kernel, ...], tuple[Kernel, ...]]]:
+    """The kernels of both sides in groups that share ops, directly, through others or by a set of ``tied`` ops."""
     leader: dict[int, int] = {}
 
     def find(op: int) -> int:
@@ -97,10 +100,9 @@ def _linked(before: list[Kernel], after: list[Kernel]) -> Iterator[tuple[tuple[K
             leader[op], op = root, leader[op]
         return root
 
-    for kernel in (*before, *after):
-        for op in kernel.ops[1:]:
-            leader[find(op)] = find(kernel.ops[0])
-        find(kernel.ops[0])
+    for ops in (*(kernel.ops for kernel in (*before, *after)), *tied):
+        for op in ops:
+            leader[find(op)] = find(ops[0])
     sides: dict[int, tuple[list[Kernel], list[Kernel]]] = {}
     for side, kernels in enumerate((before, after)):
         for kernel in kernels:

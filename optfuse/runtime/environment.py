@@ -56,9 +56,10 @@ def _reinterpret_library() -> None:
     They are the only objects whose meaning is fixed when triton is imported; everything else looks at the variable
     when it is used. Nothing is lost: without a GPU the compiled ones cannot run.
     """
-    from triton.language import tensor  # noqa: PLC0415 - triton may only be imported once the variable is set
-    from triton.runtime.interpreter import InterpretedFunction  # noqa: PLC0415
-    from triton.runtime.jit import JITFunction  # noqa: PLC0415
+    # imported here because the variable had to be set first
+    from triton.language import tensor
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
 
     interpreted: dict[int, Any] = {}
 

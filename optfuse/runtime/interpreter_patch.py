@@ -24,15 +24,15 @@ Array = np.ndarray[Any, Any]
 _BITWISE = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
 _MARK = "_optfuse_mended"
 
+#: libdevice functions that torch computes under the same name.
+_SAME_NAME = (
+    "abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc erfinv exp exp2 expm1 "
+    "floor fmod hypot lgamma log log10 log1p log2 nextafter pow rsqrt sin sinh sqrt tan tanh trunc"
+)
+
 #: libdevice functions by the torch function that computes them; all operands and the result share one dtype.
 _LIBDEVICE: dict[str, Callable[..., torch.Tensor]] = {
-    **{
-        name: getattr(torch, name)
-        for name in (
-            "abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc erfinv exp exp2 expm1 "
-            "floor fmod hypot lgamma log log10 log1p log2 nextafter pow rsqrt sin sinh sqrt tan tanh trunc"
-        ).split()
-    },
+    **{name: getattr(torch, name) for name in _SAME_NAME.split()},
     "exp10": lambda x: torch.pow(torch.full_like(x, 10.0), x),
     "fabs": torch.abs,
     "fmax": torch.fmax,

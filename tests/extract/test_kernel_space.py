@@ -194,24 +194,44 @@ def test_shapes_of_different_rank_share_a_refinement():
     assert_meets(spec)
 
 
-def test_transposed_value_stays_apart():
+@pytest.mark.parametrize("shape", [(6, 10), (8, 8)])
+def test_transposed_value_meets_in_a_frame_of_its_own(shape):
+    """Also where equal extents hide the transposition: the natural walk never holds both."""
+    m, n = shape
     ops = [
-        pointwise("before", (6, 10), [("x", (10, 1))], "y"),
-        pointwise("transposed", (10, 6), [("y", (1, 10))], "z"),
+        pointwise("before", (m, n), [("x", (n, 1))], "y"),
+        pointwise("transposed", (n, m), [("y", (1, n))], "z"),
+        pointwise("after", (n, m), [("z", (m, 1))], "w"),
     ]
-    buffers = [buffer("x", (6, 10), "input"), buffer("y", (6, 10)), buffer("z", (10, 6))]
-    extraction = extract(graph(buffers, ops, ["z"]), load_device("h200"))
-    assert extraction.instance.edges[0].schemes == ()
+    buffers = [buffer("x", (m, n), "input"), buffer("y", (m, n)), buffer("z", (n, m)), buffer("w", (n, m))]
+    extraction, spec = build_spec(buffers, ops, ["w"])
+    instance = extraction.instance
+    frames = [extraction.placements.walks[s - 1].frame for s in instance.edges[0].schemes]
+    assert sorted(frames) == [1, 2]
+    assert spec.registers == {"y", "z"}
+    assert_meets(spec)
+    inside, outside = (
+        {o.scheme: o.writes[0].access for o in instance.ops[k].offers}[instance.edges[0].schemes[0]] for k in (0, 2)
+    )
+    assert {inside, outside} == {"contiguous", "strided"}
 
 
-def test_equal_sizes_do_not_hide_a_transposition():
+def test_reduction_meets_a_window_partition_of_its_result():
+    """Rows of (2*2 windows of 3*3) * channels, normalised row by row and stored window by window."""
+    image, windows = (6, 6, 4), (2, 2, 3, 3, 4)
     ops = [
-        pointwise("before", (8, 8), [("x", (8, 1))], "y"),
-        pointwise("transposed", (8, 8), [("y", (1, 8))], "z"),
+        reduction("sum", image, [0, 1], "x", (24, 4, 1), "s"),
+        pointwise("center", image, [("x", (24, 4, 1)), ("s", (6, 1, 0))], "y"),
+        pointwise("partition", windows, [("y", (72, 12, 24, 4, 1))], "z"),
     ]
-    buffers = [buffer("x", (8, 8), "input"), buffer("y", (8, 8)), buffer("z", (8, 8))]
-    extraction = extract(graph(buffers, ops, ["z"]), load_device("h200"))
-    assert extraction.instance.edges[0].schemes == ()
+    buffers = [buffer("x", image, "input"), buffer("s", (6, 6)), buffer("y", image), buffer("z", windows)]
+    extraction, spec = build_spec(buffers, ops, ["z"])
+    assert prod(spec.space.r) == 4
+    assert_meets(spec)
+    partition = extraction.instance.ops[2]
+    assert all(
+        o.writes[0].access == "contiguous" for o in partition.offers if extraction.instance.schemes[o.scheme].r == 4
+    )
 
 
 def test_slice_of_a_value_stays_apart():

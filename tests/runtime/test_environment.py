@@ -1,4 +1,4 @@
-"""The choice between compiling and interpreting, in fresh processes: it must not depend on who imported triton first."""
+"""Compile or interpret, chosen in fresh processes: it must not depend on who imported triton first."""
 
 import os
 import subprocess

@@ -1,0 +1,5 @@
+"""``python -m optfuse``."""
+
+from optfuse.cli import main
+
+main()

@@ -1,0 +1,75 @@
+"""Files and folders that appear whole or not at all: written under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterable
+from pathlib import Path
+
+from optfuse.errors import OutputError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole: readers see what was there before, or all of ``text``.
+
+    Raises:
+        OutputError: When the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folders(parent: Path, names: Iterable[str]) -> Generator[Path]:
+    """A temporary folder in which the caller makes the folders ``names``; they move to ``parent`` on a normal exit.
+
+    A folder of such a name that is there already is replaced; whatever else ``parent`` holds stays. Each folder
+    appears whole; between two of them another process may see the one and not yet the other.
+
+    Raises:
+        OutputError: When ``parent`` cannot be written, or a name is taken by something that is not a folder.
+    """
+    targets = [parent / name for name in names]
+    for path in (parent, *targets):
+        if path.exists() and not path.is_dir():
+            raise OutputError(f"{path}: exists and is not a folder; name another with --out")
+    missing = [folder for folder in (parent, *parent.parents) if not folder.exists()]
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".optfuse-", dir=parent))
+    except OSError as error:
+        _remove_empty(missing)
+        raise _cannot_write(parent, error) from error
+    try:
+        yield temporary
+        for target in targets:
+            if target.exists():
+                target.replace(temporary / f".old-{target.name}")
+            (temporary / target.name).replace(target)
+    except OSError as error:
+        raise _cannot_write(parent, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        _remove_empty(missing)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders that were made for nothing, innermost first."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _cannot_write(path: Path, error: OSError) -> OutputError:
+    return OutputError(f"{path}: cannot be written ({error.strerror or error}); name another place with --out")
+

@@ -1,0 +1,69 @@
+"""What commands print: tables and progress on stderr or stdout, and one JSON document on stdout when asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from optfuse.report.summary import change
+
+MIB = 1 << 20
+US = 1_000_000
+
+
+@contextlib.contextmanager
+def quiet_stdout(json_output: bool) -> Generator[None]:
+    """While a document is to be printed, whatever else is printed (by a model file, say) goes to stderr."""
+    if not json_output:
+        yield
+        return
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def print_json(document: object) -> None:
+    """The one document of ``--json``."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def say(line: str) -> None:
+    """A line of progress or a remark, on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def summary_table(records: Iterable[Mapping[str, Any]]) -> Table:
+    """Greedy beside the answer, a row a graph."""
+    table = Table(title="Predicted time of one run under the stated cost model", title_justify="left")
+    table.add_column("graph", overflow="fold")
+    for heading in (
+        "ops", "kernels", "greedy us", "chosen us", "change", "bound us", "gap", "status", "peak MiB", "seconds",
+    ):  # fmt: skip
+        table.add_column(heading, justify="left" if heading == "status" else "right")
+    for record in records:
+        table.add_row(
+            str(record["name"]),
+            f"{record['ops']:,}",
+            f"{record['greedy_kernels']:,} -> {record['kernels']:,}",
+            f"{record['greedy_objective'] / US:,.1f}",
+            f"{record['objective'] / US:,.1f}",
+            change(record["greedy_objective"], record["objective"]),
+            f"{record['bound'] / US:,.1f}",
+            f"{record['gap']:.2%}",
+            str(record["status"]),
+            f"{record['peak_memory_bytes'] / MIB:,.1f}",
+            f"{record['wall_s']:.1f}",
+        )
+    return table
+
+
+def print_summary(records: Iterable[Mapping[str, Any]]) -> None:
+    """Print ``summary_table`` to stdout, as wide as it needs when that is not a terminal."""
+    console = Console()
+    Console(width=None if console.is_terminal else 160).print(summary_table(records))

@@ -1,0 +1,88 @@
+"""Calls of ATen operators as text, and which of them can write into memory that the plan has set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from optfuse.codegen.text import literal
+from optfuse.ir.nodes import Arg, LibraryCall, TorchValue, View
+
+#: Overloads by their ``out=`` sibling that takes the same arguments and writes the one result without a copy, whatever
+#: strides it has. Where the sibling is generated from the functional form (convolution, attention) nothing is gained.
+OUT_VARIANTS: dict[str, str] = {
+    "aten.addmm.default": "aten.addmm.out",
+    "aten.addmv.default": "aten.addmv.out",
+    "aten.avg_pool2d.default": "aten.avg_pool2d.out",
+    "aten.avg_pool2d_backward.default": "aten.avg_pool2d_backward.grad_input",
+    "aten.baddbmm.default": "aten.baddbmm.out",
+    "aten.bmm.default": "aten.bmm.out",
+    "aten.cat.default": "aten.cat.out",
+    "aten.cumsum.default": "aten.cumsum.out",
+    "aten.gather.default": "aten.gather.out",
+    "aten.index.Tensor": "aten.index.Tensor_out",
+    "aten.index_add.default": "aten.index_add.out",
+    "aten.index_select.default": "aten.index_select.out",
+    "aten.max_pool2d_with_indices_backward.default": "aten.max_pool2d_with_indices_backward.grad_input",
+    "aten.mm.default": "aten.mm.out",
+    "aten.scatter_add.default": "aten.scatter_add.out",
+}
+
+_OUT_KEYWORDS = {"grad_input": "grad_input"}
+
+
+def takes_out(call: LibraryCall) -> bool:
+    """Whether the call can write its result into planned memory. Results of other calls live outside the arena."""
+    return call.target in OUT_VARIANTS and len(call.outputs) == 1 and not call.mutates
+
+
+def out_call(target: str, out: str) -> tuple[str, str]:
+    """The overload that writes, and the keyword argument that says where."""
+    sibling = OUT_VARIANTS[target]
+    keyword = _OUT_KEYWORDS.get(sibling.rsplit(".", 1)[1], "out")
+    return sibling, f"{keyword}={out}"
+
+
+def views(call: LibraryCall) -> Iterator[View]:
+    """Every window that the call is given, in the order of its arguments."""
+    yield from _views((call.args, tuple(value for _, value in call.kwargs)))
+
+
+def _views(arg: Arg) -> Iterator[View]:
+    if isinstance(arg, View):
+        yield arg
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from _views(item)
+
+
+def arguments(call: LibraryCall, window: Callable[[View], str], device: Callable[[str], str]) -> list[str]:
+    """The call's arguments as text. ``window`` and ``device`` say how a view and a device are written."""
+
+    def text(arg: Arg) -> str:
+        match arg:
+            case View():
+                return window(arg)
+            case TorchValue(kind="device"):
+                return device(arg.text)
+            case TorchValue():
+                return f"torch.{arg.text.removeprefix('torch.')}"
+            case tuple():
+                return f"[{', '.join(map(text, arg))}]"
+            case _:
+                return literal(arg)
+
+    return [text(arg) for arg in call.args] + [f"{key}={text(value)}" for key, value in call.kwargs]
+
+
+def returns_one_tensor(target: str) -> bool:
+    """Whether the overload returns a tensor, not a tuple or list of them, nor nothing.
+
+    Needs torch, which has the operators' schemas.
+    """
+    import torch
+
+    overload = torch.ops
+    for part in target.split("."):
+        overload = getattr(overload, part)
+    kinds = overload._schema.returns  # type: ignore[attr-defined]  # noqa: SLF001 - the schema has no public name
+    return len(kinds) == 1 and str(kinds[0].type) == "Tensor"

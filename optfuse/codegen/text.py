@@ -1,0 +1,59 @@
+"""Python source as text: names, literals, and calls wrapped to a readable width."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+WIDTH = 112
+INDENT = "    "
+
+_TAKEN = frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"_"}
+
+
+def identifiers(names: Iterable[str], reserved: Iterable[str] = ()) -> dict[str, str]:
+    """A distinct Python identifier for every name, the name itself where possible."""
+    taken = set(_TAKEN) | set(reserved)
+    chosen: dict[str, str] = {}
+    for name in names:
+        candidate = re.sub(r"\W", "_", name, flags=re.ASCII)
+        if not candidate or candidate[0].isdigit():
+            candidate = f"b_{candidate}"
+        while candidate in taken:
+            candidate += "_"
+        taken.add(candidate)
+        chosen[name] = candidate
+    return chosen
+
+
+def literal(value: bool | int | float | str | None) -> str:
+    """A Python expression for a scalar; repr, but right for inf and nan as well."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def tuple_text(items: Sequence[object]) -> str:
+    """A tuple literal: "(2, 3)", "(2,)", "()"."""
+    return f"({', '.join(map(str, items))}{',' if len(items) == 1 else ''})"
+
+
+def call_text(head: str, arguments: Sequence[str], *, indent: str = INDENT, tail: str = ")") -> list[str]:
+    """Lines of ``head + arguments + tail``: one line where it fits, else the arguments wrapped below the head.
+
+    ``head`` ends with the opening bracket.
+    """
+    line = f"{indent}{head}{', '.join(arguments)}{tail}"
+    if len(line) <= WIDTH or not arguments:
+        return [line]
+    lines, current = [f"{indent}{head}"], ""
+    for argument in arguments:
+        grown = f"{current} {argument}," if current else f"{indent}{INDENT}{argument},"
+        if current and len(grown) > WIDTH:
+            lines.append(current)
+            grown = f"{indent}{INDENT}{argument},"
+        current = grown
+    return [*lines, current, f"{indent}{tail}"]

@@ -1,0 +1,282 @@
+"""From an ATen FX graph to a loop graph: one op an ATen op, views folded into index maps."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from optfuse.errors import CaptureError
+from optfuse.ir.nodes import LoopGraph, Output, View
+from optfuse.lower.builder import Builder, spec_of
+from optfuse.lower.expressions import DTYPES
+from optfuse.lower.layout import same_layout
+from optfuse.lower.library import lower_library, plain
+from optfuse.lower.registry import Declined, Uniform, Value, find_rule
+from optfuse.lower.views import is_view, lower_view
+
+aten = torch.ops.aten
+
+#: Checks made while tracing; with static shapes they have been decided.
+_DECIDED = frozenset(
+    {
+        aten._assert_tensor_metadata.default,
+        aten._assert_scalar.default,
+        aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
+    }
+)
+
+
+def lower(
+    graph_module: fx.GraphModule,
+    *,
+    name: str,
+    mutations: tuple[tuple[int, int], ...] = (),
+    constants: Mapping[str, torch.Tensor],
+) -> LoopGraph:
+    """Lower a functional ATen graph whose nodes carry fake tensors in ``meta["val"]``.
+
+    Parameters
+    ----------
+    mutations
+        (output position, input position): that output is the new value of that input. It becomes a copy into the
+        input's buffer, placed after everything else, and is dropped from the outputs.
+    constants
+        The tensors that the graph's get_attr nodes name.
+
+    Raises
+    ------
+    CaptureError
+        If the graph holds what no loop graph can: data-dependent sizes, subgraphs, complex scalars.
+    """
+    builder = Builder()
+    nodes = _live(graph_module.graph)
+    written = _written_roots(nodes)
+    values: dict[fx.Node, Value] = {}
+    inputs: list[Value] = []
+    constant_names: list[str] = []
+    for node in nodes:
+        builder.enter(node)
+        match node.op:
+            case "placeholder":
+                values[node] = _lower_input(builder, node)
+                inputs.append(values[node])
+            case "get_attr":
+                values[node] = _lower_constant(builder, node, constants, inline=node not in written)
+            case "call_function":
+                values[node] = _lower_call(builder, node, values)
+            case "output":
+                outputs = _finish(builder, node, values, inputs, mutations)
+            case _:
+                raise CaptureError(f"{name}: node {node.name} is a {node.op}; lower takes graphs of ATen functions only")
+    buffers = tuple(builder.buffers.values())
+    constant_names = [b.name for b in buffers if b.kind == "constant"]
+    input_names = tuple(v.buffer for v in inputs if isinstance(v, View))
+    return LoopGraph(name, buffers, input_names, tuple(constant_names), tuple(builder.ops), outputs)
+
+
+def _lower_input(builder: Builder, node: fx.Node) -> Value:
+    fake = node.meta.get("val")
+    if not isinstance(fake, torch.Tensor):
+        return plain(node, fake)
+    offset = int(fake.storage_offset()) if fake.layout == torch.strided else 0
+    return builder.allocate(spec_of(fake), kind="input", storage_offset=offset)
+
+
+def _lower_constant(builder: Builder, node: fx.Node, constants: Mapping[str, torch.Tensor], *, inline: bool) -> Value:
+    """A window of the constant's buffer; a constant of one value everywhere is inlined unless it is written to."""
+    key = str(node.target)
+    if key not in constants:
+        raise CaptureError(f"{node.name}: the graph refers to {key}, which is not among its constants")
+    tensor = constants[key]
+    if key in builder.buffers:
+        view = builder.whole(key)
+    else:
+        view = builder.allocate(spec_of(tensor), name=key, kind="constant", storage_offset=int(tensor.storage_offset()))
+    value = _uniform_value(tensor) if inline else None
+    if value is None:
+        return view
+    spec = spec_of(tensor)
+    return Uniform(value, spec.dtype, spec.shape, node.name, spec.device, view)
+
+
+def _uniform_value(tensor: torch.Tensor) -> bool | int | float | None:
+    fake = isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta
+    if fake or tensor.numel() == 0 or str(tensor.dtype).removeprefix("torch.") not in DTYPES:
+        return None
+    first = tensor.flatten()[0] if tensor.numel() == 1 else tensor[(0,) * tensor.ndim]
+    return first.item() if bool((tensor == first).all()) else None
+
+
+def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]) -> Value:
+    def value(argument: Any) -> Any:
+        return fx.node.map_arg(argument, lambda n: values[n])
+
+    if node.target is operator.getitem:
+        source, position = value(node.args)
+        return source[position]
+    if not isinstance(node.target, torch._ops.OpOverload) or not _involves_tensors(node):
+        return _scalar_call(node)
+    if node.target in _DECIDED:
+        return None
+    args, kwargs = _positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
+    rule = find_rule(str(node.target))
+    try:
+        if rule is not None and _loops_cover(builder, node, args, kwargs):
+            return rule(builder, *args, **kwargs)
+        if rule is None and is_view(node.target):
+            return lower_view(builder, node, *args, **kwargs)
+    except Declined:
+        pass  # the op shows up among the graph's library calls, which is where its user looks
+    return lower_library(builder, node, args, kwargs)
+
+
+def _scalar_call(node: fx.Node) -> Value:
+    """Arithmetic on sizes and the like: tracing knows the answer."""
+    target = node.target
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        raise CaptureError(f"{node.name}: {target} carries a subgraph, which cannot be planned; rewrite it without")
+    result = node.meta.get("val")
+    if isinstance(result, tuple | list):
+        return tuple(plain(node, item) for item in result)
+    return plain(node, result)
+
+
+def _involves_tensors(node: fx.Node) -> bool:
+    """Whether a call takes or returns a tensor (a check on scalars does neither)."""
+    involved = pytree.tree_leaves((node.meta.get("val"), [n.meta.get("val") for n in node.all_input_nodes]))
+    return any(isinstance(v, torch.Tensor) for v in involved) and not _is_size_query(node)
+
+
+def _is_size_query(node: fx.Node) -> bool:
+    returned = node.meta.get("val")
+    return isinstance(returned, int | torch.SymInt) and str(node.target).startswith("aten.sym_")
+
+
+def _positional(
+    target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments as the schema has them: what it takes by position is given by position."""
+    if not kwargs:
+        return args, kwargs
+    rest = dict(kwargs)
+    positional = list(args)
+    for argument in target._schema.arguments[len(args) :]:
+        if argument.kwarg_only or not any(a.name in rest for a in target._schema.arguments[len(positional) :] if not a.kwarg_only):
+            break
+        positional.append(rest.pop(argument.name, argument.default_value))
+    return tuple(positional), rest
+
+
+def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> bool:
+    """Whether every tensor is strided, of a dtype that loops compute in, and on one device."""
+    operands = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View | Uniform)]
+    specs = builder.specs
+    dtypes = {builder.dtype(v) for v in operands} | {spec.dtype for spec in specs}
+    devices = {v_device for v in operands if isinstance(v, View) for v_device in (builder.device(v),)}
+    devices |= {spec.device for spec in specs}
+    fakes = pytree.tree_leaves((node.meta.get("val"), [n.meta.get("val") for n in node.all_input_nodes]))
+    strided = all(f.layout == torch.strided for f in fakes if isinstance(f, torch.Tensor))
+    return dtypes <= DTYPES and len(devices) <= 1 and strided
+
+
+def _live(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes that an output or an effect depends on, and every input, in order."""
+    live: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op in ("placeholder", "output") or _has_effect(node) or any(user in live for user in node.users):
+            live.add(node)
+    return [node for node in graph.nodes if node in live]
+
+
+def _has_effect(node: fx.Node) -> bool:
+    target = node.target
+    if node.op != "call_function":
+        return node.op in ("call_module", "call_method")
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return True
+    if not isinstance(target, torch._ops.OpOverload) or target in _DECIDED:
+        return False
+    schema = target._schema
+    return schema.is_mutable or not schema.returns or torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _written_roots(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Nodes whose tensors (seen through views) some op writes in place."""
+    roots: set[fx.Node] = set()
+    for node in nodes:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+            continue
+        for position, argument in enumerate(target._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            for leaf in pytree.tree_leaves(given):
+                while isinstance(leaf, fx.Node):
+                    roots.add(leaf)
+                    seen_through = isinstance(leaf.target, torch._ops.OpOverload) and is_view(leaf.target)
+                    leaf = leaf.args[0] if seen_through or leaf.target is operator.getitem else None
+    return roots
+
+
+def _finish(
+    builder: Builder,
+    node: fx.Node,
+    values: Mapping[fx.Node, Value],
+    inputs: list[Value],
+    mutations: tuple[tuple[int, int], ...],
+) -> tuple[Output, ...]:
+    """Put outputs into the layout that eager gives them, then write the new values of mutated inputs.
+
+    An output or a new value that is a window of an input about to be overwritten is copied first.
+    """
+    returned = pytree.tree_leaves(node.args[0])
+    renewed = {position: inputs[target] for position, target in mutations}
+    sources = {position: values[returned[position]] for position in renewed}
+    overwritten = {t.buffer for k, t in renewed.items() if isinstance(t, View) and sources[k] != t}
+
+    outputs: list[Output] = []
+    settled: dict[fx.Node, View] = {}
+    for position, source in enumerate(returned):
+        if position in renewed:
+            continue
+        value = values[source] if isinstance(source, fx.Node) else source
+        if not isinstance(value, View | Uniform):
+            outputs.append(plain(node, value))
+            continue
+        if source not in settled:
+            settled[source] = _settle(builder, source, value, overwritten)
+        outputs.append(settled[source])
+
+    for position, source in sources.items():
+        if isinstance(source, View) and source.buffer in overwritten and source != renewed[position]:
+            builder.enter(returned[position])
+            sources[position] = builder.copy(source, name=f"{returned[position].name}_copy")
+    for position, target in renewed.items():
+        if sources[position] != target:
+            builder.enter(returned[position])
+            _update(builder, target, sources[position])
+    return tuple(outputs)
+
+
+def _settle(builder: Builder, source: fx.Node, value: View | Uniform, overwritten: set[str]) -> View:
+    """An output as the caller may keep it: in eager's layout, and in no buffer that is about to change."""
+    builder.enter(source)
+    view = builder.in_memory(value)
+    if view.buffer not in overwritten and same_layout(view.shape, view.stride, builder.spec.stride):
+        return view
+    return builder.copy(view, name=f"{source.name}_copy")
+
+
+def _update(builder: Builder, target: Value, source: Value) -> None:
+    """Store the new value of an input into the input."""
+    assert isinstance(target, View), f"{builder.node.name} renews an input that is no tensor"
+    assert isinstance(source, View | Uniform), f"{builder.node.name} renews an input and is no tensor"
+    name = f"{target.buffer}_update"
+    builder.store_into(target, lambda index: builder.load(source, index), name=name, target="aten.copy_.default")
