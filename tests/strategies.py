@@ -62,6 +62,7 @@ class _Draft:
     edges: list[Edge] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
     producers: dict[int, list[int]] = field(default_factory=dict)
+    private: set[int] = field(default_factory=set)
 
     def add_buffer(self, name: str, size: int, kind: str = "temporary", **facts: object) -> int:
         self.buffers.append(Buffer(name, size, kind, **facts))  # type: ignore[arg-type]
@@ -84,12 +85,9 @@ def instances(
     """
     draft = _Draft()
     for i in range(draw(st.integers(1, 3))):
-        draft.add_buffer(
-            f"in{i}",
-            draw(st.sampled_from(SIZES)),
-            draw(st.sampled_from(["input", "input", "constant"])),
-            donated=draw(st.integers(0, 3)) == 0,
-        )
+        kind = draw(st.sampled_from(["input", "input", "constant"]))
+        donated = kind == "input" and draw(st.integers(0, 3)) == 0
+        draft.add_buffer(f"in{i}", draw(st.sampled_from(SIZES)), kind, donated=donated)
     count = draw(st.integers(min_ops, max_ops))
     while len(draft.ops) < count:
         _add_value(draw, draft, room=count - len(draft.ops), variants=variants)
@@ -114,7 +112,8 @@ def instances(
 
 def _add_value(draw: st.DrawFn, draft: _Draft, room: int, variants: bool) -> None:
     """One more buffer, with the op, or the alternative ops, that compute it."""
-    sources = draw(st.lists(st.integers(0, len(draft.buffers) - 1), min_size=0, max_size=3, unique=True))
+    public = [number for number in range(len(draft.buffers)) if number not in draft.private]
+    sources = draw(st.lists(st.sampled_from(public), min_size=0, max_size=3, unique=True))
     target = draft.add_buffer(
         f"b{len(draft.buffers)}", draw(st.sampled_from(SIZES)), output=draw(st.integers(0, 3)) == 0
     )
@@ -124,6 +123,7 @@ def _add_value(draw: st.DrawFn, draft: _Draft, room: int, variants: bool) -> Non
         second = (_add_op(draw, draft, sources, target, library=True),)
     elif shape == "split" and room >= 3:
         part = draft.add_buffer(f"b{len(draft.buffers)}", draw(st.sampled_from(SIZES)))
+        draft.private.add(part)
         stage = _add_op(draw, draft, sources, part)
         second = (stage, _add_op(draw, draft, [part], target))
     else:

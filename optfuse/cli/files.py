@@ -1,32 +1,14 @@
-"""Files and folders that appear whole or not at all: written under a temporary name, then renamed."""
+"""Folders that appear whole or not at all: written under a temporary name, then renamed."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
 from optfuse.errors import OutputError
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole: readers see what was there before, or all of ``text``.
-
-    Raises:
-        OutputError: When the file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

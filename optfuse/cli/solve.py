@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from optfuse.cli.files import write_text
 from optfuse.cli.output import print_json, print_summary, say
 
 
@@ -22,7 +21,7 @@ def command(
 ) -> None:
     """Solve a fusion problem and say what was proved."""
     # ortools takes most of a second to import: `--help` and `check` do without.
-    from optfuse.problem.serialize import dump_solution, load_instance
+    from optfuse.problem.serialize import load_instance, save_solution
     from optfuse.report.summary import certificate, summary
     from optfuse.solve.solve import solve
 
@@ -30,7 +29,7 @@ def command(
     problem = load_instance(instance)
     result = solve(problem, options)
     if out is not None:
-        write_text(out, dump_solution(result.solution))
+        save_solution(result.solution, out)
         say(f"wrote {out}")
     record = summary(problem, result)
     if json:

@@ -27,9 +27,6 @@ OUT_VARIANTS: dict[str, str] = {
     "aten.scatter_add.default": "aten.scatter_add.out",
 }
 
-_OUT_KEYWORDS = {"grad_input": "grad_input"}
-
-
 def takes_out(call: LibraryCall) -> bool:
     """Whether the call can write its result into planned memory. Results of other calls live outside the arena."""
     return call.target in OUT_VARIANTS and len(call.outputs) == 1 and not call.mutates
@@ -38,7 +35,7 @@ def takes_out(call: LibraryCall) -> bool:
 def out_call(target: str, out: str) -> tuple[str, str]:
     """The overload that writes, and the keyword argument that says where."""
     sibling = OUT_VARIANTS[target]
-    keyword = _OUT_KEYWORDS.get(sibling.rsplit(".", 1)[1], "out")
+    keyword = "grad_input" if sibling.endswith(".grad_input") else "out"
     return sibling, f"{keyword}={out}"
 
 

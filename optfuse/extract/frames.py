@@ -1,7 +1,7 @@
 """Transpositions as frames: ops that count n in the order of others, so that both can share a kernel.
 
-Ops that meet some buffer point by point in natural order form a *strand*. Where a value crosses from one strand to another
-in a different order (a transposing copy, a window partition), every op of the one strand can also count in the other's
+Ops that meet some buffer point by point in natural order form a *strand*. Where a value crosses from one strand to
+another in a different order (a transposing copy, a window partition), every op of one can also count in the other's
 order: then the value passes in registers and only the far side of the transposition is strided. Frame f counts in the
 order of one strand, and holds that strand and its direct neighbours.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from math import prod
 from typing import assert_never, get_args
 
@@ -31,6 +32,7 @@ def verify(graph: LoopGraph) -> None:
         if op.name in names:
             raise InvalidGraphError(f"{graph.name}: two ops are named {op.name}")
         names.add(op.name)
+        _check_name(op.name)
         match op:
             case LoopNest():
                 _check_nest(op, state)
@@ -59,6 +61,7 @@ def _check_buffers(graph: LoopGraph) -> dict[str, Buffer]:
         if buffer.name in buffers:
             raise InvalidGraphError(f"{graph.name}: two buffers are named {buffer.name}")
         buffers[buffer.name] = buffer
+        _check_name(buffer.name)
         if len(buffer.shape) != len(buffer.stride):
             raise InvalidGraphError(f"buffer {buffer.name}: {len(buffer.shape)} sizes, {len(buffer.stride)} strides")
         if any(isinstance(n, int) and n < 0 for n in (*buffer.shape, *buffer.stride)):
@@ -73,6 +76,12 @@ def _check_buffers(graph: LoopGraph) -> dict[str, Buffer]:
             odd = sorted(marked ^ set(listed))[0]
             raise InvalidGraphError(f"{graph.name}: buffer {odd} is not both marked and listed as {kind}")
     return buffers
+
+
+def _check_name(name: str) -> None:
+    """Names become identifiers of emitted source."""
+    if not name.isidentifier() or iskeyword(name):
+        raise InvalidGraphError(f"{name!r} is no identifier; buffers and ops are named by identifiers")
 
 
 def _check_nest(nest: LoopNest, state: _State) -> None:
@@ -100,6 +109,7 @@ def _check_call(call: LibraryCall, state: _State) -> None:
     seen = set()
     for view in _views((call.args, tuple(value for _, value in call.kwargs))):
         _check_view(view, call.name, state)
+        _check_read(view.buffer, call.name, state)
         seen.add(view.buffer)
     for name in call.mutates:
         if name not in seen:

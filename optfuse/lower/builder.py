@@ -13,10 +13,10 @@ from torch import fx
 from optfuse.ir.nodes import Buffer, BufferKind, Const, Expr, Guard, Load, LoopNest, Op, Origin, Reduction, Result
 from optfuse.ir.nodes import Store, View
 from optfuse.lower.collapse import collapse
-from optfuse.lower.expressions import const
+from optfuse.lower.expressions import call, const
 from optfuse.lower.layout import Index, contiguous_stride, memory_order, overlaps, strided_index, walk
 from optfuse.lower.origin import origin_of
-from optfuse.lower.registry import Uniform, Value
+from optfuse.lower.registry import Uniform
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Builder:
         self._offsets: dict[str, int] = {}
         self._op_names: set[str] = set()
         self._node: fx.Node | None = None
+        #: nodes whose tensors are written in place later on: these must be in memory, never inlined
+        self.written: frozenset[fx.Node] = frozenset()
 
     # --- the node at hand
 
@@ -238,8 +240,9 @@ class Builder:
 
         reductions = fold(index)
         results: tuple[Expr, ...] = _results(reductions)
-        if 0 in rsizes:
-            results = tuple(e for r in reductions for e in _identities(r))
+        if 0 in rsizes or not rsizes:
+            degenerate = _of_nothing if rsizes else _of_one
+            results = tuple(e for r in reductions for e in degenerate(r))
             reductions, rsizes = (), ()
         stores = tuple(
             Store(out.buffer, strided_index(out.shape, out.stride, 0, tuple(outer[d] for d in kept_of_output)), value)  # type: ignore[arg-type]
@@ -255,8 +258,6 @@ def _results(reductions: tuple[Reduction, ...]) -> tuple[Result, ...]:
         match reduction.kind:
             case "welford":
                 dtypes += [reduction.operand.dtype] * 3
-            case "any" | "all":
-                dtypes.append("bool")
             case "argmax" | "argmin":
                 dtypes.append("int64")
             case _:
@@ -264,12 +265,10 @@ def _results(reductions: tuple[Reduction, ...]) -> tuple[Result, ...]:
     return tuple(Result(k, dtype) for k, dtype in enumerate(dtypes))
 
 
-def _identities(reduction: Reduction) -> tuple[Const, ...]:
+def _of_nothing(reduction: Reduction) -> tuple[Expr, ...]:
     """What a reduction over nothing yields. (ATen refuses max, min, argmax and argmin over nothing.)"""
     dtype = reduction.operand.dtype
     match reduction.kind:
-        case "any":
-            return (Const(False, "bool"),)
         case "all":
             return (Const(True, "bool"),)
         case "prod":
@@ -280,7 +279,14 @@ def _identities(reduction: Reduction) -> tuple[Const, ...]:
             return (const(0, dtype),)
 
 
-def scalar_of(value: Value) -> bool | int | float:
-    """The Python scalar of a value that is one."""
-    assert isinstance(value, bool | int | float), f"{value!r} is no scalar"
-    return value
+def _of_one(reduction: Reduction) -> tuple[Expr, ...]:
+    """What a reduction over one element yields."""
+    operand = reduction.operand
+    match reduction.kind:
+        case "argmax" | "argmin":
+            return (Const(0, "int64"),)
+        case "welford":
+            deviation = call("sub", operand, operand)  # 0, but nan of nan and inf
+            return (operand, deviation, const(1, operand.dtype))
+        case _:
+            return (operand,)

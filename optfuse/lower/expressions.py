@@ -31,8 +31,10 @@ def cast(expr: Expr, dtype: str) -> Expr:
     """``expr`` in ``dtype``; nothing is added when it has that dtype already. Constants are converted here."""
     if expr.dtype == dtype:
         return expr
-    if isinstance(expr, Const) and dtype not in HALF and _finite_enough(expr, dtype):
+    if isinstance(expr, Const) and dtype not in HALF and _converts_as_python(expr, dtype):
         return const(expr.value, dtype)
+    if dtype == "bool":
+        return truth(expr)
     return Call("cast", (expr,), dtype)
 
 
@@ -60,12 +62,20 @@ def call(function: str, *args: Expr) -> Call:
             return Call(function, args, dtype)
 
 
+def truth(expr: Expr) -> Expr:
+    """``expr != 0`` as a bool."""
+    if expr.dtype == "bool":
+        return expr
+    operand = computable(expr)
+    return call("ne", operand, like(0, operand))
+
+
 def like(value: bool | int | float, expr: Expr) -> Const:
     """A constant of the dtype of ``expr``."""
     return const(value, expr.dtype)
 
 
-def _finite_enough(expr: Const, dtype: str) -> bool:
+def _converts_as_python(expr: Const, dtype: str) -> bool:
     """Whether Python's conversion is the one that the machine does (not for inf or nan to an integer, nor for wraps)."""
     if dtype in FLOATING or dtype == "bool":
         return True

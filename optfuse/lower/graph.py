@@ -16,6 +16,9 @@ from optfuse.lower.builder import Builder, spec_of
 from optfuse.lower.expressions import DTYPES
 from optfuse.lower.layout import same_layout
 from optfuse.lower.library import lower_library, plain
+from optfuse.lower.overloads import (
+    FakeTensor, HigherOrderOperator, draws_random, is_mutable, is_overload, positional, returns_nothing, written_nodes,
+)
 from optfuse.lower.registry import Declined, Uniform, Value, find_rule
 from optfuse.lower.views import is_view, lower_view
 
@@ -56,10 +59,10 @@ def lower(
     """
     builder = Builder()
     nodes = _live(graph_module.graph)
-    written = _written_roots(nodes)
+    builder.written = _written_roots(nodes)
     values: dict[fx.Node, Value] = {}
     inputs: list[Value] = []
-    constant_names: list[str] = []
+    outputs: tuple[Output, ...] = ()
     for node in nodes:
         builder.enter(node)
         match node.op:
@@ -67,17 +70,19 @@ def lower(
                 values[node] = _lower_input(builder, node)
                 inputs.append(values[node])
             case "get_attr":
-                values[node] = _lower_constant(builder, node, constants, inline=node not in written)
+                values[node] = _lower_constant(builder, node, constants, inline=node not in builder.written)
             case "call_function":
                 values[node] = _lower_call(builder, node, values)
             case "output":
                 outputs = _finish(builder, node, values, inputs, mutations)
             case _:
-                raise CaptureError(f"{name}: node {node.name} is a {node.op}; lower takes graphs of ATen functions only")
+                raise CaptureError(
+                    f"{name}: node {node.name} is a {node.op}; lower takes graphs of ATen functions only"
+                )
     buffers = tuple(builder.buffers.values())
-    constant_names = [b.name for b in buffers if b.kind == "constant"]
+    constant_names = tuple(b.name for b in buffers if b.kind == "constant")
     input_names = tuple(v.buffer for v in inputs if isinstance(v, View))
-    return LoopGraph(name, buffers, input_names, tuple(constant_names), tuple(builder.ops), outputs)
+    return LoopGraph(name, buffers, input_names, constant_names, tuple(builder.ops), outputs)
 
 
 def _lower_input(builder: Builder, node: fx.Node) -> Value:
@@ -106,7 +111,7 @@ def _lower_constant(builder: Builder, node: fx.Node, constants: Mapping[str, tor
 
 
 def _uniform_value(tensor: torch.Tensor) -> bool | int | float | None:
-    fake = isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta
+    fake = isinstance(tensor, FakeTensor) or tensor.is_meta
     if fake or tensor.numel() == 0 or str(tensor.dtype).removeprefix("torch.") not in DTYPES:
         return None
     first = tensor.flatten()[0] if tensor.numel() == 1 else tensor[(0,) * tensor.ndim]
@@ -120,11 +125,11 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
     if node.target is operator.getitem:
         source, position = value(node.args)
         return source[position]
-    if not isinstance(node.target, torch._ops.OpOverload) or not _involves_tensors(node):
+    if not is_overload(node.target) or not _involves_tensors(node):
         return _scalar_call(node)
     if node.target in _DECIDED:
         return None
-    args, kwargs = _positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
+    args, kwargs = positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
     rule = find_rule(str(node.target))
     try:
         if rule is not None and _loops_cover(builder, node, args, kwargs):
@@ -139,7 +144,7 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
 def _scalar_call(node: fx.Node) -> Value:
     """Arithmetic on sizes and the like: tracing knows the answer."""
     target = node.target
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         raise CaptureError(f"{node.name}: {target} carries a subgraph, which cannot be planned; rewrite it without")
     result = node.meta.get("val")
     if isinstance(result, tuple | list):
@@ -156,21 +161,6 @@ def _involves_tensors(node: fx.Node) -> bool:
 def _is_size_query(node: fx.Node) -> bool:
     returned = node.meta.get("val")
     return isinstance(returned, int | torch.SymInt) and str(node.target).startswith("aten.sym_")
-
-
-def _positional(
-    target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments as the schema has them: what it takes by position is given by position."""
-    if not kwargs:
-        return args, kwargs
-    rest = dict(kwargs)
-    positional = list(args)
-    for argument in target._schema.arguments[len(args) :]:
-        if argument.kwarg_only or not any(a.name in rest for a in target._schema.arguments[len(positional) :] if not a.kwarg_only):
-            break
-        positional.append(rest.pop(argument.name, argument.default_value))
-    return tuple(positional), rest
 
 
 def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> bool:
@@ -196,33 +186,23 @@ def _live(graph: fx.Graph) -> list[fx.Node]:
 
 def _has_effect(node: fx.Node) -> bool:
     target = node.target
-    if node.op != "call_function":
-        return node.op in ("call_module", "call_method")
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if node.op in ("call_module", "call_method") or isinstance(target, HigherOrderOperator):
         return True
-    if not isinstance(target, torch._ops.OpOverload) or target in _DECIDED:
+    if not is_overload(target) or target in _DECIDED:
         return False
-    schema = target._schema
-    return schema.is_mutable or not schema.returns or torch.Tag.nondeterministic_seeded in target.tags
+    return is_mutable(target) or returns_nothing(target) or draws_random(target)
 
 
-def _written_roots(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+def _written_roots(nodes: Iterable[fx.Node]) -> frozenset[fx.Node]:
     """Nodes whose tensors (seen through views) some op writes in place."""
     roots: set[fx.Node] = set()
     for node in nodes:
-        target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
-            continue
-        for position, argument in enumerate(target._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            for leaf in pytree.tree_leaves(given):
-                while isinstance(leaf, fx.Node):
-                    roots.add(leaf)
-                    seen_through = isinstance(leaf.target, torch._ops.OpOverload) and is_view(leaf.target)
-                    leaf = leaf.args[0] if seen_through or leaf.target is operator.getitem else None
-    return roots
+        for written in written_nodes(node):
+            root: Any = written
+            while isinstance(root, fx.Node):
+                roots.add(root)
+                root = root.args[0] if is_view(root.target) or root.target is operator.getitem else None
+    return frozenset(roots)
 
 
 def _finish(

@@ -10,6 +10,7 @@ from torch import fx
 from optfuse.errors import CaptureError
 from optfuse.ir.nodes import Arg, LibraryCall, TorchValue, View
 from optfuse.lower.builder import Builder, dtype_name, spec_of
+from optfuse.lower.overloads import OpOverload, argument_names, concrete, draws_random, is_overload, written_label
 from optfuse.lower.registry import Uniform, Value
 
 
@@ -20,7 +21,7 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
     item that is no tensor, and for an argument written in place (that argument is then the value).
     """
     target = node.target
-    assert isinstance(target, torch._ops.OpOverload), f"{node.name}: {target} is no ATen overload"
+    assert is_overload(target), f"{node.name}: {target} is no ATen overload"
     written = _written(builder, target, args, kwargs)
     returned = node.meta.get("val")
     items = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
@@ -29,7 +30,7 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
     values: list[Value] = []
     outputs: list[str | None] = []
     for k, item in enumerate(items):
-        in_place = written.get(_write_label(target._schema.returns[k])) if k < len(target._schema.returns) else None
+        in_place = written.get(written_label(target, returned=k) or "")
         if in_place is None and isinstance(item, torch.Tensor):
             fresh = builder.allocate(spec_of(item), name=f"{node.name}_{k}" if several else node.name)
             values.append(fresh)
@@ -66,6 +67,8 @@ def to_arg(builder: Builder, value: Any) -> Arg:
             return builder.in_memory(value)
         case None | bool() | int() | float() | str():
             return value
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            return plain(builder.node, value)
         case tuple() | list():
             return tuple(to_arg(builder, v) for v in value)
         case torch.dtype():
@@ -95,10 +98,9 @@ def plain(node: fx.Node, value: Any) -> Value:
         case None | bool() | int() | float():
             return value
         case torch.SymInt() | torch.SymFloat() | torch.SymBool():
-            concrete = value.node.maybe_as_int() if isinstance(value, torch.SymInt) else None
-            hint = value.node.hint if concrete is None else concrete
-            if hint is not None:
-                return hint
+            known = concrete(value)
+            if known is not None:
+                return known
     raise CaptureError(
         f"{node.name} ({node.target}): its value is known only when the model runs; take it out of the optimized model"
     )
@@ -107,9 +109,9 @@ def plain(node: fx.Node, value: Any) -> Value:
 def is_random(node: fx.Node) -> bool:
     """Whether the op draws from torch's generator. Attention without dropout does not, whatever its tag says."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+    if not is_overload(target) or not draws_random(target):
         return False
-    names = [argument.name for argument in target._schema.arguments]
+    names = argument_names(target)
     if "dropout_p" not in names:
         return True
     position = names.index("dropout_p")
@@ -117,25 +119,15 @@ def is_random(node: fx.Node) -> bool:
     return given != 0.0
 
 
-def _written(
-    builder: Builder, target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str | None, View]:
-    """The arguments that the call writes, by their label in the schema ("a" of ``Tensor(a!)``)."""
-    written: dict[str | None, View] = {}
-    for position, argument in enumerate(target._schema.arguments):
-        label = _write_label(argument)
+def _written(builder: Builder, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, View]:
+    """The arguments that the call writes, by their alias label; the items of a list get a number behind it."""
+    written: dict[str, View] = {}
+    for position, name in enumerate(argument_names(target)):
+        label = written_label(target, argument=position)
         if label is None:
             continue
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
-        several = value if isinstance(value, tuple | list) else (value,)
-        for k, item in enumerate(several):
+        value = args[position] if position < len(args) else kwargs.get(name)
+        for k, item in enumerate(value if isinstance(value, tuple | list) else (value,)):
             if isinstance(item, View | Uniform):
                 written[label if k == 0 else f"{label}{k}"] = builder.in_memory(item)
     return written
-
-
-def _write_label(argument: torch._C.Argument) -> str | None:
-    info = argument.alias_info
-    if info is None or not info.is_write:
-        return None
-    return ",".join(sorted(info.before_set))

@@ -29,7 +29,7 @@ def lower_sum(
     (out,) = builder.reduction(
         shape,
         stride,
-        dims or range(len(shape)),
+        range(len(shape)) if not dims else dims,
         lambda index: (Reduction("sum", cast(cast(builder.load(x, index), compute_dtype(operand_dtype)), accumulate)),),
         lambda results, index: results,
     )

@@ -15,20 +15,21 @@ from torch import fx
 from optfuse.ir.nodes import View
 from optfuse.lower.builder import Builder, Spec
 from optfuse.lower.layout import contiguous_stride
+from optfuse.lower.overloads import is_overload, shares_storage
 from optfuse.lower.registry import Declined, Uniform, Value
 
 aten = torch.ops.aten
 
 #: Ops that return fresh tensors by their schema but are views to everybody who only reads.
-_AS_VIEW = {aten._unsafe_view.default: aten.view.default}
+_AS_VIEW = {"aten._unsafe_view.default": aten.view.default}
 
 #: Views that change what the bits mean without changing the dtype.
-_NO_WINDOW = frozenset({aten._neg_view.default, aten._conj.default})
+_NO_WINDOW = frozenset({"aten._neg_view.default", "aten._conj.default"})
 
 
-def is_view(target: torch._ops.OpOverload) -> bool:
-    """Whether the overload returns a strided window of its first argument."""
-    return (target.is_view or target in _AS_VIEW) and target not in _NO_WINDOW
+def is_view(target: object) -> bool:
+    """Whether an FX node's target is an overload that returns a strided window of its first argument."""
+    return is_overload(target) and (target.is_view or str(target) in _AS_VIEW) and str(target) not in _NO_WINDOW
 
 
 def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwargs: Any) -> Value:
@@ -50,7 +51,8 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
         return tuple(views) if several else views[0]
 
     window = _meta_window(source)
-    target = _AS_VIEW.get(node.target, node.target)  # type: ignore[arg-type]
+    assert is_overload(node.target), f"{node.name} is no ATen overload"
+    target = _AS_VIEW.get(str(node.target), node.target)
     if target is aten.as_strided.default:
         args, kwargs = _relative_offset(builder, source, args, kwargs)
     try:
@@ -60,7 +62,7 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
             raise
         return reshape_copy(builder, source, builder.spec)
     results = result if several else [result]
-    if any(not _shares_storage(r, window) for r in results):
+    if any(not shares_storage(r, window) for r in results):
         spec = builder.spec
         return builder.copy(source, spec) if spec.shape == source.shape else reshape_copy(builder, source, spec)
     windows = tuple(View(source.buffer, tuple(r.shape), tuple(r.stride()), r.storage_offset()) for r in results)
@@ -72,7 +74,9 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
 def reshape_copy(builder: Builder, source: View, spec: Spec) -> View:
     """Emit a nest that copies ``source`` in its logical order into a new contiguous tensor of another shape."""
     out = builder.allocate(replace(spec, stride=contiguous_stride(spec.shape)))
-    builder.store_into(View(out.buffer, source.shape, contiguous_stride(source.shape)), lambda i: builder.load(source, i))
+    builder.store_into(
+        View(out.buffer, source.shape, contiguous_stride(source.shape)), lambda i: builder.load(source, i)
+    )
     return out
 
 
@@ -80,10 +84,6 @@ def _meta_window(view: View) -> torch.Tensor:
     extent = 1 + sum((n - 1) * s for n, s in zip(view.shape, view.stride, strict=True)) if 0 not in view.shape else 0
     storage = torch.empty(view.offset + extent, device="meta")
     return storage.as_strided(view.shape, view.stride, view.offset)
-
-
-def _shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
 def _relative_offset(

@@ -89,10 +89,13 @@ def topology(instance: Instance) -> Topology:
             for op in instance.ops
         ),
         compute=tuple(
-            op.work.fp32 * device.fp32_ps_per_gop
-            + op.work.special * device.special_ps_per_gop
-            + op.work.tensor * device.tensor_ps_per_gop
-            + op.work.atomic * device.atomic_ps_per_gop
+            _whole(
+                op.work.fp32 * device.fp32_ps_per_gop
+                + op.work.special * device.special_ps_per_gop
+                + op.work.tensor * device.tensor_ps_per_gop
+                + op.work.atomic * device.atomic_ps_per_gop,
+                GOP,
+            )
             for op in instance.ops
             for device in (instance.devices[op.device],)
         ),
@@ -154,13 +157,19 @@ def _priced(instance: Instance, offer: Offer, device: Device) -> PricedOffer:
     for read in offer.reads:
         amount = _scaled(read.bytes, read.access, device)
         rate = _read_rate(instance, read.buffer, device)
-        reads.append((read.buffer, read.footprint, amount * rate, amount * device.l2_ps_per_mib, read.bytes))
+        first, later = _whole(amount * rate, MIB), _whole(amount * device.l2_ps_per_mib, MIB)
+        reads.append((read.buffer, read.footprint, first, later, read.bytes))
     writes = []
     for write in offer.writes:
         buffer = instance.buffers[write.buffer]
-        price = _scaled(write.bytes, write.access, device) * device.dram_ps_per_mib
+        price = _whole(_scaled(write.bytes, write.access, device) * device.dram_ps_per_mib, MIB)
         writes.append((write.buffer, price, write.bytes, buffer.output or buffer.kind != "temporary"))
     return PricedOffer(tuple(reads), tuple(writes), offer.full, offer.reduces)
+
+
+def _whole(amount: int, unit: int) -> int:
+    """Round down to whole picoseconds: prices of accesses and ops then add up exactly, wherever an op is moved."""
+    return amount // unit * unit
 
 
 def _needed(index: Topology, inside: set[int], scheme: int) -> set[int]:

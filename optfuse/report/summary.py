@@ -15,8 +15,8 @@ def summary(instance: Instance, result: SolveResult, library_ops: Iterable[str] 
     Args:
         instance: The problem.
         result: What the solver returned for it.
-        library_ops: Operators that were called as they are for want of a lowering rule. Left out: the instance's
-            library ops by name, since an instance alone does not say why an op is a library call.
+        library_ops: ATen operators that are called as they are: no loops are generated for them. Left out: the
+            instance's library ops by name, since an instance does not know operators.
     """
     statistics = result.statistics
     if library_ops is None:

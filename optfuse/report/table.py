@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
+from optfuse.solve.memory import live_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Difference:
 
 def kernel_rows(instance: Instance, solution: Solution) -> tuple[KernelRow, ...]:
     """One row a kernel, in the order they run."""
-    live = live_bytes(instance, solution)
+    live = live_bytes(instance, solution.kernels)
     rows: list[KernelRow] = []
     for index, kernel in enumerate(solution.kernels):
         price = kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes)

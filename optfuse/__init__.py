@@ -1,0 +1,32 @@
+"""optfuse: optimal kernel fusion for PyTorch, proven by a constraint solver and emitted as Triton."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from optfuse import errors
+
+if TYPE_CHECKING:
+    from optfuse.pipeline import optimize
+    from optfuse.plan import load
+    from optfuse.schedule import Schedule, TrainingSchedule
+    from optfuse.solve.options import SolveOptions
+
+__version__ = "0.1.0"
+__all__ = ["Schedule", "SolveOptions", "TrainingSchedule", "errors", "load", "optimize"]
+
+#: Public names and the modules that hold them: torch is imported only when something needs it.
+_HOMES = {
+    "Schedule": "optfuse.schedule",
+    "SolveOptions": "optfuse.solve.options",
+    "TrainingSchedule": "optfuse.schedule",
+    "load": "optfuse.plan",
+    "optimize": "optfuse.pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'optfuse' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,296 @@
+"""The host program: allocate by plan, launch and call in order, free by lifetime, return views.
+
+Memory comes from three places. Temporaries with an offset in the plan are windows of one arena. Whatever outlives the
+call (the graph's outputs) and whatever the plan leaves out is allocated by itself, just before it is first written, and
+deleted after its last use. Results of library calls that cannot write into given memory are held as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from optfuse.codegen.libraries import arguments, out_call, returns_one_tensor, takes_out, views
+from optfuse.codegen.text import INDENT, call_text, identifiers, literal, tuple_text
+from optfuse.codegen.kernel import KernelSource
+from optfuse.errors import PlanError
+from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, Size, View
+
+ALIGNMENT = 16  # bytes: what kernels assume of every pointer that the plan has placed
+
+Step = KernelSource | LibraryCall
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLayout:
+    """Where temporaries live: byte offsets into one arena. Buffers that are not named are allocated individually."""
+
+    arena_bytes: int = 0
+    offsets: Mapping[str, int] = field(default_factory=dict)
+
+
+def host_program(graph: LoopGraph, steps: Sequence[Step], memory: MemoryLayout, reserved: Iterable[str] = ()) -> str:
+    """The text of ``call(inputs, constants)``, for the helpers of ``codegen.module``.
+
+    Parameters
+    ----------
+    graph
+        A graph that verifies, of fixed sizes.
+    steps
+        Kernels and library calls in the order in which they run.
+    memory
+        The plan. Offsets of buffers that cannot live in the arena (outputs, results that a library allocates itself)
+        are ignored, so that those buffers are allocated individually.
+    reserved
+        Names of the module that a variable must not hide.
+
+    Raises
+    ------
+    PlanError
+        An offset that is unaligned or out of the arena, or a buffer that is read before anything writes it.
+    """
+    host = _Host(graph, tuple(steps), memory, tuple(reserved))
+    return "\n".join(["def call(inputs, constants):", *host.prologue(), *host.body(), *host.epilogue()]) + "\n"
+
+
+class _Host:
+    """What is known while the program is written, line by line."""
+
+    def __init__(
+        self, graph: LoopGraph, steps: tuple[Step, ...], memory: MemoryLayout, reserved: tuple[str, ...]
+    ) -> None:
+        self.graph = graph
+        self.steps = steps
+        self.buffers = {buffer.name: buffer for buffer in graph.buffers}
+        self.returned = {out.buffer for out in graph.outputs if isinstance(out, View)}
+        self.offsets = _placed(steps, self.buffers, memory, self.returned)
+        self.arena_bytes = _aligned(memory.arena_bytes) if self.offsets else 0
+        arenas = {f"arena_{self.buffers[name].dtype}" for name in self.offsets}
+        local = {"arena", "device", "inputs", "constants", "call", *arenas}
+        self.names = identifiers(self.buffers, {*reserved, *local})
+        self.device_of_program, self.device_source = _main_device(graph, self.buffers)
+        self.last_use = _last_uses(steps)
+        self.alive = {*graph.inputs, *graph.constants}
+
+    # --- the three parts
+
+    def prologue(self) -> list[str]:
+        """Docstring, inputs and constants by name, the arena."""
+        lines = [
+            f'{INDENT}"""Run {self.graph.name}: a list of tensors, which is emptied, to a tuple of outputs."""',
+        ]
+        if self.graph.inputs:
+            used = self.last_use.keys() | self.returned | {self.device_source}
+            targets = [self.names[name] if name in used else "_" for name in self.graph.inputs]
+            trailing = ",)" if len(targets) == 1 else ")"
+            lines += call_text("(", targets, tail=f"{trailing} = inputs")
+            lines.append(f"{INDENT}inputs.clear()")
+        lines += [f'{INDENT}{self.names[name]} = constants["{name}"]' for name in self.graph.constants]
+        source = f"{self.names[self.device_source]}.device" if self.device_source else "DEVICE"
+        lines.append(f"{INDENT}device = {source}")
+        if self.arena_bytes:
+            lines.append(f"{INDENT}arena = torch.empty({self.arena_bytes}, dtype=torch.uint8, device=device)")
+            for dtype in sorted({self.buffers[name].dtype for name in self.offsets}):
+                lines.append(f"{INDENT}arena_{dtype} = arena.view(torch.{dtype})")
+        return lines
+
+    def body(self) -> list[str]:
+        """Every step: the memory that it writes, the launch or call, and what is dead after it."""
+        lines: list[str] = []
+        for position, step in enumerate(self.steps):
+            lines.append("")
+            if isinstance(step, LibraryCall):
+                lines += self._library(step)
+            else:
+                lines += self._kernel(step)
+            dead = [
+                self.names[name]
+                for name, last in self.last_use.items()
+                if last == position and name in self.alive and name not in self.returned and name not in self.offsets
+                and self.buffers[name].kind != "constant"
+            ]
+            if dead:
+                lines.append(f"{INDENT}del {', '.join(dead)}")
+        return lines
+
+    def epilogue(self) -> list[str]:
+        """The outputs."""
+        lines: list[str] = [""]
+        for out in self.graph.outputs:
+            if isinstance(out, View):
+                lines += self._ready(out.buffer, "the graph's outputs")
+        items = [self._output(out) for out in self.graph.outputs]
+        trailing = ",)" if len(items) == 1 else ")"
+        return lines + call_text("return (", items, tail=trailing)
+
+    # --- steps
+
+    def _kernel(self, kernel: KernelSource) -> list[str]:
+        lines: list[str] = []
+        for name in kernel.pointers:
+            lines += self._ready(name, kernel.name, writes=name in kernel.written)
+        return lines + call_text(f"launch({kernel.name}, ", [self.names[name] for name in kernel.pointers])
+
+    def _library(self, call: LibraryCall) -> list[str]:
+        origin = call.origin
+        target = call.target.removeprefix("aten.").removesuffix(".default")
+        lines = [f"{INDENT}# {origin.module or origin.node}: {target}".rstrip()]
+        for view in views(call):
+            lines += self._ready(view.buffer, call.name)
+        given = arguments(call, self._window, self._device)
+        outputs = [name for name in call.outputs if name is not None]
+        if takes_out(call) and outputs and outputs[0] in self.offsets:
+            lines += self._ready(outputs[0], call.name, writes=True)
+            overload, where = out_call(call.target, self.names[outputs[0]])
+            return lines + call_text(f"{overload}(", [*given, where])
+        self.alive |= set(outputs)
+        if not outputs:
+            return lines + call_text(f"{call.target}(", given)
+        if returns_one_tensor(call.target):
+            target = self.names[outputs[0]]
+        else:
+            slots = [self.names[name] if name is not None else "_" for name in call.outputs]
+            target = tuple_text(slots)[1:-1]
+        lines += call_text(f"{target} = {call.target}(", given)
+        for name in outputs:
+            buffer = self.buffers[name]
+            layout = f"{_sizes(buffer.shape)}, {_sizes(buffer.stride)}"
+            lines.append(f"{INDENT}{self.names[name]} = planned({self.names[name]}, {layout})")
+        return lines
+
+    def _ready(self, name: str, user: str, *, writes: bool = False) -> list[str]:
+        """Lines that make a buffer's memory exist, where it does not yet."""
+        if name in self.alive:
+            return []
+        buffer = self.buffers[name]
+        if not writes and 0 not in buffer.shape:
+            raise PlanError(f"{user} reads {name} before any step has written it; the steps are out of order")
+        self.alive.add(name)
+        layout = f"{_sizes(buffer.shape)}, {_sizes(buffer.stride)}"
+        if name in self.offsets:
+            offset = self.offsets[name] // _itemsize(buffer.dtype)
+            return [f"{INDENT}{self.names[name]} = arena_{buffer.dtype}.as_strided({layout}, {offset})"]
+        where = f"dtype=torch.{buffer.dtype}, device={self._device(buffer.device)}"
+        return [f"{INDENT}{self.names[name]} = torch.empty_strided({layout}, {where})"]
+
+    # --- values
+
+    def _device(self, text: str) -> str:
+        return "device" if text == self.device_of_program else f'torch.device("{text}")'
+
+    def _output(self, out: Output) -> str:
+        return self._window(out) if isinstance(out, View) else literal(out)
+
+    def _window(self, view: View) -> str:
+        """A view of a buffer in the simplest words that give exactly its strides."""
+        buffer, name = self.buffers[view.buffer], self.names[view.buffer]
+        if view.offset == 0 and _same_layout(view, buffer):
+            return name
+        if view.offset == 0 and len(view.shape) == 2:
+            flipped = View(view.buffer, view.shape[::-1], view.stride[::-1])
+            if _same_layout(flipped, buffer):
+                return f"{name}.t()"
+        if view.offset == 0 and _is_contiguous(view.shape, view.stride) and _is_contiguous(buffer.shape, buffer.stride):
+            if _numel(view.shape) == _numel(buffer.shape):
+                return f"{name}.view({_sizes(view.shape)})"
+        offset = f", {view.offset}" if view.offset else ""
+        return f"window({name}, {_sizes(view.shape)}, {_sizes(view.stride)}{offset})"
+
+
+# --- facts about buffers and steps --------------------------------------------------------------------------------
+
+
+def _placed(
+    steps: Sequence[Step], buffers: Mapping[str, Buffer], memory: MemoryLayout, returned: set[str]
+) -> dict[str, int]:
+    """The offsets that can be honoured."""
+    outside = set(returned)
+    for step in steps:
+        if isinstance(step, LibraryCall) and not takes_out(step):
+            outside |= {name for name in step.outputs if name is not None}
+    placed = {}
+    for name, offset in memory.offsets.items():
+        buffer = buffers.get(name)
+        if buffer is None or buffer.kind != "temporary":
+            raise PlanError(f"the plan places {name}, which is no temporary of the graph")
+        if name in outside or 0 in buffer.shape:
+            continue
+        end = offset + _extent(buffer) * _itemsize(buffer.dtype)
+        if offset < 0 or offset % ALIGNMENT or end > memory.arena_bytes:
+            raise PlanError(
+                f"the plan places {name} at bytes {offset} to {end} of an arena of {memory.arena_bytes}: "
+                f"offsets must be multiples of {ALIGNMENT} inside the arena"
+            )
+        placed[name] = offset
+    return placed
+
+
+def _last_uses(steps: Sequence[Step]) -> dict[str, int]:
+    """The last step that touches each buffer, in order of first use."""
+    last: dict[str, int] = {}
+    for position, step in enumerate(steps):
+        if isinstance(step, LibraryCall):
+            touched = [view.buffer for view in views(step)] + [name for name in step.outputs if name is not None]
+        else:
+            touched = list(step.pointers)
+        last.update(dict.fromkeys(touched, position))
+    return last
+
+
+def _main_device(graph: LoopGraph, buffers: Mapping[str, Buffer]) -> tuple[str, str]:
+    """The device that the program runs on, as planned, and the argument that says which one that is at run time.
+
+    Scalars on the CPU travel with GPU programs, so a tensor on another device decides where there is one.
+    """
+    every = [buffer.device for buffer in graph.buffers]
+    device = next((text for text in every if text != "cpu"), "cpu")
+    given = (*graph.inputs, *graph.constants)
+    return device, next((name for name in given if buffers[name].device == device), "")
+
+
+def _same_layout(view: View, buffer: Buffer) -> bool:
+    """Equal shapes, and equal strides wherever they are ever multiplied by something."""
+    if tuple(view.shape) != tuple(buffer.shape):
+        return False
+    return tuple(view.stride) == tuple(buffer.stride)
+
+
+def _is_contiguous(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
+    expected = 1
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        if step != expected:
+            return False
+        expected *= max(1, int(size))
+    return True
+
+
+def _numel(shape: Sequence[Size]) -> int:
+    total = 1
+    for size in shape:
+        total *= int(size)
+    return total
+
+
+def _extent(buffer: Buffer) -> int:
+    """Elements from the first to the last one, both included."""
+    return 1 + sum((int(size) - 1) * int(step) for size, step in zip(buffer.shape, buffer.stride, strict=True))
+
+
+def _sizes(values: Sequence[Size]) -> str:
+    return tuple_text([int(value) for value in values])
+
+
+def _aligned(size: int, to: int = 128) -> int:
+    return -(-size // to) * to
+
+
+_ITEMSIZES = {"bool": 1, "complex64": 8, "complex128": 16}
+
+
+def _itemsize(dtype: str) -> int:
+    """Bytes of an element: the number at the end of the dtype's name says bits."""
+    if dtype in _ITEMSIZES:
+        return _ITEMSIZES[dtype]
+    if dtype.startswith("float8"):
+        return 1
+    return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz")) // 8

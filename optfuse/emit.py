@@ -1,0 +1,61 @@
+"""From a solved instance to the text of a Triton module: each kernel back in loop IR, emitted, and put in order."""
+
+from __future__ import annotations
+
+import re
+
+from optfuse.codegen.host import MemoryLayout
+from optfuse.codegen.kernel import emit_kernel
+from optfuse.codegen.module import emit_module
+from optfuse.extract.build import Extraction
+from optfuse.extract.kernel import kernel_spec
+from optfuse.ir.nodes import LoopNest
+from optfuse.problem.solution import Kernel
+from optfuse.report.summary import certificate
+from optfuse.solve.result import SolveResult
+
+#: Op names in a kernel's name; more are told by the comments inside.
+NAMED_OPS = 4
+
+
+def emit(extraction: Extraction, result: SolveResult) -> str:
+    """The module's source. It stands alone: it imports torch and triton only.
+
+    Raises
+    ------
+    IllegalKernelError
+        If the solution holds a kernel for which there are no loops (the checker finds this first).
+    PlanError
+        If the memory plan does not fit the graph.
+    """
+    graph, solution = extraction.graph, result.solution
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    steps = []
+    for number, kernel in enumerate(solution.kernels):
+        first = graph.ops[kernel.ops[0]]
+        if isinstance(first, LoopNest):
+            spec = kernel_spec(extraction, kernel, kernel_name(extraction, kernel, number))
+            steps.append(emit_kernel(spec, buffers))
+        else:
+            steps.append(first)
+    names = [buffer.name for buffer in extraction.instance.buffers]
+    memory = MemoryLayout(solution.arena_bytes, {names[p.buffer]: p.offset for p in solution.placements})
+    return emit_module(graph, steps, memory, certificate=certificate_line(result))
+
+
+def kernel_name(extraction: Extraction, kernel: Kernel, number: int) -> str:
+    """A readable, unique name: its number in the schedule and what it computes, such as "k12_add_mean_rsqrt"."""
+    words: dict[str, None] = {}
+    for op in sorted(kernel.ops):
+        origin = extraction.graph.ops[op].origin
+        words[re.sub(r"\W", "_", origin.target.split(".")[1] if "." in origin.target else origin.node)] = None
+    kept = [word.strip("_") for word in list(words)[:NAMED_OPS]]
+    return "_".join([f"k{number}", *kept])
+
+
+def certificate_line(result: SolveResult) -> str:
+    """What was proved, in one line with the figures."""
+    return (
+        f"{result.objective / 1e6:.1f} us under the cost model (greedy {result.greedy_objective / 1e6:.1f} us, "
+        f"lower bound {result.bound / 1e6:.1f} us): {certificate(result)}"
+    )

@@ -1,0 +1,85 @@
+"""Attention masks that say nothing, or only "causal", before dispatch chooses an attention kernel by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch.fx import GraphModule, Node
+
+from optfuse.frontend.passes.evaluate import Evaluator, constant_nodes
+from optfuse.frontend.passes.rewrite import copied, is_impure
+
+_ATTENTION = frozenset({F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default})
+_MASK = 3  # position among (query, key, value, attn_mask, dropout_p, is_causal)
+_CAUSAL = 5
+
+
+def simplify_attention_masks(graph: GraphModule, known: Mapping[str, torch.Tensor]) -> GraphModule:
+    """Constant masks of ``scaled_dot_product_attention`` that are all-true vanish; lower-triangular ones become causal.
+
+    Before: ``m = ones(q, k); scaled_dot_product_attention(q, k, v, m)``. After: ``scaled_dot_product_attention(q, k, v)``.
+    With a mask fewer fused kernels apply, and some attention would come apart. Works on graphs before autograd, of torch
+    functions or of ATen operators. ``known``: constants by attribute or placeholder name.
+    """
+    calls = [node for node in graph.graph.nodes if node.target in _ATTENTION and isinstance(_mask(node), Node)]
+    if not calls:
+        return graph
+    graph = copied(graph)
+    constants = constant_nodes(graph, known)
+    evaluator = Evaluator(constants, known)
+    meaning: dict[Node, str | None] = {}
+    for node in graph.graph.nodes:
+        mask = _mask(node) if node.target in _ATTENTION else None
+        if not isinstance(mask, Node) or mask not in constants:
+            continue
+        if mask not in meaning:
+            meaning[mask] = mask_meaning(evaluator.value(mask))
+        if meaning[mask] is not None:
+            _set_mask(node, causal=meaning[mask] == "causal")
+    graph.graph.eliminate_dead_code(is_impure_node=_stays)
+    graph.recompile()
+    return graph
+
+
+def mask_meaning(mask: torch.Tensor) -> str | None:
+    """ "all" if every position may be attended to, "causal" if exactly those at or before the query; else None.
+
+    A boolean mask says where attention is allowed; a floating one is added to the scores.
+    """
+    if mask.dim() < 2 or mask.numel() == 0:
+        return None
+    if mask.dtype == torch.bool:
+        allowed = mask
+    else:
+        if not bool(((mask == 0) | (mask == -torch.inf)).all()):
+            return None
+        allowed = mask == 0
+    if bool(allowed.all()):
+        return "all"
+    rows, columns = allowed.shape[-2:]
+    triangle = torch.ones(rows, columns, dtype=torch.bool, device=mask.device).tril()
+    return "causal" if rows == columns and bool((allowed == triangle).all()) else None
+
+
+def _mask(node: Node) -> object:
+    return node.kwargs.get("attn_mask", node.args[_MASK] if len(node.args) > _MASK else None)
+
+
+def _set_mask(node: Node, *, causal: bool) -> None:
+    """Drop the mask argument, and ask for causal attention instead where it said so."""
+    args, kwargs = list(node.args), dict(node.kwargs)
+    kwargs.pop("attn_mask", None)
+    if len(args) > _MASK:
+        args[_MASK] = None
+    if causal and len(args) > _CAUSAL:
+        args[_CAUSAL] = True
+    elif causal:
+        kwargs["is_causal"] = True
+    node.args, node.kwargs = tuple(args), kwargs
+
+
+def _stays(node: Node) -> bool:
+    """Before autograd only ATen overloads without side effects may leave."""
+    return is_impure(node) or not isinstance(node.target, torch._ops.OpOverload)

@@ -1,0 +1,336 @@
+"""Judge a solution, plainly: the second opinion on every solver.
+
+Shares nothing with the solvers or with ``legality``; only ``cost.kernel_price``, the one price of a kernel. Each
+condition is recomputed from the instance as its documentation states it. Memory is judged in ``memory_check``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from optfuse.problem.cost import kernel_price
+from optfuse.problem.instance import ALONE, Edge, Instance, Offer
+from optfuse.problem.serialize import digest
+from optfuse.problem.solution import Kernel, Solution
+
+Code = Literal[
+    "another_instance",
+    "dangling",
+    "coverage",
+    "variant",
+    "recompute",
+    "scheme",
+    "edge",
+    "convexity",
+    "connectivity",
+    "device",
+    "limit",
+    "rule",
+    "order",
+    "writes",
+    "objective",
+    "peak",
+    "peak_cap",
+    "placement",
+    "alignment",
+    "overlap",
+    "arena",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One condition that a solution breaks; the message names the ops or buffers."""
+
+    code: Code
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A solution beside its instance.
+
+    ``runs[op]`` are the positions of the kernels that hold the op; ops that do not run are absent. ``offers`` are, by
+    kernel, what its ops read and write in its scheme. ``into[op]`` are the edges from ops that run, ``out`` likewise.
+    """
+
+    instance: Instance
+    solution: Solution
+    runs: dict[int, list[int]]
+    offers: tuple[dict[int, Offer], ...]
+    into: dict[int, list[Edge]]
+    out: dict[int, list[Edge]]
+
+    def names(self, ops: object) -> str:
+        """The ops' names, in order."""
+        return ", ".join(self.instance.ops[op].name for op in sorted(ops))  # type: ignore[call-overload]
+
+    def label(self, position: int) -> str:
+        """A kernel's position and ops."""
+        return f"kernel {position} ({self.names(self.solution.kernels[position].ops)})"
+
+    def reads(self, position: int) -> set[int]:
+        """Buffers that a kernel takes from memory: read by an op of it, and not made for that op inside it."""
+        inside = set(self.solution.kernels[position].ops)
+        taken: set[int] = set()
+        for op in inside:
+            wanted = {read.buffer for read in self.offers[position][op].reads}
+            wanted |= {edge.buffer for edge in self.into[op] if edge.buffer is not None}
+            taken |= wanted - {edge.buffer for edge in self.into[op] if edge.src in inside}
+        return taken
+
+
+def check(instance: Instance, solution: Solution) -> tuple[Violation, ...]:
+    """Every condition that a solution breaks; empty when it is a correct answer to a valid instance."""
+    # The memory rules live in a file of their own, which needs the types of this one.
+    from optfuse.problem.memory_check import check_memory
+
+    found = [*_identity(instance, solution), *_dangling(instance, solution)]
+    if found:
+        return tuple(found)
+    found.extend(_schemes(instance, solution))
+    if found:
+        return tuple(found)
+    case = _case(instance, solution)
+    for family in (
+        _coverage,
+        _edges_inside,
+        _convexity,
+        _connectivity,
+        _limits,
+        _rules,
+        _order,
+        _writes,
+        _objective,
+        check_memory,
+    ):
+        found.extend(family(case))
+    return tuple(found)
+
+
+def _case(instance: Instance, solution: Solution) -> Case:
+    runs: dict[int, list[int]] = {}
+    for position, kernel in enumerate(solution.kernels):
+        for op in kernel.ops:
+            runs.setdefault(op, []).append(position)
+    into: dict[int, list[Edge]] = {op: [] for op in runs}
+    out: dict[int, list[Edge]] = {op: [] for op in runs}
+    for edge in instance.edges:
+        if edge.src in runs and edge.dst in runs:
+            into[edge.dst].append(edge)
+            out[edge.src].append(edge)
+    offers = tuple(
+        {op: offer for op in kernel.ops for offer in instance.ops[op].offers if offer.scheme == kernel.scheme}
+        for kernel in solution.kernels
+    )
+    return Case(instance, solution, runs, offers, into, out)
+
+
+def _identity(instance: Instance, solution: Solution) -> Iterator[Violation]:
+    if solution.instance_digest != digest(instance):
+        yield Violation(
+            "another_instance",
+            f"the solution answers instance {solution.instance_name!r} with digest {solution.instance_digest[:12]!r}, "
+            f"not {instance.name!r} with digest {digest(instance)[:12]!r}",
+        )
+
+
+def _dangling(instance: Instance, solution: Solution) -> Iterator[Violation]:
+    for position, kernel in enumerate(solution.kernels):
+        if not kernel.ops:
+            yield Violation("dangling", f"kernel {position} holds no op")
+        if len(set(kernel.ops)) != len(kernel.ops):
+            yield Violation("dangling", f"kernel {position} names an op twice: {kernel.ops}")
+        for what, ids, count in (
+            ("op", kernel.ops, len(instance.ops)),
+            ("scheme", (kernel.scheme,), len(instance.schemes)),
+            ("buffer", kernel.writes, len(instance.buffers)),
+        ):
+            for number in ids:
+                if not 0 <= number < count:
+                    yield Violation("dangling", f"kernel {position}: {what} {number} does not exist")
+    for placement in solution.placements:
+        if not 0 <= placement.buffer < len(instance.buffers):
+            yield Violation("dangling", f"a placement of buffer {placement.buffer}, which does not exist")
+
+
+def _schemes(instance: Instance, solution: Solution) -> Iterator[Violation]:
+    for position, kernel in enumerate(solution.kernels):
+        name = instance.schemes[kernel.scheme].name
+        for op in kernel.ops:
+            if all(offer.scheme != kernel.scheme for offer in instance.ops[op].offers):
+                yield Violation(
+                    "scheme", f"kernel {position}: op {instance.ops[op].name} does not offer scheme {name!r}"
+                )
+        if kernel.scheme == ALONE and len(kernel.ops) > 1:
+            names = ", ".join(instance.ops[op].name for op in kernel.ops)
+            yield Violation("scheme", f"kernel {position}: these can only run alone: {names}")
+
+
+def _coverage(case: Case) -> Iterator[Violation]:
+    optional: set[int] = set()
+    for variant in case.instance.variants:
+        members = {op for alternative in variant.alternatives for op in alternative}
+        optional |= members
+        running = {op for op in members if op in case.runs}
+        if all(running != set(alternative) for alternative in variant.alternatives):
+            yield Violation(
+                "variant", f"variant {variant.name!r}: the ops that run are no alternative: {case.names(running)}"
+            )
+    for number, op in enumerate(case.instance.ops):
+        if number not in optional and number not in case.runs:
+            yield Violation("coverage", f"op {op.name} is in no kernel")
+        if len(case.runs.get(number, ())) > 1 and not op.recompute:
+            yield Violation("recompute", f"op {op.name} is in several kernels but may not be computed twice")
+
+
+def _edges_inside(case: Case) -> Iterator[Violation]:
+    for position, kernel in enumerate(case.solution.kernels):
+        for op in kernel.ops:
+            for edge in case.out[op]:
+                if edge.dst in kernel.ops and kernel.scheme not in edge.schemes:
+                    yield Violation(
+                        "edge",
+                        f"kernel {position}: {case.names((edge.src, edge.dst))} may not share a kernel of scheme "
+                        f"{case.instance.schemes[kernel.scheme].name!r}",
+                    )
+
+
+def _convexity(case: Case) -> Iterator[Violation]:
+    """No path leaves a kernel and comes back; a start that is computed elsewhere too is judged by ``_order``."""
+    for position, kernel in enumerate(case.solution.kernels):
+        inside = set(kernel.ops)
+        if len(inside) == 1:
+            continue
+        starts = [op for op in kernel.ops if len(case.runs[op]) == 1]
+        frontier = [edge.dst for op in starts for edge in case.out[op] if edge.dst not in inside]
+        seen = set(frontier)
+        while frontier:
+            op = frontier.pop()
+            for edge in case.out[op]:
+                if edge.dst in inside:
+                    yield Violation(
+                        "convexity",
+                        f"kernel {position}: a path leaves it and comes back by {case.names((op, edge.dst))}",
+                    )
+                # Edges follow program order: beyond the kernel's last op no path comes back.
+                elif edge.dst not in seen and edge.dst < max(inside):
+                    seen.add(edge.dst)
+                    frontier.append(edge.dst)
+
+
+def _connectivity(case: Case) -> Iterator[Violation]:
+    if not case.instance.limits.connected:
+        return
+    for position, kernel in enumerate(case.solution.kernels):
+        footprints = {
+            op: {(read.buffer, read.footprint) for read in case.offers[position][op].reads} for op in kernel.ops
+        }
+        linked = {kernel.ops[0]}
+        frontier = [kernel.ops[0]]
+        while frontier:
+            op = frontier.pop()
+            near = {edge.dst for edge in case.out[op]} | {edge.src for edge in case.into[op]}
+            for other in kernel.ops:
+                if other not in linked and (other in near or footprints[op] & footprints[other]):
+                    linked.add(other)
+                    frontier.append(other)
+        if len(linked) < len(kernel.ops):
+            yield Violation(
+                "connectivity",
+                f"kernel {position}: nothing links {case.names(linked)} to {case.names(set(kernel.ops) - linked)}",
+            )
+
+
+def _limits(case: Case) -> Iterator[Violation]:
+    limits = case.instance.limits
+    for position, kernel in enumerate(case.solution.kernels):
+        if len({case.instance.ops[op].device for op in kernel.ops}) > 1:
+            yield Violation("device", f"{case.label(position)} holds ops of different devices")
+        if len(kernel.ops) > limits.max_ops and len(kernel.ops) > 1:
+            yield Violation("limit", f"{case.label(position)} holds {len(kernel.ops)} ops, above {limits.max_ops}")
+        weight = sum(case.instance.ops[op].weight for op in kernel.ops)
+        if weight > limits.max_weight and len(kernel.ops) > 1:
+            yield Violation("limit", f"{case.label(position)} has weight {weight}, above {limits.max_weight}")
+
+
+def _rules(case: Case) -> Iterator[Violation]:
+    rules = case.instance.rules
+    for position, kernel in enumerate(case.solution.kernels):
+        inside = set(kernel.ops)
+        for op in rules.barrier:
+            if op in inside and len(inside) > 1:
+                yield Violation("rule", f"barrier: {case.names((op,))} is not alone in {case.label(position)}")
+        for pair in rules.no_fuse:
+            if inside >= set(pair):
+                yield Violation("rule", f"no_fuse: {case.names(pair)} are both in {case.label(position)}")
+        for pair in rules.fuse:
+            if len(inside & set(pair)) == 1:
+                yield Violation("rule", f"fuse: {case.names(pair)} are not both in {case.label(position)}")
+        for group in rules.single_kernel:
+            if inside & set(group) and inside != set(group):
+                yield Violation("rule", f"single_kernel: {case.names(group)} are not exactly {case.label(position)}")
+
+
+def _order(case: Case) -> Iterator[Violation]:
+    """Each kernel runs after whatever its ops need, and the values it needs were written."""
+    for edges in case.into.values():
+        for edge in edges:
+            for reader in case.runs[edge.dst]:
+                producers = case.runs[edge.src]
+                if edge.buffer is None:
+                    late = [position for position in producers if position > reader]
+                    if late:
+                        yield _runs_late(case, edge, late[0], reader)
+                    continue
+                if reader in producers:
+                    continue
+                before = [position for position in producers if position < reader]
+                if not before:
+                    yield _runs_late(case, edge, producers[0], reader)
+                elif all(edge.buffer not in case.solution.kernels[position].writes for position in before):
+                    yield Violation(
+                        "writes",
+                        f"{case.label(reader)} reads buffer {case.instance.buffers[edge.buffer].name!r}, which no "
+                        f"earlier kernel with op {case.names((edge.src,))} writes",
+                    )
+
+
+def _runs_late(case: Case, edge: Edge, producer: int, reader: int) -> Violation:
+    return Violation(
+        "order",
+        f"{case.label(reader)} runs before {case.label(producer)} but {case.names((edge.dst,))} "
+        f"needs {case.names((edge.src,))}",
+    )
+
+
+def _writes(case: Case) -> Iterator[Violation]:
+    """Kernels write only what their ops make; temporaries are written before they are read; what is owed is written."""
+    written: set[int] = set()
+    buffers = case.instance.buffers
+    for position, kernel in enumerate(case.solution.kernels):
+        for number in sorted(case.reads(position)):
+            if buffers[number].kind == "temporary" and number not in written:
+                yield Violation("writes", f"{case.label(position)} reads {buffers[number].name!r} before it is written")
+        makes = {write.buffer for offer in case.offers[position].values() for write in offer.writes}
+        for number in kernel.writes:
+            if number not in makes:
+                yield Violation("writes", f"{case.label(position)} cannot write buffer {buffers[number].name!r}")
+        if len(set(kernel.writes)) != len(kernel.writes):
+            yield Violation("writes", f"{case.label(position)} lists a write twice")
+        written |= set(kernel.writes)
+    for op, positions in sorted(case.runs.items()):
+        for position in positions[:1]:
+            for write in case.offers[position][op].writes:
+                buffer = buffers[write.buffer]
+                owed = buffer.output or buffer.kind != "temporary"
+                if owed and all(write.buffer not in case.solution.kernels[p].writes for p in positions):
+                    yield Violation("writes", f"no kernel with op {case.names((op,))} writes {buffer.name!r}")
+
+
+def _objective(case: Case) -> Iterator[Violation]:
+    total = sum(kernel_price(case.instance, k.ops, k.scheme, k.writes).total for k in case.solution.kernels)
+    if total != case.solution.objective:
+        yield Violation("objective", f"the kernels cost {total} ps, but the solution says {case.solution.objective}")

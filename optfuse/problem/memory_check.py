@@ -1,0 +1,99 @@
+"""Judge a solution's memory: its peak and where its buffers lie.
+
+The peak is the largest sum of live bytes over the kernels in order. Inputs and constants are live throughout; a donated
+input until its last use; any other buffer that is written, from the kernel that first writes it to the one that last
+uses it, that kernel included; outputs to the end. A buffer that aliases an input is that input, counted once.
+
+The arena holds the written temporaries that end within the call: no outputs, no aliases, no ``fixed`` buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optfuse.problem.checker import Case, Violation
+
+ALIGNMENT = 64
+
+
+def check_memory(case: Case) -> Iterator[Violation]:
+    """The violations of the memory plan."""
+    lifetimes = _lifetimes(case)
+    yield from _peak(case, lifetimes)
+    yield from _placements(case, lifetimes)
+
+
+def _lifetimes(case: Case) -> dict[int, tuple[int, int]]:
+    """First and last kernel during which each storage is live; aliases are counted with their input."""
+    last_kernel = len(case.solution.kernels) - 1
+    uses: dict[int, list[int]] = {}
+    ends: set[int] = set()
+    for position, kernel in enumerate(case.solution.kernels):
+        for number in (*case.reads(position), *kernel.writes):
+            alias = case.instance.buffers[number].alias
+            uses.setdefault(number if alias is None else alias, []).append(position)
+    for number, buffer in enumerate(case.instance.buffers):
+        if buffer.output:
+            ends.add(number if buffer.alias is None else buffer.alias)
+    lifetimes: dict[int, tuple[int, int]] = {}
+    for number, buffer in enumerate(case.instance.buffers):
+        if buffer.alias is not None:
+            continue
+        if buffer.kind != "temporary":
+            throughout = not buffer.donated or number in ends
+            lifetimes[number] = (0, last_kernel if throughout else max(uses.get(number, [0])))
+        elif number in uses:
+            lifetimes[number] = (min(uses[number]), last_kernel if number in ends else max(uses[number]))
+    return lifetimes
+
+
+def _peak(case: Case, lifetimes: dict[int, tuple[int, int]]) -> Iterator[Violation]:
+    change = [0] * (len(case.solution.kernels) + 2)
+    for number, (first, last) in lifetimes.items():
+        change[first] += case.instance.buffers[number].bytes
+        change[max(last, 0) + 1] -= case.instance.buffers[number].bytes
+    live = peak = 0
+    for step in change:
+        live += step
+        peak = max(peak, live)
+    if peak != case.solution.peak_bytes:
+        yield Violation("peak", f"the peak is {peak} bytes, but the solution says {case.solution.peak_bytes}")
+    cap = case.instance.rules.peak_memory
+    if cap is not None and peak > cap:
+        yield Violation("peak_cap", f"the peak is {peak} bytes, above the cap of {cap}")
+
+
+def _placements(case: Case, lifetimes: dict[int, tuple[int, int]]) -> Iterator[Violation]:
+    buffers = case.instance.buffers
+    belong = {
+        number
+        for number in lifetimes
+        if buffers[number].kind == "temporary" and not buffers[number].output and not buffers[number].fixed
+    }
+    offsets: dict[int, int] = {}
+    for placement in case.solution.placements:
+        buffer = buffers[placement.buffer]
+        if placement.buffer in offsets or placement.buffer not in belong:
+            yield Violation("placement", f"buffer {buffer.name!r} is placed twice, or does not belong in the arena")
+        offsets[placement.buffer] = placement.offset
+        if placement.offset % ALIGNMENT:
+            yield Violation("alignment", f"buffer {buffer.name!r} lies at {placement.offset}, no multiple of 64")
+        if placement.offset < 0 or placement.offset + buffer.bytes > case.solution.arena_bytes:
+            yield Violation(
+                "arena",
+                f"buffer {buffer.name!r} at {placement.offset} with {buffer.bytes} bytes is not inside the arena of "
+                f"{case.solution.arena_bytes}",
+            )
+    for number in sorted(belong - offsets.keys()):
+        yield Violation("placement", f"buffer {buffers[number].name!r} has no place in the arena")
+    placed = sorted((lifetimes[number][0], number) for number in offsets if number in belong)
+    live: list[int] = []
+    for start, number in placed:
+        live = [other for other in live if lifetimes[other][1] >= start]
+        for other in live:
+            low, high = sorted((number, other), key=lambda n: offsets[n])
+            if buffers[high].bytes and offsets[low] + buffers[low].bytes > offsets[high]:
+                yield Violation(
+                    "overlap", f"buffers {buffers[low].name!r} and {buffers[high].name!r} overlap in time and space"
+                )
+        live.append(number)

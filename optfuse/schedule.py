@@ -1,0 +1,168 @@
+"""The result of the pipeline for one graph: what was decided, what was proved, and the code that does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from optfuse.extract.build import Extraction
+from optfuse.ir.nodes import LibraryCall, LoopGraph
+from optfuse.problem.cost import kernel_price
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Solution
+from optfuse.report.summary import summary
+from optfuse.report.text import report
+from optfuse.solve.memory import live_bytes
+from optfuse.solve.result import SolveResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pandas as pd
+
+    from optfuse.interface import Interface
+    from optfuse.runtime.model_program import ModelProgram
+    from optfuse.training import TrainingProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A graph's kernels in order, with the certificate.
+
+    Attributes
+    ----------
+    source
+        The emitted module: Triton kernels and the host program. It imports torch and triton only.
+    interface
+        How the graph's flat inputs and outputs belong to the model.
+    """
+
+    extraction: Extraction
+    result: SolveResult
+    source: str
+    interface: Interface
+
+    @property
+    def name(self) -> str:
+        """The graph's name, such as "gpt2.inference"."""
+        return self.extraction.graph.name
+
+    @property
+    def graph(self) -> LoopGraph:
+        """The loop IR that was scheduled."""
+        return self.extraction.graph
+
+    @property
+    def instance(self) -> Instance:
+        """The fusion problem that was solved."""
+        return self.extraction.instance
+
+    @property
+    def solution(self) -> Solution:
+        """Kernels in execution order and their memory plan."""
+        return self.result.solution
+
+    @property
+    def status(self) -> Literal["OPTIMAL", "FEASIBLE"]:
+        """OPTIMAL only when proven for the whole graph, under the stated cost model."""
+        return self.result.status
+
+    @property
+    def objective(self) -> int:
+        """Picoseconds of the schedule under the model."""
+        return self.result.objective
+
+    @property
+    def bound(self) -> int:
+        """No legal schedule takes fewer picoseconds under the model."""
+        return self.result.bound
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / objective; 0.0 when optimal."""
+        return self.result.gap
+
+    @property
+    def greedy_objective(self) -> int:
+        """Picoseconds of greedy fusion's schedule under the same model."""
+        return self.result.greedy_objective
+
+    @property
+    def library_ops(self) -> tuple[str, ...]:
+        """ATen operators that are called as they are: no loops are generated for them."""
+        return tuple(sorted({op.target for op in self.graph.ops if isinstance(op, LibraryCall)}))
+
+    def summary(self) -> dict[str, Any]:
+        """The figures as plain data, as ``--json`` prints them."""
+        return summary(self.instance, self.result, self.library_ops)
+
+    def report(self) -> str:
+        """A text to read: certificate, greedy beside optimal, kernel by kernel."""
+        return report(self.instance, self.result, self.library_ops)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row a kernel, in execution order.
+
+        Columns: ``ops`` (names), ``kind``, ``scheme``, ``bytes_read``, ``bytes_written``, ``predicted_us``,
+        ``live_bytes`` (all buffers alive while the kernel runs).
+        """
+        import pandas as pd
+
+        alive = live_bytes(self.instance, self.solution.kernels)
+        rows = []
+        for kernel, live in zip(self.solution.kernels, alive, strict=True):
+            price = kernel_price(self.instance, kernel.ops, kernel.scheme, kernel.writes)
+            rows.append(
+                {
+                    "ops": [self.instance.ops[op].name for op in kernel.ops],
+                    "kind": self.instance.ops[kernel.ops[0]].kind,
+                    "scheme": self.instance.schemes[kernel.scheme].name,
+                    "bytes_read": price.read_bytes,
+                    "bytes_written": price.write_bytes,
+                    "predicted_us": price.total / 1e6,
+                    "live_bytes": live,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def compile(self, model: Any = None) -> ModelProgram:
+        """Load the emitted module and bind it to the model's parameters.
+
+        Runs where the tensors live: compiled for CUDA, else by Triton's interpreter, which checks and does not race.
+        ``model`` replaces the model that was captured (or gives one to a plan saved without weights).
+        """
+        from optfuse.runtime.model_program import bind
+
+        return bind(self, model)
+
+    def save(self, path: str | Path, *, weights: bool = True) -> None:
+        """Write the plan to a folder, all or nothing; ``optfuse.load`` reads it back."""
+        from optfuse.plan import save_plan
+
+        save_plan(self, path, weights=weights)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSchedule:
+    """The schedules of a training step's two graphs."""
+
+    forward: Schedule
+    backward: Schedule
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __iter__(self) -> Iterator[Schedule]:
+        """Forward, then backward."""
+        return iter((self.forward, self.backward))
+
+    def summary(self) -> list[dict[str, Any]]:
+        """The figures of both graphs."""
+        return [schedule.summary() for schedule in self]
+
+    def compile(self) -> TrainingProgram:
+        """A callable like the model, whose outputs carry gradients computed by the backward schedule."""
+        from optfuse.training import bind_training
+
+        return bind_training(self)
