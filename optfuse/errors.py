@@ -41,3 +41,15 @@ class VerificationError(OptfuseError):
 
 class OutputError(OptfuseError):
     """A file or folder that cannot be written."""
+
+
+class InvalidInputError(OptfuseError):
+    """A tensor that a program cannot take: its dtype, shape, device, or strides differ from those it was made for."""
+
+
+class ModelFileError(OptfuseError):
+    """A model file that is missing, does not load, or lacks a function it must have."""
+
+
+class InfeasibleError(OptfuseError):
+    """No schedule was found that obeys the rules and the memory cap: the message says which to relax."""

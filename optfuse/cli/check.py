@@ -24,9 +24,9 @@ def command(
     answer = load_solution(solution)
     violations = check(problem, answer)
     for violation in violations[:SHOWN]:
-        print(f"optfuse: {solution}: {violation}", file=sys.stderr)
+        print(f"optfuse: error: {solution}: {violation.message}", file=sys.stderr)
     if len(violations) > SHOWN:
-        print(f"optfuse: {solution}: and {len(violations) - SHOWN} more violations", file=sys.stderr)
+        print(f"optfuse: error: {solution}: and {len(violations) - SHOWN} more violations", file=sys.stderr)
     if violations:
         raise typer.Exit(2)
     print(

@@ -54,4 +54,3 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 
 def _cannot_write(path: Path, error: OSError) -> OutputError:
     return OutputError(f"{path}: cannot be written ({error.strerror or error}); name another place with --out")
-

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json, print_summary, say
+from optfuse.errors import OutputError
 
 
 def command(
@@ -27,6 +29,8 @@ def command(
 
     options = solve_options(solver=solver, time_limit=time_limit, workers=workers, seed=seed)
     problem = load_instance(instance)
+    if out is not None and not out.parent.is_dir():
+        raise OutputError(f"{out}: there is no folder {out.parent}; make it or name another with --out")
     result = solve(problem, options)
     if out is not None:
         save_solution(result.solution, out)
@@ -39,14 +43,3 @@ def command(
         print(f"{certificate(result)}.")
         for line in result.statistics.given_up:
             print(f"given up: {line}")
-
-
-def solve_options(**values: Any) -> Any:
-    """The solver's options out of flags; those left out (None) keep the solver's own default.
-
-    Raises:
-        InvalidOptionError: On a value out of range.
-    """
-    from optfuse.solve.options import SolveOptions
-
-    return SolveOptions.from_mapping({name: value for name, value in values.items() if value is not None})

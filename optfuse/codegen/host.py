@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from optfuse.codegen.libraries import arguments, out_call, returns_one_tensor, takes_out, views
-from optfuse.codegen.text import INDENT, call_text, identifiers, literal, tuple_text
-from optfuse.codegen.kernel import KernelSource
+from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variables
 from optfuse.errors import PlanError
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, Size, View
 
+if TYPE_CHECKING:
+    from optfuse.codegen.kernel import KernelSource
+
 ALIGNMENT = 16  # bytes: what kernels assume of every pointer that the plan has placed
 
-Step = KernelSource | LibraryCall
+Step = "KernelSource | LibraryCall"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class _Host:
         self.arena_bytes = _aligned(memory.arena_bytes) if self.offsets else 0
         arenas = {f"arena_{self.buffers[name].dtype}" for name in self.offsets}
         local = {"arena", "device", "inputs", "constants", "call", *arenas}
-        self.names = identifiers(self.buffers, {*reserved, *local})
+        self.names = variables(self.buffers, {*reserved, *local})
         self.device_of_program, self.device_source = _main_device(graph, self.buffers)
         self.last_use = _last_uses(steps)
         self.alive = {*graph.inputs, *graph.constants}
@@ -85,7 +88,9 @@ class _Host:
             trailing = ",)" if len(targets) == 1 else ")"
             lines += call_text("(", targets, tail=f"{trailing} = inputs")
             lines.append(f"{INDENT}inputs.clear()")
-        lines += [f'{INDENT}{self.names[name]} = constants["{name}"]' for name in self.graph.constants]
+        lines += [
+            f'{INDENT}{self.names[name]} = constants["{name}"]' for name in used_constants(self.graph, self.steps)
+        ]
         source = f"{self.names[self.device_source]}.device" if self.device_source else "DEVICE"
         lines.append(f"{INDENT}device = {source}")
         if self.arena_bytes:
@@ -106,7 +111,10 @@ class _Host:
             dead = [
                 self.names[name]
                 for name, last in self.last_use.items()
-                if last == position and name in self.alive and name not in self.returned and name not in self.offsets
+                if last == position
+                and name in self.alive
+                and name not in self.returned
+                and name not in self.offsets
                 and self.buffers[name].kind != "constant"
             ]
             if dead:
@@ -129,7 +137,12 @@ class _Host:
         lines: list[str] = []
         for name in kernel.pointers:
             lines += self._ready(name, kernel.name, writes=name in kernel.written)
-        return lines + call_text(f"launch({kernel.name}, ", [self.names[name] for name in kernel.pointers])
+        return lines + call_text(f"launch({kernel.name}, ", [self._pointer(name) for name in kernel.pointers])
+
+    def _pointer(self, name: str) -> str:
+        """A buffer as a kernel takes it; a scalar that lives on another device is brought over."""
+        here = self.buffers[name].device == self.device_of_program
+        return self.names[name] if here else f"{self.names[name]}.to(device)"
 
     def _library(self, call: LibraryCall) -> list[str]:
         origin = call.origin
@@ -190,11 +203,17 @@ class _Host:
             flipped = View(view.buffer, view.shape[::-1], view.stride[::-1])
             if _same_layout(flipped, buffer):
                 return f"{name}.t()"
-        if view.offset == 0 and _is_contiguous(view.shape, view.stride) and _is_contiguous(buffer.shape, buffer.stride):
-            if _numel(view.shape) == _numel(buffer.shape):
-                return f"{name}.view({_sizes(view.shape)})"
+        dense = _is_contiguous(view.shape, view.stride) and _is_contiguous(buffer.shape, buffer.stride)
+        if view.offset == 0 and dense and _numel(view.shape) == _numel(buffer.shape):
+            return f"{name}.view({_sizes(view.shape)})"
         offset = f", {view.offset}" if view.offset else ""
         return f"window({name}, {_sizes(view.shape)}, {_sizes(view.stride)}{offset})"
+
+
+def used_constants(graph: LoopGraph, steps: Sequence[Step]) -> tuple[str, ...]:
+    """The constants that the program needs: others were folded into the kernels."""
+    used = _last_uses(steps).keys() | {out.buffer for out in graph.outputs if isinstance(out, View)}
+    return tuple(name for name in graph.constants if name in used)
 
 
 # --- facts about buffers and steps --------------------------------------------------------------------------------
@@ -245,14 +264,12 @@ def _main_device(graph: LoopGraph, buffers: Mapping[str, Buffer]) -> tuple[str, 
     every = [buffer.device for buffer in graph.buffers]
     device = next((text for text in every if text != "cpu"), "cpu")
     given = (*graph.inputs, *graph.constants)
-    return device, next((name for name in given if buffers[name].device == device), "")
+    there = [name for name in given if buffers[name].device == device]
+    return device, next((name for name in there if buffers[name].shape), there[0] if there else "")
 
 
 def _same_layout(view: View, buffer: Buffer) -> bool:
-    """Equal shapes, and equal strides wherever they are ever multiplied by something."""
-    if tuple(view.shape) != tuple(buffer.shape):
-        return False
-    return tuple(view.stride) == tuple(buffer.stride)
+    return tuple(view.shape) == tuple(buffer.shape) and tuple(view.stride) == tuple(buffer.stride)
 
 
 def _is_contiguous(shape: Sequence[Size], stride: Sequence[Size]) -> bool:

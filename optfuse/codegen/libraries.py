@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from optfuse.codegen.text import literal
 from optfuse.ir.nodes import Arg, LibraryCall, TorchValue, View
@@ -26,6 +27,7 @@ OUT_VARIANTS: dict[str, str] = {
     "aten.mm.default": "aten.mm.out",
     "aten.scatter_add.default": "aten.scatter_add.out",
 }
+
 
 def takes_out(call: LibraryCall) -> bool:
     """Whether the call can write its result into planned memory. Results of other calls live outside the arena."""
@@ -78,8 +80,8 @@ def returns_one_tensor(target: str) -> bool:
     """
     import torch
 
-    overload = torch.ops
+    overload: Any = torch.ops
     for part in target.split("."):
         overload = getattr(overload, part)
-    kinds = overload._schema.returns  # type: ignore[attr-defined]  # noqa: SLF001 - the schema has no public name
+    kinds = overload._schema.returns  # noqa: SLF001 - the schema has no public name
     return len(kinds) == 1 and str(kinds[0].type) == "Tensor"

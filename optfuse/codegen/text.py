@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import builtins
-import keyword
 import math
-import re
 from collections.abc import Iterable, Sequence
 
 WIDTH = 112
 INDENT = "    "
 
-_TAKEN = frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"_"}
 
-
-def identifiers(names: Iterable[str], reserved: Iterable[str] = ()) -> dict[str, str]:
-    """A distinct Python identifier for every name, the name itself where possible."""
-    taken = set(_TAKEN) | set(reserved)
+def variables(names: Iterable[str], reserved: Iterable[str] = ()) -> dict[str, str]:
+    """A distinct variable for every name: the name itself (names of the loop IR are identifiers) unless it is taken."""
+    taken = set(dir(builtins)) | {"_", *reserved}
     chosen: dict[str, str] = {}
     for name in names:
-        candidate = re.sub(r"\W", "_", name, flags=re.ASCII)
-        if not candidate or candidate[0].isdigit():
-            candidate = f"b_{candidate}"
+        candidate = name
         while candidate in taken:
             candidate += "_"
         taken.add(candidate)

@@ -15,50 +15,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optfuse.frontend.torch_bridge import decomposition_of, standard_decompositions
+from optfuse.frontend.torch_bridge import TO_COPY, decomposition_of, operator_name, standard_decompositions
 
 aten = torch.ops.aten
 
+_WHOLE = """
+mm addmm bmm baddbmm addmv addbmm convolution convolution_backward embedding embedding_dense_backward embedding_bag
+_embedding_bag index index_select index_put index_add index_copy gather scatter scatter_add scatter_reduce
+slice_scatter select_scatter masked_scatter max_pool1d_with_indices max_pool2d_with_indices
+max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool1d avg_pool2d
+avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
+adaptive_max_pool2d adaptive_max_pool2d_backward sort topk cumsum cumprod cummax cummin logcumsumexp median kthvalue
+mode var var_mean mean sum prod amax amin argmax argmin any all _to_copy clone arange full constant_pad_nd flip roll
+cat squeeze unsqueeze permute expand select slice clamp clamp_min clamp_max sigmoid tanh erf rand rand_like randn
+randn_like randint
+"""
+
+_DECOMPOSED = """
+native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm
+_fused_rms_norm_backward rms_norm native_batch_norm native_batch_norm_backward _native_batch_norm_legit
+_native_batch_norm_legit_functional _native_batch_norm_legit_no_training _batch_norm_with_update
+_batch_norm_with_update_functional _batch_norm_no_update batch_norm_backward cudnn_batch_norm
+cudnn_batch_norm_backward miopen_batch_norm_backward _softmax _softmax_backward_data _log_softmax
+_log_softmax_backward_data logsumexp gelu gelu_backward silu silu_backward mish mish_backward elu elu_backward glu
+glu_backward hardtanh hardtanh_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward relu6
+leaky_relu leaky_relu_backward threshold threshold_backward softplus softplus_backward sigmoid_backward
+tanh_backward logit logit_backward log_sigmoid_forward log_sigmoid_backward nll_loss_forward nll_loss2d_forward
+mse_loss mse_loss_backward l1_loss smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
+binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits soft_margin_loss kl_div
+native_dropout native_dropout_backward addcmul addcdiv lerp rsub masked_fill frac logaddexp xlogy sinc zeros_like
+ones_like full_like new_zeros new_ones new_full zeros ones zero fill fill_ zero_ linalg_vector_norm norm std
+std_mean aminmax count_nonzero trace tril triu rot90 stack tile repeat narrow_copy t dot mv vdot addr eye linspace
+logspace nan_to_num isin isposinf isneginf sgn heaviside special_entr logical_xor
+"""
+
 #: Operators (all overloads) that stay one node: libraries, gathers and scatters, and what lowering reads better whole.
-WHOLE = frozenset(
-    """
-    mm addmm bmm baddbmm addmv addbmm convolution convolution_backward
-    embedding embedding_dense_backward embedding_bag _embedding_bag index index_select index_put index_add index_copy
-    gather scatter scatter_add scatter_reduce slice_scatter select_scatter masked_scatter
-    max_pool1d_with_indices max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices
-    max_pool3d_with_indices_backward avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward
-    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
-    sort topk cumsum cumprod cummax cummin logcumsumexp median kthvalue mode
-    var var_mean mean sum prod amax amin argmax argmin any all
-    _to_copy clone arange full constant_pad_nd flip roll cat squeeze unsqueeze permute expand select slice
-    clamp clamp_min clamp_max sigmoid tanh erf rand rand_like randn randn_like randint
-    """.split()
-)
+WHOLE = frozenset(_WHOLE.split())
 
 #: Operators (all overloads) that come apart although the core ATen opset keeps them.
-DECOMPOSED = tuple(
-    """
-    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
-    _fused_rms_norm _fused_rms_norm_backward rms_norm
-    native_batch_norm native_batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_functional
-    _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional
-    _batch_norm_no_update batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward
-    miopen_batch_norm_backward
-    _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data logsumexp
-    gelu gelu_backward silu silu_backward mish mish_backward elu elu_backward glu glu_backward
-    hardtanh hardtanh_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward relu6
-    leaky_relu leaky_relu_backward threshold threshold_backward softplus softplus_backward
-    sigmoid_backward tanh_backward logit logit_backward log_sigmoid_forward log_sigmoid_backward
-    nll_loss_forward nll_loss2d_forward mse_loss mse_loss_backward l1_loss smooth_l1_loss smooth_l1_loss_backward
-    huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward
-    binary_cross_entropy_with_logits soft_margin_loss kl_div
-    native_dropout native_dropout_backward addcmul addcdiv lerp rsub masked_fill frac logaddexp xlogy sinc
-    zeros_like ones_like full_like new_zeros new_ones new_full zeros ones zero fill fill_ zero_
-    linalg_vector_norm norm std std_mean aminmax count_nonzero trace
-    tril triu rot90 stack tile repeat narrow_copy t dot mv vdot addr eye linspace logspace
-    nan_to_num isin isposinf isneginf sgn heaviside special_entr logical_xor
-    """.split()
-)
+DECOMPOSED = tuple(_DECOMPOSED.split())
 
 
 def _split(self: Tensor, split_size: int, dim: int = 0) -> list[Tensor]:
@@ -90,9 +85,7 @@ def _select_backward(grad_output: Tensor, input_sizes: list[int], dim: int, inde
     return _pad_axis(aten.unsqueeze.default(grad_output, dim), rank, dim, index, size - index - 1)
 
 
-def _slice_backward(
-    grad_output: Tensor, input_sizes: list[int], dim: int, start: int, end: int, step: int
-) -> Tensor:
+def _slice_backward(grad_output: Tensor, input_sizes: list[int], dim: int, start: int, end: int, step: int) -> Tensor:
     size = input_sizes[dim]
     if step != 1:
         zeros = aten.full.default(input_sizes, 0, dtype=grad_output.dtype, device=grad_output.device)
@@ -129,14 +122,14 @@ def _nll_loss_backward(
 
 
 def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    moved = aten._to_copy.default(src, dtype=self.dtype, device=self.device)
+    moved = TO_COPY(src, dtype=self.dtype, device=self.device)
     return aten.clone.default(aten.expand.default(moved, list(self.shape)), memory_format=torch.contiguous_format)
 
 
 def _bernoulli_p(self: Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Tensor:
     if generator is not None or not math.isfinite(p):
         return NotImplemented
-    return aten._to_copy.default(torch.rand_like(self, dtype=torch.float32) < p, dtype=self.dtype)
+    return TO_COPY(torch.rand_like(self, dtype=torch.float32) < p, dtype=self.dtype)
 
 
 OWN: dict[Any, Callable[..., Any]] = {
@@ -154,8 +147,7 @@ OWN: dict[Any, Callable[..., Any]] = {
 
 def stays_whole(overload: Any) -> bool:
     """Whether an operator must reach the solver as one node. Attention in every variant does."""
-    name = overload._schema.name if isinstance(overload, torch._ops.OpOverload) else ""
-    operator = name.removeprefix("aten::")
+    operator = operator_name(overload)
     return operator in WHOLE or "scaled_dot_product" in operator or "_attention" in operator
 
 

@@ -1,4 +1,4 @@
-"""The one module that touches PyTorch's private or unstable interfaces. Everything here is found by feature, not version."""
+"""The one module that touches PyTorch's private or unstable interfaces, found by feature and not by version."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
+
+OpOverload = torch._ops.OpOverload  # noqa: SLF001
+TO_COPY = torch.ops.aten._to_copy.default  # noqa: SLF001
 
 TreeSpec = _pytree.TreeSpec
 tree_flatten = _pytree.tree_flatten
@@ -26,11 +31,13 @@ Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 Partitioner = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
 
 __all__ = [
+    "TO_COPY",
     "FakeTensor",
+    "GuardOnDataDependentSymNode",
+    "OpOverload",
     "TreeSpec",
     "aot_compile",
     "boxed",
-    "compiling",
     "decompose_exported",
     "decomposition_of",
     "export",
@@ -40,8 +47,11 @@ __all__ = [
     "is_random",
     "key_paths",
     "min_cut_partition",
+    "operator_name",
     "outside_of_modes",
+    "shares_memory",
     "standard_decompositions",
+    "static_value",
     "tree_flatten",
     "tree_leaves",
     "tree_map",
@@ -59,7 +69,7 @@ def _quiet() -> Iterator[None]:
 
 
 def export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.export.ExportedProgram:
-    """Trace ``model`` to ATen operators that autograd has not seen yet. Runs no kernels; raises whatever tracing does."""
+    """Trace ``model`` to ATen operators that autograd has not seen yet. Raises whatever tracing does."""
     with _quiet():
         return torch.export.export(model, args, dict(kwargs), strict=False)
 
@@ -96,10 +106,12 @@ def aot_compile(
     inference: Compiler,
     partition: Partitioner,
     decompositions: Mapping[Any, Callable[..., Any]],
+    eager_backward: bool = False,
 ) -> Callable[..., Any]:
     """Compile a flat graph through AOTAutograd: the calling convention of a torch.compile backend.
 
     Returns a function of ``inputs`` (unboxed) that carries autograd, copies mutated inputs back and rebuilds views.
+    With ``eager_backward``, ``backward`` is called now, and not when gradients are first asked for.
     """
     backend = aot_autograd(
         fw_compiler=forward,
@@ -108,19 +120,15 @@ def aot_compile(
         partition_fn=partition,
         decompositions=dict(decompositions),
     )
-    with _quiet():
+    settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
+    with _quiet(), functorch_config.patch(settings):
         return backend(graph, inputs)
 
 
 def boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Mark ``function`` as one that takes its arguments in a single list, which it may empty."""
-    function._boxed_call = True  # type: ignore[attr-defined]
+    function._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001
     return function
-
-
-def compiling() -> bool:
-    """Whether torch.compile (rather than a call of ours) asked for a graph."""
-    return torch._guards.TracingContext.try_get() is not None
 
 
 def flat_input_index(placeholder: torch.fx.Node) -> int | None:
@@ -133,6 +141,23 @@ def key_paths(tree: Any) -> list[str]:
     """A readable path to each leaf of ``tree``: "[0]", "['input_ids']"."""
     leaves, _ = _pytree.tree_flatten_with_path(tree)
     return [_pytree.keystr(path) for path, _ in leaves]
+
+
+def static_value(value: Any) -> Any:
+    """A number or fake tensor without symbolic sizes: each takes the value it has now, which becomes a guard."""
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    if isinstance(value, torch.SymFloat):
+        return float(value)
+    if isinstance(value, torch.SymBool):
+        return bool(value)
+    if not isinstance(value, FakeTensor) or not any(
+        isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())
+    ):
+        return value
+    shape, stride = [int(n) for n in value.shape], [int(n) for n in value.stride()]
+    with FakeTensorMode():
+        return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
 
 
 def outside_of_modes() -> Any:
@@ -157,22 +182,29 @@ def fake_result(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
         return target(*real_args, **real_kwargs)
 
 
+def operator_name(target: Any) -> str:
+    """An ATen overload's operator ("_to_copy"); "" for anything else."""
+    return target._schema.name.removeprefix("aten::") if isinstance(target, OpOverload) else ""  # noqa: SLF001
+
+
 def is_random(target: Any) -> bool:
     """Whether an operator draws from a generator, so that two calls differ."""
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
-def is_mutating(node: torch.fx.Node) -> bool:
-    """Whether a node of a graph that is not functional may write into one of its arguments."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return bool(node.target._schema.is_mutable)
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if "out" in node.kwargs:
-        return True
+def is_mutating(target: Any, kwargs: Mapping[str, Any] | None = None) -> bool:
+    """Whether a call of ``target`` (an overload, a function, a method's name) may write into one of its arguments."""
+    if isinstance(target, OpOverload):
+        return bool(target._schema.is_mutable)  # noqa: SLF001
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or name in {"setitem", "__setitem__"} or name in _IN_PLACE_OPERATORS
+    return in_place or "out" in (kwargs or {}) or name in _IN_PLACE_OPERATORS
 
 
-_IN_PLACE_OPERATORS = frozenset(
-    "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul".split()
-)
+def shares_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are windows of one storage."""
+    return a.untyped_storage()._cdata == b.untyped_storage()._cdata  # noqa: SLF001
+
+
+_IN_PLACE = "setitem __setitem__ iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul"
+_IN_PLACE_OPERATORS = frozenset(_IN_PLACE.split())

@@ -124,9 +124,9 @@ class _Machine:
         self.flat[name] = flat.to(wanted)
 
     def memory(self, name: str, op: str) -> torch.Tensor:
-        if name not in self.flat:
+        if name not in self.flat and 0 not in self.buffers[name].shape:
             raise InvalidGraphError(f"{op}: buffer {name} is read before it is defined")
-        return self.flat[name]
+        return self.allocate(name)
 
     def allocate(self, name: str) -> torch.Tensor:
         """Memory to write to. New memory holds nan (floats) or ones (all bits set), to make unwritten elements show."""

@@ -27,6 +27,8 @@ def verify(graph: LoopGraph) -> None:
     """
     state = _State(graph.name, _check_buffers(graph))
     state.defined |= set(graph.inputs) | set(graph.constants)
+    # nobody stores to an empty tensor
+    state.defined |= {buffer.name for buffer in graph.buffers if 0 in buffer.shape}
     names: set[str] = set()
     for op in graph.ops:
         if op.name in names:
@@ -131,7 +133,7 @@ def _check_definition(buffer: Buffer, op: str, state: _State) -> None:
         raise InvalidGraphError(f"{op}: stores to the constant {buffer.name}")
     if buffer.kind == "input" and buffer.name in state.overwritten:
         raise InvalidGraphError(f"{op}: {buffer.name} was overwritten already, by {state.overwritten[buffer.name]}")
-    if buffer.kind == "temporary" and buffer.name in state.defined:
+    if buffer.kind == "temporary" and buffer.name in state.defined and 0 not in buffer.shape:
         raise InvalidGraphError(f"{op}: buffer {buffer.name} is defined twice")
     state.defined.add(buffer.name)
 

@@ -10,8 +10,21 @@ import sympy
 import torch
 from torch import fx
 
-from optfuse.ir.nodes import Buffer, BufferKind, Const, Expr, Guard, Load, LoopNest, Op, Origin, Reduction, Result
-from optfuse.ir.nodes import Store, View
+from optfuse.ir.nodes import (
+    Buffer,
+    BufferKind,
+    Const,
+    Expr,
+    Guard,
+    Load,
+    LoopNest,
+    Op,
+    Origin,
+    Reduction,
+    Result,
+    Store,
+    View,
+)
 from optfuse.lower.collapse import collapse
 from optfuse.lower.expressions import call, const
 from optfuse.lower.layout import Index, contiguous_stride, memory_order, overlaps, strided_index, walk
@@ -21,7 +34,7 @@ from optfuse.lower.registry import Uniform
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A tensor's shape, strides (in elements), dtype ("float32") and device ("cuda:0"), as eager execution gives them."""
+    """A tensor's shape, strides (in elements), dtype ("float32") and device ("cuda:0"), as eager gives them."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -43,7 +56,7 @@ def spec_of(tensor: torch.Tensor) -> Spec:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """ "float32" for torch.float32."""
+    """The loop IR's name of a dtype: "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
 
 

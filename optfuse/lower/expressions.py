@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
+import torch
+
 from optfuse.ir.functions import FUNCTIONS
 from optfuse.ir.nodes import Call, Const, DType, Expr
 
@@ -31,8 +33,8 @@ def cast(expr: Expr, dtype: str) -> Expr:
     """``expr`` in ``dtype``; nothing is added when it has that dtype already. Constants are converted here."""
     if expr.dtype == dtype:
         return expr
-    if isinstance(expr, Const) and dtype not in HALF and _converts_as_python(expr, dtype):
-        return const(expr.value, dtype)
+    if isinstance(expr, Const) and _converts_as_python(expr, dtype):
+        return Const(rounded(expr.value, dtype), dtype) if dtype in HALF else const(expr.value, dtype)
     if dtype == "bool":
         return truth(expr)
     return Call("cast", (expr,), dtype)
@@ -49,7 +51,8 @@ def call(function: str, *args: Expr) -> Call:
     operands = args[1:] if rule == "where" else args
     dtype = operands[0].dtype
     assert len(args) == FUNCTIONS[function].arity, f"{function} takes {FUNCTIONS[function].arity} operands"
-    assert all(a.dtype == dtype for a in operands) and dtype not in HALF, f"{function}: {[a.dtype for a in args]}"
+    assert dtype not in HALF, f"{function} of {dtype}: cast to float32"
+    assert all(a.dtype == dtype for a in operands), f"{function} of {[a.dtype for a in args]}"
     match rule:
         case "bool":
             return Call(function, args, "bool")
@@ -60,6 +63,11 @@ def call(function: str, *args: Expr) -> Call:
             return Call(function, args, "float32")
         case _:
             return Call(function, args, dtype)
+
+
+def rounded(value: bool | int | float, dtype: str) -> bool | int | float:
+    """The value nearest to ``value`` that ``dtype`` has."""
+    return torch.full((), value, dtype=getattr(torch, dtype)).item()
 
 
 def truth(expr: Expr) -> Expr:
@@ -76,7 +84,7 @@ def like(value: bool | int | float, expr: Expr) -> Const:
 
 
 def _converts_as_python(expr: Const, dtype: str) -> bool:
-    """Whether Python's conversion is the one that the machine does (not for inf or nan to an integer, nor for wraps)."""
+    """Whether Python converts as a machine does (not inf or nan to an integer, nor where integers wrap)."""
     if dtype in FLOATING or dtype == "bool":
         return True
     return isinstance(expr.value, bool | int) and 0 <= expr.value < 128

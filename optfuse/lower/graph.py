@@ -17,20 +17,26 @@ from optfuse.lower.expressions import DTYPES
 from optfuse.lower.layout import same_layout
 from optfuse.lower.library import lower_library, plain
 from optfuse.lower.overloads import (
-    FakeTensor, HigherOrderOperator, draws_random, is_mutable, is_overload, positional, returns_nothing, written_nodes,
+    FakeTensor,
+    HigherOrderOperator,
+    draws_random,
+    is_mutable,
+    is_overload,
+    positional,
+    returns_nothing,
+    written_nodes,
 )
 from optfuse.lower.registry import Declined, Uniform, Value, find_rule
 from optfuse.lower.views import is_view, lower_view
 
-aten = torch.ops.aten
 
 #: Checks made while tracing; with static shapes they have been decided.
 _DECIDED = frozenset(
     {
-        aten._assert_tensor_metadata.default,
-        aten._assert_scalar.default,
-        aten.sym_constrain_range.default,
-        aten.sym_constrain_range_for_size.default,
+        "aten._assert_tensor_metadata.default",
+        "aten._assert_scalar.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
     }
 )
 
@@ -127,7 +133,7 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
         return source[position]
     if not is_overload(node.target) or not _involves_tensors(node):
         return _scalar_call(node)
-    if node.target in _DECIDED:
+    if str(node.target) in _DECIDED:
         return None
     args, kwargs = positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
     rule = find_rule(str(node.target))
@@ -188,7 +194,7 @@ def _has_effect(node: fx.Node) -> bool:
     target = node.target
     if node.op in ("call_module", "call_method") or isinstance(target, HigherOrderOperator):
         return True
-    if not is_overload(target) or target in _DECIDED:
+    if not is_overload(target) or str(target) in _DECIDED:
         return False
     return is_mutable(target) or returns_nothing(target) or draws_random(target)
 

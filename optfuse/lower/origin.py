@@ -22,7 +22,7 @@ def origin_of(node: fx.Node) -> Origin:
 
 
 def target_name(target: object) -> str:
-    """ "aten.add.Tensor" of an overload; the qualified name of any other callable; a string as it is."""
+    """The name of an overload ("aten.add.Tensor"), the qualified name of any other callable, a string as it is."""
     if isinstance(target, str):
         return target
     namespace = getattr(target, "namespace", None)

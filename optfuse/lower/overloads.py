@@ -49,7 +49,9 @@ def argument_names(target: OpOverload) -> tuple[str, ...]:
     return tuple(argument.name for argument in target._schema.arguments)
 
 
-def positional(target: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def positional(
+    target: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call with everything by position that the schema takes by position; what is left out has its default."""
     arguments = [a for a in target._schema.arguments if not a.kwarg_only]
     last = max((k for k, a in enumerate(arguments) if a.name in kwargs), default=-1)

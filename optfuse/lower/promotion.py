@@ -24,7 +24,7 @@ _KINDS = {"same": KIND.DEFAULT, "float": KIND.INT_TO_FLOAT, "bool": KIND.DEFAULT
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """``common``: the dtype that operands are brought to; ``compute``: the one computed in; ``result``: the output's."""
+    """The dtype that operands are brought to, the one that is computed in, and the output's."""
 
     common: str
     compute: str

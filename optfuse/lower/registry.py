@@ -17,12 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from optfuse.ir.nodes import Size, View
-
-if TYPE_CHECKING:
-    from optfuse.lower.builder import Builder
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,86 +7,17 @@ condition is recomputed from the instance as its documentation states it. Memory
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
+from optfuse.problem.case import Case, Violation
 from optfuse.problem.cost import kernel_price
-from optfuse.problem.instance import ALONE, Edge, Instance, Offer
+from optfuse.problem.instance import ALONE, Edge, Instance
+from optfuse.problem.memory_check import check_memory
 from optfuse.problem.serialize import digest
-from optfuse.problem.solution import Kernel, Solution
-
-Code = Literal[
-    "another_instance",
-    "dangling",
-    "coverage",
-    "variant",
-    "recompute",
-    "scheme",
-    "edge",
-    "convexity",
-    "connectivity",
-    "device",
-    "limit",
-    "rule",
-    "order",
-    "writes",
-    "objective",
-    "peak",
-    "peak_cap",
-    "placement",
-    "alignment",
-    "overlap",
-    "arena",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One condition that a solution breaks; the message names the ops or buffers."""
-
-    code: Code
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A solution beside its instance.
-
-    ``runs[op]`` are the positions of the kernels that hold the op; ops that do not run are absent. ``offers`` are, by
-    kernel, what its ops read and write in its scheme. ``into[op]`` are the edges from ops that run, ``out`` likewise.
-    """
-
-    instance: Instance
-    solution: Solution
-    runs: dict[int, list[int]]
-    offers: tuple[dict[int, Offer], ...]
-    into: dict[int, list[Edge]]
-    out: dict[int, list[Edge]]
-
-    def names(self, ops: object) -> str:
-        """The ops' names, in order."""
-        return ", ".join(self.instance.ops[op].name for op in sorted(ops))  # type: ignore[call-overload]
-
-    def label(self, position: int) -> str:
-        """A kernel's position and ops."""
-        return f"kernel {position} ({self.names(self.solution.kernels[position].ops)})"
-
-    def reads(self, position: int) -> set[int]:
-        """Buffers that a kernel takes from memory: read by an op of it, and not made for that op inside it."""
-        inside = set(self.solution.kernels[position].ops)
-        taken: set[int] = set()
-        for op in inside:
-            wanted = {read.buffer for read in self.offers[position][op].reads}
-            wanted |= {edge.buffer for edge in self.into[op] if edge.buffer is not None}
-            taken |= wanted - {edge.buffer for edge in self.into[op] if edge.src in inside}
-        return taken
+from optfuse.problem.solution import Solution
 
 
 def check(instance: Instance, solution: Solution) -> tuple[Violation, ...]:
     """Every condition that a solution breaks; empty when it is a correct answer to a valid instance."""
-    # The memory rules live in a file of their own, which needs the types of this one.
-    from optfuse.problem.memory_check import check_memory
-
     found = [*_identity(instance, solution), *_dangling(instance, solution)]
     if found:
         return tuple(found)

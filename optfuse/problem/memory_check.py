@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optfuse.problem.checker import Case, Violation
+from optfuse.problem.case import Case, Violation
 
 ALIGNMENT = 64
 

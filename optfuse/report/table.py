@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solve.memory import live_bytes
+from optfuse.solve.memory import live_bytes, order_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Difference:
 
 def kernel_rows(instance: Instance, solution: Solution) -> tuple[KernelRow, ...]:
     """One row a kernel, in the order they run."""
-    live = live_bytes(instance, solution.kernels)
+    live = live_bytes(order_problem(instance, solution.kernels), range(len(solution.kernels)))
     rows: list[KernelRow] = []
     for index, kernel in enumerate(solution.kernels):
         price = kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes)

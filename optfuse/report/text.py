@@ -51,7 +51,7 @@ def _header(instance: Instance, result: SolveResult) -> Iterator[str]:
     )
     yield (
         f"  {len(instance.ops)} ops in {statistics.blocks} blocks ({statistics.unique_blocks} of them different), "
-        f"{statistics.candidates} candidate kernels, {statistics.cuts} cuts against cycles in {statistics.rounds} rounds"
+        f"{statistics.candidates} candidate kernels, {statistics.cuts} cuts against cycles, {statistics.rounds} rounds"
     )
     yield "  Times are predictions of the cost model, not measurements."
     for line in statistics.given_up:
@@ -133,4 +133,3 @@ def _libraries(library_ops: Iterable[str]) -> Iterator[str]:
 
 def _provenance(result: SolveResult) -> Iterator[str]:
     yield f"Seed {result.seed}. " + ", ".join(f"{name} {version}" for name, version in result.versions) + "."
-

@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from optfuse.frontend.passes.evaluate import Evaluator, constant_nodes
 from optfuse.frontend.passes.rewrite import copied, is_impure
+from optfuse.frontend.torch_bridge import OpOverload
 
 _ATTENTION = frozenset({F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default})
 _MASK = 3  # position among (query, key, value, attn_mask, dropout_p, is_causal)
@@ -19,9 +20,9 @@ _CAUSAL = 5
 def simplify_attention_masks(graph: GraphModule, known: Mapping[str, torch.Tensor]) -> GraphModule:
     """Constant masks of ``scaled_dot_product_attention`` that are all-true vanish; lower-triangular ones become causal.
 
-    Before: ``m = ones(q, k); scaled_dot_product_attention(q, k, v, m)``. After: ``scaled_dot_product_attention(q, k, v)``.
-    With a mask fewer fused kernels apply, and some attention would come apart. Works on graphs before autograd, of torch
-    functions or of ATen operators. ``known``: constants by attribute or placeholder name.
+    Before: ``scaled_dot_product_attention(q, k, v, ones(n, n))``. After: ``scaled_dot_product_attention(q, k, v)``.
+    With a mask fewer fused kernels apply, and some attention would come apart. Works on graphs before autograd, of
+    torch functions or of ATen operators. ``known``: constants by attribute or placeholder name.
     """
     calls = [node for node in graph.graph.nodes if node.target in _ATTENTION and isinstance(_mask(node), Node)]
     if not calls:
@@ -44,7 +45,7 @@ def simplify_attention_masks(graph: GraphModule, known: Mapping[str, torch.Tenso
 
 
 def mask_meaning(mask: torch.Tensor) -> str | None:
-    """ "all" if every position may be attended to, "causal" if exactly those at or before the query; else None.
+    """Say "all" if every position may be attended to, "causal" if exactly those at or before the query; else None.
 
     A boolean mask says where attention is allowed; a floating one is added to the scores.
     """
@@ -82,4 +83,4 @@ def _set_mask(node: Node, *, causal: bool) -> None:
 
 def _stays(node: Node) -> bool:
     """Before autograd only ATen overloads without side effects may leave."""
-    return is_impure(node) or not isinstance(node.target, torch._ops.OpOverload)
+    return is_impure(node) or not isinstance(node.target, OpOverload)

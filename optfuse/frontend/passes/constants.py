@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.passes.evaluate import Evaluator, constant_nodes
 from optfuse.frontend.passes.rewrite import VIEWS, copied, escaping, fake, insert, swap, with_graph
+from optfuse.frontend.torch_bridge import TO_COPY
 
 aten = torch.ops.aten
 
@@ -28,7 +29,8 @@ def fold_constants(captured: Captured) -> Captured:
     """Run what depends on no input now. A value that is the same everywhere becomes ``full``; another, a constant.
 
     Before: ``mul(full([4], 2), arange(4) .. many operators ..)``. After: ``get_attr folded_0``.
-    A constant that the user gets to see is copied first: the user may write into it. Short expressions of positions stay, since loops compute them from their own indices; so do large tensors.
+    A constant that the user gets to see is copied first: the user may write into it. Short expressions of positions
+    stay, since loops compute them from their own indices; so do large tensors.
     """
     graph = copied(captured.graph)
     constants = constant_nodes(graph, captured.constants)
@@ -65,7 +67,7 @@ def _is_symbolic(node: Node) -> bool:
         if target in _SOURCES:
             positions = positions or target is not aten.full.default
             continue
-        if target not in VIEWS and target is not aten._to_copy.default:
+        if target not in VIEWS and target is not TO_COPY:
             pointwise += 1
             if _POINTWISE_TAG not in getattr(target, "tags", ()) or pointwise > INLINE_LIMIT:
                 return False

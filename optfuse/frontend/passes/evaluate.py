@@ -46,7 +46,7 @@ def constant_nodes(graph: GraphModule, known: Mapping[str, torch.Tensor]) -> fro
             if str(node.target) in known:
                 constant[node] = None
         elif node.op in {"call_function", "call_method"}:
-            if is_mutating(node):
+            if is_mutating(node.target, node.kwargs):
                 tainted += [source for source in node.all_input_nodes if source in constant]
             elif _is_computable(node, constant):
                 constant[node] = None
@@ -71,7 +71,9 @@ def _is_computable(node: Node, constant: Mapping[Node, None]) -> bool:
 def _draws(node: Node) -> bool:
     """Whether a torch function (not an overload, which says so itself) may draw random numbers or make empty memory."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-    return any(word in name for word in ("rand", "dropout", "bernoulli", "multinomial", "normal", "empty", "exponential"))
+    return any(
+        word in name for word in ("rand", "dropout", "bernoulli", "multinomial", "normal", "empty", "exponential")
+    )
 
 
 def _bytes(value: torch.Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Remove nodes that change nothing: assertions, aliases, copies to the same dtype and layout, views to the same shape."""
+"""Remove nodes that change nothing: assertions, aliases, copies to the same layout, views to the same shape."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from torch.fx import Node
 
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.passes.rewrite import copied, escaping, fake, insert, swap, with_graph
+from optfuse.frontend.torch_bridge import TO_COPY
 
 aten = torch.ops.aten
 
 ASSERTIONS = frozenset(
-    getattr(aten, name).default
+    getattr(getattr(aten, name), overload)
     for name in (
         "_assert_tensor_metadata",
         "_assert_scalar",
@@ -20,11 +21,11 @@ ASSERTIONS = frozenset(
         "sym_constrain_range",
         "sym_constrain_range_for_size",
     )
-    if hasattr(aten, name)
-) | ({aten._assert_async.msg} if "msg" in aten._assert_async.overloads() else frozenset())
+    for overload in getattr(aten, name).overloads()
+)
 
 _ALIASES = frozenset({aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default})
-_COPIES = frozenset({aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default})
+_COPIES = frozenset({aten.clone.default, TO_COPY, aten.lift_fresh_copy.default})
 _RESHAPES = frozenset(
     {
         aten.view.default,
@@ -54,11 +55,11 @@ def remove_noops(captured: Captured) -> Captured:
     """A copy that nobody can tell from its source, and a view that shows the same, are replaced by their source.
 
     Before: ``b = _to_copy(a, dtype=a.dtype); c = view(b, b.shape); relu(c)``. After: ``relu(a)``.
-    A copy that the user gets to see stays: the user may write into it.
+    A copy that leaves the graph stays: its source may be an input, and either may be written into.
     """
     graph = copied(captured.graph)
     working = with_graph(captured, graph)
-    seen = escaping(working)
+    seen = escaping(working, kept=True)
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue

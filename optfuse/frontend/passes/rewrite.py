@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from optfuse.frontend.captured import Captured
-from optfuse.frontend.torch_bridge import fake_result
+from optfuse.frontend.torch_bridge import OpOverload, fake_result, is_mutating, is_random
 
 aten = torch.ops.aten
 
@@ -62,8 +62,8 @@ def is_impure(node: Node) -> bool:
     """Whether a node without users must stay: inputs, outputs, and what draws random numbers or has side effects."""
     if node.op in {"placeholder", "output"}:
         return True
-    if isinstance(node.target, torch._ops.OpOverload):
-        return node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags
+    if isinstance(node.target, OpOverload):
+        return is_mutating(node.target) or is_random(node.target)
     return node.op == "call_function" and node.is_impure()
 
 
@@ -90,15 +90,16 @@ def fake(node: Node) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def escaping(captured: Captured) -> set[Node]:
+def escaping(captured: Captured, *, kept: bool = False) -> set[Node]:
     """Nodes whose memory the user gets to see: visible outputs, and whatever those are views of.
 
-    Outputs that are only copied into an input (mutations) are not seen themselves.
+    Outputs that are only copied into an input (mutations) are not seen themselves. With ``kept``, values that are kept
+    for the backward graph count too: an input may change in between.
     """
     copied_back = {position for position, _ in captured.mutations}
     seen: set[Node] = set()
     for position, output in enumerate(captured.outputs):
-        visible = captured.visible is None or position in captured.visible
+        visible = kept or captured.visible is None or position in captured.visible
         if not isinstance(output, Node) or not visible or position in copied_back:
             continue
         node = output

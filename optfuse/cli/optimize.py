@@ -1,0 +1,98 @@
+"""``optfuse optimize``: a model file in, a proven schedule a graph out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from optfuse.cli.files import whole_folders
+from optfuse.cli.options import solve_options
+from optfuse.cli.output import print_json, print_summary, quiet_stdout, say
+from optfuse.errors import InvalidOptionError, OutputError
+from optfuse.report.summary import certificate
+
+if TYPE_CHECKING:
+    from optfuse.frontend.zoo import Size
+    from optfuse.schedule import Schedule
+    from optfuse.solve.options import SolveOptions
+
+
+def command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="A model file, such as models/gpt2.py.")],
+    train: Annotated[bool, typer.Option("--train", help="The forward and backward graphs of a training step.")] = False,
+    device: Annotated[str, typer.Option(help="A shipped device's name, or the path of a device file.")] = "h200",
+    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 30.0,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
+    size: Annotated[str, typer.Option(help="full or small: which of the model's two sizes.")] = "full",
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Save instance, solution, kernels, report.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a graph, on stdout.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check results and compile every kernel for sm_90.")] = False,
+) -> None:
+    """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is."""
+    options = solve_options(time_limit=time_limit, workers=workers)
+    chosen = known_size(size)
+    if out is not None and out.exists() and not out.is_dir():
+        raise OutputError(f"{out}: exists and is not a folder; name another with --out")
+    with quiet_stdout(json):
+        schedules = schedule_model(model, chosen, train, device, options)
+        if verify:
+            from optfuse.cli.verification import compile_schedules, verify_model
+
+            verify_model(model, train, device, options)
+            compile_schedules(schedules)
+        if out is not None:
+            save(schedules, out)
+    records = [schedule.summary() for schedule in schedules]
+    if json:
+        print_json(records)
+    else:
+        print_summary(records)
+        for schedule in schedules:
+            print(f"{schedule.name}: {certificate(schedule.result)}.")
+
+
+def known_size(size: str) -> Size:
+    """Refuse any other word before seconds are spent.
+
+    Raises:
+        InvalidOptionError: On an unknown size.
+    """
+    if size == "full" or size == "small":
+        return size
+    raise InvalidOptionError(f"size must be one of full, small, not {size!r}")
+
+
+def schedule_model(path: Path, size: Size, train: bool, device: str, options: SolveOptions) -> tuple[Schedule, ...]:
+    """The schedules of a model file: one for inference, two (forward, backward) for training."""
+    # torch takes seconds to import: only commands that need it pay.
+    from optfuse.frontend.zoo import load_model_file
+    from optfuse.pipeline import optimize
+    from optfuse.schedule import Schedule
+
+    entry = load_model_file(path)
+    say(f"{path}: capturing and solving ({'training' if train else 'inference'}, {size} size)")
+    args, kwargs = entry.inputs(size, train=train)
+    model = entry.model(size).train(train)
+    found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name)
+    schedules = (found,) if isinstance(found, Schedule) else tuple(found)
+    for schedule in schedules:
+        say(f"{schedule.name}: {schedule.result.statistics.wall_s:.1f} s, {certificate(schedule.result)}")
+    return schedules
+
+
+def save(schedules: Sequence[Schedule], out: Path) -> None:
+    """One folder a graph under ``out``, each a plan that ``optfuse.load`` reads, with its report; all or none.
+
+    Raises:
+        OutputError: When something cannot be written.
+    """
+    names = [schedule.name for schedule in schedules]
+    with whole_folders(out, names) as temporary:
+        for schedule in schedules:
+            schedule.save(temporary / schedule.name)
+            (temporary / schedule.name / "report.txt").write_text(schedule.report(), encoding="utf-8")
+    for name in names:
+        say(f"wrote {out / name}")

@@ -1,0 +1,16 @@
+"""Flags to solver options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optfuse.solve.options import SolveOptions
+
+
+def solve_options(**values: Any) -> SolveOptions:
+    """The solver's options out of flags; those left out (None) keep the solver's own default.
+
+    Raises:
+        InvalidOptionError: On a value out of range.
+    """
+    return SolveOptions.from_mapping({name: value for name, value in values.items() if value is not None})

@@ -1,0 +1,180 @@
+"""A whole schedule as one Python module that stands alone: it needs torch and triton, can be read, edited and run.
+
+Its parts, in order: a docstring with the certificate; small helpers; the kernels; the tables INPUTS, CONSTANTS and
+KERNELS; the host program ``call(inputs, constants)``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from optfuse.codegen.host import MemoryLayout, Step, host_program, used_constants
+from optfuse.codegen.text import tuple_text
+from optfuse.errors import PlanError
+from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest
+
+if TYPE_CHECKING:
+    from optfuse.codegen.kernel import KernelSource
+
+PRELUDE = ""
+
+_IMPORTS = """\
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+aten = torch.ops.aten
+
+# Triton's interpreter checks results where there is no GPU: it runs the same kernels in larger tiles.
+INTERPRET = triton.knobs.runtime.interpret
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""
+
+_HELPERS = '''\
+def window(tensor, shape, stride, offset=0):
+    """A strided window of a tensor's memory; the offset is in elements from the tensor's first one."""
+    return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+
+
+def planned(tensor, shape, stride):
+    """A library's result with the strides that the kernels were generated for: copied if it chose others."""
+    if tensor.stride() == stride or all(n == 1 or a == b for n, a, b in zip(shape, tensor.stride(), stride)):
+        return tensor
+    return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def launch(kernel, *pointers):
+    """Run a kernel as its row of KERNELS says."""
+    row = KERNELS[kernel.__name__]
+    if INTERPRET:
+        kernel[row["interpret"]["grid"]](*pointers, **row["interpret"]["constants"])
+    else:
+        kernel[row["grid"]](*pointers, **row["constants"], **row["options"])
+'''
+
+_MAIN = '''\
+def example(table):
+    """Tensors of a table's shapes: random numbers, or zeros where they may be positions."""
+    tensors = {}
+    for name, dtype, shape, stride, *_ in table:
+        tensor = torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=DEVICE)
+        tensors[name] = tensor.normal_() if tensor.is_floating_point() else tensor.zero_()
+    return tensors
+
+
+if __name__ == "__main__":
+    for output in call(list(example(INPUTS).values()), example(CONSTANTS)):
+        print(f"{output.dtype}{list(output.shape)}" if isinstance(output, torch.Tensor) else output)
+'''
+
+#: Names of the module that the host program's variables must not hide.
+_RESERVED = (
+    *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
+    *("window", "planned", "launch", "example", "call"),
+)
+
+
+def emit_module(
+    graph: LoopGraph,
+    steps: Sequence[Step],
+    memory: MemoryLayout,
+    *,
+    certificate: str = "",
+    versions: str = "",
+) -> str:
+    """The source of a module that computes ``graph``.
+
+    Parameters
+    ----------
+    graph
+        A graph that verifies, of fixed sizes.
+    steps
+        Kernels and library calls, in the order in which they run.
+    memory
+        Where temporaries live.
+    certificate, versions
+        Lines for the docstring: what was proved, and what the schedule was made with.
+
+    Returns
+    -------
+    str
+        The text: the same for the same arguments.
+
+    Raises
+    ------
+    PlanError
+        Two kernels of one name, or a memory plan that does not fit (see ``host_program``).
+    """
+    kernels = [step for step in steps if not isinstance(step, LibraryCall)]
+    names = [kernel.name for kernel in kernels]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise PlanError(f"two kernels are named {twice[0]}; names must be unique in a module")
+    prelude = PRELUDE.strip() + "\n" if kernels else ""
+    reserved = [*_RESERVED, *names, *re.findall(r"^def (\w+)", prelude, flags=re.MULTILINE)]
+    parts = [
+        _docstring(graph, kernels, steps, certificate, versions) + "\n" + _IMPORTS,
+        _HELPERS,
+        prelude,
+        *(kernel.source.strip() + "\n" for kernel in kernels),
+        _tables(graph, steps) + "\n" + _kernel_table(kernels),
+        host_program(graph, steps, memory, reserved),
+        _MAIN,
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
+    """Inputs that the graph writes in place."""
+    written: set[str] = set()
+    for op in graph.ops:
+        if isinstance(op, LoopNest):
+            written |= {store.buffer for store in op.stores}
+        else:
+            written |= set(op.mutates)
+    return frozenset(written & set(graph.inputs))
+
+
+def _docstring(
+    graph: LoopGraph, kernels: Sequence[KernelSource], steps: Sequence[Step], certificate: str, versions: str
+) -> str:
+    counts = f"{len(kernels)} kernels and {len(steps) - len(kernels)} library calls for {len(graph.ops)} ops"
+    lines = [f"{graph.name}: {counts}.", "", certificate, versions]
+    text = "\n".join(line for k, line in enumerate(lines) if line or k == 1).replace("\\", "\\\\").replace('"""', "'''")
+    return f'"""{text.strip()}\n"""\n'
+
+
+def _tables(graph: LoopGraph, steps: Sequence[Step]) -> str:
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    mutated = mutated_inputs(graph)
+
+    def row(name: str, *more: object) -> str:
+        buffer = buffers[name]
+        shape, stride = tuple_text([int(n) for n in buffer.shape]), tuple_text([int(n) for n in buffer.stride])
+        facts = [f'"{name}"', f'"{buffer.dtype}"', shape, stride, f'"{buffer.device}"', *map(str, more)]
+        return f"    ({', '.join(facts)}),"
+
+    inputs = [row(name, name in mutated) for name in graph.inputs]
+    constants = [row(name) for name in used_constants(graph, steps)]
+    return "\n".join(
+        [
+            "# name, dtype, shape, stride, device, whether it is written in place",
+            _table("INPUTS", inputs),
+            "",
+            "# name, dtype, shape, stride, device",
+            _table("CONSTANTS", constants),
+            "",
+        ]
+    )
+
+
+def _table(name: str, rows: Sequence[str]) -> str:
+    return "\n".join([f"{name} = (", *rows, ")"]) if rows else f"{name} = ()"
+
+
+def _kernel_table(kernels: Sequence[KernelSource]) -> str:
+    assert not kernels
+    return "KERNELS = {}\n"

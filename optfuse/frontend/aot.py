@@ -1,0 +1,177 @@
+"""AOTAutograd around a compiler of ours: torch.compile backends, and modules whose training step runs a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from optfuse.frontend.captured import Captured, InputSource
+from optfuse.frontend.decompositions import decompositions
+from optfuse.frontend.flat import Binding, bind_placeholders, specialize_sizes, take_literals
+from optfuse.frontend.passes import normalize
+from optfuse.frontend.passes.attention import simplify_attention_masks
+from optfuse.frontend.passes.rewrite import copied
+from optfuse.frontend.torch_bridge import (
+    aot_compile,
+    boxed,
+    flat_input_index,
+    min_cut_partition,
+    outside_of_modes,
+    static_value,
+)
+
+#: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
+Program = Callable[[Sequence[torch.Tensor]], Sequence[Any]]
+CompileGraph = Callable[[Captured], Program]
+
+Feed = InputSource | torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A graph of AOTAutograd's as a Captured. ``kept``: which of torch's arguments are inputs."""
+
+    captured: Captured
+    kept: tuple[int, ...]
+    literals: tuple[tuple[int, object], ...]
+
+    def bind(self, function: Program) -> Callable[[list[Any]], Any]:
+        """``function`` in torch's calling convention: all arguments in one list, which is emptied."""
+
+        def run(arguments: list[Any]) -> list[Any]:
+            tensors = [arguments[k] for k in self.kept]
+            arguments.clear()
+            outputs = list(function(tensors))
+            for position, value in self.literals:
+                outputs[position] = value
+            return outputs
+
+        return boxed(run)
+
+
+@dataclass(slots=True)
+class _Split:
+    """What the partition found: how many outputs of the forward graph are the user's."""
+
+    user_outputs: int | None = None
+
+    def partition(self, joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        self.user_outputs = options.get("num_fwd_outputs")
+        return min_cut_partition(joint, inputs, **options)
+
+
+def compile_flat(
+    graph: GraphModule,
+    inputs: Sequence[Any],
+    feeds: Sequence[Feed],
+    name: str,
+    compile_graph: CompileGraph,
+    *,
+    eager_backward: bool = False,
+) -> Callable[..., Any]:
+    """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
+
+    Parameters
+    ----------
+    graph, inputs
+        What torch.compile hands to a backend: real or fake tensors, numbers.
+    feeds
+        Per input of ``graph``: where it comes from, or the value of a constant.
+    name, eager_backward
+        Graphs are called ``name.inference``, or ``name.forward`` and ``name.backward``. The latter is compiled at
+        the first backward pass unless ``eager_backward``.
+
+    Returns
+    -------
+    A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
+    """
+    split = _Split()
+
+    def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
+        def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            visible = range(split.user_outputs) if kind == "forward" and split.user_outputs is not None else None
+            with outside_of_modes():  # torch calls us while tensors are fake
+                adapted = adapt(module, f"{name}.{kind}", feeds, None if visible is None else frozenset(visible))
+                return adapted.bind(compile_or_pass(adapted.captured, compile_graph))
+
+        return compile_
+
+    known = {
+        node.name: feed
+        for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=True)
+        if isinstance(feed, torch.Tensor)
+    }
+    return aot_compile(
+        simplify_attention_masks(graph, known),
+        inputs,
+        forward=compiler("forward"),
+        backward=compiler("backward"),
+        inference=compiler("inference"),
+        partition=split.partition,
+        decompositions=decompositions(),
+        eager_backward=eager_backward,
+    )
+
+
+def adapt(module: GraphModule, name: str, feeds: Sequence[Feed], visible: frozenset[int] | None = None) -> Adapted:
+    """One of AOTAutograd's graphs, over tensors alone, normalized."""
+    graph = copied(module)
+    specialize_sizes(graph)
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    backward = name.endswith(".backward")
+    bindings = [_binding(node, k, len(placeholders), feeds, backward) for k, node in enumerate(placeholders)]
+    literals = take_literals(graph)
+    inputs, constants = bind_placeholders(graph, bindings)
+    captured = Captured(name, graph, inputs, constants, visible=visible)
+    kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
+    return Adapted(normalize(captured), kept, literals)
+
+
+def compile_or_pass(
+    captured: Captured, compile_graph: CompileGraph
+) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
+    """``compile_graph(captured)``, or the graph itself where it computes nothing: inputs and constants handed on."""
+    if any(node.op == "call_function" for node in captured.graph.graph.nodes):
+        return compile_graph(captured)
+    return lambda inputs: captured.graph(*inputs)
+
+
+def _binding(node: torch.fx.Node, k: int, total: int, feeds: Sequence[Feed], backward: bool) -> Binding:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return value
+    if backward:
+        return InputSource("saved", node.name)
+    index = flat_input_index(node)
+    if index is None and total == len(feeds):
+        index = k
+    return InputSource("user", node.name) if index is None else feeds[index]
+
+
+def make_backend(
+    compile_graph: CompileGraph, *, name: str = "compiled"
+) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
+    """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
+
+    Shapes are specialised: where torch.compile asks for a symbolic size, the present one becomes a guard, and another
+    size compiles again. Graphs are named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing.
+    """
+    numbers = count()
+
+    def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        placeholders = graph.graph.find_nodes(op="placeholder")
+        for value in example_inputs:
+            static_value(value)  # installs the guards while torch.compile still collects them
+        feeds = [_source(node, value) for node, value in zip(placeholders, example_inputs, strict=True)]
+        return compile_flat(graph, example_inputs, feeds, f"{name}{next(numbers)}", compile_graph)
+
+    return backend
+
+
+def _source(node: torch.fx.Node, value: Any) -> InputSource:
+    return InputSource("parameter" if isinstance(value, torch.nn.Parameter) else "user", node.name)

@@ -1,0 +1,109 @@
+"""Calling a program made from a graph of ``capture``: from the user's arguments to the user's result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from optfuse.errors import CaptureError
+from optfuse.frontend.captured import CallSpec, Captured, InputSource
+from optfuse.frontend.torch_bridge import tree_flatten, tree_unflatten
+
+
+def gather_inputs(
+    captured: Captured, model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> list[torch.Tensor]:
+    """The tensors for ``captured``'s placeholders, in order.
+
+    A tensor whose strides differ from those captured is copied into the captured layout; the model writes back into the
+    user's own tensor through ``apply_mutations``.
+
+    Raises
+    ------
+    CaptureError
+        If the arguments have another structure, shape, dtype, device or constant than those captured.
+    """
+    call = _call(captured)
+    leaves = checked_leaves(captured.name, call, args, kwargs)
+    return [
+        _checked(captured.name, source, lookup(source, model, leaves), node.meta["val"])
+        for source, node in zip(captured.inputs, captured.placeholders, strict=True)
+    ]
+
+
+def apply_mutations(captured: Captured, targets: Sequence[torch.Tensor], outputs: Sequence[Any]) -> None:
+    """Copy into ``targets`` (the caller's own tensors, one per placeholder) what the model writes there."""
+    with torch.no_grad():
+        for output, position in captured.mutations:
+            if outputs[output] is not targets[position]:
+                targets[position].copy_(outputs[output])
+
+
+def restore_outputs(captured: Captured, outputs: Sequence[Any]) -> Any:
+    """The model's result, in the user's own structure, from the graph's flat outputs."""
+    call = _call(captured)
+    values = list(outputs)
+    for position, value in call.literals:
+        values[position] = value
+    return tree_unflatten([values[k] for k in call.user_outputs], call.out_spec)
+
+
+def own_tensors(
+    captured: Captured, model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> list[torch.Tensor]:
+    """The caller's own tensors, one per placeholder, in whatever layout: what ``apply_mutations`` writes into."""
+    leaves, _ = tree_flatten((args, dict(kwargs or {})))
+    return [lookup(source, model, leaves) for source in captured.inputs]
+
+
+def _call(captured: Captured) -> CallSpec:
+    if captured.call is None:
+        raise CaptureError(f"{captured.name} was not captured for calling with a model's arguments; use capture()")
+    return captured.call
+
+
+def checked_leaves(name: str, call: CallSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> list[Any]:
+    """The leaves of a call, if it has the structure and the fixed values that were captured."""
+    leaves, spec = tree_flatten((args, dict(kwargs or {})))
+    if spec != call.in_spec:
+        raise CaptureError(f"{name} was captured for arguments of structure {call.in_spec}, not {spec}: optimize again")
+    for position, value in call.fixed:
+        if leaves[position] is not value and leaves[position] != value:
+            raise CaptureError(f"{name} was captured for the value {value!r}, not {leaves[position]!r}: optimize again")
+    for first, again in call.shared:
+        if leaves[first] is not leaves[again]:
+            raise CaptureError(f"{name} was captured with one tensor passed twice; pass it so, or optimize again")
+    return leaves
+
+
+def lookup(source: InputSource, model: torch.nn.Module, leaves: Sequence[Any]) -> torch.Tensor:
+    """The tensor that feeds an input, from the model or from the leaves of the user's arguments."""
+    match source.kind:
+        case "parameter":
+            return model.get_parameter(source.target)
+        case "buffer":
+            return model.get_buffer(source.target)
+        case "user":
+            assert source.position is not None
+            return leaves[source.position]
+        case "saved":
+            raise CaptureError(f"{source.target} comes from a forward graph, not from a call of the model")
+
+
+def _checked(name: str, source: InputSource, tensor: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    ours = (tuple(tensor.shape), tensor.dtype, tensor.device)
+    theirs = (tuple(expected.shape), expected.dtype, expected.device)
+    if ours != theirs:
+        raise CaptureError(f"{name} was captured for {source.target} {_say(theirs)}, not {_say(ours)}: optimize again")
+    if tensor.stride() == expected.stride():
+        return tensor.detach()
+    return torch.empty_strided(expected.shape, expected.stride(), dtype=tensor.dtype, device=tensor.device).copy_(
+        tensor.detach()
+    )
+
+
+def _say(facts: tuple[tuple[int, ...], torch.dtype, torch.device]) -> str:
+    shape, dtype, device = facts
+    return f"{dtype} {list(shape)} on {device}"

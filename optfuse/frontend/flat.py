@@ -1,0 +1,82 @@
+"""Turn the placeholders of a traced graph into the tensors-only inputs of a Captured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from optfuse.frontend.captured import InputSource
+from optfuse.frontend.torch_bridge import static_value, tree_map
+
+Binding = InputSource | torch.Tensor | int | float | bool | None
+
+
+def bind_placeholders(
+    graph: GraphModule, bindings: Sequence[Binding]
+) -> tuple[tuple[InputSource, ...], dict[str, torch.Tensor]]:
+    """Keep, in ``graph``, only the placeholders of true inputs; changes the graph in place.
+
+    Parameters
+    ----------
+    bindings
+        One per placeholder: an InputSource stays a placeholder, a tensor becomes a constant, a number is written into
+        its users, and None marks a placeholder that nothing uses.
+
+    Returns
+    -------
+    The remaining inputs, and the constants by attribute name.
+    """
+    sources: list[InputSource] = []
+    constants: dict[str, torch.Tensor] = {}
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    for node, binding in zip(placeholders, bindings, strict=True):
+        if isinstance(binding, InputSource):
+            sources.append(binding)
+            continue
+        if isinstance(binding, torch.Tensor):
+            name = f"constant_{len(constants)}"
+            constants[name] = binding.detach()
+            graph.register_buffer(name, constants[name], persistent=False)
+            with graph.graph.inserting_after(node):
+                constant = graph.graph.get_attr(name)
+            constant.meta = dict(node.meta)
+            node.replace_all_uses_with(constant)
+        else:
+            replace_by_value(node, binding)
+        graph.graph.erase_node(node)
+    graph.recompile()
+    return tuple(sources), constants
+
+
+def replace_by_value(node: Node, value: object) -> None:
+    """Write a Python value wherever ``node`` is used."""
+    for user in list(node.users):
+        user.args = map_arg(user.args, lambda arg: value if arg is node else arg)
+        user.kwargs = map_arg(user.kwargs, lambda arg: value if arg is node else arg)
+
+
+def specialize_sizes(graph: GraphModule) -> None:
+    """Replace symbolic sizes by the numbers they stand for, in place: shapes are static from here on."""
+    for node in list(graph.graph.nodes):
+        if "val" in node.meta:
+            node.meta["val"] = tree_map(static_value, node.meta["val"])
+        if node.op == "call_function" and isinstance(node.meta.get("val"), (bool, int, float)):
+            replace_by_value(node, node.meta["val"])
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def take_literals(graph: GraphModule) -> tuple[tuple[int, object], ...]:
+    """Outputs that are neither tensors, numbers nor None, with their positions; in the graph None takes their place."""
+    output = graph.graph.output_node()
+    flat = list(output.args[0])  # type: ignore[arg-type]
+    found = []
+    for position, value in enumerate(flat):
+        if not isinstance(value, (Node, bool, int, float, type(None))):
+            found.append((position, value))
+            flat[position] = None
+    output.args = (tuple(flat),)
+    return tuple(found)

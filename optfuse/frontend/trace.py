@@ -1,0 +1,131 @@
+"""The step that inference and training share: a model as a flat graph that autograd has not seen yet."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, TensorArgument
+
+from optfuse.errors import CaptureError
+from optfuse.frontend.captured import InputSource
+from optfuse.frontend.passes.attention import simplify_attention_masks
+from optfuse.frontend.torch_bridge import GuardOnDataDependentSymNode, TreeSpec, export, key_paths, tree_flatten
+
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """An exported program, and what it was traced with. ``leaves`` are the flattened (args, kwargs)."""
+
+    program: torch.export.ExportedProgram
+    leaves: tuple[Any, ...]
+    paths: tuple[str, ...]
+    in_spec: TreeSpec
+    shared: tuple[tuple[int, int], ...]
+
+    @property
+    def fixed(self) -> tuple[tuple[int, object], ...]:
+        """The leaves that are no tensors, with their positions."""
+        return tuple((k, leaf) for k, leaf in enumerate(self.leaves) if not isinstance(leaf, torch.Tensor))
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What feeds one placeholder: an input of the call, a constant's value, or neither (a leaf that is no tensor)."""
+
+    source: InputSource | None = None
+    constant: torch.Tensor | None = None
+
+
+def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, name: str) -> Traced:
+    """Export ``model`` for these arguments, with its attention masks simplified. Runs no kernels on large data.
+
+    Raises
+    ------
+    CaptureError
+        If the model cannot be traced to one graph: with the line of the model that stopped it.
+    """
+    kwargs = dict(kwargs or {})
+    if not isinstance(args, tuple):
+        raise CaptureError(
+            f"{name}: args must be a tuple of positional arguments, not {type(args).__name__}: write (x,)"
+        )
+    leaves, in_spec = tree_flatten((args, kwargs))
+    try:
+        program = export(model, args, kwargs)
+    except Exception as error:  # the model's own code runs here, and may raise anything
+        raise CaptureError(_explain(name, error)) from error
+    traced = Traced(program, tuple(leaves), tuple(map(_path, key_paths((args, kwargs)))), in_spec, _shared(leaves))
+    known = {
+        node.name: fed.constant
+        for node, fed in zip(_placeholders(program), feeds(traced), strict=True)
+        if fed.constant is not None
+    }
+    program.graph_module.graph = simplify_attention_masks(program.graph_module, known).graph
+    return traced
+
+
+def feeds(traced: Traced, program: torch.export.ExportedProgram | None = None) -> list[Fed]:
+    """What feeds each placeholder of ``program`` (by default, of the program as traced), in order."""
+    program = program or traced.program
+    positions = iter(range(len(traced.leaves)))
+    result = []
+    for spec in program.graph_signature.input_specs:
+        match spec.kind:
+            case InputKind.PARAMETER:
+                result.append(Fed(InputSource("parameter", str(spec.target))))
+            case InputKind.BUFFER:
+                result.append(Fed(InputSource("buffer", str(spec.target))))
+            case InputKind.USER_INPUT:
+                position = next(positions)
+                source = InputSource("user", traced.paths[position], position)
+                result.append(Fed(source if isinstance(spec.arg, TensorArgument) else None))
+            case InputKind.CONSTANT_TENSOR:
+                result.append(Fed(constant=program.constants[str(spec.target)]))
+            case _:
+                raise CaptureError(
+                    f"the model takes a {spec.kind.name.lower()} ({spec.arg.name}); pass tensors instead"
+                )
+    return result
+
+
+def _placeholders(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    return [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
+
+
+def _path(path: str) -> str:
+    """Turn "[0][1]" into args[1], and "[1]['mask']" into kwargs['mask']."""
+    return ("args" if path.startswith("[0]") else "kwargs") + path[3:]
+
+
+def _shared(leaves: list[Any]) -> tuple[tuple[int, int], ...]:
+    first: dict[int, int] = {}
+    pairs = []
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor) and first.setdefault(id(leaf), position) != position:
+            pairs.append((first[id(leaf)], position))
+    return tuple(pairs)
+
+
+def _explain(name: str, error: Exception) -> str:
+    """One line: what stopped the trace, at which line of the model, and the way out."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((_TORCH, _HERE, "<"))]
+    where = ""
+    if own:
+        line = (own[-1].line or linecache.getline(own[-1].filename, own[-1].lineno or 0)).strip()
+        where = f" at {own[-1].filename}:{own[-1].lineno} ({line})"
+    reason = str(error).strip().split("\n")[0] or "no message"
+    if isinstance(error, GuardOnDataDependentSymNode):
+        way_out = "its control flow depends on a tensor's values: use torch.where, or move it out of the model"
+    else:
+        way_out = "make this line traceable by torch.export, or move it out of the model"
+    return f"{name} cannot be captured as one graph: {type(error).__name__}: {reason}{where}; {way_out}"

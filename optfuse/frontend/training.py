@@ -1,0 +1,127 @@
+"""A model's training step: its forward and backward graphs, and a module that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from optfuse.errors import CaptureError
+from optfuse.frontend.aot import CompileGraph, Feed, compile_flat
+from optfuse.frontend.calling import checked_leaves, lookup
+from optfuse.frontend.captured import CallSpec, Captured, InputSource
+from optfuse.frontend.flat import bind_placeholders
+from optfuse.frontend.passes.rewrite import copied
+from optfuse.frontend.torch_bridge import tree_unflatten
+from optfuse.frontend.trace import Fed, Traced, feeds, trace
+
+
+def capture_training(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "model"
+) -> tuple[Captured, Captured]:
+    """The forward and backward graphs of ``model(*args, **kwargs)``, split so that the fewest bytes are kept between.
+
+    Nothing runs on the data. The graphs are ``name.forward`` and ``name.backward``. The forward graph's outputs are new
+    values of what the model writes in place, then the model's tensors, then what the backward graph needs.
+
+    Raises
+    ------
+    CaptureError
+        If the model does not trace to one graph, or nothing in it requires a gradient.
+    """
+    found: list[Captured] = []
+
+    def record(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
+        found.append(captured)
+        return lambda inputs: captured.graph(*inputs)
+
+    _compile_training(trace_training(model, args, kwargs, name), model, name, record)
+    graphs = {captured.name: captured for captured in found}
+    if f"{name}.backward" not in graphs:
+        raise CaptureError(
+            f"{name}: no output depends on anything that requires a gradient; unfreeze a parameter, or do not train"
+        )
+    return graphs[f"{name}.forward"], graphs[f"{name}.backward"]
+
+
+def train_module(
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    compile_graph: CompileGraph,
+    *,
+    name: str = "model",
+) -> Callable[..., Any]:
+    """A function with ``model``'s arguments and results whose forward and backward run what ``compile_graph`` made.
+
+    ``compile_graph`` sees the graphs of ``capture_training`` with the same names, both before this returns. Parameters
+    and buffers are read from ``model`` at each call; gradients arrive there, and in-place changes too.
+
+    Raises
+    ------
+    CaptureError
+        As ``capture_training``; and, from the function returned, for arguments of other shapes or structure.
+    """
+    traced = trace_training(model, args, kwargs, name)
+    run = _compile_training(traced, model, name, compile_graph)
+    fed = feeds(traced)
+    out_spec = traced.program.call_spec.out_spec
+    call = CallSpec(traced.in_spec, out_spec, traced.fixed, traced.shared, ())  # type: ignore[arg-type]
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        leaves = checked_leaves(name, call, args, kwargs)
+        _require_same_layout(name, traced, leaves)
+        return tree_unflatten(list(run(*_arguments(model, fed, leaves))), out_spec)
+
+    return step
+
+
+def trace_training(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, name: str
+) -> Traced:
+    """``trace`` with gradients enabled, whatever the caller's mode."""
+    with torch.enable_grad():
+        return trace(model, args, kwargs, name)
+
+
+def _compile_training(
+    traced: Traced, model: torch.nn.Module, name: str, compile_graph: CompileGraph
+) -> Callable[..., Any]:
+    """The traced graph through AOTAutograd; its inputs are those of ``_arguments``."""
+    graph = copied(traced.program.graph_module)
+    fed = feeds(traced)
+    placeholder = InputSource("user", "constant")  # constants stay inputs here: AOTAutograd would lift them again
+    bind_placeholders(
+        graph, [None if feed.source is None and feed.constant is None else feed.source or placeholder for feed in fed]
+    )
+    sources: list[Feed] = [
+        feed.source or feed.constant for feed in fed if feed.source is not None or feed.constant is not None
+    ]  # type: ignore[misc]
+    arguments = _arguments(model, fed, traced.leaves)
+    with torch.enable_grad():
+        return compile_flat(graph, arguments, sources, name, compile_graph, eager_backward=True)
+
+
+def _arguments(model: torch.nn.Module, fed: Sequence[Fed], leaves: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors that the flat graph takes, from the model and the user's leaves."""
+    return [
+        feed.constant if feed.source is None else lookup(feed.source, model, leaves)  # type: ignore[misc]
+        for feed in fed
+        if feed.source is not None or feed.constant is not None
+    ]
+
+
+def _require_same_layout(name: str, traced: Traced, leaves: Sequence[Any]) -> None:
+    for path, expected, ours in zip(traced.paths, traced.leaves, leaves, strict=True):
+        if not isinstance(expected, torch.Tensor):
+            continue
+        for fact in ("shape", "stride", "dtype", "device", "requires_grad"):
+            then, now = _fact(expected, fact), _fact(ours, fact)
+            if then != now:
+                raise CaptureError(f"{name} was captured for {path} of {fact} {then}, not {now}: optimize again")
+
+
+def _fact(tensor: torch.Tensor, fact: str) -> object:
+    value = getattr(tensor, fact)
+    return tuple(value()) if callable(value) else value

@@ -1,0 +1,94 @@
+"""Model files: Python files that define ``model`` and ``inputs``, as in ``models/`` and as users write their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+
+from optfuse.errors import ModelFileError
+
+Size = Literal["full", "small"]
+Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A loaded model file.
+
+    Parameters
+    ----------
+    name
+        The file's name without its ending.
+    dtype
+        The dtype of the parameters (``DTYPE`` in the file; float32 if it says nothing).
+    trains
+        Whether the file offers a training step (``TRAINS``; False if it says nothing).
+    """
+
+    path: Path
+    name: str
+    module: ModuleType
+    dtype: torch.dtype
+    trains: bool
+
+    def model(self, size: Size = "full", dtype: torch.dtype | None = None) -> torch.nn.Module:
+        """The model, with random weights, in evaluation mode."""
+        model = _call(self.module.model, size, dtype)
+        if not isinstance(model, torch.nn.Module):
+            raise ModelFileError(f"{self.path}: model() returned a {type(model).__name__}; return a torch.nn.Module")
+        return model.eval()
+
+    def inputs(self, size: Size = "full", dtype: torch.dtype | None = None, *, train: bool = False) -> Inputs:
+        """Example (args, kwargs) for inference, or for a training step whose result has a loss."""
+        function = getattr(self.module, "training_inputs", self.module.inputs) if train else self.module.inputs
+        result = _call(function, size, dtype)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], tuple)):
+            raise ModelFileError(f"{self.path}: {function.__name__}() must return (args, kwargs), a tuple and a dict")
+        return result
+
+
+def load_model_file(path: str | Path) -> ModelFile:
+    """Run the Python file at ``path`` and check that it defines ``model()`` and ``inputs()``.
+
+    Raises
+    ------
+    ModelFileError
+        If there is no such file, it does not run, or it lacks one of the functions.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ModelFileError(f"{path}: no such file; give the path of a Python file that defines model() and inputs()")
+    spec = importlib.util.spec_from_file_location(f"optfuse_model_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ModelFileError(f"{path}: not a Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a stranger's file may fail in any way
+        raise ModelFileError(f"{path} does not load: {type(error).__name__}: {error}") from error
+    for function in ("model", "inputs"):
+        if not callable(getattr(module, function, None)):
+            raise ModelFileError(f"{path} defines no {function}(); see models/README.md for what a model file needs")
+    return ModelFile(
+        path=path,
+        name=path.stem,
+        module=module,
+        dtype=getattr(module, "DTYPE", torch.float32),
+        trains=bool(getattr(module, "TRAINS", False)),
+    )
+
+
+def _call(function: Callable[..., Any], size: Size, dtype: torch.dtype | None) -> Any:
+    """Call with the arguments among ``size`` and ``dtype`` that the function takes."""
+    offered: dict[str, Any] = {"size": size}
+    if dtype is not None:
+        offered["dtype"] = dtype
+    taken = inspect.signature(function).parameters
+    return function(**{name: value for name, value in offered.items() if name in taken})

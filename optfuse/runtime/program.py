@@ -1,0 +1,187 @@
+"""An emitted module that can be called: checks its inputs, keeps its constants where the inputs are, and runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from optfuse.errors import InvalidInputError, PlanError
+from optfuse.runtime.environment import mode
+from optfuse.runtime.loader import load_source
+
+Value = torch.Tensor | bool | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the module was generated for: a row of its INPUTS or CONSTANTS. ``device`` is the planned one."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    device: str
+    mutated: bool = False
+
+    @staticmethod
+    def of(row: Sequence[Any]) -> Expected:
+        """Read a row of a module's table."""
+        name, dtype, shape, stride, device, *mutated = row
+        return Expected(name, getattr(torch, dtype), tuple(shape), tuple(stride), device, any(mutated))
+
+    def strided_as(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's elements lie as planned (the stride of a dimension of one element means nothing)."""
+        stride = tensor.stride()
+        if stride == self.stride or 0 in self.shape:
+            return True
+        return all(n == 1 or a == b for n, a, b in zip(self.shape, stride, self.stride, strict=True))
+
+
+class Program:
+    """A compiled schedule over flat lists of tensors. It runs where its inputs live.
+
+    Parameters
+    ----------
+    source
+        The text of an emitted module, which is loaded (executed) here.
+    constants
+        A tensor for each name in the module's CONSTANTS. They are copied to the inputs' device when that differs.
+    folder
+        Where the module's file is kept; the user's cache by default.
+
+    Raises
+    ------
+    PlanError
+        A constant is missing, or has another shape or dtype.
+    """
+
+    def __init__(
+        self, source: str, constants: Mapping[str, torch.Tensor] | None = None, *, folder: Path | None = None
+    ) -> None:
+        self.source = source
+        self.module: Any = load_source(source, folder)
+        self.inputs = tuple(Expected.of(row) for row in self.module.INPUTS)
+        self._constants = _checked_constants(self.module, constants or {})
+        self._placed: dict[tuple[tuple[str, torch.device], ...], dict[str, torch.Tensor]] = {}
+        # on each planned device, the input that says where that is now: one with dimensions rather than a scalar
+        ranked = sorted(range(len(self.inputs)), key=lambda k: (not self.inputs[k].shape, k))
+        self._witness: dict[str, int] = {}
+        for k in ranked:
+            self._witness.setdefault(self.inputs[k].device, k)
+
+    def __call__(self, *inputs: torch.Tensor) -> list[Value]:
+        """``run`` with the inputs as arguments."""
+        return self.run(inputs)
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
+        """Compute the outputs, without recording gradients. Inputs that the graph mutates are written in place.
+
+        An input whose strides are not those that the kernels were generated for is copied first.
+
+        Raises
+        ------
+        InvalidInputError
+            A wrong number of inputs; an input of another dtype, shape or device; another layout of an input that the
+            graph writes in place.
+        """
+        if len(inputs) != len(self.inputs):
+            raise InvalidInputError(f"{len(inputs)} inputs were given to a program of {len(self.inputs)}")
+        devices = {planned: inputs[k].device for planned, k in self._witness.items()}
+        given = [
+            self._accept(expected, x, devices[expected.device]) for expected, x in zip(self.inputs, inputs, strict=True)
+        ]
+        main = next((d for d in devices.values() if d.type != "cpu"), next(iter(devices.values()), self.module.DEVICE))
+        if main.type == "cpu" and mode() == "compile":
+            raise InvalidInputError(
+                "the inputs are on the CPU, and kernels are compiled for the GPU here: move model and inputs to "
+                "the GPU, or set TRITON_INTERPRET=1 before starting to check them on the CPU"
+            )
+        constants = self._constants_on(devices, main)
+        with torch.no_grad(), _autocast_off(main.type), _current(main):
+            return list(self.module.call(given, constants))
+
+    def _accept(self, expected: Expected, x: torch.Tensor, device: torch.device) -> torch.Tensor:
+        if x.shape == expected.shape and x.dtype is expected.dtype and x.device == device and expected.strided_as(x):
+            return x
+        if x.dtype is not expected.dtype or tuple(x.shape) != expected.shape:
+            raise InvalidInputError(
+                f"input {expected.name} is {_text(x.dtype)}{list(x.shape)}, and the program was made for "
+                f"{_text(expected.dtype)}{list(expected.shape)}; optimize again for these inputs"
+            )
+        if x.device != device and (x.shape or expected.mutated):
+            raise InvalidInputError(f"input {expected.name} is on {x.device}, others are on {device}; move it there")
+        if expected.mutated:
+            raise InvalidInputError(
+                f"input {expected.name} is written in place and has strides {x.stride()} instead of "
+                f"{expected.stride}; give it in that layout"
+            )
+        return _restrided(x, expected, device)
+
+    def _constants_on(self, devices: Mapping[str, torch.device], main: torch.device) -> dict[str, torch.Tensor]:
+        if not self._constants:
+            return {}
+        key = tuple(sorted(devices.items()))
+        if key not in self._placed:
+            planned_main = next((e.device for e, _ in self._constants.values() if e.device != "cpu"), "cpu")
+            places = {planned_main: main, **devices}
+            self._placed[key] = {
+                name: _restrided(x, expected, places.get(expected.device, torch.device("cpu")))
+                for name, (expected, x) in self._constants.items()
+            }
+        return self._placed[key]
+
+
+def _checked_constants(module: Any, constants: Mapping[str, torch.Tensor]) -> dict[str, tuple[Expected, torch.Tensor]]:
+    checked = {}
+    for expected in map(Expected.of, module.CONSTANTS):
+        x = constants.get(expected.name)
+        if x is None:
+            raise PlanError(f"the program needs the constant {expected.name}, which was not given")
+        if x.dtype is not expected.dtype or tuple(x.shape) != expected.shape:
+            raise PlanError(
+                f"constant {expected.name} is {_text(x.dtype)}{list(x.shape)} instead of "
+                f"{_text(expected.dtype)}{list(expected.shape)}"
+            )
+        checked[expected.name] = (expected, x.detach())
+    return checked
+
+
+def _restrided(x: torch.Tensor, expected: Expected, device: torch.device) -> torch.Tensor:
+    """The tensor on ``device`` with the planned strides; itself where it is like that already."""
+    if x.device == device and expected.strided_as(x):
+        return x
+    extent = 1 + sum((n - 1) * step for n, step in zip(expected.shape, expected.stride, strict=True))
+    memory = torch.empty(0 if 0 in expected.shape else extent, dtype=x.dtype, device=device)
+    # dimensions that were expanded when the program was made share memory: every copy of an element lands in one place
+    shared = tuple(step == 0 and n > 1 for n, step in zip(expected.shape, expected.stride, strict=True))
+    source = x[tuple(slice(0, 1) if s else slice(None) for s in shared)] if any(shared) else x
+    if any(shared) and not torch.equal(source.expand(x.shape), x):
+        raise InvalidInputError(
+            f"input {expected.name} was an expanded tensor (strides {expected.stride}) when the program was made, "
+            f"and now has values that differ along it; optimize again for these inputs"
+        )
+    memory.as_strided(source.shape, expected.stride).copy_(source)
+    return memory.as_strided(expected.shape, expected.stride)
+
+
+def _autocast_off(device_type: str) -> contextlib.AbstractContextManager[Any]:
+    """Casts were traced into the graph: autocast must not add its own to the library calls."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return contextlib.nullcontext()
+
+
+def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Kernels are launched on the current GPU, so the inputs' one must be it."""
+    if device.type == "cuda" and device.index is not None and device.index != torch.cuda.current_device():
+        return torch.cuda.device(device)
+    return contextlib.nullcontext()
+
+
+def _text(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,133 @@
+"""Offsets in one arena for buffers with known lifetimes, by first fit.
+
+A lifetime includes both its first and its last kernel: a kernel never writes where it still reads, since it may read
+and write at different indexes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A buffer that needs ``bytes`` from kernel position ``first`` to ``last``, both included."""
+
+    buffer: int
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Offsets in the order of the spans, and the arena's size in bytes."""
+
+    offsets: tuple[int, ...]
+    arena_bytes: int
+
+
+def aligned(size: int) -> int:
+    """A size rounded up to the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def arena_floor(spans: Sequence[Span]) -> int:
+    """The largest sum of aligned bytes live at once: no arena is smaller."""
+    change: dict[int, int] = {}
+    for span in spans:
+        change[span.first] = change.get(span.first, 0) + aligned(span.bytes)
+        change[span.last + 1] = change.get(span.last + 1, 0) - aligned(span.bytes)
+    live = peak = 0
+    for place in sorted(change):
+        live += change[place]
+        peak = max(peak, live)
+    return peak
+
+
+def pack(spans: Sequence[Span]) -> Packing:
+    """The smallest of several first-fit packings: by size, by lifetime, by area, and in order of time."""
+    floor = arena_floor(spans)
+    keys = (
+        lambda span: (-span.bytes, span.first, span.buffer),
+        lambda span: (span.first, -span.bytes, span.buffer),
+        lambda span: (-(span.last - span.first), -span.bytes, span.buffer),
+        lambda span: (-span.bytes * (span.last - span.first + 1), span.first, span.buffer),
+    )
+    best: Packing | None = None
+    for key in keys:
+        packing = _first_fit(spans, sorted(range(len(spans)), key=lambda i, key=key: key(spans[i])))
+        if best is None or packing.arena_bytes < best.arena_bytes:
+            best = packing
+        if best.arena_bytes <= floor:
+            break
+    assert best is not None
+    return best
+
+
+def _first_fit(spans: Sequence[Span], sequence: Sequence[int]) -> Packing:
+    """Place spans one by one, each at the lowest offset where it meets no placed span that is live with it."""
+    offsets = [0] * len(spans)
+    index = _TimeIndex(max((span.last for span in spans), default=0) + 1)
+    arena = 0
+    for number in sequence:
+        span = spans[number]
+        size = aligned(span.bytes)
+        offset = 0
+        if size:
+            for low, high in index.occupied(span.first, span.last):
+                if low - offset >= size:
+                    break
+                offset = max(offset, high)
+            index.add(span.first, span.last, (offset, offset + size))
+        offsets[number] = offset
+        arena = max(arena, offset + size)
+    return Packing(tuple(offsets), arena)
+
+
+class _TimeIndex:
+    """Occupied intervals of the arena, found by time: a binary tree of time ranges."""
+
+    def __init__(self, length: int) -> None:
+        self.size = 1
+        while self.size < length:
+            self.size *= 2
+        #: Intervals that fill a node's whole time range, and those that touch it somewhere below.
+        self.whole: dict[int, list[tuple[int, int]]] = {}
+        self.below: dict[int, list[tuple[int, int]]] = {}
+
+    def add(self, first: int, last: int, interval: tuple[int, int]) -> None:
+        for node in self._cover(first, last):
+            self.whole.setdefault(node, []).append(interval)
+            node //= 2
+            while node:
+                self.below.setdefault(node, []).append(interval)
+                node //= 2
+
+    def occupied(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Intervals live at some time of the range, by offset."""
+        found: set[tuple[int, int]] = set()
+        for node in self._cover(first, last):
+            found.update(self.below.get(node, ()))
+            while node:
+                found.update(self.whole.get(node, ()))
+                node //= 2
+        return sorted(found)
+
+    def _cover(self, first: int, last: int) -> list[int]:
+        """The fewest tree nodes that together are the range."""
+        low, high = first + self.size, last + self.size + 1
+        nodes: list[int] = []
+        while low < high:
+            if low & 1:
+                nodes.append(low)
+                low += 1
+            if high & 1:
+                high -= 1
+                nodes.append(high)
+            low //= 2
+            high //= 2
+        return nodes

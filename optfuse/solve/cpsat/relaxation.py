@@ -1,0 +1,213 @@
+"""The linear relaxation of the master problem, and what it proves.
+
+GLOP works in floating point, so its bound is only a hint. The proof is in integers: its dual prices are rounded to
+multiples of 1/``UNIT`` picosecond and lowered where a candidate would be overpaid; then no candidate costs less than
+the prices of what it covers, and the sum of the prices is a lower bound on every solution.
+
+Few columns enter the program at first; those of negative reduced cost follow until there are none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ortools.linear_solver import pywraplp
+
+from optfuse.problem.legality import bits
+from optfuse.solve.cpsat.master import Master
+
+UNIT = 1 << 16
+#: Columns in the first program, and columns added a round.
+FIRST_COLUMNS = 3000
+MORE_COLUMNS = 1500
+#: Reduced costs above this (relative to the dearest candidate) count as nonnegative while columns are added.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """``values`` are the candidates' fractions. ``bound`` is proven, in picoseconds.
+
+    ``slack`` is what each candidate costs beyond the prices of what it covers, at least 0, in 1/``UNIT`` picoseconds;
+    ``level`` is the exact sum of prices in the same unit. A solution with candidate k costs at least level + slack[k].
+    """
+
+    values: tuple[float, ...]
+    bound: int
+    slack: tuple[int, ...]
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    """Dual prices: of covers, of variants, of cuts (never positive)."""
+
+    covers: list[float]
+    variants: list[float]
+    cuts: list[float]
+
+
+class _Rows:
+    """The rows that each candidate's column meets: covers once, cuts as often as the cut counts."""
+
+    def __init__(self, master: Master) -> None:
+        by_atom: dict[int, list[int]] = {}
+        for number, cover in enumerate(master.covers):
+            by_atom.setdefault(cover.atom, []).append(number)
+        self.covers = [
+            tuple(number for atom in bits(candidate.mask) for number in by_atom[atom])
+            for candidate in master.candidates
+        ]
+        self.cuts = [
+            [(k, weight) for k, cut in enumerate(master.cuts) if (weight := cut.weight(candidate.mask))]
+            for candidate in master.candidates
+        ] if master.cuts else [[]] * len(master.candidates)  # fmt: skip
+
+    def paid(self, column: int, prices: Sequence, cut_prices: Sequence):  # noqa: ANN201
+        """The prices of all that a candidate covers."""
+        return sum(map(prices.__getitem__, self.covers[column])) + sum(w * cut_prices[k] for k, w in self.cuts[column])
+
+
+def relax(master: Master, first: Iterable[int], deadline: float) -> Relaxation:
+    """Solve the relaxation. ``first`` are candidates worth having in the program from the start.
+
+    When time runs out the bound is weaker, and still a bound.
+    """
+    rows = _Rows(master)
+    program = _Program(master, rows)
+    program.add(_first_columns(master, first))
+    tolerance = TOLERANCE * max((candidate.cost for candidate in master.candidates), default=0)
+    prices = program.solve(deadline)
+    while prices is not None and len(program.columns) < len(master.candidates) and time.monotonic() < deadline:
+        waiting = [
+            (reduced, column)
+            for column, candidate in enumerate(master.candidates)
+            if column not in program.columns
+            and (reduced := candidate.cost - rows.paid(column, prices.covers, prices.cuts)) < -tolerance
+        ]
+        if not waiting:
+            break
+        waiting.sort()
+        program.add(column for _, column in waiting[:MORE_COLUMNS])
+        found = program.solve(deadline)
+        if found is None:
+            break
+        prices = found
+    return _certify(master, rows, prices, program.values())
+
+
+def _first_columns(master: Master, first: Iterable[int]) -> list[int]:
+    if len(master.candidates) <= FIRST_COLUMNS:
+        return list(range(len(master.candidates)))
+    chosen = dict.fromkeys(first)
+    for column, candidate in enumerate(master.candidates):
+        if not candidate.mask & candidate.mask - 1:
+            chosen[column] = None
+    stride = len(master.candidates) // FIRST_COLUMNS
+    chosen.update(dict.fromkeys(range(0, len(master.candidates), stride)))
+    return list(chosen)
+
+
+class _Program:
+    """The linear program in GLOP, with some of the candidates as columns."""
+
+    def __init__(self, master: Master, rows: _Rows) -> None:
+        self.master, self.rows = master, rows
+        self.solver: pywraplp.Solver = pywraplp.Solver.CreateSolver("GLOP")
+        self.columns: dict[int, pywraplp.Variable] = {}
+        self.objective = self.solver.Objective()
+        self.objective.SetMinimization()
+        infinity = self.solver.infinity()
+        alternatives = [self.solver.NumVar(0, infinity, "") for _ in range(master.alternatives)]
+        self.covers = [_cover_row(self.solver, cover.alternatives, alternatives) for cover in master.covers]
+        self.variants = [self.solver.Constraint(1, 1) for _ in master.variants]
+        for row, numbers in zip(self.variants, master.variants, strict=True):
+            for number in numbers:
+                row.SetCoefficient(alternatives[number], 1)
+        self.cuts = [self.solver.Constraint(-infinity, cut.limit) for cut in master.cuts]
+        self.solved = False
+
+    def add(self, columns: Iterable[int]) -> None:
+        """Let candidates in."""
+        infinity = self.solver.infinity()
+        for column in columns:
+            variable = self.solver.NumVar(0, infinity, "")
+            self.columns[column] = variable
+            self.objective.SetCoefficient(variable, self.master.candidates[column].cost)
+            for number in self.rows.covers[column]:
+                self.covers[number].SetCoefficient(variable, 1)
+            for number, weight in self.rows.cuts[column]:
+                self.cuts[number].SetCoefficient(variable, weight)
+
+    def solve(self, deadline: float) -> _Prices | None:
+        """The dual prices of an optimum; None when there was no time to find one."""
+        left = int(1000 * (deadline - time.monotonic()))
+        if left <= 0:
+            return None
+        self.solver.SetTimeLimit(left)
+        self.solved = self.solver.Solve() == pywraplp.Solver.OPTIMAL
+        if not self.solved:
+            return None
+        return _Prices(
+            [row.dual_value() for row in self.covers],
+            [row.dual_value() for row in self.variants],
+            [min(0.0, row.dual_value()) for row in self.cuts],
+        )
+
+    def values(self) -> tuple[float, ...]:
+        """The fraction of every candidate, 0 for those outside the program."""
+        found = [0.0] * len(self.master.candidates)
+        if self.solved:
+            for column, variable in self.columns.items():
+                found[column] = variable.solution_value()
+        return tuple(found)
+
+
+def _cover_row(
+    solver: pywraplp.Solver, numbers: tuple[int, ...] | None, alternatives: Sequence[pywraplp.Variable]
+) -> pywraplp.Constraint:
+    if numbers is None:
+        return solver.Constraint(1, 1)
+    row = solver.Constraint(0, 0)
+    for number in numbers:
+        row.SetCoefficient(alternatives[number], -1)
+    return row
+
+
+def _certify(master: Master, rows: _Rows, prices: _Prices | None, values: tuple[float, ...]) -> Relaxation:
+    """Round the prices, lower them until no candidate is overpaid, and add them up exactly."""
+    if prices is None:
+        prices = _Prices([0.0] * len(master.covers), [], [0.0] * len(master.cuts))
+    covers = [round(price * UNIT) for price in prices.covers]
+    cuts = [min(0, round(price * UNIT)) for price in prices.cuts]
+    slack = [
+        candidate.cost * UNIT - rows.paid(column, covers, cuts) for column, candidate in enumerate(master.candidates)
+    ]
+    for column, amount in enumerate(slack):
+        if amount < 0:
+            missing = rows.paid(column, covers, cuts) - master.candidates[column].cost * UNIT
+            if missing > 0:
+                covers[rows.covers[column][0]] -= missing
+    if any(amount < 0 for amount in slack):
+        slack = [
+            candidate.cost * UNIT - rows.paid(column, covers, cuts)
+            for column, candidate in enumerate(master.candidates)
+        ]
+    level = sum(
+        price for cover, price in zip(master.covers, covers, strict=True) if cover.alternatives is None
+    ) + sum(price * cut.limit for cut, price in zip(master.cuts, cuts, strict=True))
+    level += _variant_prices(master, covers)
+    return Relaxation(values, -(-level // UNIT), tuple(slack), level)
+
+
+def _variant_prices(master: Master, covers: Sequence[int]) -> int:
+    """The most that each variant's own row can be worth: what its cheapest alternative pays for its covers."""
+    worth = [0] * master.alternatives
+    for cover, price in zip(master.covers, covers, strict=True):
+        for number in cover.alternatives or ():
+            worth[number] += price
+    return sum(min(worth[number] for number in numbers) for numbers in master.variants)
+
+

@@ -1,0 +1,287 @@
+"""The order of kernels and its peak of live bytes: what must precede what, lifetimes, and quick good orders.
+
+Kernels are numbered as in the list given. An *order* is a permutation of those numbers. See ``memory_check`` for what
+the peak is; this module computes the same number its own way.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from optfuse.errors import IllegalKernelError
+from optfuse.problem.cost import topology
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Bytes that live from the first of ``users`` to the last of them.
+
+    ``from_start``: live from the first kernel on (a donated input). ``to_end``: live until the call returns.
+    """
+
+    buffer: int
+    bytes: int
+    users: tuple[int, ...]
+    from_start: bool
+    to_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OrderProblem:
+    """What an order must respect and what it is judged by.
+
+    ``before[k]`` and ``after[k]`` are the kernels directly before and after kernel ``k``; ``base`` are the bytes that
+    are live throughout; ``anchor[k]`` is its first op, the tie-breaker everywhere.
+    """
+
+    before: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+    storages: tuple[Storage, ...]
+    base: int
+    anchor: tuple[int, ...]
+
+
+def order_problem(instance: Instance, kernels: Sequence[Kernel]) -> OrderProblem:
+    """The precedences and storages of some kernels whose ``writes`` are known."""
+    edges = precedences(instance, kernels)
+    before: list[set[int]] = [set() for _ in kernels]
+    after: list[set[int]] = [set() for _ in kernels]
+    for first, then in edges:
+        before[then].add(first)
+        after[first].add(then)
+    storages, base = _storages(instance, kernels)
+    return OrderProblem(
+        tuple(tuple(sorted(mine)) for mine in before),
+        tuple(tuple(sorted(mine)) for mine in after),
+        storages,
+        base,
+        tuple(min(kernel.ops) for kernel in kernels),
+    )
+
+
+def precedences(instance: Instance, kernels: Sequence[Kernel]) -> set[tuple[int, int]]:
+    """Pairs (kernel, later kernel). An op in several kernels is taken from the first of them that writes the value."""
+    holders: dict[int, list[int]] = {}
+    for number, kernel in enumerate(kernels):
+        for op in kernel.ops:
+            holders.setdefault(op, []).append(number)
+    pairs: set[tuple[int, int]] = set()
+    for edge in instance.edges:
+        sources, targets = holders.get(edge.src, ()), holders.get(edge.dst, ())
+        for target in targets:
+            if edge.buffer is None:
+                pairs.update((source, target) for source in sources if source != target)
+            elif target not in sources and sources:
+                writers = [source for source in sources if edge.buffer in kernels[source].writes]
+                pairs.add(((writers or sources)[0], target))
+    return pairs
+
+
+def _storages(instance: Instance, kernels: Sequence[Kernel]) -> tuple[tuple[Storage, ...], int]:
+    """The storages whose lifetime depends on the order, and the bytes of those that live throughout."""
+    index = topology(instance)
+    running = {op for kernel in kernels for op in kernel.ops}
+    root = [number if buffer.alias is None else buffer.alias for number, buffer in enumerate(instance.buffers)]
+    kept = {root[number] for number, buffer in enumerate(instance.buffers) if buffer.output}
+    users: dict[int, list[int]] = {}
+    for number, kernel in enumerate(kernels):
+        inside = set(kernel.ops)
+        touched = set(kernel.writes)
+        for op in kernel.ops:
+            carried = [(source, buffer) for source, buffer in index.sources[op] if source in running]
+            wanted = {read.buffer for read in index.offers[op][kernel.scheme].reads}
+            wanted.update(buffer for _, buffer in carried if buffer is not None)
+            touched |= wanted - {buffer for source, buffer in carried if source in inside}
+        for buffer in {root[buffer] for buffer in touched}:
+            users.setdefault(buffer, []).append(number)
+    storages: list[Storage] = []
+    base = 0
+    for number, buffer in enumerate(instance.buffers):
+        if buffer.alias is not None:
+            continue
+        if buffer.kind != "temporary" and (not buffer.donated or number in kept):
+            base += buffer.bytes
+        elif buffer.kind != "temporary" or number in users:
+            storages.append(Storage(number, buffer.bytes, tuple(users.get(number, ())), buffer.donated, number in kept))
+    return tuple(storages), base
+
+
+def lifetimes(problem: OrderProblem, order: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """First and last position at which each storage is live, in the order of ``problem.storages``."""
+    position = {kernel: place for place, kernel in enumerate(order)}
+    spans: list[tuple[int, int]] = []
+    for storage in problem.storages:
+        places = [position[user] for user in storage.users]
+        first = 0 if storage.from_start else min(places)
+        last = len(order) - 1 if storage.to_end else max(places, default=0)
+        spans.append((first, last))
+    return tuple(spans)
+
+
+def live_bytes(problem: OrderProblem, order: Sequence[int]) -> list[int]:
+    """Live bytes at each position of an order."""
+    change = [0] * (len(order) + 2)
+    for storage, (first, last) in zip(problem.storages, lifetimes(problem, order), strict=True):
+        change[first] += storage.bytes
+        change[max(last, 0) + 1] -= storage.bytes
+    live, total = [], problem.base
+    for step in change[: max(1, len(order))]:
+        total += step
+        live.append(total)
+    return live
+
+
+def peak_bytes(problem: OrderProblem, order: Sequence[int]) -> int:
+    """The largest sum of live bytes over an order."""
+    return max(live_bytes(problem, order))
+
+
+def floor_bytes(problem: OrderProblem) -> int:
+    """A lower bound on the peak of any order: what one kernel alone keeps live, at the start and at the end."""
+    touched = [0] * max(1, len(problem.before))
+    start = end = 0
+    for storage in problem.storages:
+        for user in storage.users:
+            touched[user] += storage.bytes
+        start += storage.bytes if storage.from_start else 0
+        end += storage.bytes if storage.to_end else 0
+    return problem.base + max(*touched, start, end)
+
+
+def program_order(problem: OrderProblem) -> list[int]:
+    """The topological order that stays closest to the program: always the ready kernel with the earliest op.
+
+    Raises:
+        IllegalKernelError: When the kernels wait for each other in a circle.
+    """
+    return _list_schedule(problem, lambda kernel: problem.anchor[kernel])
+
+
+def breadth_first(problem: OrderProblem) -> list[int]:
+    """Kernels by the length of the longest chain of kernels before them."""
+    level = [0] * len(problem.before)
+    for kernel in program_order(problem):
+        level[kernel] = max((level[earlier] + 1 for earlier in problem.before[kernel]), default=0)
+    return _list_schedule(problem, lambda kernel: level[kernel])
+
+
+def depth_first(problem: OrderProblem) -> list[int]:
+    """Each kernel right after all that it needs: kernels that nobody follows, in program order, each with its past."""
+    placed: set[int] = set()
+    order: list[int] = []
+    sinks = [kernel for kernel in program_order(problem) if not problem.after[kernel]]
+    for sink in sinks:
+        stack = [sink]
+        while stack:
+            kernel = stack[-1]
+            missing = [earlier for earlier in problem.before[kernel] if earlier not in placed]
+            if kernel in placed:
+                stack.pop()
+            elif missing:
+                stack.append(min(missing, key=lambda earlier: problem.anchor[earlier]))
+            else:
+                stack.pop()
+                placed.add(kernel)
+                order.append(kernel)
+    return order
+
+
+def least_memory_first(problem: OrderProblem) -> list[int]:
+    """Always the ready kernel that adds the fewest bytes: those it allocates less those it is the last to use."""
+    tracker = _Growth(problem)
+    waiting = [len(mine) for mine in problem.before]
+    heap = [tracker.key(kernel) for kernel, count in enumerate(waiting) if count == 0]
+    heapq.heapify(heap)
+    order: list[int] = []
+    placed: set[int] = set()
+    while heap:
+        entry = heapq.heappop(heap)
+        kernel = entry[-1]
+        if kernel in placed or entry != tracker.key(kernel):
+            continue
+        placed.add(kernel)
+        order.append(kernel)
+        ready = []
+        for later in problem.after[kernel]:
+            waiting[later] -= 1
+            if waiting[later] == 0:
+                ready.append(later)
+        for changed in {*tracker.run(kernel), *ready}:
+            if changed not in placed and waiting[changed] == 0:
+                heapq.heappush(heap, tracker.key(changed))
+    return order
+
+
+HEURISTICS: tuple[Callable[[OrderProblem], list[int]], ...] = (
+    program_order,
+    depth_first,
+    breadth_first,
+    least_memory_first,
+)
+
+
+def best_heuristic(problem: OrderProblem) -> list[int]:
+    """The heuristic order with the lowest peak; the earliest listed wins ties."""
+    return min((heuristic(problem) for heuristic in HEURISTICS), key=lambda order: peak_bytes(problem, order))
+
+
+class _Growth:
+    """How many bytes each kernel would add if it ran next; changes as kernels run."""
+
+    def __init__(self, problem: OrderProblem) -> None:
+        self.problem = problem
+        self.growth = [0] * len(problem.before)
+        self.storages_of: list[list[int]] = [[] for _ in problem.before]
+        self.left = [len(storage.users) for storage in problem.storages]
+        self.live = [storage.from_start for storage in problem.storages]
+        for number, storage in enumerate(problem.storages):
+            for user in storage.users:
+                self.storages_of[user].append(number)
+                self.growth[user] += 0 if storage.from_start else storage.bytes
+                self.growth[user] -= storage.bytes if len(storage.users) == 1 and not storage.to_end else 0
+
+    def key(self, kernel: int) -> tuple[int, int, int]:
+        return self.growth[kernel], self.problem.anchor[kernel], kernel
+
+    def run(self, kernel: int) -> set[int]:
+        """Run a kernel; return the kernels whose growth changed."""
+        changed: set[int] = set()
+        for number in self.storages_of[kernel]:
+            storage = self.problem.storages[number]
+            self.left[number] -= 1
+            if not self.live[number]:
+                self.live[number] = True
+                self._add(storage.users, -storage.bytes, changed)
+            if self.left[number] == 1 and not storage.to_end:
+                self._add(storage.users, -storage.bytes, changed)
+        return changed
+
+    def _add(self, kernels: Sequence[int], amount: int, changed: set[int]) -> None:
+        for kernel in kernels:
+            self.growth[kernel] += amount
+            changed.add(kernel)
+
+
+def _list_schedule(problem: OrderProblem, priority: Callable[[int], int]) -> list[int]:
+    """The ready kernel of lowest priority first, program order among equals."""
+    waiting = [len(mine) for mine in problem.before]
+    heap = [(priority(k), problem.anchor[k], k) for k, count in enumerate(waiting) if count == 0]
+    heapq.heapify(heap)
+    order: list[int] = []
+    while heap:
+        kernel = heapq.heappop(heap)[-1]
+        order.append(kernel)
+        for later in problem.after[kernel]:
+            waiting[later] -= 1
+            if waiting[later] == 0:
+                heapq.heappush(heap, (priority(later), problem.anchor[later], later))
+    if len(order) < len(waiting):
+        stuck = sorted(problem.anchor[k] for k, count in enumerate(waiting) if count > 0)
+        raise IllegalKernelError(
+            f"kernels wait for each other in a circle, among those that start with ops {stuck[:8]}; split one of them"
+        )
+    return order

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optfuse.problem.instance import Instance
+from optfuse.problem.serialize import instance_to_json
+from tests.cli.conftest import Outcome
+from tests.report.cases import EXAMPLE, example
+from tests.report.test_summary import PROMISED
+
+Run = Callable[..., Outcome]
+
+QUICK = ("--time-limit", 10, "--workers", 1, "--seed", 0)
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "greedy", "exhaustive"])
+def test_every_solver_answers_and_the_checker_accepts(optfuse: Run, tmp_path: Path, solver: str) -> None:
+    solved = optfuse("solve", EXAMPLE, "--solver", solver, "--out", tmp_path / "s.json", *QUICK)
+    checked = optfuse("check", EXAMPLE, tmp_path / "s.json")
+
+    assert solved.code == 0, solved.err
+    assert checked.code == 0, checked.err
+    assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
+
+
+def test_json_is_one_object_with_every_promised_key(optfuse: Run, tmp_path: Path) -> None:
+    outcome = optfuse("solve", EXAMPLE, "--json", "--out", tmp_path / "s.json", *QUICK)
+
+    record = json.loads(outcome.out)
+    assert set(PROMISED) <= record.keys()
+    assert (record["name"], record["status"], record["ops"]) == ("example", "OPTIMAL", 3)
+    assert record["objective"] == record["bound"] <= record["greedy_objective"]
+    assert "s.json" in outcome.err
+
+
+def test_the_table_names_the_graph_and_the_model_of_the_proof(optfuse: Run) -> None:
+    outcome = optfuse("solve", EXAMPLE, *QUICK)
+
+    assert "example" in outcome.out
+    assert "proven optimal for the stated model" in outcome.out
+
+
+def test_solve_and_check_need_no_torch(tmp_path: Path) -> None:
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'sympy', 'transformers')));"
+    for args in (
+        ["solve", str(EXAMPLE), "--out", str(tmp_path / "s.json"), "--workers", "1"],
+        ["check", str(EXAMPLE), str(tmp_path / "s.json")],
+    ):
+        code = f"{blocked} sys.argv = {['optfuse', *args]!r}; from optfuse.cli import main; main()"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def broken(change: Callable[[dict[str, Any]], None]) -> str:
+    data = json.loads(instance_to_json(example()))
+    change(data)
+    return json.dumps(data)
+
+
+def cyclic(instance: Instance) -> str:
+    back = replace(instance.edges[0], src=1, dst=0, buffer=None, schemes=())
+    return instance_to_json(replace(instance, edges=(*instance.edges, back)))
+
+
+BAD = {
+    "not JSON": "{",
+    "cycle": cyclic(example()),
+    "version 99": broken(lambda data: data.update(version=99)),
+    "negative": broken(lambda data: data["buffers"][1].update(bytes=-4)),
+    "named 'exp'": broken(lambda data: data["ops"][1].update(name="exp")),
+    "buffer 77 does not exist": broken(lambda data: data["edges"][0].update(buffer=77)),
+    "schemess: unknown key": broken(lambda data: data.update(schemess=[])),
+    "ops[0].offers: missing": broken(lambda data: data["ops"][0].pop("offers")),
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_a_bad_instance_is_refused_with_its_reason(optfuse: Run, tmp_path: Path, reason: str) -> None:
+    (tmp_path / "bad.json").write_text(BAD[reason])
+
+    line = optfuse("solve", tmp_path / "bad.json", "--out", tmp_path / "s.json").error_line()
+
+    assert reason in line
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.json"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--time-limit", 0), "time_limit"),
+        (("--time-limit", "nan"), "time_limit"),
+        (("--workers", 0), "workers"),
+        (("--seed", -1), "seed"),
+        (("--solver", "magic"), "cpsat, greedy, exhaustive"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(optfuse: Run, flags: tuple[object, ...], reason: str) -> None:
+    assert reason in optfuse("solve", EXAMPLE, *flags).error_line()
+
+
+def test_a_place_that_cannot_be_written_is_named(optfuse: Run, tmp_path: Path) -> None:
+    outcome = optfuse("solve", EXAMPLE, "--out", tmp_path / "missing" / "s.json", *QUICK)
+
+    assert "missing" in outcome.error_line()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,44 @@
+"""Fixtures that every test may use: golden files, and how hypothesis draws."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+GOLDEN = Path(__file__).parent / "golden"
+
+settings.register_profile(
+    "dev", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
+settings.load_profile("ci" if "CI" in os.environ else "dev")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--update-golden`` rewrites the golden files instead of comparing with them."""
+    parser.addoption("--update-golden", action="store_true", help="write what the tests print into tests/golden")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Of what a failed test caught, show what it printed: torch logs every fake tensor, which buries the report."""
+    if config.option.showcapture == "all":
+        config.option.showcapture = "stdout"
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``golden(text)`` compares with tests/golden/<test module>/<test name>.txt; ``suffix`` for more than ".txt"."""
+
+    def compare(text: str, suffix: str = ".txt") -> None:
+        path = GOLDEN / request.path.stem.removeprefix("test_") / (request.node.name.removeprefix("test_") + suffix)
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"no golden file {path}; run pytest --update-golden and read what it wrote"
+        assert text == path.read_text()
+
+    return compare
