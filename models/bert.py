@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import BertForMaskedLM, BertConfig
+from transformers import BertConfig, BertForMaskedLM
 from transformers.initialization import no_init_weights
 
 from optfuse.frontend.random_weights import build, tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import ConvNextForImageClassification, ConvNextConfig
+from transformers import ConvNextConfig, ConvNextForImageClassification
 from transformers.initialization import no_init_weights
 
 from optfuse.frontend.random_weights import build, images

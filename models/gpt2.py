@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import GPT2LMHeadModel, GPT2Config
+from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.initialization import no_init_weights
 
 from optfuse.frontend.random_weights import build, tokens

@@ -1,11 +1,11 @@
-"""A Llama decoder of 1.1 billion parameters (the shapes of Llama 3.2 1B, with a vocabulary of 32,000), 4 x 2048 tokens."""
+"""A Llama decoder of 1.1 billion parameters, 4 x 2048 tokens: the shapes of Llama 3.2 1B with 32,000 words."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from transformers import LlamaForCausalLM, LlamaConfig
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.initialization import no_init_weights
 
 from optfuse.frontend.random_weights import build, tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import T5ForConditionalGeneration, T5Config
+from transformers import T5Config, T5ForConditionalGeneration
 from transformers.initialization import no_init_weights
 
 from optfuse.frontend.random_weights import build, tokens

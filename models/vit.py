@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import ViTForImageClassification, ViTConfig
+from transformers import ViTConfig, ViTForImageClassification
 from transformers.initialization import no_init_weights
 
 from optfuse.frontend.random_weights import build, images

@@ -40,16 +40,10 @@ def verify_model(path: Path, train: bool, device: str, options: SolveOptions) ->
     found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name)
     eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     program = found.compile()
-    wide = pytree.tree_map(_widened, (args, kwargs))
-    outcomes = [
-        _outcome(call, owner, given, train)
-        for call, owner, given in (
-            (program, model, (args, kwargs)),
-            (eager, eager, (args, kwargs)),
-            (exact, exact, wide),
-        )
-    ]
-    (got, names), (expected, _), (reference, _) = outcomes
+    given = (args, kwargs)
+    got, names = _outcome(program, model, given, train)
+    expected, _ = _outcome(eager, eager, given, train)
+    reference, _ = _outcome(exact, exact, pytree.tree_map(_widened, given), train)
     report = VerifyReport(compare(got, expected, reference, names=names))
     if not report.passed:
         raise VerificationError(f"{path}: the emitted program and the model disagree: {report}")

@@ -9,7 +9,8 @@ import sympy
 from optfuse.errors import IllegalKernelError
 from optfuse.extract.build import Extraction
 from optfuse.extract.digits import is_chain
-from optfuse.extract.walks import digit_space, weights
+from optfuse.extract.placement import Placed
+from optfuse.extract.walks import DigitSpace, digit_space, weights
 from optfuse.ir.kernel import KernelSpec, Member, Space, rdigit, xdigit
 from optfuse.ir.nodes import LoopNest
 from optfuse.problem.instance import ALONE
@@ -46,11 +47,17 @@ def kernel_spec(extraction: Extraction, kernel: Kernel, name: str) -> KernelSpec
     for k in sorted(kernel.ops):
         nest = extraction.graph.ops[k]
         assert isinstance(nest, LoopNest), "only nests are placed"
-        rows = weights(placed[k].cover, placed[k].fit.role, space)
+        rows = weights(placed[k].cover, placed[k].fit, space)
         variables = [_combine(row, symbols) for row in rows]
         parallel = len(nest.sizes)
         members.append(
-            Member(nest, tuple(variables[:parallel]), tuple(variables[parallel:]), placed[k].fit.role == "full")
+            Member(
+                nest,
+                tuple(variables[:parallel]),
+                tuple(variables[parallel:]),
+                full=placed[k].full,
+                once=_once(placed[k], rows, space, symbols),
+            )
         )
     return KernelSpec(
         name,
@@ -59,6 +66,16 @@ def kernel_spec(extraction: Extraction, kernel: Kernel, name: str) -> KernelSpec
         _registers(extraction, kernel),
         tuple(extraction.instance.buffers[b].name for b in kernel.writes),
     )
+
+
+def _once(
+    placed: Placed, rows: Sequence[Sequence[int]], space: DigitSpace, symbols: Sequence[sympy.Symbol]
+) -> tuple[sympy.Symbol, ...]:
+    """The digits along which a projected op repeats itself."""
+    if placed.fit.role != "projected":
+        return ()
+    candidates = space.x if placed.fit.on_x else (*space.x, *space.r)
+    return tuple(symbols[k] for k, digit in enumerate(candidates) if digit.size > 1 and not any(row[k] for row in rows))
 
 
 def _combine(row: Sequence[int], symbols: Sequence[sympy.Symbol]) -> sympy.Expr:

@@ -78,7 +78,7 @@ def offer(
         scheme,
         tuple(reads.values()),
         writes,
-        full=placed.fit.role == "full",
+        full=placed.full,
         reduces=placed.fit.role == "reduces",
     )
 

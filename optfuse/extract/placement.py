@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from optfuse.extract.access import Access, NestAccesses
 from optfuse.extract.dependence import Dependence
-from optfuse.extract.digits import is_chain
+from optfuse.extract.digits import extent, is_chain
 from optfuse.extract.frames import Frame, frames
-from optfuse.extract.walks import Cover, DigitSpace, Fit, Walk, address, digit_space, fit, natural_cover, natural_walk
+from optfuse.extract.projection import fit_projection, projection
+from optfuse.extract.walks import (
+    Cover,
+    DigitSpace,
+    Fit,
+    Walk,
+    address,
+    digit_space,
+    fit,
+    natural_cover,
+    natural_walk,
+)
 from optfuse.extract.walks import weights as digit_weights
 from optfuse.ir.nodes import LoopNest
 
@@ -20,7 +32,8 @@ Layout = tuple[int, ...]  # coefficients over the digits (x, then r) and, last, 
 class Placed:
     """An op in a walk. ``loads`` and ``stores`` run along its accesses; None where an address is not exact.
 
-    ``inner`` holds, for each load, the affine part over the digits also of guarded and indirect accesses.
+    ``inner`` holds, for each load, the affine part over the digits also of guarded and indirect accesses. ``full`` ops
+    yield another value at every (x, r), the others one an x.
     """
 
     cover: Cover
@@ -28,6 +41,7 @@ class Placed:
     loads: tuple[Layout | None, ...]
     inner: tuple[Layout | None, ...]
     stores: tuple[Layout | None, ...]
+    full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,75 +67,92 @@ def place(
     The members of one walk share one refinement, so that any of them can meet in a kernel: an op whose digits break
     the chain stays out, or opens another group of the same walk if this is where it belongs.
     """
-    natural = [None if n is None else natural_cover(n, t) for n, t in zip(nests, touched, strict=True)]
-    beyond = frames(natural, touched, dependences)
-    crossing = [frame.guests | {op: natural[op] for op in frame.root} for frame in beyond]
-    chains: dict[Walk, set[int]] = {}
-    found: list[dict[Walk, tuple[Cover, Fit]]] = [{} for _ in nests]
-    for frame, covers in enumerate([dict(enumerate(natural)), *crossing]):
+    natural = {op: natural_cover(n, t) for op, (n, t) in enumerate(zip(nests, touched, strict=True)) if n and t}
+    beyond = frames([natural.get(op) for op in range(len(nests))], touched, dependences)
+    framed = [natural, *(frame.guests | {op: natural[op] for op in frame.root} for frame in beyond)]
+    drafts = _Drafts([bool(nest and nest.reductions) for nest in nests])
+    for frame, covers in enumerate(framed):
         for op, cover in covers.items():
-            if cover is not None:
-                home = natural_walk(cover)
-                _settle(cover, bool(nests[op].reductions), Walk(home.x, home.r, frame), chains, found[op])
-    for op, cover in enumerate(natural):
-        for walk, points in chains.items() if cover is not None else ():
-            own = cover if walk.frame == 0 else crossing[walk.frame - 1].get(op)
-            _join(op, cover, own, bool(nests[op].reductions), walk, points, found)
+            drafts.settle(op, cover, frame)
+    drafts.join_reductions(framed)
+    for dependence in sorted(dependences, key=lambda d: -d.dst):
+        drafts.project(dependence, nests, touched)
 
-    walks = tuple(chains)
-    spaces = tuple(digit_space(walk, chains[walk]) for walk in walks)
+    walks = tuple(drafts.chains)
+    spaces = tuple(digit_space(walk, points) for walk, points in drafts.chains.items())
+    number = {walk: k for k, walk in enumerate(walks)}
     places = tuple(
-        {k: _placed(*at[walk], accesses, spaces[k]) for k, walk in enumerate(walks) if walk in at}
-        for at, accesses in zip(found, touched, strict=True)
+        {number[walk]: _placed(*at, accesses, spaces[number[walk]]) for walk, at in found.items()} if accesses else {}
+        for found, accesses in zip(drafts.found, touched, strict=True)
     )
     return Placements(walks, spaces, places, beyond)
 
 
-def _join(
-    op: int,
-    natural: Cover,
-    own: Cover | None,
-    reduces: bool,
-    walk: Walk,
-    points: set[int],
-    found: list[dict[Walk, tuple[Cover, Fit]]],
-) -> None:
-    """Let an op into a reduction's walk if it fits: over all points in the walk's frame, over x in its own order."""
-    if walk in found[op] or not walk.r:
-        return
-    for cover in (own, natural):
-        fitting = None if cover is None else fit(cover, reduces, walk)
-        if fitting is None or (cover is not own and fitting.role != "outer"):
-            continue
-        if is_chain(points | fitting.cuts):
-            points |= fitting.cuts
-            found[op][walk] = (cover, fitting)
-            return
+class _Drafts:
+    """Walks and their chains of cut points while they grow, and where each op has been let in."""
 
+    def __init__(self, reduces: Sequence[bool]) -> None:
+        self.reduces = reduces
+        self.chains: dict[Walk, set[int]] = {}
+        self.found: list[dict[Walk, tuple[Cover, Fit]]] = [{} for _ in reduces]
 
-def _settle(
-    cover: Cover,
-    reduces: bool,
-    home: Walk,
-    chains: dict[Walk, set[int]],
-    found: dict[Walk, tuple[Cover, Fit]],
-) -> None:
-    """Put an op into its natural walk: the first group whose chain takes its cut points."""
-    group = 0
-    while True:
-        walk = Walk(home.x, home.r, home.frame, group)
-        fitting = fit(cover, reduces, walk)
-        assert fitting is not None, "an op fits its own walk"
-        points = chains.setdefault(walk, set(walk.cuts))
-        if is_chain(points | fitting.cuts):
-            points |= fitting.cuts
-            found[walk] = (cover, fitting)
+    def settle(self, op: int, cover: Cover, frame: int) -> None:
+        """Put an op into its natural walk: the first group whose chain takes its cut points."""
+        home = natural_walk(cover)
+        group = 0
+        while True:
+            walk = Walk(home.x, home.r, frame, group)
+            fitting = fit(cover, self.reduces[op], walk)
+            assert fitting is not None, "an op fits its own walk"
+            self.chains.setdefault(walk, set(walk.cuts))
+            if self._admit(op, cover, fitting, walk):
+                return
+            group += 1
+
+    def join_reductions(self, framed: Sequence[Mapping[int, Cover]]) -> None:
+        """Let pointwise ops into reductions' walks: over all points in the walk's frame, over x in their own order."""
+        by_points: dict[int, list[int]] = {}
+        for op, cover in framed[0].items():
+            if not self.reduces[op]:
+                by_points.setdefault(cover.points, []).append(op)
+        for walk in [walk for walk in self.chains if walk.r]:
+            for op in sorted({*by_points.get(walk.points, ()), *by_points.get(extent(walk.x), ())}):
+                own, cover = framed[walk.frame].get(op), framed[0][op]
+                if own is not None and own.points == walk.points:
+                    cover = own
+                fitting = None if walk in self.found[op] else fit(cover, False, walk)
+                if fitting is not None and (cover is own or fitting.role == "outer"):
+                    self._admit(op, cover, fitting, walk)
+
+    def project(
+        self, dependence: Dependence, nests: Sequence[LoopNest | None], touched: Sequence[NestAccesses | None]
+    ) -> None:
+        """Let a smaller pointwise op into the walks of its user, where the user's points show all of its own."""
+        producer, accesses, users = nests[dependence.src], touched[dependence.src], touched[dependence.dst]
+        if not dependence.value or producer is None or producer.reductions or accesses is None or users is None:
             return
-        group += 1
+        loads = [a for a in users.loads if a.buffer == dependence.buffer]
+        stores = [a for a in accesses.stores if a.buffer == dependence.buffer]
+        if len(stores) != 1 or len({(a.coefficients, a.offset) for a in loads}) != 1 or not loads[0].exact:
+            return
+        for walk, (cover, fitting) in self.found[dependence.dst].items():
+            if walk not in self.found[dependence.src] and prod(producer.sizes) < cover.points:
+                shown = projection(producer, stores[0], cover, loads[0])
+                role = None if shown is None else fit_projection(shown, fitting.on_x, walk)
+                if shown is not None and role is not None:
+                    self._admit(dependence.src, shown, role, walk)
+
+    def _admit(self, op: int, cover: Cover, fitting: Fit, walk: Walk) -> bool:
+        points = self.chains[walk]
+        if not is_chain(points | fitting.cuts):
+            return False
+        points |= fitting.cuts
+        self.found[op][walk] = (cover, fitting)
+        return True
 
 
 def _placed(cover: Cover, found: Fit, touched: NestAccesses, space: DigitSpace) -> Placed:
-    rows = digit_weights(cover, found.role, space)
+    rows = digit_weights(cover, found, space)
     width = len(space.x) + len(space.r)
     return Placed(
         cover,
@@ -129,6 +160,7 @@ def _placed(cover: Cover, found: Fit, touched: NestAccesses, space: DigitSpace) 
         tuple(_layout(a, rows, width) if a.exact else None for a in touched.loads),
         tuple(_layout(a, rows, width) if a.coefficients is not None else None for a in touched.loads),
         tuple(_layout(a, rows, width) if a.exact else None for a in touched.stores),
+        full=found.role == "full" or (found.role == "projected" and any(any(row[len(space.x) :]) for row in rows)),
     )
 
 

@@ -24,7 +24,7 @@ from optfuse.extract.access import Access, NestAccesses
 from optfuse.extract.digits import Digit, coalesce, cuts, extent, is_chain, is_dense, refine, row_major
 from optfuse.ir.nodes import LoopNest
 
-Role = Literal["full", "outer", "reduces"]
+Role = Literal["full", "outer", "reduces", "projected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +144,14 @@ def natural_walk(cover: Cover) -> Walk:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How an op runs in a walk: its role and the cut points that it needs on the line of n."""
+    """How an op runs in a walk: its role and the cut points that it needs on the line of n.
+
+    ``on_x``: the op's digits count the flat x rather than n.
+    """
 
     role: Role
     cuts: frozenset[int]
+    on_x: bool = False
 
 
 def fit(cover: Cover, reduces: bool, walk: Walk) -> Fit | None:
@@ -165,17 +169,23 @@ def fit(cover: Cover, reduces: bool, walk: Walk) -> Fit | None:
 
 
 def _outer(cover: Cover, walk: Walk) -> Fit | None:
-    on_x = cuts(cover.parallel) | cuts(walk.x_line)
+    points = cuts_from_x(cuts(cover.parallel), walk)
+    return None if points is None else _checked("outer", points | walk.cuts, on_x=True)
+
+
+def cuts_from_x(points: frozenset[int], walk: Walk) -> frozenset[int] | None:
+    """Cut points of the flat x as cut points of n; None when they have no common refinement with the walk's digits."""
+    on_x = points | cuts(walk.x_line)
     if not is_chain(on_x):
         return None
     on_n: set[int] = set()
     for digit, line in zip(walk.x, walk.x_line, strict=True):
         on_n |= {p // line.stride * digit.stride for p in on_x if line.stride <= p <= line.stride * line.size}
-    return _checked("outer", frozenset(on_n) | walk.cuts)
+    return frozenset(on_n)
 
 
-def _checked(role: Role, points: frozenset[int]) -> Fit | None:
-    return Fit(role, points) if is_chain(points) else None
+def _checked(role: Role, points: frozenset[int], *, on_x: bool = False) -> Fit | None:
+    return Fit(role, points, on_x) if is_chain(points) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +210,12 @@ def _inside(points: frozenset[int], digit: Digit) -> set[int]:
     return {p for p in points if digit.stride < p < digit.stride * digit.size}
 
 
-def weights(cover: Cover, role: Role, space: DigitSpace) -> tuple[tuple[int, ...], ...]:
+def weights(cover: Cover, fitting: Fit, space: DigitSpace) -> tuple[tuple[int, ...], ...]:
     """For each dimension of a nest (parallel, then reduced) its weights over the digits (x, then r) of the space.
 
     dimension value = sum of weight * digit. The space must be refined at the fit's cut points.
     """
-    line = (*space.x_line, *(Digit(1, 0) for _ in space.r)) if role == "outer" else (*space.x, *space.r)
+    line = (*space.x_line, *(Digit(1, 0) for _ in space.r)) if fitting.on_x else (*space.x, *space.r)
     return tuple(tuple(_weight(pieces, digit) for digit in line) for pieces in cover.dimensions)
 
 

@@ -20,9 +20,9 @@ def build(
 ) -> nn.Module:
     """Call ``make`` with ``dtype`` as the default, and return its model in evaluation mode.
 
-    "small" models are initialised as they do it themselves, from seed 0; the caller's generator is left alone. Full-size
+    "small" models are initialised as they do it themselves, from seed 0. Full-size
     models are made under ``skip_init``, then given matrices of standard deviation 0.02, unit weights in norms, and zero
-    biases.
+    biases. The generator of the caller is left as it was.
     """
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(0)

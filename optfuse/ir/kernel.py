@@ -28,12 +28,16 @@ class Member:
 
     ``full`` members run at every (x, r); the others at every x. A nest with reductions consumes (x, r) in its
     reductions, and its results and stores are per x (``full`` is then False for what it yields).
+
+    A member of fewer points than the kernel (a value that is broadcast) is computed again at each of them; its stores
+    take effect only where all digits of ``once`` are 0.
     """
 
     nest: LoopNest
     ivars: tuple[sympy.Expr, ...]
     rvars: tuple[sympy.Expr, ...]
     full: bool
+    once: tuple[sympy.Symbol, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

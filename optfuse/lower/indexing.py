@@ -71,6 +71,8 @@ def lower_index(builder: Builder, x: Tensor, positions: Sequence[Tensor | None])
         raise Declined("indexing by a mask")
     rank = max(len(p.shape) for _, p in given)
     dims = [d for d, _ in given]
+    if len(builder.spec.shape) != len(x.shape) - len(dims) + rank:
+        raise Declined("a result of another rank")  # tracing is mistaken where scalars and vectors index together
     start = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
 
     def at(index: Index) -> Expr:

@@ -56,6 +56,11 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(stride))
 
 
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements from the first to the last of a strided window, both included; 0 when it is empty."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether two indices may share an element (a safe test: it may say yes of an exotic layout that does not)."""
     extent = 1

@@ -6,6 +6,7 @@ strides and offset, and what comes back is the new window. So no view needs a ru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import fx
 
 from optfuse.ir.nodes import View
 from optfuse.lower.builder import Builder, Spec
-from optfuse.lower.layout import contiguous_stride
+from optfuse.lower.layout import contiguous_stride, extent
 from optfuse.lower.overloads import is_overload, shares_storage
 from optfuse.lower.registry import Declined, Uniform, Value
 
@@ -38,7 +39,7 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
     Raises
     ------
     Declined
-        If the view reinterprets the dtype, or takes further tensors.
+        If the view reinterprets the dtype, takes further tensors, or leaves the buffer.
     """
     specs = builder.specs
     if not isinstance(source, View | Uniform) or any(isinstance(a, View | Uniform) for a in (*args, *kwargs.values())):
@@ -50,11 +51,12 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
         views: list[Value] = [replace(source, shape=s.shape, node=node.name, constant=None) for s in specs]
         return tuple(views) if several else views[0]
 
-    window = _meta_window(source)
+    window = _meta_window(builder, source)
     assert is_overload(node.target), f"{node.name} is no ATen overload"
     target = _AS_VIEW.get(str(node.target), node.target)
     if target is aten.as_strided.default:
         args, kwargs = _relative_offset(builder, source, args, kwargs)
+        _require_inside(builder, source, *args, **kwargs)
     try:
         result = target(window, *args, **kwargs)
     except RuntimeError as error:
@@ -80,9 +82,19 @@ def reshape_copy(builder: Builder, source: View, spec: Spec) -> View:
     return out
 
 
-def _meta_window(view: View) -> torch.Tensor:
-    extent = 1 + sum((n - 1) * s for n, s in zip(view.shape, view.stride, strict=True)) if 0 not in view.shape else 0
-    storage = torch.empty(view.offset + extent, device="meta")
+def _require_inside(
+    builder: Builder, source: View, shape: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> None:
+    """as_strided may reach beyond the tensor that it is given; a window may not reach beyond its buffer."""
+    buffer = builder.buffers[source.buffer]
+    first = source.offset if storage_offset is None else storage_offset
+    if first < 0 or first + extent(shape, stride) > extent(buffer.shape, buffer.stride):
+        raise Declined("the window leaves the buffer")
+
+
+def _meta_window(builder: Builder, view: View) -> torch.Tensor:
+    buffer = builder.buffers[view.buffer]
+    storage = torch.empty(max(extent(buffer.shape, buffer.stride), view.offset), device="meta")
     return storage.as_strided(view.shape, view.stride, view.offset)
 
 

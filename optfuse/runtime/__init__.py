@@ -1,0 +1,1 @@
+"""Load, run, check and measure emitted programs."""

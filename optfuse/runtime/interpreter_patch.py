@@ -75,6 +75,7 @@ def apply() -> None:
     _mend_reductions()
     _mend_libdevice()
     _mend_scalars()
+    _mend_patching()
     _mend_launch()
     setattr(interp, _MARK, True)
 
@@ -313,6 +314,24 @@ def _mend_scalars() -> None:
         return out
 
     interp._patch_lang_tensor = patch  # noqa: SLF001
+
+
+def _mend_patching() -> None:
+    """Redirect ``tl`` to the interpreter once a module of kernels, for good.
+
+    The interpreter does it at every launch and at every call of a function like tl.sum, which takes longer than the
+    call, and undoes only some of it. Nothing else can use ``tl`` in a process that interprets.
+    """
+    original = interp._patch_lang  # noqa: SLF001
+    done: dict[int, object] = {}
+
+    def patch_once(fn: Any) -> Any:
+        if id(fn.__globals__) not in done:
+            original(fn)
+            done[id(fn.__globals__)] = fn.__globals__  # held, so that the id stays taken
+        return interp._LangPatchScope()  # noqa: SLF001 - an empty one: there is nothing to restore
+
+    interp._patch_lang = patch_once  # noqa: SLF001
 
 
 def _mend_launch() -> None:

@@ -112,6 +112,15 @@ def assert_meets(spec: KernelSpec) -> None:
         assert len(seen) == prod((*member.nest.sizes, *member.nest.rsizes))
 
 
+def assert_stores_once(spec: KernelSpec, member_name: str) -> None:
+    """The points at which a repeated member may store reach each of its points exactly once."""
+    k, member = next((k, m) for k, m in enumerate(spec.members) if m.nest.name == member_name)
+    names = [*(xdigit(j) for j in range(len(spec.space.x))), *(rdigit(j) for j in range(len(spec.space.r)))]
+    where = [names.index(symbol) for symbol in member.once]
+    stored = [values[k] for digits, values in points(spec) if all(digits[j] == 0 for j in where)]
+    assert len(stored) == len(set(stored)) == prod(member.nest.sizes)
+
+
 def root_loads(expr):
     stack = [expr]
     while stack:
@@ -232,6 +241,42 @@ def test_reduction_meets_a_window_partition_of_its_result():
     assert all(
         o.writes[0].access == "contiguous" for o in partition.offers if extraction.instance.schemes[o.scheme].r == 4
     )
+
+
+def test_broadcast_value_is_computed_again_where_it_is_used():
+    """A per-channel scale inside a pointwise kernel over (N, C, HW), and inside a row kernel over its columns."""
+    n, c, hw = 2, 6, 5
+    ops = [
+        pointwise("scale", (2, 3), [("g", (3, 1))], "s"),
+        pointwise("shift", (c,), [("s", (1,))], "t"),
+        pointwise("apply", (n, c, hw), [("x", (c * hw, hw, 1)), ("t", (0, 1, 0))], "y"),
+    ]
+    buffers = [
+        buffer("g", (2, 3), "input"), buffer("x", (n, c, hw), "input"), buffer("s", (2, 3)), buffer("t", (c,)),
+        buffer("y", (n, c, hw)),
+    ]  # fmt: skip
+    _, spec = build_spec(buffers, ops, ["y", "t"])
+    assert spec.registers == {"s", "t"}
+    assert_meets(spec)
+    assert_stores_once(spec, "scale")
+    assert_stores_once(spec, "shift")
+
+
+def test_broadcast_along_rows_of_a_reduction():
+    shape = (6, 10)
+    ops = [
+        pointwise("weight", (10,), [("w", (1,))], "v"),
+        reduction("sum", shape, [0], "x", (10, 1), "s"),
+        pointwise("scale", shape, [("x", (10, 1)), ("s", (1, 0)), ("v", (0, 1))], "y"),
+    ]
+    buffers = [
+        buffer("w", (10,), "input"), buffer("x", shape, "input"), buffer("v", (10,)), buffer("s", (6,)),
+        buffer("y", shape),
+    ]  # fmt: skip
+    _, spec = build_spec(buffers, ops, ["y"])
+    assert [m.full for m in spec.members] == [True, False, True]
+    assert_meets(spec)
+    assert_stores_once(spec, "weight")
 
 
 def test_slice_of_a_value_stays_apart():

@@ -55,7 +55,7 @@ def row(function, signature, **constants):
 KERNELS = {
     "light": row(light, {"x": "*fp32", "y": "*fp32", "n": "i32"}, XBLOCK=512),
     "light_again": row(light_again, {"x": "*fp32", "y": "*fp32", "n": "i32"}, XBLOCK=512),
-    "heavy": row(heavy, {"x": "*fp32", "y": "*fp32"}, R=4096),
+    "heavy": row(heavy, {"x": "*fp32", "y": "*fp32"}, R=8192),
     "broken": row(broken, {"x": "*fp32", "y": "*fp32"}, XBLOCK=512),
 }
 """

@@ -1,0 +1,211 @@
+"""Tile axes and index arithmetic: which digits an axis walks, and how an address is written over them.
+
+An index is kept as a linear form over digits (and over named values, for what is not affine in digits). Digits of one
+axis whose coefficients continue each other are merged into a run, so a contiguous access reads ``x`` itself and a
+division appears only where an access really needs one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+import sympy
+
+from optfuse.errors import InvalidGraphError
+
+Bounds = tuple[int, int]
+Walk = Literal["parallel", "whole", "looped"]
+
+INT32_END = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A dimension of a kernel's tile: ``name`` is "x", "y" or "r", ``digits`` are (symbol, size), major to minor.
+
+    A parallel axis is divided among programs, a whole one lies in one block, and a looped one is walked block by block
+    by each program. ``block`` and ``interpret_block`` are powers of two, for a GPU and for Triton's interpreter.
+    """
+
+    name: str
+    digits: tuple[tuple[sympy.Symbol, int], ...]
+    walk: Walk = "parallel"
+    block: int = 1
+    interpret_block: int = 1
+
+    @property
+    def size(self) -> int:
+        """How many points the axis has."""
+        return math.prod(size for _, size in self.digits)
+
+    @property
+    def constant(self) -> str:
+        """The kernel's parameter that holds the block size."""
+        return f"{self.name.upper()}BLOCK"
+
+    @property
+    def mask(self) -> str:
+        """The variable that says which of a block's lanes are points of the axis."""
+        return f"{self.name}mask"
+
+    @property
+    def masked(self) -> bool:
+        """Whether some lanes may be no points."""
+        return self.size % self.block != 0
+
+    @property
+    def wide(self) -> bool:
+        """Whether flat positions, lanes beyond the end included, need 64 bits."""
+        return self.size + max(self.block, self.interpret_block) >= INT32_END
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An integer that a variable of the kernel holds: an indirect index, a quotient or a remainder."""
+
+    text: str
+    axes: frozenset[str]
+    bounds: Bounds | None = None
+    wide: bool = False
+
+
+Atom = sympy.Symbol | Named
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """``sum(coefficient * atom) + constant``; atoms are digits or named values, no coefficient is 0."""
+
+    terms: Mapping[Atom, int] = field(default_factory=dict)
+    constant: int = 0
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        """This form plus ``factor`` times another."""
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + factor * coefficient
+        return Linear({a: c for a, c in terms.items() if c}, self.constant + factor * other.constant)
+
+    def bounds(self, sizes: Mapping[sympy.Symbol, int]) -> Bounds | None:
+        """The least and the greatest value; None when a named value may be anything."""
+        low = high = self.constant
+        for atom, coefficient in self.terms.items():
+            interval = atom.bounds if isinstance(atom, Named) else (0, sizes[atom] - 1)
+            if interval is None:
+                return None
+            ends = sorted((coefficient * interval[0], coefficient * interval[1]))
+            low, high = low + ends[0], high + ends[1]
+        return low, high
+
+
+#: What turns a term that is not affine ("floor" or "mod", numerator, divisor) into an atom; None drops the term.
+Opaque = Callable[[str, Linear, int], Atom | None]
+
+
+def linearize(expr: sympy.Expr | int, env: Mapping[sympy.Symbol, Linear], opaque: Opaque) -> Linear:
+    """An index expression as a linear form. ``env`` gives the form of every symbol.
+
+    Raises
+    ------
+    InvalidGraphError
+        A term outside the index grammar, or a symbol without a form.
+    """
+    if isinstance(expr, int):
+        return Linear(constant=expr)
+    total = Linear()
+    for coefficient, rest in _terms(expr):
+        if rest is None:
+            total = total.plus(Linear(constant=coefficient))
+        elif rest.is_Symbol:
+            if rest not in env:
+                raise InvalidGraphError(f"index {expr} uses {rest}, which is no variable of this kernel")
+            total = total.plus(env[rest], coefficient)
+        else:
+            kind, numerator, divisor = _division(rest)
+            inner = linearize(numerator, env, opaque)
+            total = total.plus(_divided(kind, inner, divisor, opaque), coefficient)
+    return total
+
+
+def _divided(kind: str, inner: Linear, divisor: int, opaque: Opaque) -> Linear:
+    if not inner.terms:
+        return Linear(constant=inner.constant // divisor if kind == "floor" else inner.constant % divisor)
+    atom = opaque(kind, inner, divisor)
+    return Linear() if atom is None else Linear({atom: 1})
+
+
+@lru_cache(maxsize=65536)
+def _terms(expr: sympy.Expr) -> tuple[tuple[int, sympy.Expr | None], ...]:
+    """(coefficient, symbol or division) pairs, and (constant, None)."""
+    found: list[tuple[int, sympy.Expr | None]] = []
+    for term in sympy.Add.make_args(expr):
+        factor, rest = term.as_coeff_Mul()
+        if rest is sympy.S.One:
+            found.append((_integer(factor, expr), None))
+        elif rest.is_Symbol or isinstance(rest, sympy.floor | sympy.Mod):
+            found.append((_integer(factor, expr), rest))
+        else:
+            expanded = sympy.expand(term)
+            if expanded == term:
+                raise InvalidGraphError(f"index term {term} is outside the grammar (+, *, floor of a quotient, Mod)")
+            found.extend(_terms(expanded))
+    return tuple(found)
+
+
+def _integer(value: sympy.Expr, expr: sympy.Expr) -> int:
+    if not value.is_Integer:
+        raise InvalidGraphError(f"index {expr} has a coefficient {value} that is no integer")
+    return int(value)
+
+
+def _division(expr: sympy.Expr) -> tuple[str, sympy.Expr, int]:
+    if isinstance(expr, sympy.floor):
+        numerator, denominator = sympy.together(expr.args[0]).as_numer_denom()
+        return "floor", numerator, _integer(denominator, expr)
+    return "mod", expr.args[0], _integer(expr.args[1], expr)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring digits of one axis, walked as one: ``flat // below % size``; ``size`` None: up to the axis' end."""
+
+    axis: Axis
+    below: int
+    size: int | None
+    coefficient: int
+
+    @property
+    def text(self) -> str:
+        """The run's value as an expression in the axis' flat position."""
+        text = self.axis.name
+        if self.below > 1:
+            text += f" // {self.below}"
+        if self.size is not None:
+            text += f" % {self.size}"
+        return text
+
+
+def runs(form: Linear, axes: Iterable[Axis]) -> list[Run]:
+    """The digits of a form as runs, axis by axis, minor runs first."""
+    found: list[Run] = []
+    for axis in axes:
+        below, mine = 1, list[Run]()
+        for symbol, size in reversed(axis.digits):
+            coefficient = form.terms.get(symbol, 0)
+            last = mine[-1] if mine else None
+            if last is not None and last.size is not None and last.below * last.size == below:
+                if coefficient and coefficient == last.coefficient * last.size:
+                    mine[-1] = Run(axis, last.below, last.size * size, last.coefficient)
+                    below *= size
+                    continue
+            if coefficient:
+                mine.append(Run(axis, below, size, coefficient))
+            below *= size
+        if mine and mine[-1].size is not None and mine[-1].below * mine[-1].size == below:
+            mine[-1] = Run(axis, mine[-1].below, None, mine[-1].coefficient)
+        found += mine
+    return found

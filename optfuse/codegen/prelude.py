@@ -1,0 +1,147 @@
+"""Triton functions that emitted kernels call: what Triton lacks, or means differently than ATen does."""
+
+from __future__ import annotations
+
+import re
+
+#: The text of the shared functions; an emitted module holds it once, after its imports.
+PRELUDE = '''\
+@triton.jit
+def maximum(a, b):
+    """The larger one; nan if either is nan, as in ATen."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum(a, b):
+    """The smaller one; nan if either is nan, as in ATen."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def product(a, b):
+    return a * b
+
+
+@triton.jit
+def argmax(a, i, b, j):
+    """The larger value and its position: the first one among equals; nan counts as the largest."""
+    tie = (a == b) | ((a != a) & (b != b))
+    keep = (a > b) | ((a != a) & (b == b)) | (tie & (i < j))
+    return tl.where(keep, a, b), tl.where(keep, i, j)
+
+
+@triton.jit
+def argmin(a, i, b, j):
+    """The smaller value and its position: the first one among equals; nan counts as the smallest."""
+    tie = (a == b) | ((a != a) & (b != b))
+    keep = (a < b) | ((a != a) & (b == b)) | (tie & (i < j))
+    return tl.where(keep, a, b), tl.where(keep, i, j)
+
+
+@triton.jit
+def welford(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
+    """Mean, sum of squared deviations and count of two sets together; either may be empty."""
+    count = count_a + count_b
+    share = tl.where(count == 0, 0.0, count_b / count)
+    delta = mean_b - mean_a
+    return mean_a + delta * share, m2_a + m2_b + delta * delta * count_a * share, count
+
+
+@triton.jit
+def divide(a, b):
+    """a / b, correctly rounded in float32 (Triton's own is not)."""
+    if a.dtype == tl.float32:
+        return tl.div_rn(a, b)
+    return a / b
+
+
+@triton.jit
+def square_root(x):
+    """Correctly rounded in float32 (Triton's own is not)."""
+    if x.dtype == tl.float32:
+        return tl.sqrt_rn(x)
+    return tl.sqrt(x)
+
+
+@triton.jit
+def sigmoid(x):
+    return divide(tl.full((), 1.0, x.dtype), 1.0 + libdevice.exp(-x))
+
+
+@triton.jit
+def relu(x):
+    """max(x, 0), nan kept."""
+    return tl.where(x < 0, tl.zeros_like(x), x)
+
+
+@triton.jit
+def sign(x):
+    """-1, 0 or 1; 0 for nan."""
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
+@triton.jit
+def floor_quotient(a, b):
+    """Integer division that rounds down."""
+    remainder = a % b
+    return a // b - ((remainder != 0) & ((remainder < 0) != (b < 0))).to(remainder.dtype)
+
+
+@triton.jit
+def floor_remainder(a, b):
+    """The integer remainder with the sign of the divisor."""
+    remainder = a % b
+    return tl.where((remainder != 0) & ((remainder < 0) != (b < 0)), remainder + b, remainder)
+
+
+@triton.jit
+def float_remainder(a, b):
+    """The remainder with the sign of the divisor."""
+    remainder = libdevice.fmod(a, b)
+    return tl.where((remainder != 0) & ((remainder < 0) != (b < 0)), remainder + b, remainder)
+
+
+@triton.jit
+def float_floor_quotient(a, b):
+    """The floor of the exact quotient, as ATen computes it."""
+    remainder = libdevice.fmod(a, b)
+    quotient = divide(a - remainder, b)
+    quotient = tl.where((remainder != 0) & ((b < 0) != (remainder < 0)), quotient - 1.0, quotient)
+    whole = tl.floor(quotient)
+    whole = tl.where(quotient - whole > 0.5, whole + 1.0, whole)
+    zero = libdevice.copysign(tl.zeros_like(quotient), divide(a, b))
+    return tl.where(b == 0, divide(a, b), tl.where(quotient != 0, whole, zero))
+
+
+@triton.jit
+def integer_power(base, exponent):
+    """base ** exponent with wraparound; negative exponents give what rounds to zero from a fraction."""
+    result = tl.zeros_like(base) + 1
+    square = base
+    rest = exponent
+    for _ in range(64):
+        result = tl.where((rest & 1) != 0, result * square, result)
+        square = square * square
+        rest = rest >> 1
+    odd = (exponent & 1) != 0
+    inverse = tl.where(base == 1, 1, tl.where(base == -1, tl.where(odd, -1, 1), 0)).to(base.dtype)
+    return tl.where(exponent < 0, inverse, result)
+
+
+@triton.jit
+def shift_left(a, b, BITS: tl.constexpr):
+    """a << b; 0 where b is negative or no smaller than the width."""
+    inside = (b >= 0) & (b < BITS)
+    return tl.where(inside, a << tl.where(inside, b, 0).to(b.dtype), tl.zeros_like(a))
+
+
+@triton.jit
+def shift_right(a, b, BITS: tl.constexpr):
+    """a >> b; only the sign is left where b is negative or no smaller than the width."""
+    inside = (b >= 0) & (b < BITS)
+    return a >> tl.where(inside, b, BITS - 1).to(b.dtype)
+'''
+
+#: The names that the shared functions take.
+PRELUDE_NAMES: frozenset[str] = frozenset(re.findall(r"^def (\w+)", PRELUDE, flags=re.MULTILINE))

@@ -1,0 +1,204 @@
+"""The solver: decompose, solve each distinct block once, put the answers together, join blocks on a common circle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from optfuse.errors import InvalidOptionError
+from optfuse.problem.cost import default_writes, topology
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel, Solution
+from optfuse.solve.cpsat.block import BlockResult, Partition, cost_of, lifted, solve_block
+from optfuse.solve.cpsat.blocks import Block, cut_out, find_blocks
+from optfuse.solve.cpsat.components import Components
+from optfuse.solve.cpsat.cycles import find_circles
+from optfuse.solve.cpsat.outcome import CpsatOutcome
+from optfuse.solve.options import SolveOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A block's partition in the ids of the whole instance, its cost and a bound on it."""
+
+    kernels: Partition
+    cost: int
+    bound: int
+
+
+@dataclass(slots=True)
+class _Work:
+    """Results by block problem, and what to report."""
+
+    instance: Instance
+    warm: Solution
+    options: SolveOptions
+    deadline: float
+    results: dict[Instance, BlockResult] = field(default_factory=dict)
+    joins: int = 0
+
+
+def solve_cpsat(instance: Instance, options: SolveOptions, warm: Solution, deadline: float) -> CpsatOutcome:
+    """The cheapest partition of an instance into kernels, as far as it can be found and proven before ``deadline``.
+
+    Parameters
+    ----------
+    warm
+        A valid solution; the result costs no more.
+    deadline
+        A ``time.monotonic`` value.
+
+    Raises
+    ------
+    InvalidOptionError
+        When the instance caps peak memory: partition and order would have to be one model.
+    IllegalKernelError
+        When the user's rules leave an op without a kernel.
+    """
+    if instance.rules.peak_memory is not None:
+        raise InvalidOptionError(
+            f"instance {instance.name!r} caps peak memory, which solver 'cpsat' does not decide yet; "
+            "drop rules.peak_memory, or use 'exhaustive' on a small instance"
+        )
+    work = _Work(instance, warm, options, deadline)
+    groups = find_blocks(instance)
+    floors: dict[int, int] = {}
+    while True:
+        answers = _solve_groups(work, groups, floors)
+        circles = _circles(instance, answers)
+        if not circles:
+            break
+        if time.monotonic() >= deadline:
+            answers = _retreat(work, groups, answers)
+            break
+        groups, floors = _join(instance, groups, answers, circles)
+        work.joins += 1
+    return _outcome(work, groups, answers)
+
+
+def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[int, int]) -> list[Answer]:
+    """Solve every distinct block, the small ones first: what they leave of their time goes to the large ones."""
+    blocks = [cut_out(work.instance, group) for group in groups]
+    starts: dict[Instance, Partition] = {}
+    warm_starts = _warm_starts(work, blocks)
+    for block, start in zip(blocks, warm_starts, strict=True):
+        known = starts.get(block.problem)
+        if known is None or cost_of(block.problem, start) < cost_of(block.problem, known):
+            starts[block.problem] = start
+    waiting = sorted((problem for problem in starts if problem not in work.results), key=lambda p: len(p.ops))
+    for number, problem in enumerate(waiting):
+        share = _share([len(other.ops) for other in waiting[number:]])
+        now = time.monotonic()
+        until = now + max(0.0, work.deadline - now) * share
+        work.results[problem] = solve_block(problem, starts[problem], work.options, until)
+    answers = []
+    for block, start, group in zip(blocks, warm_starts, groups, strict=True):
+        result = work.results[block.problem]
+        floor = max(result.bound, floors.get(group[0], 0))
+        kernels = result.kernels
+        answers.append(Answer(lifted(block.ops, kernels, block.schemes), result.cost, min(floor, result.cost)))
+    return answers
+
+
+def _share(sizes: Sequence[int]) -> float:
+    """The first block's part of the time left: in proportion to the square of its ops."""
+    return sizes[0] ** 2 / max(1, sum(size**2 for size in sizes))
+
+
+def _warm_starts(work: _Work, blocks: Sequence[Block]) -> list[Partition]:
+    """The warm start's kernels of each block, in the block's own ids."""
+    place = {op: (number, i) for number, block in enumerate(blocks) for i, op in enumerate(block.ops)}
+    found: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in blocks]
+    for kernel in work.warm.kernels:
+        number = place[kernel.ops[0]][0]
+        block = blocks[number]
+        found[number].append((tuple(place[op][1] for op in kernel.ops), block.schemes.index(kernel.scheme)))
+    return [tuple(kernels) for kernels in found]
+
+
+def _circles(instance: Instance, answers: Sequence[Answer]) -> list[set[int]]:
+    """Sets of blocks (by number) whose kernels wait for each other in a circle."""
+    owner = {op: (number, k) for number, answer in enumerate(answers) for k, (ops, _) in enumerate(answer.kernels) for op in ops}
+    names = {key: i for i, key in enumerate(dict.fromkeys(owner.values()))}
+    keys = list(names)
+    graph: dict[int, set[int]] = {i: set() for i in range(len(keys))}
+    for edge in instance.edges:
+        if edge.src in owner and edge.dst in owner and owner[edge.src] != owner[edge.dst]:
+            graph[names[owner[edge.src]]].add(names[owner[edge.dst]])
+    return [{keys[node][0] for node in circle} for circle in find_circles(graph)]
+
+
+def _join(
+    instance: Instance, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer], circles: Iterable[set[int]]
+) -> tuple[list[tuple[int, ...]], dict[int, int]]:
+    """Blocks on a common circle become one; the sum of their bounds is a bound on it."""
+    components = Components(len(instance.ops))
+    for group in groups:
+        components.join(group)
+    for circle in circles:
+        components.join(groups[number][0] for number in circle)
+    floors: dict[int, int] = {}
+    for group, answer in zip(groups, answers, strict=True):
+        first = components.find(group[0])
+        floors[first] = floors.get(first, 0) + answer.bound
+    return components.groups(), floors
+
+
+def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
+    """Out of time: blocks on circles go back to the warm start, until no circle is left."""
+    blocks = [cut_out(work.instance, group) for group in groups]
+    starts = _warm_starts(work, blocks)
+    while circles := _circles(work.instance, answers):
+        for number in set().union(*circles):
+            block = blocks[number]
+            kernels = lifted(block.ops, starts[number], block.schemes)
+            answers[number] = Answer(kernels, cost_of(block.problem, starts[number]), answers[number].bound)
+    return answers
+
+
+def _outcome(work: _Work, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer]) -> CpsatOutcome:
+    partition = [kernel for answer in answers for kernel in answer.kernels]
+    objective = sum(answer.cost for answer in answers)
+    bound = sum(answer.bound for answer in answers)
+    results = work.results.values()
+    return CpsatOutcome(
+        kernels=_in_order(work.instance, partition),
+        objective=objective,
+        bound=bound,
+        proven=objective == bound,
+        blocks=len(groups),
+        unique_blocks=len(work.results),
+        candidates=sum(result.candidates for result in results),
+        cuts=sum(result.cuts for result in results),
+        rounds=max((result.rounds for result in results), default=0) + work.joins,
+        given_up=(),
+    )
+
+
+def _in_order(instance: Instance, partition: Sequence[tuple[tuple[int, ...], int]]) -> tuple[Kernel, ...]:
+    """The kernels, each after those it waits for, otherwise by first op."""
+    import heapq
+
+    owner = {op: number for number, (ops, _) in enumerate(partition) for op in ops}
+    users = topology(instance).users
+    after = [
+        {owner[user] for op in ops for user, _ in users[op] if user in owner} - {number}
+        for number, (ops, _) in enumerate(partition)
+    ]
+    waiting = [0] * len(partition)
+    for others in after:
+        for other in others:
+            waiting[other] += 1
+    ready = [(min(ops), number) for number, (ops, _) in enumerate(partition) if not waiting[number]]
+    heapq.heapify(ready)
+    kernels = []
+    while ready:
+        number = heapq.heappop(ready)[1]
+        ops, scheme = partition[number]
+        kernels.append(Kernel(tuple(sorted(ops)), scheme, default_writes(instance, ops, scheme)))
+        for other in after[number]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                heapq.heappush(ready, (min(partition[other][0]), other))
+    return tuple(kernels)

@@ -1,0 +1,55 @@
+"""Options are refused by name when they are unknown or out of range."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from optfuse.errors import InvalidOptionError
+from optfuse.solve.options import SolveOptions
+
+
+def test_defaults_are_valid() -> None:
+    options = SolveOptions()
+    assert (options.solver, options.time_limit, options.order) == ("cpsat", 30.0, "memory")
+    assert options.workers >= 1
+
+
+def test_from_mapping() -> None:
+    assert SolveOptions.from_mapping({"time_limit": 5, "seed": 3}) == SolveOptions(time_limit=5, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"), [("timelimit", "time_limit"), ("worker", "workers"), ("zzz", "time_limit")]
+)
+def test_unknown_keys_name_the_nearest(key: str, nearest: str) -> None:
+    with pytest.raises(InvalidOptionError, match="unknown option") as caught:
+        SolveOptions.from_mapping({key: 1})
+    assert repr(key) in str(caught.value)
+    if key != "zzz":
+        assert f"did you mean {nearest!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("time_limit", 0),
+        ("time_limit", -1.0),
+        ("time_limit", math.inf),
+        ("time_limit", math.nan),
+        ("time_limit", "5"),
+        ("time_limit", True),
+        ("workers", 0),
+        ("workers", 1.5),
+        ("seed", -1),
+        ("seed", 1 << 31),
+        ("solver", "gurobi"),
+        ("solver", ["cpsat"]),
+        ("order", "random"),
+        ("deterministic", 1),
+    ],
+)
+def test_values_out_of_range(key: str, value: object) -> None:
+    with pytest.raises(InvalidOptionError, match=key):
+        SolveOptions.from_mapping({key: value})
