@@ -136,7 +136,7 @@ class _Drafts:
         if len(stores) != 1 or len({(a.coefficients, a.offset) for a in loads}) != 1 or not loads[0].exact:
             return
         for walk, (cover, fitting) in self.found[dependence.dst].items():
-            if walk not in self.found[dependence.src] and prod(producer.sizes) < cover.points:
+            if walk not in self.found[dependence.src] and prod(producer.sizes) < walk.points:
                 shown = projection(producer, stores[0], cover, loads[0])
                 role = None if shown is None else fit_projection(shown, fitting.on_x, walk)
                 if shown is not None and role is not None:
