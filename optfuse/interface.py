@@ -13,14 +13,19 @@ from optfuse.frontend.captured import CallSpec, Captured, InputSource
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Attributes
+    """What a program needs beside its source.
+
+    Attributes
     ----------
     inputs
         Where each graph input comes from, in order.
+    outputs
+        For each output of the program, its position among the captured graph's outputs, to which ``call`` refers. The
+        outputs in between were new values of inputs; the program writes those in place.
     call
         How to flatten (args, kwargs) and to rebuild the outputs; None for graphs that a caller runs flat.
     constants
-        Contents of the graph's constant buffers, by FX name.
+        Contents of the graph's constant buffers, by name.
     model
         The captured module, from which parameters and buffers are taken; None in a loaded plan.
     weights
@@ -28,6 +33,7 @@ class Interface:
     """
 
     inputs: tuple[InputSource, ...]
+    outputs: tuple[int, ...]
     call: CallSpec | None
     constants: Mapping[str, torch.Tensor]
     model: Any = None
@@ -36,7 +42,9 @@ class Interface:
 
 def interface_of(captured: Captured, model: Any = None) -> Interface:
     """Keep what is needed to run the graph later."""
-    return Interface(captured.inputs, captured.call, captured.constants, model)
+    written = {position for position, _ in captured.mutations}
+    kept = tuple(k for k in range(len(captured.outputs)) if k not in written)
+    return Interface(captured.inputs, kept, captured.call, captured.constants, model)
 
 
 def donated_inputs(captured: Captured, names: tuple[str, ...]) -> frozenset[str]:

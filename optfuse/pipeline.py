@@ -9,8 +9,8 @@ from optfuse.codegen.libraries import takes_out
 from optfuse.emit import emit
 from optfuse.extract.build import extract
 from optfuse.extract.device import load_device
-from optfuse.frontend.capture import capture
 from optfuse.frontend.captured import Captured
+from optfuse.frontend.inference import capture
 from optfuse.frontend.training import capture_training
 from optfuse.interface import donated_inputs, interface_of
 from optfuse.ir.verify import verify

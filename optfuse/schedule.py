@@ -16,14 +16,13 @@ from optfuse.solve.memory import live_bytes
 from optfuse.solve.result import SolveResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pandas as pd
 
     from optfuse.interface import Interface
     from optfuse.runtime.model_program import ModelProgram
-    from optfuse.training import TrainingProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +160,8 @@ class TrainingSchedule:
         """The figures of both graphs."""
         return [schedule.summary() for schedule in self]
 
-    def compile(self) -> TrainingProgram:
+    def compile(self) -> Callable[..., Any]:
         """A callable like the model, whose outputs carry gradients computed by the backward schedule."""
-        from optfuse.training import bind_training
+        from optfuse.runtime.model_program import bind_training
 
         return bind_training(self)

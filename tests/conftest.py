@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 GOLDEN = Path(__file__).parent / "golden"
 
 settings.register_profile(
-    "dev", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    "dev", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
 settings.load_profile("ci" if "CI" in os.environ else "dev")

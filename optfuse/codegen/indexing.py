@@ -102,8 +102,8 @@ class Linear:
         return low, high
 
 
-#: What turns a term that is not affine ("floor" or "mod", numerator, divisor) into an atom; None drops the term.
-Opaque = Callable[[str, Linear, int], Atom | None]
+#: What makes a form of a term that is not affine: ("floor" or "mod", numerator, divisor).
+Opaque = Callable[[str, Linear, int], Linear]
 
 
 def linearize(expr: sympy.Expr | int, env: Mapping[sympy.Symbol, Linear], opaque: Opaque) -> Linear:
@@ -127,15 +127,12 @@ def linearize(expr: sympy.Expr | int, env: Mapping[sympy.Symbol, Linear], opaque
         else:
             kind, numerator, divisor = _division(rest)
             inner = linearize(numerator, env, opaque)
-            total = total.plus(_divided(kind, inner, divisor, opaque), coefficient)
+            if inner.terms:
+                quotient = opaque(kind, inner, divisor)
+            else:
+                quotient = Linear(constant=inner.constant // divisor if kind == "floor" else inner.constant % divisor)
+            total = total.plus(quotient, coefficient)
     return total
-
-
-def _divided(kind: str, inner: Linear, divisor: int, opaque: Opaque) -> Linear:
-    if not inner.terms:
-        return Linear(constant=inner.constant // divisor if kind == "floor" else inner.constant % divisor)
-    atom = opaque(kind, inner, divisor)
-    return Linear() if atom is None else Linear({atom: 1})
 
 
 @lru_cache(maxsize=65536)

@@ -20,9 +20,9 @@ def build(
 ) -> nn.Module:
     """Call ``make`` with ``dtype`` as the default, and return its model in evaluation mode.
 
-    "small" models are initialised as they do it themselves, from seed 0. Full-size
-    models are made under ``skip_init``, then given matrices of standard deviation 0.02, unit weights in norms, and zero
-    biases. The generator of the caller is left as it was.
+    "small" models are initialised as they do it themselves, from seed 0. Full-size models are made under
+    ``skip_init``, then given matrices of standard deviation 0.02, unit weights in norms, and zero biases. The caller's
+    generator is left as it was.
     """
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(0)
@@ -32,6 +32,8 @@ def build(
                 return make().eval()
             with skip_init():
                 model = make()
+            if hasattr(model, "tie_weights"):
+                model.tie_weights()  # transformers ties weights in the initialisation that was skipped
             _fill(model, dtype)
             return model.eval()
     finally:

@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch import fx
 
+from optfuse.errors import CaptureError
 from optfuse.ir.nodes import (
     Buffer,
     BufferKind,
@@ -29,6 +30,7 @@ from optfuse.lower.collapse import collapse
 from optfuse.lower.expressions import call, const
 from optfuse.lower.layout import Index, contiguous_stride, memory_order, overlaps, strided_index, walk
 from optfuse.lower.origin import origin_of
+from optfuse.lower.overloads import concrete
 from optfuse.lower.registry import Uniform
 
 
@@ -48,11 +50,26 @@ class Spec:
 
 
 def spec_of(tensor: torch.Tensor) -> Spec:
-    """The Spec of a (fake) tensor. Symbolic sizes are specialised to their values."""
-    shape = tuple(int(s) for s in tensor.shape)
+    """The Spec of a (fake) tensor. Symbolic sizes are specialised to their values.
+
+    Raises
+    ------
+    CaptureError
+        If a size is known only when the model runs.
+    """
+    shape = tuple(_size(s) for s in tensor.shape)
     strided = tensor.layout == torch.strided
-    stride = tuple(int(s) for s in tensor.stride()) if strided else contiguous_stride(shape)
+    stride = tuple(_size(s) for s in tensor.stride()) if strided else contiguous_stride(shape)
     return Spec(shape, stride, dtype_name(tensor.dtype), str(tensor.device))
+
+
+def _size(size: int | torch.SymInt) -> int:
+    known = size if isinstance(size, int) else concrete(size)
+    if not isinstance(known, int):
+        raise CaptureError(
+            f"a tensor has a size ({size}) known only when the model runs; keep its op out of the optimized model"
+        )
+    return known
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -119,11 +136,13 @@ class Builder:
             return value
         if value.constant is not None:
             return value.constant
-        if value.node not in self._fills:
+        node = value.origin.node
+        if node not in self._fills:
             spec = Spec(value.shape, contiguous_stride(value.shape), value.dtype, value.device)  # type: ignore[arg-type]
             scalar = const(value.value, value.dtype)
-            self._fills[value.node] = self.pointwise(lambda index: scalar, spec, name=value.node)
-        return self._fills[value.node]
+            out = self._fills[node] = self.allocate(spec, name=node)
+            self.store_into(out, lambda index: scalar, name=out.buffer, origin=value.origin)
+        return self._fills[node]
 
     def load(
         self,
@@ -203,19 +222,18 @@ class Builder:
         return out
 
     def store_into(
-        self, out: View, body: Callable[[Index], Expr], *, name: str | None = None, target: str | None = None
+        self, out: View, body: Callable[[Index], Expr], *, name: str | None = None, origin: Origin | None = None
     ) -> None:
         """Emit a nest that stores ``body(index)`` at every logical index of ``out``, a window of an existing buffer.
 
-        ``name`` and ``target`` stand in for the node's own, where the nest does something beside what the node does.
+        ``name`` and ``origin`` stand in for the node's own, where the nest does something beside what the node does.
         """
         if 0 in out.shape:
             return
         index, sizes, _ = walk(out.shape, memory_order(range(len(out.shape)), out.stride))  # type: ignore[arg-type]
         where = strided_index(out.shape, out.stride, out.offset, index)  # type: ignore[arg-type]
-        origin = self.origin if target is None else replace(self.origin, target=target)
         store = Store(out.buffer, where, body(index))
-        self.emit(collapse(LoopNest(name or self.node.name, sizes, (), (), (store,), origin)))
+        self.emit(collapse(LoopNest(name or self.node.name, sizes, (), (), (store,), origin or self.origin)))
 
     def copy(self, source: View | Uniform, spec: Spec | None = None, *, name: str | None = None) -> View:
         """Emit a nest that copies ``source`` (broadcast as needed) to a new tensor of the same dtype."""

@@ -23,7 +23,7 @@ def uniform(builder: Builder, value: Any, dtype: str | None = None) -> Value:
     if not isinstance(value, bool | int | float) or spec.dtype not in DTYPES:
         raise Declined(f"{value!r} as {spec.dtype}")
     scalar = torch.full((), value, dtype=getattr(torch, dtype or spec.dtype)).to(getattr(torch, spec.dtype))
-    tensor = Uniform(scalar.item(), spec.dtype, spec.shape, builder.node.name, spec.device)
+    tensor = Uniform(scalar.item(), spec.dtype, spec.shape, builder.origin, spec.device)
     return builder.in_memory(tensor) if builder.node in builder.written else tensor
 
 

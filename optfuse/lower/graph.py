@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,13 +23,13 @@ from optfuse.lower.overloads import (
     draws_random,
     is_mutable,
     is_overload,
+    outside_of_modes,
     positional,
     returns_nothing,
     written_nodes,
 )
 from optfuse.lower.registry import Declined, Uniform, Value, find_rule
 from optfuse.lower.views import is_view, lower_view
-
 
 #: Checks made while tracing; with static shapes they have been decided.
 _DECIDED = frozenset(
@@ -63,13 +64,24 @@ def lower(
     CaptureError
         If the graph holds what no loop graph can: data-dependent sizes, subgraphs, complex scalars.
     """
+    with outside_of_modes():
+        return _lower(graph_module, name, mutations, constants)
+
+
+def _lower(
+    graph_module: fx.GraphModule,
+    name: str,
+    mutations: tuple[tuple[int, int], ...],
+    constants: Mapping[str, torch.Tensor],
+) -> LoopGraph:
     builder = Builder()
     nodes = _live(graph_module.graph)
     builder.written = _written_roots(nodes)
     values: dict[fx.Node, Value] = {}
     inputs: list[Value] = []
     outputs: tuple[Output, ...] = ()
-    for node in nodes:
+    # constants first: their buffers must bear the names that they are known by, so others give way
+    for node in sorted(nodes, key=lambda n: n.op != "get_attr"):
         builder.enter(node)
         match node.op:
             case "placeholder":
@@ -113,14 +125,14 @@ def _lower_constant(builder: Builder, node: fx.Node, constants: Mapping[str, tor
     if value is None:
         return view
     spec = spec_of(tensor)
-    return Uniform(value, spec.dtype, spec.shape, node.name, spec.device, view)
+    return Uniform(value, spec.dtype, spec.shape, builder.origin, spec.device, view)
 
 
 def _uniform_value(tensor: torch.Tensor) -> bool | int | float | None:
     fake = isinstance(tensor, FakeTensor) or tensor.is_meta
     if fake or tensor.numel() == 0 or str(tensor.dtype).removeprefix("torch.") not in DTYPES:
         return None
-    first = tensor.flatten()[0] if tensor.numel() == 1 else tensor[(0,) * tensor.ndim]
+    first = tensor[(0,) * tensor.ndim]
     return first.item() if bool((tensor == first).all()) else None
 
 
@@ -131,54 +143,52 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
     if node.target is operator.getitem:
         source, position = value(node.args)
         return source[position]
-    if not is_overload(node.target) or not _involves_tensors(node):
-        return _scalar_call(node)
-    if str(node.target) in _DECIDED:
-        return None
+    if isinstance(node.target, HigherOrderOperator):
+        raise CaptureError(
+            f"{node.name}: {node.target} carries a subgraph, which cannot be planned; rewrite it without"
+        )
+    if not is_overload(node.target) or not (_returns_tensors(node) or _has_effect(node)):
+        return _scalars(node)
     args, kwargs = positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
     rule = find_rule(str(node.target))
     try:
         if rule is not None and _loops_cover(builder, node, args, kwargs):
             return rule(builder, *args, **kwargs)
-        if rule is None and is_view(node.target):
+        if rule is None and is_view(node.target) and _strided(node):
             return lower_view(builder, node, *args, **kwargs)
     except Declined:
         pass  # the op shows up among the graph's library calls, which is where its user looks
     return lower_library(builder, node, args, kwargs)
 
 
-def _scalar_call(node: fx.Node) -> Value:
+def _returns_tensors(node: fx.Node) -> bool:
+    return any(isinstance(v, torch.Tensor) for v in pytree.tree_leaves(node.meta.get("val")))
+
+
+def _scalars(node: fx.Node) -> Value:
     """Arithmetic on sizes and the like: tracing knows the answer."""
-    target = node.target
-    if isinstance(target, HigherOrderOperator):
-        raise CaptureError(f"{node.name}: {target} carries a subgraph, which cannot be planned; rewrite it without")
     result = node.meta.get("val")
     if isinstance(result, tuple | list):
         return tuple(plain(node, item) for item in result)
     return plain(node, result)
 
 
-def _involves_tensors(node: fx.Node) -> bool:
-    """Whether a call takes or returns a tensor (a check on scalars does neither)."""
-    involved = pytree.tree_leaves((node.meta.get("val"), [n.meta.get("val") for n in node.all_input_nodes]))
-    return any(isinstance(v, torch.Tensor) for v in involved) and not _is_size_query(node)
-
-
-def _is_size_query(node: fx.Node) -> bool:
-    returned = node.meta.get("val")
-    return isinstance(returned, int | torch.SymInt) and str(node.target).startswith("aten.sym_")
-
-
 def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> bool:
-    """Whether every tensor is strided, of a dtype that loops compute in, and on one device."""
+    """Whether every tensor is strided, of a dtype that loops compute in, and on one device.
+
+    Uniform tensors may be anywhere: they are inlined as scalars.
+    """
     operands = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View | Uniform)]
     specs = builder.specs
     dtypes = {builder.dtype(v) for v in operands} | {spec.dtype for spec in specs}
-    devices = {v_device for v in operands if isinstance(v, View) for v_device in (builder.device(v),)}
-    devices |= {spec.device for spec in specs}
-    fakes = pytree.tree_leaves((node.meta.get("val"), [n.meta.get("val") for n in node.all_input_nodes]))
-    strided = all(f.layout == torch.strided for f in fakes if isinstance(f, torch.Tensor))
-    return dtypes <= DTYPES and len(devices) <= 1 and strided
+    devices = {builder.device(v) for v in operands if isinstance(v, View)} | {spec.device for spec in specs}
+    return dtypes <= DTYPES and len(devices) <= 1 and _strided(node)
+
+
+def _strided(node: fx.Node) -> bool:
+    """Whether what the node takes and returns is dense tensors, not sparse ones."""
+    involved = pytree.tree_leaves([n.meta.get("val") for n in (node, *node.all_input_nodes)])
+    return all(v.layout == torch.strided for v in involved if isinstance(v, torch.Tensor))
 
 
 def _live(graph: fx.Graph) -> list[fx.Node]:
@@ -264,5 +274,5 @@ def _update(builder: Builder, target: Value, source: Value) -> None:
     """Store the new value of an input into the input."""
     assert isinstance(target, View), f"{builder.node.name} renews an input that is no tensor"
     assert isinstance(source, View | Uniform), f"{builder.node.name} renews an input and is no tensor"
-    name = f"{target.buffer}_update"
-    builder.store_into(target, lambda index: builder.load(source, index), name=name, target="aten.copy_.default")
+    origin = replace(builder.origin, target="aten.copy_.default")
+    builder.store_into(target, lambda index: builder.load(source, index), name=f"{target.buffer}_update", origin=origin)

@@ -86,7 +86,7 @@ def to_arg(builder: Builder, value: Any) -> Arg:
             )
 
 
-def plain(node: fx.Node, value: Any) -> Value:
+def plain(node: fx.Node, value: object) -> bool | int | float | None:
     """A traced value that is no tensor, as a Python scalar.
 
     Raises
@@ -101,6 +101,8 @@ def plain(node: fx.Node, value: Any) -> Value:
             known = concrete(value)
             if known is not None:
                 return known
+        case _:
+            pass
     raise CaptureError(
         f"{node.name} ({node.target}): its value is known only when the model runs; take it out of the optimized model"
     )
@@ -116,7 +118,7 @@ def is_random(node: fx.Node) -> bool:
         return True
     position = names.index("dropout_p")
     given = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-    return given != 0.0
+    return bool(given != 0.0)
 
 
 def _written(builder: Builder, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, View]:

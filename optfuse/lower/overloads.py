@@ -10,8 +10,14 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["FakeTensor", "HigherOrderOperator", "OpOverload"]
+
+
+def outside_of_modes() -> Any:
+    """A context in which operators run for real, even while somebody traces."""
+    return _disable_current_modes()
 
 
 def is_overload(target: object) -> TypeGuard[OpOverload]:

@@ -109,5 +109,5 @@ def _fold(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Va
     real_args, real_kwargs = pytree.tree_map(element, (args, here))
     target: Any = builder.node.target
     spec = builder.spec
-    result = Uniform(target(*real_args, **real_kwargs).item(), spec.dtype, spec.shape, builder.node.name, spec.device)
+    result = Uniform(target(*real_args, **real_kwargs).item(), spec.dtype, spec.shape, builder.origin, spec.device)
     return builder.in_memory(result) if builder.node in builder.written else result

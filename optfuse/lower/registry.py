@@ -7,7 +7,8 @@ A rule is a function registered for ATen overloads by name::
 
 It gets the ``Builder`` (which knows the FX node at hand) and the node's arguments, positional as in the overload's
 schema, with each FX node replaced by its ``Value``. It emits at most one nest a buffer through the builder and returns
-the node's value. A rule that does not cover its arguments raises ``Declined``: the node becomes a library call.
+the node's value. A rule that does not cover its arguments raises ``Declined`` before it emits anything: the node
+becomes a library call.
 
 Pointwise ops have a shorter form, ``@pointwise`` in ``optfuse.lower.pointwise``; views need no rule at all: every ATen
 view is asked of ATen itself (``optfuse.lower.views``). Rule modules are imported by ``optfuse/lower/__init__.py``.
@@ -19,21 +20,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from optfuse.ir.nodes import Size, View
+from optfuse.ir.nodes import Origin, Size, View
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
     """A tensor all of whose elements are ``value``: inlined wherever it is read, so no op and no buffer.
 
-    ``constant`` is the constant buffer that holds it, if there is one; ``node`` names the FX node that made it, after
+    ``constant`` is the constant buffer that holds it, if there is one; ``origin`` is the FX node that made it, after
     which its buffer is called should a library call or the caller need it in memory.
     """
 
     value: bool | int | float
     dtype: str
     shape: tuple[Size, ...]
-    node: str
+    origin: Origin
     device: str
     constant: View | None = None
 

@@ -48,7 +48,7 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
         raise Declined("the view reinterprets the elements")
     several = not isinstance(node.meta["val"], torch.Tensor)
     if isinstance(source, Uniform):
-        views: list[Value] = [replace(source, shape=s.shape, node=node.name, constant=None) for s in specs]
+        views: list[Value] = [replace(source, shape=s.shape, origin=builder.origin, constant=None) for s in specs]
         return tuple(views) if several else views[0]
 
     window = _meta_window(builder, source)

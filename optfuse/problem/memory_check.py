@@ -88,12 +88,13 @@ def _placements(case: Case, lifetimes: dict[int, tuple[int, int]]) -> Iterator[V
         yield Violation("placement", f"buffer {buffers[number].name!r} has no place in the arena")
     placed = sorted((lifetimes[number][0], number) for number in offsets if number in belong)
     live: list[int] = []
-    for start, number in placed:
-        live = [other for other in live if lifetimes[other][1] >= start]
+    for first, number in placed:
+        live = [other for other in live if lifetimes[other][1] >= first and buffers[other].bytes]
+        start, end = offsets[number], offsets[number] + buffers[number].bytes
         for other in live:
-            low, high = sorted((number, other), key=lambda n: offsets[n])
-            if buffers[high].bytes and offsets[low] + buffers[low].bytes > offsets[high]:
+            if start < offsets[other] + buffers[other].bytes and offsets[other] < end and start < end:
                 yield Violation(
-                    "overlap", f"buffers {buffers[low].name!r} and {buffers[high].name!r} overlap in time and space"
+                    "overlap",
+                    f"buffers {buffers[other].name!r} and {buffers[number].name!r} overlap in time and space",
                 )
         live.append(number)

@@ -6,6 +6,7 @@ and write at different indexes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,8 +49,11 @@ def arena_floor(spans: Sequence[Span]) -> int:
     return peak
 
 
-def pack(spans: Sequence[Span]) -> Packing:
-    """The smallest of several first-fit packings: by size, by lifetime, by area, and in order of time."""
+def pack(spans: Sequence[Span], deadline: float | None = None) -> Packing:
+    """The smallest of several first-fit packings: by size, in order of time, by lifetime, by area.
+
+    Stops when none can be smaller, and at ``deadline`` (``time.monotonic``), but never before the first.
+    """
     floor = arena_floor(spans)
     keys = (
         lambda span: (-span.bytes, span.first, span.buffer),
@@ -62,7 +66,7 @@ def pack(spans: Sequence[Span]) -> Packing:
         packing = _first_fit(spans, sorted(range(len(spans)), key=lambda i, key=key: key(spans[i])))
         if best is None or packing.arena_bytes < best.arena_bytes:
             best = packing
-        if best.arena_bytes <= floor:
+        if best.arena_bytes <= floor or (deadline is not None and time.monotonic() > deadline):
             break
     assert best is not None
     return best

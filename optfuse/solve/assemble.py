@@ -30,12 +30,12 @@ def arrange(
     order: Sequence[int],
     packing: Packing | None = None,
 ) -> Solution:
-    """The solution that runs ``kernels`` in ``order``; offsets are packed by first fit unless ``packing`` is given.
+    """The solution that runs ``kernels`` in ``order``, with a quick packing unless ``packing`` is given.
 
     ``packing`` must be one of ``arena_spans(instance, problem, order)``.
     """
     spans = arena_spans(instance, problem, order)
-    packing = pack(spans) if packing is None else packing
+    packing = pack(spans, deadline=0.0) if packing is None else packing
     placements = sorted(
         (Placement(span.buffer, offset) for span, offset in zip(spans, packing.offsets, strict=True)),
         key=lambda placement: placement.buffer,

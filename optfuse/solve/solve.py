@@ -124,8 +124,22 @@ def _search(instance: Instance, options: SolveOptions, greedy_solution: Solution
             # ortools takes most of a second to import; greedy, exhaustive and the checker do without.
             from optfuse.solve.cpsat import solve_cpsat
 
-            result = solve_cpsat(instance, options, greedy_solution, deadline)
-            return _Found((result.solution,), result.bound, result.statistics, result.statistics.given_up)
+            # Without the memory cap the bound still holds; whether the partition keeps the cap is seen afterwards.
+            free = replace(instance, rules=replace(instance.rules, peak_memory=None))
+            outcome = solve_cpsat(free, options, greedy_solution, deadline)
+            parts = [(kernel.ops, kernel.scheme) for kernel in outcome.kernels]
+            return _Found(
+                (assemble(instance, parts),),
+                outcome.bound,
+                Statistics(
+                    blocks=outcome.blocks,
+                    unique_blocks=outcome.unique_blocks,
+                    candidates=outcome.candidates,
+                    cuts=outcome.cuts,
+                    rounds=outcome.rounds,
+                ),
+                outcome.given_up,
+            )
 
 
 def _floor(instance: Instance) -> int:
@@ -210,7 +224,7 @@ def _plan(instance: Instance, solution: Solution, options: SolveOptions, deadlin
             given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
     spans = arena_spans(instance, problem, found.order)
     floor = arena_floor(spans)
-    packing: Packing = pack(spans)
+    packing: Packing = pack(spans, deadline)
     if packing.arena_bytes > floor and options.solver == "cpsat":
         from optfuse.solve.cpsat.order import improve_packing
 

@@ -2,12 +2,23 @@ import numpy as np
 
 from optfuse.ir import philox
 
+UNIFORM = ["0x1.bd640e0000000p-2", "0x1.a5feda0000000p-1", "0x1.7daa700000000p-2", "0x1.0a77520000000p-1"]
+NORMAL = ["-0x1.68abe00000000p-2", "0x1.7fd06c0000000p-2", "0x1.4ebba20000000p-4", "-0x1.8041600000000p+0"]
+
 
 def test_known_answer_of_random123():
     """The published vector of philox4x32-10 for counter 0, key 0, and what tl.rand makes of its first word."""
     words = philox._philox(np.int64(0), np.int64(0))  # noqa: SLF001
     assert [int(w) for w in words] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     assert philox.rand(np.int64(0), np.int64(0)) == np.float32(0x6627E8D5) * np.float32(4.6566127342e-10)
+
+
+def test_frozen_values_of_triton():
+    """What tl.rand and tl.randn gave for these seeds and offsets under Triton's interpreter."""
+    uniform = philox.rand(np.int64(-5), np.array([0, 1, (1 << 31) + 3, 1 << 33]))
+    normal = philox.randn(np.int64(123456789012345), np.array([0, 1, (1 << 31) + 3, 1 << 33]))
+    assert [float(v).hex() for v in uniform] == UNIFORM
+    np.testing.assert_array_max_ulp(normal, np.array([float.fromhex(v) for v in NORMAL], np.float32), 4)
 
 
 def test_uniform_in_range_with_the_right_moments():

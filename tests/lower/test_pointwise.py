@@ -59,9 +59,10 @@ def test_unary(name: str) -> None:
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_promotes_as_aten_does(name: str) -> None:
     function = getattr(torch, name)
-    for one, other in itertools.product(SOME, (*SOME, torch.float16)):
+    for one, other in itertools.product(SOME, SOME):
         x, y = values(5, 7, dtype=one), values(1, 7, dtype=other, low=1.0, high=4.0)
-        for args in ((x, y), (x, y[0, 0]), (x[0, 0], y)):
+        scalars = ((x, y[0, 0]), (x[0, 0], y)) if one != other else ()
+        for args in ((x, y), *scalars):
             if in_eager(function, *args):
                 check(function, *args)
 

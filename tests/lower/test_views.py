@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from optfuse.ir.nodes import Load, View
 from tests.lower.eager import check, lowered, nests
@@ -53,11 +54,10 @@ def _inputs() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("layout", _inputs())
 def test_a_view_is_no_op(name: str, layout: str) -> None:
     x = _inputs()[layout]
-    leaves = torch.utils._pytree.tree_leaves
-    assert check(lambda x: leaves(VIEWS[name](x)), x).ops == ()
-    graph = check(lambda x: [v * 2 for v in leaves(VIEWS[name](x))], x)
+    assert check(lambda x: pytree.tree_leaves(VIEWS[name](x)), x).ops == ()
+    graph = check(lambda x: [v * 2 for v in pytree.tree_leaves(VIEWS[name](x))], x)
     assert {op.origin.target for op in graph.ops} == {"aten.mul.Tensor"}
-    check(lambda x: [v + 1 for v in leaves(VIEWS[name](x.exp()))], x)
+    check(lambda x: [v + 1 for v in pytree.tree_leaves(VIEWS[name](x.exp()))], x)
 
 
 def test_as_strided_to_before_the_first_element_is_left_to_torch() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +13,14 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from optfuse.frontend import capture, gather_inputs
+from optfuse.frontend.zoo import load_model_file
+from optfuse.ir import verify
 from optfuse.ir.interpreter import interpret
+from optfuse.lower import lower
 from tests.lower.eager import check, lowered
 
+MODELS = Path(__file__).parents[2] / "models"
 LOOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
@@ -179,3 +185,20 @@ def test_random_programs(steps, seed):
     x = torch.randint(-3, 4, (3, 4), generator=generator).float()
     y = torch.randint(-3, 4, (4,), generator=generator).float()
     check(program(steps), x, y, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["mlp", "vit", "convnext"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_model(name, dtype):
+    file = load_model_file(MODELS / f"{name}.py")
+    model = file.model("small", dtype)
+    args, kwargs = file.inputs("small", dtype)
+    captured = capture(model, args, dict(kwargs), name=name)
+    graph = lower(captured.graph, name=name, mutations=captured.mutations, constants=captured.constants)
+    verify(graph)
+    outputs = interpret(graph, gather_inputs(captured, model, args, dict(kwargs)), captured.constants)
+    with torch.no_grad():
+        expected = pytree.tree_leaves(model(*args, **kwargs))
+    loose = {"rtol": 5e-2, "atol": 1e-2} if dtype == torch.bfloat16 else LOOSE
+    for actual, wanted in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(actual, wanted, **loose)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from optfuse.errors import InvalidInstanceError
-from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Limits, Offer, Read, Rules, Variant, Work, Write
+from optfuse.problem.instance import ALONE, Edge, Instance, Limits, Offer, Read, Rules, Variant, Work, Write
 from optfuse.problem.validate import validate
 from tests.problem.cases import ADD, FLAT, GELU, MATMUL, ROWS, SCALE, SHIFT, SUM, A, B, W, X, example
 from tests.strategies import instances

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from optfuse.errors import IllegalKernelError
-from optfuse.problem.instance import Buffer, Edge, Instance
+from optfuse.problem.instance import ALONE, Buffer, Instance
 from optfuse.problem.solution import Kernel
 from optfuse.solve.assemble import assemble
 from optfuse.solve.greedy import greedy
@@ -20,9 +20,8 @@ from optfuse.solve.memory import (
     live_bytes,
     order_problem,
     peak_bytes,
-    program_order,
 )
-from tests.problem.cases import FLAT, MIB, SHIFT, SUM, A, answer, example
+from tests.problem.cases import ADD, FLAT, GELU, MATMUL, MIB, ROWS, SCALE, SHIFT, SUM, answer, example
 from tests.strategies import instances
 
 
@@ -83,11 +82,9 @@ def test_an_unused_donated_input_is_live_at_first_only() -> None:
 
 
 def test_a_circle_of_kernels_is_named() -> None:
-    plain = example()
-    instance = replace(plain, edges=(*plain.edges, Edge(SHIFT, SUM)))
-    kernels = [Kernel((0, SUM), FLAT, (A,)), Kernel((SHIFT,), FLAT, ()), Kernel((2, 3, 4), FLAT, ())]
+    parts = [((SCALE, SUM), ROWS), ((SHIFT,), FLAT), ((MATMUL,), ALONE), ((ADD, GELU), FLAT)]
     with pytest.raises(IllegalKernelError, match="circle"):
-        program_order(order_problem(instance, kernels))
+        assemble(example(), parts)
 
 
 def test_an_instance_without_ops() -> None:

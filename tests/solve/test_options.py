@@ -20,15 +20,10 @@ def test_from_mapping() -> None:
     assert SolveOptions.from_mapping({"time_limit": 5, "seed": 3}) == SolveOptions(time_limit=5, seed=3)
 
 
-@pytest.mark.parametrize(
-    ("key", "nearest"), [("timelimit", "time_limit"), ("worker", "workers"), ("zzz", "time_limit")]
-)
+@pytest.mark.parametrize(("key", "nearest"), [("timelimit", "time_limit"), ("worker", "workers"), ("sead", "seed")])
 def test_unknown_keys_name_the_nearest(key: str, nearest: str) -> None:
-    with pytest.raises(InvalidOptionError, match="unknown option") as caught:
+    with pytest.raises(InvalidOptionError, match=f"unknown option {key!r}; did you mean {nearest!r}"):
         SolveOptions.from_mapping({key: 1})
-    assert repr(key) in str(caught.value)
-    if key != "zzz":
-        assert f"did you mean {nearest!r}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -21,4 +21,5 @@ def normalize(captured: Captured) -> Captured:
     """Run every pass of ``PASSES`` once. Nodes that nobody uses leave after each."""
     for rewrite in PASSES:
         captured = rewrite(captured)
+    captured.graph.graph.lint()
     return captured

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from optfuse.frontend.captured import Captured
-from optfuse.frontend.torch_bridge import OpOverload, fake_result, is_mutating, is_random
+from optfuse.frontend.torch_bridge import OpOverload, fake_result, graph_module, is_mutating, is_random
 
 aten = torch.ops.aten
 
@@ -45,13 +45,12 @@ def copied(graph: GraphModule) -> GraphModule:
     result = nodes.graph_copy(graph.graph, values)
     output = nodes.output(result)
     output.meta = dict(graph.graph.output_node().meta)
-    return GraphModule(graph, nodes)
+    return graph_module(graph, nodes)
 
 
 def with_graph(captured: Captured, graph: GraphModule, constants: Mapping[str, torch.Tensor] | None = None) -> Captured:
     """``captured`` with a changed graph: unused nodes leave, unused constants too."""
     graph.graph.eliminate_dead_code(is_impure_node=is_impure)
-    graph.graph.lint()
     graph.recompile()
     used = {node.target for node in graph.graph.nodes if node.op == "get_attr"}
     known = {**captured.constants, **(constants or {})}

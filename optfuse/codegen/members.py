@@ -1,0 +1,416 @@
+"""One member of a kernel at a time: its expressions, loads and stores as statements of a writer."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+import sympy
+
+from optfuse.codegen.expressions import (
+    ATOM,
+    BIT_AND,
+    COMPARISON,
+    FLOATING,
+    HALF,
+    PRODUCT,
+    SUM,
+    Value,
+    call,
+    cast,
+    const,
+    constant,
+    triton_type,
+)
+from optfuse.codegen.indexing import INT32_END, Axis, Linear, Named, linearize, runs
+from optfuse.codegen.passes import Passes
+from optfuse.codegen.writer import Writer
+from optfuse.ir.functions import FUNCTIONS
+from optfuse.ir.kernel import KernelSpec
+from optfuse.ir.nodes import Buffer, Call, Const, Expr, Guard, Iota, Load, Origin, Result, Store, ivar, rvar, tvar
+
+#: Longer expressions are cut into named parts.
+LONGEST_INLINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CodegenOptions:
+    """How kernels are written.
+
+    Attributes
+    ----------
+    round_intermediates
+        Round values that stay in registers to their buffers' dtype, where eager execution does.
+    check_indices
+        Assert at run time (in debug builds of a kernel) that gathered indices lie in their buffers.
+    """
+
+    round_intermediates: bool = False
+    check_indices: bool = False
+
+
+class MemberWriter:
+    """Writes members into a kernel. The caller decides which, and in which order."""
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        buffers: Mapping[str, Buffer],
+        axes: tuple[Axis, ...],
+        passes: Passes,
+        pointers: Mapping[str, str],
+        options: CodegenOptions,
+        repeated: frozenset[str],
+    ) -> None:
+        self.spec = spec
+        self.buffers = buffers
+        self.axes = axes
+        self.passes = passes
+        self.pointers = pointers
+        self.options = options
+        self.repeated = repeated
+        self.writer = Writer(reserved_names(axes, pointers.values()))
+        self.sizes = {symbol: size for axis in axes for symbol, size in axis.digits}
+        self.digits = {symbol: Linear({symbol: 1}) for symbol in self.sizes}
+        self.offsets: Counter[str] = Counter()
+        #: values of register buffers by (producer, buffer); those of the open body apart
+        self.outer_values: dict[tuple[int, str], Value] = {}
+        self.body_values: dict[tuple[int, str], Value] = {}
+        self.results: dict[int, tuple[Value, ...]] = {}
+        self.read: dict[str, None] = {}
+        self._index_names: Counter[str] = Counter()
+        self._member = 0
+        self._env: dict[sympy.Symbol, Linear] = {}
+        self._memo: dict[int, Value] = {}
+        self._uses: Counter[int] = Counter()
+
+    # --- members
+
+    def begin(self, member: int, roots: Iterable[Expr]) -> None:
+        """Go to a member, of which ``roots`` will be evaluated."""
+        self._member = member
+        self._memo = {}
+        self._uses = _use_counts(roots)
+        self.writer.note = origin_text(self.spec.members[member].nest.origin)
+        self._env = self._variables(member)
+
+    def _variables(self, member: int) -> dict[sympy.Symbol, Linear]:
+        it = self.spec.members[member]
+        space = self.spec.space
+        digits = {
+            **{sympy.Symbol(f"X{k}", integer=True, nonnegative=True): size for k, size in enumerate(space.x)},
+            **{sympy.Symbol(f"R{k}", integer=True, nonnegative=True): size for k, size in enumerate(space.r)},
+        }
+        known = {symbol: self.digits.get(symbol, Linear()) for symbol in digits}
+        env = {ivar(k): linearize(expr, known, self._opaque) for k, expr in enumerate(it.ivars)}
+        env |= {rvar(k): linearize(expr, known, self._opaque) for k, expr in enumerate(it.rvars)}
+        return env
+
+    def stored_values(self, member: int) -> list[tuple[Store, Value]]:
+        """Evaluate what a member stores, under names; values that others use are kept."""
+        nest = self.spec.members[member].nest
+        found = []
+        for store in nest.stores:
+            value = self.value(store.value)
+            if store.buffer in self.spec.registers:
+                value = self._in_register(value, store.buffer)
+                values = self.body_values if self.passes.roles[member] == "full" else self.outer_values
+                values[member, store.buffer] = value
+            elif not value.literal:
+                value = self.writer.name(value, identifier(store.buffer))
+            found.append((store, value))
+        return found
+
+    def _in_register(self, value: Value, buffer: str) -> Value:
+        """The value as a load of ``buffer`` would give it, but for the rounding of half types (unless asked for)."""
+        dtype = self.buffers[buffer].dtype
+        if dtype in HALF:
+            if self.options.round_intermediates and value.dtype != dtype:
+                value = cast(value if not value.literal else cast(value, "float32"), dtype)
+            value = cast(value, "float32")
+        else:
+            value = cast(value, dtype)
+        return value if value.literal else self.writer.name(value, identifier(buffer))
+
+    # --- expressions
+
+    def value(self, expr: Expr) -> Value:
+        """An expression of the member that was begun, as text; shared parts and long ones get names."""
+        known = self._memo.get(id(expr))
+        if known is None:
+            known = self._evaluate(expr)
+            shared = self._uses[id(expr)] > 1 and isinstance(expr, Call)
+            if (shared or len(known.text) > LONGEST_INLINE) and not known.literal:
+                known = self.writer.name(known, self._hint(expr))
+            self._memo[id(expr)] = known
+        return known
+
+    def _hint(self, expr: Expr) -> str:
+        return expr.function if isinstance(expr, Call) else "value"
+
+    def _evaluate(self, expr: Expr) -> Value:
+        match expr:
+            case Const():
+                return const(expr)
+            case Load():
+                return self._load(expr)
+            case Iota():
+                return self._iota(expr)
+            case Result():
+                return self.results[self._member][expr.k]
+            case Call():
+                return self._call(expr)
+            case _:
+                assert_never(expr)
+
+    def _call(self, expr: Call) -> Value:
+        args = [self.value(arg) for arg in expr.args]
+        if FUNCTIONS[expr.function].rule != "cast":
+            args = [cast(arg, "float32") if arg.dtype in HALF else arg for arg in args]
+        result = call(expr.function, args, expr.dtype)
+        home = self.writer.scope(result.axes)
+        if any(self.writer.scope(arg.axes) is not home and not _simple(arg) for arg in args):
+            # what does not vary along r is computed before the loop
+            args = [
+                arg if self.writer.scope(arg.axes) is home or _simple(arg) else self.writer.name(arg, self._hint(e))
+                for arg, e in zip(args, expr.args, strict=True)
+            ]
+            result = call(expr.function, args, expr.dtype)
+        return result
+
+    def _iota(self, expr: Iota) -> Value:
+        form = linearize(expr.index, self._env, self._opaque)
+        if not form.terms:
+            return constant(form.constant, expr.dtype)
+        return cast(self.index(form), expr.dtype)
+
+    # --- memory
+
+    def _load(self, load: Load) -> Value:
+        source = self.passes.producers[self._member].get(load.buffer)
+        if source is not None:
+            key = (source, load.buffer)
+            return self.body_values[key] if key in self.body_values else self.outer_values[key]
+        env = dict(self._env)
+        for k, expr in enumerate(load.indirect):
+            position = cast(self.value(expr), "int64")
+            if not position.literal:
+                position = self.writer.name(position, f"{identifier(load.buffer)}_index")
+                env[tvar(k)] = Linear({Named(position.text, position.axes, None, wide=True): 1})
+            else:
+                env[tvar(k)] = Linear(constant=int(position.text))
+        form = linearize(load.index, env, self._opaque)
+        guards = [part for guard in load.guards for part in self._guard(guard, env)]
+        offset = self.index(form, self._wide(form, load.buffer))
+        if load.indirect and self.options.check_indices:
+            self._check(offset, load.buffer, guards)
+        mask = self._mask(offset.axes, guards)
+        arguments = [self._pointer(load.buffer, offset, mask)]
+        if mask is not None:
+            arguments.append(f"mask={mask.text}")
+        if guards and load.other is not None:
+            arguments.append(f"other={const(load.other).text}")
+        self.read[load.buffer] = None
+        axes = offset.axes | (mask.axes if mask is not None else frozenset())
+        text = f"tl.load({', '.join(arguments)})"
+        if load.dtype in HALF:
+            return self.writer.name(Value(f"{text}.to(tl.float32)", "float32", axes), identifier(load.buffer))
+        return self.writer.name(Value(text, load.dtype, axes), identifier(load.buffer))
+
+    def store(self, store: Store, value: Value, *, only_first: bool = False) -> None:
+        """Write a value to memory. ``only_first``: programs that differ along r alone leave it to the first of them."""
+        dtype = self.buffers[store.buffer].dtype
+        form = linearize(store.index, self._env, self._opaque)
+        offset = self.index(form, self._wide(form, store.buffer))
+        shape = offset.axes | value.axes
+        mask = self._mask(shape, [Value("first", "bool")] if only_first else [])
+        if value.dtype == "float64" and dtype in HALF:
+            value = cast(value, "float32")
+        pointer = self._pointer(store.buffer, offset, Value("", "bool", shape))
+        tail = f", mask={mask.text}" if mask is not None else ""
+        self.writer.statement(f"tl.store({pointer}, {value.text}{tail})", shape)
+
+    def _pointer(self, buffer: str, offset: Value, shape: Value | None) -> str:
+        """``pointer + offset``, with a zero term for every axis that the mask or the value has and the offset has not."""
+        text = self.pointers[buffer]
+        missing = sorted((shape.axes if shape is not None else frozenset()) - offset.axes)
+        extra = [f"{axis}" if self._axis(axis).size == 1 else f"0 * {axis}" for axis in missing]
+        if offset.literal:
+            parts = [offset.text] if offset.text != "0" else []
+        else:
+            self.offsets[offset.text] += 1
+            if offset.text in self.repeated:
+                offset = self.writer.name(offset, "offset")
+            parts = [offset.text]
+        return " + ".join([text, *parts, *extra])
+
+    def _wide(self, form: Linear, buffer: str) -> bool:
+        """Whether an offset may need 64 bits."""
+        bounds = form.bounds(self.sizes)
+        if bounds is not None:
+            return bounds[0] < -INT32_END or bounds[1] >= INT32_END
+        known = self.buffers[buffer]
+        return sum((int(n) - 1) * int(s) for n, s in zip(known.shape, known.stride, strict=True)) >= INT32_END
+
+    def _mask(self, axes: frozenset[str], guards: Sequence[Value]) -> Value | None:
+        """The lanes that may touch memory; None when all may."""
+        shape = axes.union(*(guard.axes for guard in guards))
+        parts = [
+            Value(axis.mask, "bool", frozenset({axis.name}))
+            for axis in self.axes
+            if axis.masked and axis.name in shape
+        ]
+        parts += guards
+        if not parts:
+            return None
+        every = frozenset[str]().union(*(part.axes for part in parts))
+        if len(parts) == 1:
+            return parts[0] if _simple(parts[0]) else self.writer.name(parts[0], "inside")
+        text = " & ".join(part.within(BIT_AND + 1) for part in parts)
+        return self.writer.name(Value(text, "bool", every, BIT_AND), "inside" if guards else "mask")
+
+    def _guard(self, guard: Guard, env: Mapping[sympy.Symbol, Linear]) -> list[Value]:
+        """The comparisons of a guard that are not always true."""
+        form = linearize(guard.expr, env, self._opaque)
+        lower = linearize(guard.lower, env, self._opaque)
+        upper = linearize(guard.upper, env, self._opaque)
+        found = []
+        for difference, symbol, limit in ((form.plus(lower, -1), ">=", lower), (form.plus(upper, -1), "<", upper)):
+            bounds = difference.bounds(self.sizes)
+            if bounds is not None and (bounds[0] >= 0 if symbol == ">=" else bounds[1] < 0):
+                continue
+            left, right = self.index(form), self.index(limit)
+            if left.literal and right.literal:
+                left = Value(f"tl.full((), {left.text}, tl.int32)", "int32")
+            text = f"{left.within(SUM)} {symbol} {right.within(SUM)}"
+            found.append(Value(text, "bool", left.axes | right.axes, COMPARISON))
+        return found
+
+    def _check(self, offset: Value, buffer: str, guards: Sequence[Value]) -> None:
+        known = self.buffers[buffer]
+        total = 1 + sum((int(n) - 1) * int(s) for n, s in zip(known.shape, known.stride, strict=True))
+        inside = f"({offset.within(SUM)} >= 0) & ({offset.within(SUM)} < {total})"
+        mask = self._mask(offset.axes, guards)
+        ignored = f", mask={mask.text}" if mask is not None else ""
+        self.writer.statement(f'tl.device_assert({inside}, "index out of bounds of {buffer}"{ignored})', offset.axes)
+
+    # --- indices
+
+    def index(self, form: Linear, wide: bool = False) -> Value:
+        """An index as text over flat positions and named quotients and remainders of them."""
+        terms: list[tuple[Value, int]] = []
+        for run in reversed(runs(form, self.axes)):
+            terms.append((self._run(run.text, run.axis), run.coefficient))
+        for atom, coefficient in form.terms.items():
+            if isinstance(atom, Named):
+                terms.append((Value(atom.text, "int64" if atom.wide else "int32", atom.axes), coefficient))
+        if not terms:
+            return constant(form.constant, "int64" if wide else "int32")
+        if wide:
+            terms = [(value if value.dtype == "int64" else cast(value, "int64"), c) for value, c in terms]
+        dtype = "int64" if any(value.dtype == "int64" for value, _ in terms) else "int32"
+        axes = frozenset[str]().union(*(value.axes for value, _ in terms))
+        text = ""
+        for value, coefficient in sorted(terms, key=lambda t: t[1] < 0):
+            size = abs(coefficient)
+            sign = (" - " if coefficient < 0 else " + ") if text else ("-" if coefficient < 0 else "")
+            text += sign + (value.within(ATOM) if size == 1 else f"{size} * {value.within(ATOM)}")
+        if form.constant:
+            text += f" {'-' if form.constant < 0 else '+'} {abs(form.constant)}"
+        single = len(terms) == 1 and not form.constant
+        tightness = SUM if not single else (ATOM if terms[0][1] == 1 else PRODUCT)
+        return Value(text, dtype, axes, tightness if not text.startswith("-") else SUM)
+
+    def _run(self, text: str, axis: Axis) -> Value:
+        value = Value(text, "int64" if axis.wide else "int32", frozenset({axis.name}), PRODUCT)
+        if text == axis.name:
+            return replace(value, tightness=ATOM)
+        return self._named_index(value, axis.name)
+
+    def _named_index(self, value: Value, prefix: str) -> Value:
+        """Name an index part x0, x1, ... (r0, ... along r)."""
+        number = self._index_names[prefix]
+        while f"{prefix}{number}" in self.writer.taken:
+            number += 1
+        return self.writer.name(value, f"{prefix}{number}")
+
+    def _opaque(self, kind: str, inner: Linear, divisor: int) -> Linear:
+        """A quotient or remainder that is not affine: a named value. Rounds down, also below zero."""
+        bounds = inner.bounds(self.sizes)
+        prefix = "r" if "r" in self.index(inner).axes else self.axes[-1].name if len(self.axes) == 1 else "x"
+        if bounds is None:
+            name = "floor_quotient" if kind == "floor" else "floor_remainder"
+            whole = self.index(inner)
+            text = f"{name}({whole.text}, tl.full((), {divisor}, {triton_type(whole.dtype)}))"
+            value = self._named_index(Value(text, whole.dtype, whole.axes), prefix)
+            limits = None if kind == "floor" else (0, divisor - 1)
+            return Linear({Named(value.text, value.axes, limits, value.dtype == "int64"): 1})
+        lift = max(0, -(bounds[0] // divisor))
+        whole = self.index(inner.plus(Linear(constant=lift * divisor)))
+        symbol = "//" if kind == "floor" else "%"
+        value = Value(f"{whole.within(PRODUCT)} {symbol} {divisor}", whole.dtype, whole.axes, PRODUCT)
+        value = self._named_index(value, prefix)
+        if kind == "floor":
+            limits = (bounds[0] // divisor + lift, bounds[1] // divisor + lift)
+            return Linear({Named(value.text, value.axes, limits, value.dtype == "int64"): 1}, -lift)
+        return Linear({Named(value.text, value.axes, (0, divisor - 1), value.dtype == "int64"): 1})
+
+    def position(self, member: int) -> Value:
+        """The place in the row-major order of a reduction's own variables."""
+        form, stride = Linear(), 1
+        sizes = self.spec.members[member].nest.rsizes
+        for k in reversed(range(len(sizes))):
+            form = form.plus(self._env[rvar(k)], stride)
+            stride *= int(sizes[k])
+        return self.index(form)
+
+    def _axis(self, name: str) -> Axis:
+        return next(axis for axis in self.axes if axis.name == name)
+
+
+def origin_text(origin: Origin) -> str:
+    """A comment that ties statements to the graph and to the user's source."""
+    place = ", ".join(part for part in (origin.module, origin.source) if part)
+    target = f" = {origin.target}" if origin.target else ""
+    return " ".join(f"{origin.node}{target}{'  | ' + place if place else ''}".split("\n"))
+
+
+def identifier(name: str) -> str:
+    """A buffer's name as a Python identifier."""
+    text = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return text if text and not text[0].isdigit() else f"b_{text}"
+
+
+def reserved_names(axes: Sequence[Axis], pointers: Iterable[str]) -> set[str]:
+    """Names that no value may take."""
+    from optfuse.codegen.prelude import PRELUDE_NAMES
+    from optfuse.codegen.text import TAKEN
+
+    own = {name for axis in axes for name in (axis.name, axis.mask, axis.constant, f"{axis.name}_start")}
+    return own | set(pointers) | set(PRELUDE_NAMES) | set(TAKEN) | {"tl", "triton", "libdevice", "first", "torch"}
+
+
+def _simple(value: Value) -> bool:
+    return value.literal or value.text.isidentifier()
+
+
+def _use_counts(roots: Iterable[Expr]) -> Counter[int]:
+    """How many places use each node of a shared expression."""
+    counts: Counter[int] = Counter()
+    stack = list(roots)
+    while stack:
+        expr = stack.pop()
+        counts[id(expr)] += 1
+        if counts[id(expr)] > 1:
+            continue
+        if isinstance(expr, Call):
+            stack.extend(expr.args)
+        elif isinstance(expr, Load):
+            stack.extend(expr.indirect)
+    return counts
+
+
+__all__ = ["CodegenOptions", "MemberWriter", "FLOATING"]

@@ -1,0 +1,106 @@
+"""A schedule that can be called like the model it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from optfuse.errors import PlanError
+from optfuse.frontend.calling import checked_leaves, lookup
+from optfuse.frontend.captured import CallSpec, InputSource
+from optfuse.frontend.torch_bridge import tree_unflatten
+from optfuse.frontend.training import train_module
+from optfuse.lower import lower
+from optfuse.runtime.program import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from optfuse.frontend.captured import Captured
+    from optfuse.schedule import Schedule, TrainingSchedule
+
+
+class ModelProgram:
+    """Calls an emitted program with the model's own arguments and parameters.
+
+    Parameters are read from the model at each call, so later updates of the weights count. In-place changes of inputs
+    and buffers arrive where the model would make them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        program: Program,
+        inputs: tuple[InputSource, ...],
+        outputs: tuple[int, ...],
+        call: CallSpec,
+        owner: torch.nn.Module | Mapping[str, torch.Tensor],
+    ) -> None:
+        self.name = name
+        self.program = program
+        self._inputs = inputs
+        self._outputs = outputs
+        self._call = call
+        self._owner = owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's result for these arguments, in the model's own structure.
+
+        Raises
+        ------
+        CaptureError
+            Arguments of another structure, or other constants, than those captured.
+        InvalidInputError
+            Tensors of another shape, dtype or device.
+        """
+        leaves = checked_leaves(self.name, self._call, args, kwargs)
+        values = dict(zip(self._outputs, self.program.run([self._find(s, leaves) for s in self._inputs]), strict=True))
+        values.update(self._call.literals)
+        return tree_unflatten([values[k] for k in self._call.user_outputs], self._call.out_spec)
+
+    def _find(self, source: InputSource, leaves: Sequence[Any]) -> torch.Tensor:
+        if source.kind == "user" or isinstance(self._owner, torch.nn.Module):
+            return lookup(source, self._owner, leaves).detach()  # type: ignore[arg-type]
+        return self._owner[source.target].detach()
+
+
+def bind(schedule: Schedule, model: torch.nn.Module | None = None) -> ModelProgram:
+    """Load a schedule's module and tie it to the model's parameters.
+
+    Raises
+    ------
+    PlanError
+        If the graph is half of a training step, or there is neither a model nor saved weights.
+    """
+    interface = schedule.interface
+    if interface.call is None:
+        raise PlanError(f"{schedule.name} is half of a training step; compile the training schedule as a whole")
+    owner = interface.model if model is None else model
+    owner = interface.weights if owner is None else owner
+    if owner is None:
+        raise PlanError(f"plan {schedule.name} was saved without weights; give the model: load(path).compile(model)")
+    program = Program(schedule.source, interface.constants)
+    return ModelProgram(schedule.name, program, interface.inputs, interface.outputs, interface.call, owner)
+
+
+def bind_training(schedule: TrainingSchedule) -> Callable[..., Any]:
+    """A function like the model whose outputs carry gradients, both computed by the schedules.
+
+    Raises
+    ------
+    PlanError
+        If the model's training graphs are not those that were scheduled (it was changed since).
+    """
+    made = {half.name: half for half in schedule}
+
+    def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
+        graph = lower(captured.graph, name=captured.name, mutations=captured.mutations, constants=captured.constants)
+        half = made.get(captured.name)
+        if half is None or half.graph != graph:
+            raise PlanError(f"{captured.name} is not the graph that was scheduled: the model changed; optimize again")
+        return Program(half.source, captured.constants).run
+
+    name = schedule.forward.name.removesuffix(".forward")
+    return train_module(schedule.model, schedule.args, schedule.kwargs, compile_graph, name=name)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from optfuse.problem.serialize import load_solution
+from tests.cli.conftest import Outcome
+from tests.report.test_summary import PROMISED
+
+Run = Callable[..., Outcome]
+
+QUICK = ("--time-limit", 10, "--workers", 1)
+
+MODEL = """
+import torch
+
+print("a model file may print")
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(17, 9)
+
+    def forward(self, x):
+        {body}
+
+def model(size="full"):
+    return Net()
+
+def inputs(size="full"):
+    return (torch.randn(5, 17, generator=torch.Generator().manual_seed(0)),), {{}}
+"""
+SOUND = "return torch.softmax(torch.nn.functional.gelu(self.linear(x)), -1)"
+BRANCHING = "return self.linear(x) if x.sum() > 0 else x"
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    path = tmp_path / "net.py"
+    path.write_text(MODEL.format(body=SOUND))
+    return path
+
+
+def test_json_is_a_list_with_a_record_a_graph(optfuse: Run, net: Path) -> None:
+    outcome = optfuse("optimize", net, "--train", "--json", *QUICK)
+
+    assert outcome.code == 0, outcome.err
+    records = json.loads(outcome.out)
+    assert [record["name"] for record in records] == ["net.forward", "net.backward"]
+    for record in records:
+        assert set(PROMISED) <= record.keys()
+        assert record["bound"] <= record["objective"] <= record["greedy_objective"]
+    assert any("addmm" in name for name in records[0]["library_ops"])
+
+
+def test_out_holds_a_checked_plan_a_graph(optfuse: Run, net: Path, tmp_path: Path) -> None:
+    outcome = optfuse("optimize", net, "--out", tmp_path / "plans", *QUICK)
+
+    assert outcome.code == 0, outcome.err
+    (plan,) = (tmp_path / "plans").iterdir()
+    assert plan.name == "net.inference"
+    assert {"instance.json", "solution.json", "kernels.py", "report.txt"} <= {path.name for path in plan.iterdir()}
+    checked = optfuse("check", plan / "instance.json", plan / "solution.json")
+    assert checked.code == 0, checked.err
+    objective = load_solution(plan / "solution.json").objective
+    assert f"objective {objective / 1e6:.3f} us" in (plan / "report.txt").read_text()
+    compile((plan / "kernels.py").read_text(), "kernels.py", "exec")
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_verify_holds_the_program_against_eager(optfuse: Run, net: Path, train: bool) -> None:
+    outcome = optfuse("optimize", net, "--verify", *(["--train"] if train else []), *QUICK)
+
+    assert outcome.code == 0, outcome.err
+    assert "outputs agree with float64" in outcome.err
+    assert "0 do not compile, 0 spill" in outcome.err
+
+
+def test_a_model_that_branches_on_data_is_refused(optfuse: Run, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(MODEL.format(body=BRANCHING))
+
+    outcome = optfuse("optimize", tmp_path / "net.py", "--out", tmp_path / "plans", "--json")
+
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.splitlines()[-1].startswith("optfuse: error: ")
+    assert not (tmp_path / "plans").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--size", "huge"), "full, small"),
+        (("--time-limit", 0), "time_limit"),
+        (("--workers", 0), "workers"),
+        (("--device", "abacus"), "abacus"),
+    ],
+)
+def test_a_bad_flag_is_refused(optfuse: Run, net: Path, flags: tuple[object, ...], reason: str) -> None:
+    outcome = optfuse("optimize", net, "--json", *flags)
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert reason in outcome.err.splitlines()[-1]
+
+
+def test_a_missing_model_file_is_named(optfuse: Run, tmp_path: Path) -> None:
+    assert "net.py: no such file" in optfuse("optimize", tmp_path / "net.py").error_line()
+
+
+def test_out_that_is_a_file_is_refused_before_any_work(optfuse: Run, net: Path) -> None:
+    assert "not a folder" in optfuse("optimize", net, "--out", net).error_line()

@@ -1,0 +1,33 @@
+"""A partition becomes a whole solution."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from optfuse.problem.checker import check
+from optfuse.problem.cost import kernel_cost
+from optfuse.problem.instance import Instance
+from optfuse.solve.assemble import arena_spans, arrange
+from optfuse.solve.greedy import greedy
+from optfuse.solve.memory import HEURISTICS, order_problem
+from tests.problem.cases import answer, example
+from tests.strategies import instances
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(instances(variants=True))
+def test_every_order_of_a_partition_is_a_valid_solution(instance: Instance) -> None:
+    kernels = greedy(instance).kernels
+    problem = order_problem(instance, kernels)
+    for heuristic in HEURISTICS:
+        solution = arrange(instance, kernels, problem, heuristic(problem))
+        assert check(instance, solution) == ()
+        assert solution.objective == sum(kernel_cost(instance, kernel.ops, kernel.scheme) for kernel in kernels)
+
+
+def test_outputs_and_inputs_are_not_in_the_arena() -> None:
+    solution = answer(example())
+    problem = order_problem(example(), solution.kernels)
+    spans = arena_spans(example(), problem, range(len(solution.kernels)))
+    assert {example().buffers[span.buffer].name for span in spans} == {"a", "b", "d", "e"}
+    assert {placement.buffer for placement in solution.placements} == {span.buffer for span in spans}
