@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from optfuse.problem.instance import (
     ALONE,
+    AccessClass,
     Buffer,
     Device,
     Edge,
@@ -154,7 +155,9 @@ def _add_op(draw: st.DrawFn, draft: _Draft, sources: list[int], target: int, lib
 
 
 def _offer(draw: st.DrawFn, draft: _Draft, scheme: int, sources: list[int], target: int) -> Offer:
-    access = st.sampled_from(["contiguous", "contiguous", "strided", "broadcast", "gather"])
+    access: st.SearchStrategy[AccessClass] = st.sampled_from(
+        ["contiguous", "contiguous", "strided", "broadcast", "gather"]
+    )
     reads = tuple(
         Read(source, draft.buffers[source].bytes, draw(access), draw(st.integers(0, 1))) for source in sources
     )

@@ -12,19 +12,23 @@ from optfuse.errors import OutputError
 
 
 @contextlib.contextmanager
-def whole_folders(parent: Path, names: Iterable[str]) -> Generator[Path]:
+def whole_folders(parent: Path, names: Iterable[str], marker: str) -> Generator[Path]:
     """A temporary folder in which the caller makes the folders ``names``; they move to ``parent`` on a normal exit.
 
-    A folder of such a name that is there already is replaced; whatever else ``parent`` holds stays. Each folder
-    appears whole; between two of them another process may see the one and not yet the other.
+    A folder of such a name that is there already is replaced if it is ours, which the file ``marker`` in it tells, or
+    empty; whatever else ``parent`` holds stays. Each folder appears whole; between two of them another process may see
+    the one and not yet the other.
 
     Raises:
-        OutputError: When ``parent`` cannot be written, or a name is taken by something that is not a folder.
+        OutputError: When ``parent`` cannot be written, or a name is taken by something that is not ours.
     """
     targets = [parent / name for name in names]
     for path in (parent, *targets):
         if path.exists() and not path.is_dir():
             raise OutputError(f"{path}: exists and is not a folder; name another with --out")
+    for path in targets:
+        if path.is_dir() and any(path.iterdir()) and not (path / marker).is_file():
+            raise OutputError(f"{path}: exists and holds no {marker}; name another folder with --out")
     missing = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)

@@ -90,9 +90,9 @@ def save(schedules: Sequence[Schedule], out: Path) -> None:
         OutputError: When something cannot be written.
     """
     names = [schedule.name for schedule in schedules]
-    with whole_folders(out, names) as temporary:
+    with whole_folders(out, names, "plan.json") as temporary:
         for schedule in schedules:
-            schedule.save(temporary / schedule.name)
-            (temporary / schedule.name / "report.txt").write_text(schedule.report(), encoding="utf-8")
+            # The model file has the weights, which may take gigabytes.
+            schedule.save(temporary / schedule.name, weights=False)
     for name in names:
         say(f"wrote {out / name}")

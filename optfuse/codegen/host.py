@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from optfuse.codegen.kernel import KernelSource
 from optfuse.codegen.libraries import arguments, out_call, returns_one_tensor, takes_out, views
 from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variables
 from optfuse.errors import PlanError
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, Size, View
 
-if TYPE_CHECKING:
-    from optfuse.codegen.kernel import KernelSource
-
 ALIGNMENT = 16  # bytes: what kernels assume of every pointer that the plan has placed
 
-Step = "KernelSource | LibraryCall"
+Step = KernelSource | LibraryCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,15 +194,17 @@ def runs(form: Linear, axes: Iterable[Axis]) -> list[Run]:
         for symbol, size in reversed(axis.digits):
             coefficient = form.terms.get(symbol, 0)
             last = mine[-1] if mine else None
-            if last is not None and last.size is not None and last.below * last.size == below:
-                if coefficient and coefficient == last.coefficient * last.size:
-                    mine[-1] = Run(axis, last.below, last.size * size, last.coefficient)
-                    below *= size
-                    continue
-            if coefficient:
+            if coefficient and last is not None and _continues(last, below, coefficient):
+                mine[-1] = Run(axis, last.below, size * (last.size or 1), last.coefficient)
+            elif coefficient:
                 mine.append(Run(axis, below, size, coefficient))
             below *= size
         if mine and mine[-1].size is not None and mine[-1].below * mine[-1].size == below:
             mine[-1] = Run(axis, mine[-1].below, None, mine[-1].coefficient)
         found += mine
     return found
+
+
+def _continues(run: Run, below: int, coefficient: int) -> bool:
+    """Whether a digit is the next major one of a run."""
+    return run.size is not None and run.below * run.size == below and coefficient == run.coefficient * run.size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +16,6 @@ from optfuse.codegen.expressions import (
     ATOM,
     BIT_AND,
     COMPARISON,
-    FLOATING,
     HALF,
     PRODUCT,
     SUM,
@@ -27,10 +28,13 @@ from optfuse.codegen.expressions import (
 )
 from optfuse.codegen.indexing import INT32_END, Axis, Linear, Named, linearize, runs
 from optfuse.codegen.passes import Passes
+from optfuse.codegen.prelude import PRELUDE_NAMES
 from optfuse.codegen.writer import Writer
 from optfuse.ir.functions import FUNCTIONS
 from optfuse.ir.kernel import KernelSpec
 from optfuse.ir.nodes import Buffer, Call, Const, Expr, Guard, Iota, Load, Origin, Result, Store, ivar, rvar, tvar
+
+_PYTHON = frozenset(keyword.kwlist) | frozenset(dir(builtins))
 
 #: Longer expressions are cut into named parts.
 LONGEST_INLINE = 64
@@ -234,7 +238,7 @@ class MemberWriter:
         self.writer.statement(f"tl.store({pointer}, {value.text}{tail})", shape)
 
     def _pointer(self, buffer: str, offset: Value, shape: Value | None) -> str:
-        """``pointer + offset``, with a zero term for every axis that the mask or the value has and the offset has not."""
+        """``pointer + offset``, with a zero term for every axis that the mask or the value has and the offset lacks."""
         text = self.pointers[buffer]
         missing = sorted((shape.axes if shape is not None else frozenset()) - offset.axes)
         extra = [f"{axis}" if self._axis(axis).size == 1 else f"0 * {axis}" for axis in missing]
@@ -259,9 +263,7 @@ class MemberWriter:
         """The lanes that may touch memory; None when all may."""
         shape = axes.union(*(guard.axes for guard in guards))
         parts = [
-            Value(axis.mask, "bool", frozenset({axis.name}))
-            for axis in self.axes
-            if axis.masked and axis.name in shape
+            Value(axis.mask, "bool", frozenset({axis.name})) for axis in self.axes if axis.masked and axis.name in shape
         ]
         parts += guards
         if not parts:
@@ -386,11 +388,8 @@ def identifier(name: str) -> str:
 
 def reserved_names(axes: Sequence[Axis], pointers: Iterable[str]) -> set[str]:
     """Names that no value may take."""
-    from optfuse.codegen.prelude import PRELUDE_NAMES
-    from optfuse.codegen.text import TAKEN
-
     own = {name for axis in axes for name in (axis.name, axis.mask, axis.constant, f"{axis.name}_start")}
-    return own | set(pointers) | set(PRELUDE_NAMES) | set(TAKEN) | {"tl", "triton", "libdevice", "first", "torch"}
+    return own | set(pointers) | PRELUDE_NAMES | _PYTHON | {"tl", "triton", "libdevice", "first"}
 
 
 def _simple(value: Value) -> bool:
@@ -411,6 +410,3 @@ def _use_counts(roots: Iterable[Expr]) -> Counter[int]:
         elif isinstance(expr, Load):
             stack.extend(expr.indirect)
     return counts
-
-
-__all__ = ["CodegenOptions", "MemberWriter", "FLOATING"]

@@ -7,18 +7,14 @@ KERNELS; the host program ``call(inputs, constants)``.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from optfuse.codegen.host import MemoryLayout, Step, host_program, used_constants
-from optfuse.codegen.text import tuple_text
+from optfuse.codegen.kernel import KernelSource
+from optfuse.codegen.prelude import PRELUDE
+from optfuse.codegen.text import INDENT, call_text, tuple_text
 from optfuse.errors import PlanError
-from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest
-
-if TYPE_CHECKING:
-    from optfuse.codegen.kernel import KernelSource
-
-PRELUDE = ""
+from optfuse.ir.nodes import LoopGraph, LoopNest
 
 _IMPORTS = """\
 import torch
@@ -50,9 +46,9 @@ def launch(kernel, *pointers):
     """Run a kernel as its row of KERNELS says."""
     row = KERNELS[kernel.__name__]
     if INTERPRET:
-        kernel[row["interpret"]["grid"]](*pointers, **row["interpret"]["constants"])
+        kernel[row["grid"](**row["interpret"])](*pointers, **row["interpret"])
     else:
-        kernel[row["grid"]](*pointers, **row["constants"], **row["options"])
+        kernel[row["grid"](**row["constants"])](*pointers, **row["constants"], **row["options"])
 '''
 
 _MAIN = '''\
@@ -108,20 +104,20 @@ def emit_module(
     PlanError
         Two kernels of one name, or a memory plan that does not fit (see ``host_program``).
     """
-    kernels = [step for step in steps if not isinstance(step, LibraryCall)]
+    kernels = [step for step in steps if isinstance(step, KernelSource)]
     names = [kernel.name for kernel in kernels]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise PlanError(f"two kernels are named {twice[0]}; names must be unique in a module")
-    prelude = PRELUDE.strip() + "\n" if kernels else ""
-    reserved = [*_RESERVED, *names, *re.findall(r"^def (\w+)", prelude, flags=re.MULTILINE)]
+    prelude = _prelude(kernels)
+    reserved = [*_RESERVED, *re.findall(r"^def (\w+)", prelude, flags=re.MULTILINE)]
+    taken = sorted({name for name in names if names.count(name) > 1 or name in reserved})
+    if taken:
+        raise PlanError(f"the kernel name {taken[0]} is taken; names must be unique in a module")
     parts = [
         _docstring(graph, kernels, steps, certificate, versions) + "\n" + _IMPORTS,
         _HELPERS,
         prelude,
         *(kernel.source.strip() + "\n" for kernel in kernels),
         _tables(graph, steps) + "\n" + _kernel_table(kernels),
-        host_program(graph, steps, memory, reserved),
+        host_program(graph, steps, memory, [*reserved, *names]),
         _MAIN,
     ]
     return "\n\n".join(part for part in parts if part)
@@ -176,5 +172,57 @@ def _table(name: str, rows: Sequence[str]) -> str:
 
 
 def _kernel_table(kernels: Sequence[KernelSource]) -> str:
-    assert not kernels
-    return "KERNELS = {}\n"
+    if not kernels:
+        return "KERNELS = {}\n"
+    lines = [
+        "# constants and options for a GPU; interpret: larger blocks for Triton's interpreter; signature and aligned",
+        "# (pointers that are multiples of 16): what compiling ahead of time needs to know",
+        "KERNELS = {",
+    ]
+    for kernel in kernels:
+        blocks = ", ".join(block for block, _ in kernel.config.blocks)
+        lines += [
+            f'{INDENT}"{kernel.name}": {{',
+            f'{INDENT * 2}"function": {kernel.name},',
+            f'{INDENT * 2}"grid": lambda {blocks}: ({kernel.grid_text or 1},),',
+            f'{INDENT * 2}"constants": {_dict(kernel.config.blocks)},',
+            f'{INDENT * 2}"options": {_dict(_options(kernel))},',
+            f'{INDENT * 2}"interpret": {_dict(kernel.interpret.blocks)},',
+            *_signature(kernel),
+            f"{INDENT}}},",
+        ]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _options(kernel: KernelSource) -> tuple[tuple[str, object], ...]:
+    return (("num_warps", kernel.config.num_warps), ("num_stages", kernel.config.num_stages))
+
+
+def _signature(kernel: KernelSource) -> list[str]:
+    pairs = [f'"{name}": "{kind}"' for name, kind in kernel.signature]
+    pointers = [f'"{name}"' for name, kind in kernel.signature if kind.startswith("*")]
+    return [
+        *call_text('"signature": {', pairs, indent=INDENT * 2, tail="},"),
+        *call_text('"aligned": [', pointers, indent=INDENT * 2, tail="],"),
+    ]
+
+
+def _dict(items: Iterable[tuple[str, object]]) -> str:
+    return "{" + ", ".join(f'"{key}": {value}' for key, value in items) + "}"
+
+
+def _prelude(kernels: Sequence[KernelSource]) -> str:
+    """Those of the shared functions that the kernels use, directly or through each other, in their order."""
+    functions = {
+        name: text.strip() + "\n"
+        for text in re.split(r"^(?=@triton\.jit$)", PRELUDE, flags=re.MULTILINE)
+        for name in re.findall(r"^def (\w+)", text, flags=re.MULTILINE)
+    }
+    used: set[str] = set()
+    texts = [kernel.source for kernel in kernels]
+    while texts:
+        words = set(re.findall(r"\w+", texts.pop()))
+        fresh = (words & functions.keys()) - used
+        used |= fresh
+        texts += [functions[name] for name in fresh]
+    return "\n\n".join(text for name, text in functions.items() if name in used)

@@ -83,6 +83,17 @@ def fold_whole(writer: Writer, fold: Fold, operand: Value, position: Value | Non
     return _folded(writer, fold, [_tile(lane) for lane in lanes])
 
 
+def fold_one(fold: Fold, operand: Value) -> tuple[Value, ...]:
+    """The results of a reduction over a single point."""
+    match fold.kind:
+        case "argmax" | "argmin":
+            return (constant(0, "int64"),)
+        case "welford":
+            return operand, constant(0, fold.dtype), constant(1, fold.dtype)
+        case _:
+            return (operand,)
+
+
 class Accumulators:
     """A reduction over blocks: ``add`` each block inside the loop, ``finish`` behind it."""
 

@@ -129,7 +129,13 @@ def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
 def _bernoulli_p(self: Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Tensor:
     if generator is not None or not math.isfinite(p):
         return NotImplemented
-    return TO_COPY(torch.rand_like(self, dtype=torch.float32) < p, dtype=self.dtype)
+    draws = aten.rand.default(list(self.shape), dtype=torch.float32, device=self.device, pin_memory=False)
+    return TO_COPY(draws < p, dtype=self.dtype)
+
+
+def _full_like(self: Tensor, fill_value: complex, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
+    dtype, device = dtype or self.dtype, kwargs.get("device") or self.device
+    return aten.full.default(list(self.shape), fill_value, dtype=dtype, device=device, pin_memory=False)
 
 
 OWN: dict[Any, Callable[..., Any]] = {
@@ -142,6 +148,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.copy.default: _copy,
     aten.bernoulli.p: _bernoulli_p,
+    aten.full_like.default: _full_like,
 }
 
 

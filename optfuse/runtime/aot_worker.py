@@ -71,7 +71,7 @@ def _key(module: Any, row: dict[str, Any], arch: int) -> str:
     shared = [ast.dump(node) for node in functions if node.name not in kernels and node.decorator_list]
     (own,) = [node for node in functions if node.name == row["function"].__name__]
     own.name = "kernel"
-    facts = {key: value for key, value in row.items() if key not in ("function", "interpret")}
+    facts = {key: value for key, value in row.items() if key not in ("function", "grid", "interpret")}
     parts = [VERSION, triton.__version__, arch, shared, ast.dump(own), sorted((k, repr(v)) for k, v in facts.items())]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 

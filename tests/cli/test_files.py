@@ -14,7 +14,7 @@ def fill(folder: Path, text: str) -> None:
 
 
 def test_folders_appear_and_leave_no_temporary_name(tmp_path: Path) -> None:
-    with whole_folders(tmp_path / "a" / "plans", ["forward", "backward"]) as temporary:
+    with whole_folders(tmp_path / "a" / "plans", ["forward", "backward"], "report.txt") as temporary:
         fill(temporary / "forward", "one")
         fill(temporary / "backward", "two")
         assert not (tmp_path / "a" / "plans" / "forward").exists()
@@ -28,7 +28,7 @@ def test_a_folder_of_the_name_is_replaced_whole_and_its_neighbours_stay(tmp_path
     (tmp_path / "forward" / "stale.txt").touch()
     (tmp_path / "notes.txt").touch()
 
-    with whole_folders(tmp_path, ["forward"]) as temporary:
+    with whole_folders(tmp_path, ["forward"], "report.txt") as temporary:
         fill(temporary / "forward", "new")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["forward", "notes.txt"]
@@ -41,7 +41,7 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path: Path, failure: type[Bas
     fill(tmp_path / "forward", "old")
 
     def write_and_fail() -> None:
-        with whole_folders(tmp_path, ["forward"]) as temporary:
+        with whole_folders(tmp_path, ["forward"], "report.txt") as temporary:
             fill(temporary / "forward", "new")
             raise failure
 
@@ -53,7 +53,7 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path: Path, failure: type[Bas
 
 
 def test_a_failure_removes_the_parents_that_it_made(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), whole_folders(tmp_path / "a" / "b", ["forward"]):
+    with pytest.raises(RuntimeError), whole_folders(tmp_path / "a" / "b", ["forward"], "report.txt"):
         raise RuntimeError
 
     assert list(tmp_path.iterdir()) == []
@@ -62,12 +62,28 @@ def test_a_failure_removes_the_parents_that_it_made(tmp_path: Path) -> None:
 def test_a_file_in_the_way_is_refused_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "forward").touch()
 
-    with pytest.raises(OutputError, match="forward: exists and is not a folder"), whole_folders(tmp_path, ["forward"]):
+    with (
+        pytest.raises(OutputError, match="forward: exists and is not a folder"),
+        whole_folders(tmp_path, ["forward"], "report.txt"),
+    ):
         pytest.fail("the body ran")
 
 
 def test_a_parent_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(OutputError, match="file"), whole_folders(tmp_path / "file" / "plans", ["forward"]):
+    with (
+        pytest.raises(OutputError, match="file"),
+        whole_folders(tmp_path / "file" / "plans", ["forward"], "report.txt"),
+    ):
         pytest.fail("the body ran")
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "forward").mkdir()
+    (tmp_path / "forward" / "thesis.txt").touch()
+
+    with pytest.raises(OutputError, match="holds no report.txt"), whole_folders(tmp_path, ["forward"], "report.txt"):
+        pytest.fail("the body ran")
+
+    assert (tmp_path / "forward" / "thesis.txt").exists()

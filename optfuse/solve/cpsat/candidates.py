@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, is_connected, is_legal, legal_index, mask_of
 from optfuse.solve.cpsat.atoms import Atoms
-from optfuse.solve.cpsat.pricing import SumTable, pricer, sum_table
+from optfuse.solve.cpsat.pricing import pricer
+from optfuse.solve.cpsat.sums import SumTable, sum_table
 
 #: Steps between two looks at the clock.
 STEPS = 2048
@@ -217,7 +218,10 @@ def _finisher(
     def summed(mask: int, memory: int, compute: int) -> int:
         if mask & reduces:
             if looped:
-                return exactly(mask, memory, compute)
+                repeated = table.repeated(mask)
+                if repeated is None:
+                    return exactly(mask, memory, compute)
+                memory += repeated
             memory = memory * needed // programs
         return launch + (memory if memory > compute else compute)
 

@@ -1,19 +1,14 @@
-"""The cost function of ``problem.cost`` on bitmasks: the same number, many times faster.
-
-``Pricer`` prices any kernel of a block. ``SumTable`` holds what a scheme's kernels cost where memory time is a plain sum
-over keys and writes, so that a kernel's price follows from that of the kernel it grew out of.
-"""
+"""The cost function of ``problem.cost`` on bitmasks: the same number, several times faster, for any kernel of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from optfuse.problem.cost import GOP, MIB, Topology, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
 from optfuse.problem.memo import per_instance
-from optfuse.solve.cpsat.atoms import Atoms
 
 Key = tuple[int, int]  # a buffer and a footprint: equal keys are one read
 
@@ -134,112 +129,3 @@ def _looped_reads(terms: Iterable[Terms], mask: int, passes: Iterable[int]) -> i
             first[key] = max(first.get(key, (-1, 0)), (price, later))
             again[key] = max(again.get(key, 0), count - 1)
     return sum(price + later * again[key] for key, (price, later) in first.items())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SumTable:
-    """Memory time of a scheme's kernels as a sum, by atom. Bits are atoms; picoseconds throughout.
-
-    A key costs ``keys[key][0]`` when one of its readers ``keys[key][1]`` is inside and its maker ``keys[key][2]`` is not.
-    A write costs when one of its users is outside. ``reads[a]`` and ``makes[a]`` are keys; ``fixed[a]`` is paid always;
-    ``writes[a]`` are pairs (price, users); ``feeds[a]`` are triples (maker, price, users) of the writes that atom a
-    uses. ``reduces`` are the atoms that bring a reduction. All run on ``device``.
-    """
-
-    keys: tuple[tuple[int, int, int], ...]
-    reads: Mapping[int, tuple[int, ...]]
-    makes: Mapping[int, tuple[int, ...]]
-    fixed: Mapping[int, int]
-    writes: Mapping[int, tuple[tuple[int, int], ...]]
-    feeds: Mapping[int, tuple[tuple[int, int, int], ...]]
-    compute: Mapping[int, int]
-    reduces: int
-    device: int
-
-    def grown(self, memory: int, mask: int, atom: int) -> int:
-        """The memory time after ``atom`` joins the atoms of ``mask``, whose memory time is ``memory``."""
-        inside = mask | 1 << atom
-        memory += self.fixed[atom]
-        for key in self.reads[atom]:
-            price, readers, maker = self.keys[key]
-            if not (readers | maker) & mask:
-                memory += price
-        for key in self.makes[atom]:
-            price, readers, _ = self.keys[key]
-            if readers & mask:
-                memory -= price
-        for price, users in self.writes[atom]:
-            if users & ~inside:
-                memory += price
-        for maker, price, users in self.feeds[atom]:
-            if maker & mask and not users & ~inside:
-                memory -= price
-        return memory
-
-
-def sum_table(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int) -> SumTable | None:
-    """The table of a scheme over the ``allowed`` atoms; None where prices do not add up.
-
-    They do not when ops differ in device, in what one key costs them or in who makes it, when a buffer has several
-    writers, or when alternatives of a variant excuse each other's writes.
-    """
-    inside = [op for atom in bits(allowed) for op in atoms.ops[atom]]
-    ops = pricing.problem.ops
-    if any(pricing.rivals[op] for op in inside) or len({ops[op].device for op in inside}) > 1:
-        return None
-    keys = _keys(pricing, atoms, scheme, inside)
-    if keys is None:
-        return None
-    writers: set[int] = set()
-    fixed, compute = dict.fromkeys(bits(allowed), 0), dict.fromkeys(bits(allowed), 0)
-    writes: dict[int, list[tuple[int, int]]] = {atom: [] for atom in fixed}
-    feeds: dict[int, list[tuple[int, int, int]]] = {atom: [] for atom in fixed}
-    reduces = 0
-    for op in inside:
-        atom = atoms.of[op]
-        term = pricing.terms[op][scheme]
-        compute[atom] += pricing.compute[op]
-        reduces |= term.reduces << atom
-        users = dict(term.users)
-        for buffer, price, always in term.writes:
-            takers = atoms.mask(list(bits(users.get(buffer, 0)))) & ~(1 << atom)
-            if always:
-                fixed[atom] += price
-                continue
-            if buffer in writers:
-                return None
-            writers.add(buffer)
-            if takers:
-                writes[atom].append((price, takers))
-                for taker in bits(takers & allowed):
-                    feeds[taker].append((1 << atom, price, takers))
-    reads: dict[int, list[int]] = {atom: [] for atom in fixed}
-    makes: dict[int, list[int]] = {atom: [] for atom in fixed}
-    for number, (_, readers, maker) in enumerate(keys):
-        for atom in bits(readers):
-            reads[atom].append(number)
-        for atom in bits(maker & allowed):
-            makes[atom].append(number)
-    device = ops[inside[0]].device
-    return SumTable(keys, _frozen(reads), _frozen(makes), fixed, _frozen(writes), _frozen(feeds), compute, reduces, device)
-
-
-def _keys(pricing: Pricer, atoms: Atoms, scheme: int, inside: Iterable[int]) -> tuple[tuple[int, int, int], ...] | None:
-    """(price, atoms that read it from memory, atom that makes it) of every key; None when readers disagree."""
-    facts: dict[Key, tuple[int, int]] = {}
-    readers: dict[Key, int] = {}
-    for op in inside:
-        for key, price, _, makers in pricing.terms[op][scheme].reads:
-            if facts.setdefault(key, (price, makers)) != (price, makers) or makers & makers - 1:
-                return None
-            readers[key] = readers.get(key, 0) | 1 << atoms.of[op]
-    found = []
-    for key, (price, makers) in facts.items():
-        maker = atoms.mask(list(bits(makers)))
-        if readers[key] & ~maker:
-            found.append((price, readers[key] & ~maker, maker))
-    return tuple(found)
-
-
-def _frozen(lists: dict[int, list]) -> dict[int, tuple]:
-    return {number: tuple(items) for number, items in lists.items()}

@@ -1,0 +1,306 @@
+"""A fused kernel to Triton source: one function that a person can read, with the facts needed to launch it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optfuse.codegen.expressions import Value, pointer_type
+from optfuse.codegen.indexing import Axis
+from optfuse.codegen.members import CodegenOptions, MemberWriter
+from optfuse.codegen.passes import Passes, Role, loads, operands, order_passes, stored
+from optfuse.codegen.reductions import Accumulators, Fold, fold_one, fold_whole
+from optfuse.codegen.text import call_text
+from optfuse.codegen.tiles import Loop, TileConfig, choose_tile, memory_accesses, plan_axes
+from optfuse.codegen.writer import Line, pressure, render
+from optfuse.ir.kernel import KernelSpec
+from optfuse.ir.nodes import Buffer, LoopNest, Result, Store
+
+__all__ = ["CodegenOptions", "KernelSource", "TileConfig", "emit_kernel"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """A kernel's text and how to launch it.
+
+    Attributes
+    ----------
+    name
+        The function's name.
+    source
+        One ``@triton.jit`` function. It uses ``triton``, ``tl``, ``libdevice`` and the functions of
+        ``codegen.prelude.PRELUDE``, nothing else.
+    pointers
+        Buffers in the order of the function's parameters; block sizes follow as keyword arguments.
+    written
+        Those of ``pointers`` that the kernel writes.
+    signature
+        (parameter, Triton's type of it), block sizes as "constexpr".
+    config, interpret
+        Blocks and warps for a GPU, and large blocks for Triton's interpreter.
+    grid
+        (points, block's parameter) of every parallel axis.
+    """
+
+    name: str
+    source: str
+    pointers: tuple[str, ...]
+    written: tuple[str, ...]
+    signature: tuple[tuple[str, str], ...]
+    config: TileConfig
+    interpret: TileConfig
+    grid: tuple[tuple[int, str], ...]
+
+    @property
+    def grid_text(self) -> str:
+        """The number of programs as an expression in the block parameters: "triton.cdiv(1000, XBLOCK)"."""
+        return " * ".join(f"triton.cdiv({size}, {block})" for size, block in self.grid)
+
+    def programs(self, config: TileConfig) -> int:
+        """The number of programs, all on the grid's first axis, with the blocks of a configuration."""
+        blocks = dict(config.blocks)
+        return math.prod(-(-size // blocks[block]) for size, block in self.grid)
+
+
+def emit_kernel(spec: KernelSpec, buffers: Mapping[str, Buffer], options: CodegenOptions | None = None) -> KernelSource:
+    """Generate a kernel.
+
+    Parameters
+    ----------
+    spec
+        Members in topological order over one space of fixed sizes, none of them 0.
+    buffers
+        Every buffer that a member names.
+    options
+        How it is written; the defaults of ``CodegenOptions`` if None.
+
+    Raises
+    ------
+    InvalidGraphError
+        An index outside the grammar.
+    """
+    options = CodegenOptions() if options is None else options
+    passes = order_passes(spec)
+    accesses = memory_accesses(spec, buffers, passes)
+
+    def draft(axes: tuple[Axis, ...]) -> _Kernel:
+        kernel = _Kernel(spec, buffers, axes, passes, options, frozenset())
+        kernel.write()
+        return kernel
+
+    def held(axes: tuple[Axis, ...]) -> float:
+        return pressure(draft(axes).lines, frozenset(axis.name for axis in axes))
+
+    tile = choose_tile(plan_axes(spec, passes, accesses), accesses, held)
+    offsets = draft(tile.axes).members.offsets
+    repeated = frozenset(text for text, count in offsets.items() if count > 1 and not text.isidentifier())
+    kernel = _Kernel(spec, buffers, tile.axes, passes, options, repeated)
+    kernel.write()
+    return kernel.source(tile.num_warps)
+
+
+class _Kernel:
+    """A kernel while it is written."""
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        buffers: Mapping[str, Buffer],
+        axes: tuple[Axis, ...],
+        passes: Passes,
+        options: CodegenOptions,
+        repeated: frozenset[str],
+    ) -> None:
+        self.spec = spec
+        self.buffers = buffers
+        self.axes = axes
+        self.passes = passes
+        touched = [name for member in spec.members for name in _touched(member.nest)]
+        self.parameters = {name: f"{name}_ptr" for name in dict.fromkeys(touched)}
+        self.members = MemberWriter(spec, buffers, axes, passes, self.parameters, options, repeated)
+        self.writer = self.members.writer
+        self.r = next((axis for axis in axes if axis.name == "r"), None)
+        self.late: list[tuple[int, Store, Value, bool]] = []
+
+    @property
+    def lines(self) -> list[Line]:
+        """The statements."""
+        return self.writer.outer.lines
+
+    def write(self) -> None:
+        """Everything below the function's head."""
+        self._positions()
+        if self.r is None or self.r.walk != "looped":
+            self._straight()
+        else:
+            self._in_passes(self.r)
+
+    # --- positions and masks
+
+    def _positions(self) -> None:
+        parallel = [axis for axis in self.axes if axis.walk == "parallel"]
+        flat = len(self.axes) == 1
+        program = "tl.program_id(0)"
+        for k, axis in enumerate(self.axes):
+            where = "" if flat else ("[:, None]" if k == 0 else "[None, :]")
+            lanes = f"tl.arange(0, {axis.constant}){where}"
+            if axis.walk == "whole":
+                self._define(axis, lanes)
+            elif axis.walk == "parallel":
+                number = program
+                if len(parallel) == 2:
+                    second = parallel[1]
+                    number += f" {'//' if k == 0 else '%'} tl.cdiv({second.size}, {second.constant})"
+                wide = f"({number}).to(tl.int64)" if axis.wide else number
+                self._define(axis, f"{wide} * {axis.constant} + {lanes}")
+        if self.r is not None and self.r.walk == "parallel":
+            self.writer.statement(f"first = {program} % tl.cdiv({self.r.size}, {self.r.constant}) == 0")
+
+    def _define(self, axis: Axis, text: str) -> None:
+        names = frozenset({axis.name})
+        self.writer.statement(f"{axis.name} = {text}", names, note="")
+        if axis.masked:
+            self.writer.statement(f"{axis.mask} = {axis.name} < {axis.size}", names, note="")
+
+    # --- one straight line
+
+    def _straight(self) -> None:
+        for k, member in enumerate(self.spec.members):
+            nest = member.nest
+            self.members.begin(k, operands(nest) + stored(nest))
+            if nest.reductions:
+                self.members.results[k] = self._fold_here(k)
+            self._store(k)
+        self._store_late()
+
+    def _fold_here(self, k: int) -> tuple[Value, ...]:
+        found: list[Value] = []
+        nest = self.spec.members[k].nest
+        for number, reduction in enumerate(nest.reductions):
+            operand = self.members.value(reduction.operand)
+            fold = self._fold(k, number, operand.dtype)
+            position = self.members.position(k) if reduction.kind in ("argmax", "argmin") else None
+            if self.passes.roles[k] == "reduces":
+                found += fold_whole(self.writer, fold, operand, position)
+            else:
+                found += fold_one(fold, operand)
+        return tuple(found)
+
+    def _fold(self, k: int, number: int, dtype: str) -> Fold:
+        nest = self.spec.members[k].nest
+        kind = nest.reductions[number].kind
+        name = nest.stores[0].buffer
+        direct = len(nest.reductions) == 1 and isinstance(nest.stores[0].value, Result) and kind != "welford"
+        name = name if direct else f"{name}_{kind}" if kind != "welford" else name
+        if number and len(nest.reductions) > 1:
+            name = f"{name}_{number}"
+        points = math.prod(int(size) for size in nest.rsizes)
+        mask = self.r.mask if self.r is not None and self.r.masked else ""
+        return Fold(kind, dtype, points, name, mask)
+
+    # --- pass by pass
+
+    def _in_passes(self, r: Axis) -> None:
+        ready = self.passes.ready
+        for p in range(self.passes.count + 1):
+            for k, role in enumerate(self.passes.roles):
+                if role != "full" and ready[k] == p:
+                    nest = self.spec.members[k].nest
+                    self.members.begin(k, stored(nest))
+                    self._store(k)
+            if p < self.passes.count:
+                self._pass(p, r)
+        self._store_late()
+
+    def _pass(self, p: int, r: Axis) -> None:
+        """One walk over r: the reductions of a level, and the stores that are due."""
+        self.writer.open_body()
+        self.members.body_values.clear()
+        lanes = f"tl.arange(0, {r.constant})[None, :]"
+        self._define(r, f"{r.name}_start + {lanes}")
+        running: list[tuple[int, list[Accumulators]]] = []
+        for k in self.passes.needed[p]:
+            nest = self.spec.members[k].nest
+            if self.passes.roles[k] == "reduces":
+                self.members.begin(k, operands(nest))
+                running.append((k, self._accumulate(k)))
+            else:
+                self.members.begin(k, stored(nest))
+                self._store(k, this_pass=p)
+        if p == self.passes.count - 1:
+            self._store_late("full")
+        self.writer.note = ""
+        self.writer.close_body(f"for {r.name}_start in range(0, {r.size}, {r.constant}):")
+        for k, accumulators in running:
+            self.members.begin(k, ())
+            self.members.results[k] = tuple(value for each in accumulators for value in each.finish())
+
+    def _accumulate(self, k: int) -> list[Accumulators]:
+        found = []
+        for number, reduction in enumerate(self.spec.members[k].nest.reductions):
+            operand = self.members.value(reduction.operand)
+            accumulators = Accumulators(self.writer, self._fold(k, number, operand.dtype))
+            accumulators.add(operand, self.members.position(k) if reduction.kind in ("argmax", "argmin") else None)
+            found.append(accumulators)
+        return found
+
+    # --- stores
+
+    def _store(self, k: int, this_pass: int | None = None) -> None:
+        """Evaluate what a member stores, and write what must reach memory: now, or after the last read of it."""
+        here = this_pass is None or self.passes.store_pass.get(k) == this_pass
+        only_first = self.passes.roles[k] == "outer" and self.r is not None and self.r.walk == "parallel"
+        for store, value in self.members.stored_values(k):
+            if store.buffer in self.spec.stores and here:
+                if store.buffer in self.passes.hazards:
+                    self.late.append((k, store, value, only_first))
+                else:
+                    self.members.store(store, value, only_first=only_first)
+
+    def _store_late(self, role: Role | None = None) -> None:
+        """Write what other members read before: every thread must have read by now."""
+        due = [late for late in self.late if role is None or self.passes.roles[late[0]] == role]
+        if due:
+            self.writer.note = ""
+            self.writer.statement("tl.debug_barrier()  # what follows overwrites what was read above", due[0][2].axes)
+        for k, store, value, only_first in due:
+            self.members.begin(k, ())
+            self.members.store(store, value, only_first=only_first)
+        self.late = [late for late in self.late if late not in due]
+
+    # --- the function
+
+    def source(self, num_warps: int) -> KernelSource:
+        """The function's text and its facts."""
+        written = [store.buffer for member in self.spec.members for store in member.nest.stores]
+        written = [name for name in dict.fromkeys(written) if name in self.spec.stores]
+        used = dict.fromkeys([*self.members.read, *written])
+        pointers = tuple(name for name in self.parameters if name in used)
+        constants = [axis.constant for axis in self.axes]
+        head = call_text(
+            f"def {self.spec.name}(",
+            [self.parameters[name] for name in pointers] + [f"{name}: tl.constexpr" for name in constants],
+            indent="",
+            tail="):",
+        )
+        signature = [(self.parameters[name], pointer_type(self.buffers[name].dtype)) for name in pointers]
+        loop: Loop = "none"
+        if "reduces" in self.passes.roles and self.r is not None:
+            loop = "looped" if self.r.walk == "looped" else "persistent"
+        return KernelSource(
+            name=self.spec.name,
+            source="\n".join(["@triton.jit", *head, *render(self.lines)]) + "\n",
+            pointers=pointers,
+            written=tuple(written),
+            signature=(*signature, *((name, "constexpr") for name in constants)),
+            config=TileConfig(tuple((a.constant, a.block) for a in self.axes), num_warps, 1, loop),
+            interpret=TileConfig(tuple((a.constant, a.interpret_block) for a in self.axes), num_warps, 1, loop),
+            grid=tuple((axis.size, axis.constant) for axis in self.axes if axis.walk == "parallel"),
+        )
+
+
+def _touched(nest: LoopNest) -> list[str]:
+    """Buffers of a nest, what it reads before what it writes."""
+    read = [load.buffer for load in loads(operands(nest) + stored(nest))]
+    return [*read[::-1], *(store.buffer for store in nest.stores)]
