@@ -48,6 +48,11 @@ class Axis:
         return f"{self.name.upper()}BLOCK"
 
     @property
+    def index(self) -> str:
+        """The variable that holds the flat positions of a block's lanes."""
+        return f"{self.name}index"
+
+    @property
     def mask(self) -> str:
         """The variable that says which of a block's lanes are points of the axis."""
         return f"{self.name}mask"
@@ -178,7 +183,7 @@ class Run:
     @property
     def text(self) -> str:
         """The run's value as an expression in the axis' flat position."""
-        text = self.axis.name
+        text = self.axis.index
         if self.below > 1:
             text += f" // {self.below}"
         if self.size is not None:

@@ -159,9 +159,9 @@ class _Kernel:
 
     def _define(self, axis: Axis, text: str) -> None:
         names = frozenset({axis.name})
-        self.writer.statement(f"{axis.name} = {text}", names, note="")
+        self.writer.statement(f"{axis.index} = {text}", names, note="")
         if axis.masked:
-            self.writer.statement(f"{axis.mask} = {axis.name} < {axis.size}", names, note="")
+            self.writer.statement(f"{axis.mask} = {axis.index} < {axis.size}", names, note="")
 
     # --- one straight line
 

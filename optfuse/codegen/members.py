@@ -241,7 +241,7 @@ class MemberWriter:
         """``pointer + offset``, with a zero term for every axis that the mask or the value has and the offset lacks."""
         text = self.pointers[buffer]
         missing = sorted((shape.axes if shape is not None else frozenset()) - offset.axes)
-        extra = [f"{axis}" if self._axis(axis).size == 1 else f"0 * {axis}" for axis in missing]
+        extra = [axis.index if axis.size == 1 else f"0 * {axis.index}" for axis in map(self._axis, missing)]
         if offset.literal:
             parts = [offset.text] if offset.text != "0" else []
         else:
@@ -304,7 +304,7 @@ class MemberWriter:
     def index(self, form: Linear, wide: bool = False) -> Value:
         """An index as text over flat positions and named quotients and remainders of them."""
         terms: list[tuple[Value, int]] = []
-        for run in reversed(runs(form, self.axes)):
+        for run in runs(form, self.axes):
             terms.append((self._run(run.text, run.axis), run.coefficient))
         for atom, coefficient in form.terms.items():
             if isinstance(atom, Named):
@@ -316,7 +316,7 @@ class MemberWriter:
         dtype = "int64" if any(value.dtype == "int64" for value, _ in terms) else "int32"
         axes = frozenset[str]().union(*(value.axes for value, _ in terms))
         text = ""
-        for value, coefficient in sorted(terms, key=lambda t: t[1] < 0):
+        for value, coefficient in sorted(terms, key=lambda term: -term[1]):
             size = abs(coefficient)
             sign = (" - " if coefficient < 0 else " + ") if text else ("-" if coefficient < 0 else "")
             text += sign + (value.within(ATOM) if size == 1 else f"{size} * {value.within(ATOM)}")
@@ -328,7 +328,7 @@ class MemberWriter:
 
     def _run(self, text: str, axis: Axis) -> Value:
         value = Value(text, "int64" if axis.wide else "int32", frozenset({axis.name}), PRODUCT)
-        if text == axis.name:
+        if text == axis.index:
             return replace(value, tightness=ATOM)
         return self._named_index(value, axis.name)
 
@@ -388,7 +388,7 @@ def identifier(name: str) -> str:
 
 def reserved_names(axes: Sequence[Axis], pointers: Iterable[str]) -> set[str]:
     """Names that no value may take."""
-    own = {name for axis in axes for name in (axis.name, axis.mask, axis.constant, f"{axis.name}_start")}
+    own = {name for axis in axes for name in (axis.index, axis.mask, axis.constant, f"{axis.name}_start")}
     return own | set(pointers) | PRELUDE_NAMES | _PYTHON | {"tl", "triton", "libdevice", "first"}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from optfuse import __version__
 from optfuse.codegen.host import MemoryLayout, Step, host_program, used_constants
 from optfuse.codegen.kernel import KernelSource
 from optfuse.codegen.prelude import PRELUDE
@@ -79,7 +80,7 @@ def emit_module(
     memory: MemoryLayout,
     *,
     certificate: str = "",
-    versions: str = "",
+    versions: str = f"Emitted by optfuse {__version__}, for torch 2.11 and triton 3.6 or newer.",
 ) -> str:
     """The source of a module that computes ``graph``.
 
@@ -137,10 +138,14 @@ def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
 def _docstring(
     graph: LoopGraph, kernels: Sequence[KernelSource], steps: Sequence[Step], certificate: str, versions: str
 ) -> str:
-    counts = f"{len(kernels)} kernels and {len(steps) - len(kernels)} library calls for {len(graph.ops)} ops"
-    lines = [f"{graph.name}: {counts}.", "", certificate, versions]
+    made = f"{_count(len(kernels), 'kernel')} and {_count(len(steps) - len(kernels), 'library call')}"
+    lines = [f"{graph.name}: {made} for {_count(len(graph.ops), 'op')}.", "", certificate, versions]
     text = "\n".join(line for k, line in enumerate(lines) if line or k == 1).replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{text.strip()}\n"""\n'
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _tables(graph: LoopGraph, steps: Sequence[Step]) -> str:

@@ -138,6 +138,16 @@ def _full_like(self: Tensor, fill_value: complex, *, dtype: torch.dtype | None =
     return aten.full.default(list(self.shape), fill_value, dtype=dtype, device=device, pin_memory=False)
 
 
+def _as_strided_scatter(
+    self: Tensor, src: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> Tensor:
+    """A scatter that covers all of a contiguous tensor is its source (pooling to 1 x 1 leaves such ones behind)."""
+    expected = torch.empty(size, device="meta").stride()
+    if not self.is_contiguous() or storage_offset or src.numel() != self.numel() or tuple(stride) != expected:
+        return NotImplemented
+    return aten.view.default(aten.clone.default(src, memory_format=torch.contiguous_format), list(self.shape))
+
+
 OWN: dict[Any, Callable[..., Any]] = {
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split_with_sizes,
@@ -149,6 +159,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.copy.default: _copy,
     aten.bernoulli.p: _bernoulli_p,
     aten.full_like.default: _full_like,
+    aten.as_strided_scatter.default: _as_strided_scatter,
 }
 
 

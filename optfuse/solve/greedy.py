@@ -314,7 +314,7 @@ def _leaf_node(search: _Greedy, ops: tuple[int, ...], schemes: frozenset[int], c
         mask=mask,
         apart=apart,
         weight=sum(instance.ops[op].weight for op in ops),
-        device=instance.ops[ops[0]].device,
+        device=instance.ops[min(ops)].device,
         first=min(ops),
         last=max(ops),
         schemes=schemes,

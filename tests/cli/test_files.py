@@ -7,20 +7,22 @@ import pytest
 from optfuse.cli.files import whole_folders
 from optfuse.errors import OutputError
 
+MARKER = "report.txt"
+
 
 def fill(folder: Path, text: str) -> None:
     folder.mkdir()
-    (folder / "report.txt").write_text(text)
+    (folder / MARKER).write_text(text)
 
 
 def test_folders_appear_and_leave_no_temporary_name(tmp_path: Path) -> None:
-    with whole_folders(tmp_path / "a" / "plans", ["forward", "backward"], "report.txt") as temporary:
+    with whole_folders(tmp_path / "a" / "plans", ["forward", "backward"], MARKER) as temporary:
         fill(temporary / "forward", "one")
         fill(temporary / "backward", "two")
         assert not (tmp_path / "a" / "plans" / "forward").exists()
 
     assert sorted(path.name for path in (tmp_path / "a" / "plans").iterdir()) == ["backward", "forward"]
-    assert (tmp_path / "a" / "plans" / "backward" / "report.txt").read_text() == "two"
+    assert (tmp_path / "a" / "plans" / "backward" / MARKER).read_text() == "two"
 
 
 def test_a_folder_of_the_name_is_replaced_whole_and_its_neighbours_stay(tmp_path: Path) -> None:
@@ -28,12 +30,12 @@ def test_a_folder_of_the_name_is_replaced_whole_and_its_neighbours_stay(tmp_path
     (tmp_path / "forward" / "stale.txt").touch()
     (tmp_path / "notes.txt").touch()
 
-    with whole_folders(tmp_path, ["forward"], "report.txt") as temporary:
+    with whole_folders(tmp_path, ["forward"], MARKER) as temporary:
         fill(temporary / "forward", "new")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["forward", "notes.txt"]
     assert [path.name for path in (tmp_path / "forward").iterdir()] == ["report.txt"]
-    assert (tmp_path / "forward" / "report.txt").read_text() == "new"
+    assert (tmp_path / "forward" / MARKER).read_text() == "new"
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
@@ -41,7 +43,7 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path: Path, failure: type[Bas
     fill(tmp_path / "forward", "old")
 
     def write_and_fail() -> None:
-        with whole_folders(tmp_path, ["forward"], "report.txt") as temporary:
+        with whole_folders(tmp_path, ["forward"], MARKER) as temporary:
             fill(temporary / "forward", "new")
             raise failure
 
@@ -49,11 +51,11 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path: Path, failure: type[Bas
         write_and_fail()
 
     assert [path.name for path in tmp_path.iterdir()] == ["forward"]
-    assert (tmp_path / "forward" / "report.txt").read_text() == "old"
+    assert (tmp_path / "forward" / MARKER).read_text() == "old"
 
 
 def test_a_failure_removes_the_parents_that_it_made(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), whole_folders(tmp_path / "a" / "b", ["forward"], "report.txt"):
+    with pytest.raises(RuntimeError), whole_folders(tmp_path / "a" / "b", ["forward"], MARKER):
         raise RuntimeError
 
     assert list(tmp_path.iterdir()) == []
@@ -63,8 +65,8 @@ def test_a_file_in_the_way_is_refused_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "forward").touch()
 
     with (
-        pytest.raises(OutputError, match="forward: exists and is not a folder"),
-        whole_folders(tmp_path, ["forward"], "report.txt"),
+        pytest.raises(OutputError, match="exists and is not a folder"),
+        whole_folders(tmp_path, ["forward"], MARKER),
     ):
         pytest.fail("the body ran")
 
@@ -74,7 +76,7 @@ def test_a_parent_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
     with (
         pytest.raises(OutputError, match="file"),
-        whole_folders(tmp_path / "file" / "plans", ["forward"], "report.txt"),
+        whole_folders(tmp_path / "file" / "plans", ["forward"], MARKER),
     ):
         pytest.fail("the body ran")
 
@@ -83,7 +85,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "forward").mkdir()
     (tmp_path / "forward" / "thesis.txt").touch()
 
-    with pytest.raises(OutputError, match="holds no report.txt"), whole_folders(tmp_path, ["forward"], "report.txt"):
+    with pytest.raises(OutputError, match="holds no report"), whole_folders(tmp_path, ["forward"], MARKER):
         pytest.fail("the body ran")
 
     assert (tmp_path / "forward" / "thesis.txt").exists()

@@ -61,7 +61,7 @@ def test_out_holds_a_checked_plan_a_graph(optfuse: Run, net: Path, tmp_path: Pat
 
     assert outcome.code == 0, outcome.err
     (plan,) = (tmp_path / "plans").iterdir()
-    assert plan.name == "net.inference"
+    assert plan.name == "net"
     assert {"instance.json", "solution.json", "kernels.py", "report.txt"} <= {path.name for path in plan.iterdir()}
     checked = optfuse("check", plan / "instance.json", plan / "solution.json")
     assert checked.code == 0, checked.err
