@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from optfuse.extract.build import Extraction
 from optfuse.ir.nodes import LibraryCall, LoopGraph
-from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
 from optfuse.report.summary import summary
+from optfuse.report.table import kernel_rows
 from optfuse.report.text import report
-from optfuse.solve.memory import live_bytes
 from optfuse.solve.result import SolveResult
 
 if TYPE_CHECKING:
@@ -104,26 +103,25 @@ class Schedule:
         """A row a kernel, in execution order.
 
         Columns: ``ops`` (names), ``kind``, ``scheme``, ``bytes_read``, ``bytes_written``, ``predicted_us``,
-        ``live_bytes`` (all buffers alive while the kernel runs).
+        ``bound_by`` (memory or compute), ``live_bytes`` (all buffers alive while the kernel runs).
         """
         import pandas as pd
 
-        alive = live_bytes(self.instance, self.solution.kernels)
-        rows = []
-        for kernel, live in zip(self.solution.kernels, alive, strict=True):
-            price = kernel_price(self.instance, kernel.ops, kernel.scheme, kernel.writes)
-            rows.append(
+        return pd.DataFrame(
+            [
                 {
-                    "ops": [self.instance.ops[op].name for op in kernel.ops],
-                    "kind": self.instance.ops[kernel.ops[0]].kind,
-                    "scheme": self.instance.schemes[kernel.scheme].name,
-                    "bytes_read": price.read_bytes,
-                    "bytes_written": price.write_bytes,
-                    "predicted_us": price.total / 1e6,
-                    "live_bytes": live,
+                    "ops": list(row.ops),
+                    "kind": row.kind,
+                    "scheme": row.scheme,
+                    "bytes_read": row.read_bytes,
+                    "bytes_written": row.write_bytes,
+                    "predicted_us": row.predicted_ps / 1e6,
+                    "bound_by": row.bound_by,
+                    "live_bytes": row.live_bytes,
                 }
-            )
-        return pd.DataFrame(rows)
+                for row in kernel_rows(self.instance, self.solution)
+            ]
+        )
 
     def compile(self, model: Any = None) -> ModelProgram:
         """Load the emitted module and bind it to the model's parameters.

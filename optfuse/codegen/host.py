@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optfuse.codegen.kernel import KernelSource
-from optfuse.codegen.libraries import arguments, out_call, returns_one_tensor, takes_out, views
+from optfuse.codegen.libraries import ALWAYS_CONTIGUOUS, arguments, out_call, returns_one_tensor, takes_out, views
 from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variables
 from optfuse.errors import PlanError
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, Size, View
@@ -23,10 +23,15 @@ Step = KernelSource | LibraryCall
 
 @dataclass(frozen=True, slots=True)
 class MemoryLayout:
-    """Where temporaries live: byte offsets into one arena. Buffers that are not named are allocated individually."""
+    """Where temporaries live: byte offsets into one arena. Buffers that are not named are allocated individually.
+
+    ``donated`` names the inputs whose memory the caller does not need after the call: they are let go after their last
+    use. None: all of them.
+    """
 
     arena_bytes: int = 0
     offsets: Mapping[str, int] = field(default_factory=dict)
+    donated: frozenset[str] | None = None
 
 
 def host_program(graph: LoopGraph, steps: Sequence[Step], memory: MemoryLayout, reserved: Iterable[str] = ()) -> str:
@@ -61,6 +66,7 @@ class _Host:
     ) -> None:
         self.graph = graph
         self.steps = steps
+        self.memory = memory
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
         self.returned = {out.buffer for out in graph.outputs if isinstance(out, View)}
         self.offsets = _placed(steps, self.buffers, memory, self.returned)
@@ -105,15 +111,7 @@ class _Host:
                 lines += self._library(step)
             else:
                 lines += self._kernel(step)
-            dead = [
-                self.names[name]
-                for name, last in self.last_use.items()
-                if last == position
-                and name in self.alive
-                and name not in self.returned
-                and name not in self.offsets
-                and self.buffers[name].kind != "constant"
-            ]
+            dead = [self.names[name] for name, last in self.last_use.items() if last == position and self._dies(name)]
             if dead:
                 lines.append(f"{INDENT}del {', '.join(dead)}")
         return lines
@@ -134,7 +132,7 @@ class _Host:
         lines: list[str] = []
         for name in kernel.pointers:
             lines += self._ready(name, kernel.name, writes=name in kernel.written)
-        return lines + call_text(f"launch({kernel.name}, ", [self._pointer(name) for name in kernel.pointers])
+        return lines + call_text("launch(", [kernel.name, *(self._pointer(name) for name in kernel.pointers)])
 
     def _pointer(self, name: str) -> str:
         """A buffer as a kernel takes it; a scalar that lives on another device is brought over."""
@@ -164,6 +162,8 @@ class _Host:
         lines += call_text(f"{target} = {call.target}(", given)
         for name in outputs:
             buffer = self.buffers[name]
+            if call.target in ALWAYS_CONTIGUOUS and _is_contiguous(buffer.shape, buffer.stride):
+                continue
             layout = f"{_sizes(buffer.shape)}, {_sizes(buffer.stride)}"
             lines.append(f"{INDENT}{self.names[name]} = planned({self.names[name]}, {layout})")
         return lines
@@ -184,6 +184,18 @@ class _Host:
         return [f"{INDENT}{self.names[name]} = torch.empty_strided({layout}, {where})"]
 
     # --- values
+
+    def _dies(self, name: str) -> bool:
+        """Whether a variable holds memory that can be freed before the end."""
+        if name in self.returned or name not in self.alive:
+            return False
+        match self.buffers[name].kind:
+            case "temporary":
+                return name not in self.offsets
+            case "input":
+                return self.memory.donated is None or name in self.memory.donated
+            case "constant":
+                return False
 
     def _device(self, text: str) -> str:
         return "device" if text == self.device_of_program else f'torch.device("{text}")'

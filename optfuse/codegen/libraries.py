@@ -29,6 +29,10 @@ OUT_VARIANTS: dict[str, str] = {
 }
 
 
+#: Operators whose result is contiguous on every device.
+ALWAYS_CONTIGUOUS = frozenset({"aten.mm.default", "aten.addmm.default", "aten.bmm.default"})
+
+
 def takes_out(call: LibraryCall) -> bool:
     """Whether the call can write its result into planned memory. Results of other calls live outside the arena."""
     return call.target in OUT_VARIANTS and len(call.outputs) == 1 and not call.mutates

@@ -180,8 +180,8 @@ def _kernel_table(kernels: Sequence[KernelSource]) -> str:
     if not kernels:
         return "KERNELS = {}\n"
     lines = [
-        "# constants and options for a GPU; interpret: larger blocks for Triton's interpreter; signature and aligned",
-        "# (pointers that are multiples of 16): what compiling ahead of time needs to know",
+        "# constants, options: for a GPU; interpret: blocks for Triton's interpreter; signature: what to compile for a",
+        "# GPU that is not here",
         "KERNELS = {",
     ]
     for kernel in kernels:
@@ -205,11 +205,7 @@ def _options(kernel: KernelSource) -> tuple[tuple[str, object], ...]:
 
 def _signature(kernel: KernelSource) -> list[str]:
     pairs = [f'"{name}": "{kind}"' for name, kind in kernel.signature]
-    pointers = [f'"{name}"' for name, kind in kernel.signature if kind.startswith("*")]
-    return [
-        *call_text('"signature": {', pairs, indent=INDENT * 2, tail="},"),
-        *call_text('"aligned": [', pointers, indent=INDENT * 2, tail="],"),
-    ]
+    return call_text('"signature": {', pairs, indent=INDENT * 2, tail="},")
 
 
 def _dict(items: Iterable[tuple[str, object]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from optfuse.frontend.flat import Binding, bind_placeholders, take_literals
 from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import decompose_exported, shares_memory
-from optfuse.frontend.trace import Fed, Traced, feeds, trace
+from optfuse.frontend.trace import Fed, PassedOnce, Traced, feeds, trace
 
 
 def capture(
@@ -37,10 +38,10 @@ def capture(
     """
     with torch.no_grad():
         traced = trace(model, args, kwargs, name)
-        program = decompose_exported(traced.program, decompositions())
+        program = _decompose(traced, name)
     graph = copied(program.graph_module)
     fed = feeds(traced, program)
-    written = _written(program, fed)
+    written = _written(program, fed, PassedOnce.PREFIX if traced.shared else "")
     sources, constants = bind_placeholders(graph, _bindings(graph, fed, written))
     literals = take_literals(graph)
     captured = Captured(
@@ -60,7 +61,6 @@ def capture(
             literals=literals,
         ),
     )
-    _refuse_overlap(captured, traced)
     return normalize(captured)
 
 
@@ -74,7 +74,7 @@ def _bindings(graph: GraphModule, fed: list[Fed], written: list[tuple[int, Input
     ]
 
 
-def _written(program: torch.export.ExportedProgram, fed: list[Fed]) -> list[tuple[int, InputSource]]:
+def _written(program: torch.export.ExportedProgram, fed: list[Fed], prefix: str) -> list[tuple[int, InputSource]]:
     """(output position, input) of every value that must be copied into an input."""
     sources = [feed.source for feed in fed]
     by_target = {(source.kind, source.target): source for source in sources if source is not None}
@@ -85,9 +85,9 @@ def _written(program: torch.export.ExportedProgram, fed: list[Fed]) -> list[tupl
             case "USER_OUTPUT" | "TOKEN":
                 continue
             case "BUFFER_MUTATION":
-                source = by_target["buffer", str(spec.target)]
+                source = by_target["buffer", str(spec.target).removeprefix(prefix)]
             case "PARAMETER_MUTATION":
-                source = by_target["parameter", str(spec.target)]
+                source = by_target["parameter", str(spec.target).removeprefix(prefix)]
             case "USER_INPUT_MUTATION":
                 source = by_name[str(spec.target)]
             case kind:
@@ -97,15 +97,30 @@ def _written(program: torch.export.ExportedProgram, fed: list[Fed]) -> list[tupl
     return pairs
 
 
-def _refuse_overlap(captured: Captured, traced: Traced) -> None:
-    """Tracing takes two inputs for independent; that is wrong when one is written and the other shares its memory."""
-    written = {captured.inputs[k].position for _, k in captured.mutations if captured.inputs[k].kind == "user"}
-    same = {again for _, again in traced.shared}
-    tensors = [(k, leaf) for k, leaf in enumerate(traced.leaves) if isinstance(leaf, torch.Tensor) and k not in same]
-    for k, leaf in tensors:
-        for other, neighbour in tensors:
-            if k != other and k in written and shares_memory(leaf, neighbour):
-                raise CaptureError(
-                    f"{captured.name}: the model writes into {traced.paths[k]}, which shares memory with "
-                    f"{traced.paths[other]}; pass a clone of one of them"
-                )
+def _decompose(traced: Traced, name: str) -> torch.export.ExportedProgram:
+    """Functionalise. Inputs that share memory are traced as independent, which fails or is wrong if one is written."""
+    overlap = _overlap(traced)
+    try:
+        program = decompose_exported(traced.program, decompositions())
+    except RuntimeError as error:
+        if overlap is None:
+            raise
+        raise CaptureError(_say_overlap(name, overlap)) from error
+    kinds = {spec.kind.name for spec in program.graph_signature.output_specs}
+    if overlap is not None and "USER_INPUT_MUTATION" in kinds:
+        raise CaptureError(_say_overlap(name, overlap))
+    return program
+
+
+def _overlap(traced: Traced) -> tuple[str, str] | None:
+    """Two inputs that are distinct tensors in one memory, if there are such."""
+    tensors = [(traced.paths[k], traced.leaves[k]) for k in traced.positions]
+    tensors = [(path, leaf) for path, leaf in tensors if isinstance(leaf, torch.Tensor)]
+    for (path, leaf), (other, neighbour) in combinations(tensors, 2):
+        if shares_memory(leaf, neighbour):
+            return path, other
+    return None
+
+
+def _say_overlap(name: str, overlap: tuple[str, str]) -> str:
+    return f"{name} writes into an input, and {overlap[0]} shares memory with {overlap[1]}: pass a clone of one of them"

@@ -57,6 +57,8 @@ __all__ = [
     "operator_name",
     "outside_of_modes",
     "shares_memory",
+    "spec_from_json",
+    "spec_to_json",
     "standard_decompositions",
     "static_value",
     "tree_flatten",
@@ -225,3 +227,13 @@ def shares_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 _IN_PLACE = "setitem __setitem__ iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul"
 _IN_PLACE_OPERATORS = frozenset(_IN_PLACE.split())
+
+
+def spec_to_json(spec: TreeSpec) -> str:
+    """A pytree structure as JSON text. Raises NotImplementedError for a class that does not say how it is written."""
+    return _pytree.treespec_dumps(spec)
+
+
+def spec_from_json(text: str) -> TreeSpec:
+    """The structure that ``spec_to_json`` wrote. Its classes must be known to pytree: import their library first."""
+    return _pytree.treespec_loads(text)

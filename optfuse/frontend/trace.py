@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,14 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from optfuse.errors import CaptureError
 from optfuse.frontend.captured import InputSource
 from optfuse.frontend.passes.attention import simplify_attention_masks
-from optfuse.frontend.torch_bridge import GuardOnDataDependentSymNode, TreeSpec, export, key_paths, tree_flatten
+from optfuse.frontend.torch_bridge import (
+    GuardOnDataDependentSymNode,
+    TreeSpec,
+    export,
+    key_paths,
+    tree_flatten,
+    tree_unflatten,
+)
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
@@ -23,18 +30,58 @@ _HERE = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """An exported program, and what it was traced with. ``leaves`` are the flattened (args, kwargs)."""
+    """An exported program, and what it was traced with.
+
+    ``leaves`` are the flattened (args, kwargs); ``shared`` pairs those that are one tensor. ``positions`` has the leaf
+    of each of the program's user inputs.
+    """
 
     program: torch.export.ExportedProgram
     leaves: tuple[Any, ...]
     paths: tuple[str, ...]
     in_spec: TreeSpec
     shared: tuple[tuple[int, int], ...]
+    positions: tuple[int, ...]
 
     @property
     def fixed(self) -> tuple[tuple[int, object], ...]:
         """The leaves that are no tensors, with their positions."""
         return tuple((k, leaf) for k, leaf in enumerate(self.leaves) if not isinstance(leaf, torch.Tensor))
+
+
+class PassedOnce(torch.nn.Module):
+    """A model that takes each tensor once and passes it on wherever the caller had passed it.
+
+    Without it, torch would trace a tensor passed twice as two, and lose what is written through one of them.
+    """
+
+    PREFIX = "model."
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        leaves: Sequence[Any],
+        spec: TreeSpec,
+        positions: tuple[int, ...],
+        shared: tuple[tuple[int, int], ...],
+    ) -> None:
+        super().__init__()
+        self.training = model.training
+        self.model = model
+        self._spec = spec
+        self._positions = positions
+        self._shared = shared
+        self._count = len(leaves)
+
+    def forward(self, *once: Any) -> Any:
+        """Rebuild the model's own arguments and call it."""
+        leaves: list[Any] = [None] * self._count
+        for position, leaf in zip(self._positions, once, strict=True):
+            leaves[position] = leaf
+        for first, again in self._shared:
+            leaves[again] = leaves[first]
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        return self.model(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +106,19 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
             f"{name}: args must be a tuple of positional arguments, not {type(args).__name__}: write (x,)"
         )
     leaves, in_spec = tree_flatten((args, kwargs))
+    shared = _shared(leaves)
+    again = {position for _, position in shared}
+    positions = tuple(k for k in range(len(leaves)) if k not in again)
     try:
-        program = export(model, args, kwargs)
+        if shared:
+            once = PassedOnce(model, leaves, in_spec, positions, shared)
+            program = export(once, tuple(leaves[k] for k in positions), {})
+        else:
+            program = export(model, args, kwargs)
     except Exception as error:  # the model's own code runs here, and may raise anything
         raise CaptureError(_explain(name, error)) from error
-    traced = Traced(program, tuple(leaves), tuple(map(_path, key_paths((args, kwargs)))), in_spec, _shared(leaves))
+    paths = tuple(_path(path) for path in key_paths((args, kwargs)))
+    traced = Traced(program, tuple(leaves), paths, in_spec, shared, positions)
     known = {
         node.name: fed.constant
         for node, fed in zip(_placeholders(program), feeds(traced), strict=True)
@@ -76,14 +131,15 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
 def feeds(traced: Traced, program: torch.export.ExportedProgram | None = None) -> list[Fed]:
     """What feeds each placeholder of ``program`` (by default, of the program as traced), in order."""
     program = program or traced.program
-    positions = iter(range(len(traced.leaves)))
+    positions = iter(traced.positions)
+    prefix = PassedOnce.PREFIX if traced.shared else ""
     result = []
     for spec in program.graph_signature.input_specs:
         match spec.kind:
             case InputKind.PARAMETER:
-                result.append(Fed(InputSource("parameter", str(spec.target))))
+                result.append(Fed(InputSource("parameter", str(spec.target).removeprefix(prefix))))
             case InputKind.BUFFER:
-                result.append(Fed(InputSource("buffer", str(spec.target))))
+                result.append(Fed(InputSource("buffer", str(spec.target).removeprefix(prefix))))
             case InputKind.USER_INPUT:
                 position = next(positions)
                 source = InputSource("user", traced.paths[position], position)

@@ -124,4 +124,5 @@ def _require_same_layout(name: str, traced: Traced, leaves: Sequence[Any]) -> No
 
 def _fact(tensor: torch.Tensor, fact: str) -> object:
     value = getattr(tensor, fact)
-    return tuple(value()) if callable(value) else value
+    value = value() if callable(value) else value
+    return tuple(value) if isinstance(value, torch.Size) else value

@@ -82,12 +82,14 @@ def _compile(row: dict[str, Any], arch: int) -> dict[str, Any]:
     from triton.compiler import ASTSource
 
     function = row["function"]
-    divisible = [["tt.divisibility", 16]]
+    divisible = [["tt.divisibility", 16]]  # torch aligns what it allocates
     source = ASTSource(
         fn=function,
         signature=dict(row["signature"]),
         constexprs=dict(row["constants"]),
-        attrs={(function.arg_names.index(name),): divisible for name in row["aligned"]},
+        attrs={
+            (function.arg_names.index(name),): divisible for name, kind in row["signature"].items() if kind[0] == "*"
+        },
     )
     compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=dict(row["options"]))
     usage = _usage(compiled.asm["cubin"])

@@ -81,6 +81,11 @@ def test_dead_buffers_are_deleted_at_once(chain):
     assert lines.index("    del w") < next(k for k, line in enumerate(lines) if "y = aten.mm" in line)
 
 
+def test_only_donated_inputs_are_deleted(chain):
+    text = host_program(chain, chain.ops, MemoryLayout(donated=frozenset({"x"})))
+    assert [line.split("del ")[1] for line in text.splitlines() if "del " in line] == ["x, h", "y"]
+
+
 def test_inputs_die_during_the_call(chain, tmp_path):
     """The list is emptied, so that an input which nobody else holds is freed after its last use."""
     p = program(chain, tmp_path=tmp_path)

@@ -48,7 +48,6 @@ def row(function, signature, **constants):
         "signature": signature | dict.fromkeys(constants, "constexpr"),
         "constants": constants,
         "options": {"num_warps": 1 if "R" in constants else 4},
-        "aligned": [name for name, kind in signature.items() if kind.startswith("*")],
     }
 
 

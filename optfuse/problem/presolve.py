@@ -1,0 +1,142 @@
+"""Presolve: decide what some optimal solution decides anyway, with proof, and say how to go back.
+
+Each rule takes a solution in which it is broken and mends it at no more cost, so some optimal solution obeys it:
+
+- **dominated scheme**: whatever runs in scheme s could run in scheme t, at no more cost. The offers of s are dropped.
+- **joins its consumer**: a group U whose results only group V uses moves into V's kernel.
+- **joins its producer**: a group V that takes values only from group U moves into U's kernel.
+
+A group moved must leave its kernel connected and never makes it dearer; the kernel it joins must allow it in every
+scheme and size, and grow by no more than the other one saves. Convexity and freedom from cycles follow from "only".
+A kernel costs the larger of its memory and compute time, so what is saved in memory counts in full only in schemes
+whose kernels are certain to be memory-bound (``memory_bound``); elsewhere it counts up to the compute time moved.
+
+The result is an Instance again: groups become ``fuse`` rules. Its solutions are solutions of the first one, at the same
+cost, with nothing but the objective to compare: ``lift`` is the identity on kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from optfuse.problem.instance import Instance, Op
+from optfuse.problem.legality import bits
+from optfuse.problem.moves import Moves, shareable
+from optfuse.problem.solution import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Presolved:
+    """A smaller instance with an equal optimum. ``merged``: pairs tied together; ``dropped``: schemes taken away."""
+
+    instance: Instance
+    merged: int
+    dropped: int
+
+    def lift(self, kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+        """The kernels of the smaller instance as kernels of the first one: ids and costs are the same."""
+        return tuple(kernels)
+
+
+def presolve(instance: Instance) -> Presolved:
+    """Apply all rules until none fires. Instances with variants or several devices come back as they are."""
+    if instance.variants or len({op.device for op in instance.ops}) > 1:
+        return Presolved(instance, 0, 0)
+    reduced, dropped = drop_dominated_schemes(instance)
+    pairs = tie_groups(reduced)
+    rules = replace(reduced.rules, fuse=(*reduced.rules.fuse, *pairs))
+    return Presolved(replace(reduced, rules=rules) if pairs else reduced, len(pairs), dropped)
+
+
+def drop_dominated_schemes(instance: Instance) -> tuple[Instance, int]:
+    """Drop the offers of each scheme whose kernels could all run in one other scheme at no more cost."""
+    dropped = 0
+    for scheme in range(1, len(instance.schemes)):
+        offering = [op for op in instance.ops if any(offer.scheme == scheme for offer in op.offers)]
+        rivals = set(range(1, len(instance.schemes))) - {scheme}
+        for op in offering:
+            rivals &= {offer.scheme for offer in op.offers}
+        better = next((rival for rival in sorted(rivals) if offering and _dominates(instance, rival, scheme)), None)
+        if better is not None:
+            instance = _without(instance, scheme)
+            dropped += 1
+    return instance, dropped
+
+
+def _dominates(instance: Instance, better: int, worse: int) -> bool:
+    """Whether each kernel of ``worse`` would be legal and no dearer in ``better``, which the same ops offer."""
+    device = instance.devices[instance.ops[0].device]
+    shared: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for op in instance.ops:
+        offers = {offer.scheme: offer for offer in op.offers}
+        if worse not in offers:
+            continue
+        mine, other = offers[worse], offers[better]
+        if mine.reduces or other.reduces or len(mine.reads) != len(other.reads):
+            return False
+        if {w.buffer: (w.bytes, w.access) for w in mine.writes} != {w.buffer: (w.bytes, w.access) for w in other.writes}:
+            return False
+        for before, after in zip(mine.reads, other.reads, strict=True):
+            if (before.buffer, before.bytes) != (after.buffer, after.bytes):
+                return False
+            if _percent(device.strided_percent, device.gather_percent, before.access) != _percent(
+                device.strided_percent, device.gather_percent, after.access
+            ):
+                return False
+            shared.setdefault((before.buffer, before.footprint), set()).add((after.buffer, after.footprint))
+    if any(len(keys) > 1 for keys in shared.values()):
+        return False
+    return all(better in edge.schemes for edge in instance.edges if worse in edge.schemes)
+
+
+def _percent(strided: int, gather: int, access: str) -> int:
+    return {"strided": strided, "gather": gather}.get(access, 100)
+
+
+def _without(instance: Instance, scheme: int) -> Instance:
+    def kept(op: Op) -> Op:
+        return replace(op, offers=tuple(offer for offer in op.offers if offer.scheme != scheme))
+
+    return replace(
+        instance,
+        ops=tuple(map(kept, instance.ops)),
+        edges=tuple(replace(e, schemes=tuple(s for s in e.schemes if s != scheme)) for e in instance.edges),
+    )
+
+
+def tie_groups(instance: Instance) -> list[tuple[int, int]]:
+    """Pairs of ops that some optimal solution has in one kernel, as groups grow."""
+    free = shareable(instance)
+    moves = Moves(instance, free)
+    groups = {op: 1 << op for op in bits(free)}
+    pairs: list[tuple[int, int]] = []
+    waiting = sorted(groups)
+    while waiting:
+        first = waiting.pop()
+        if first not in groups:
+            continue
+        partner = _partner(moves, groups, first)
+        if partner is None:
+            continue
+        pairs.append((min(first, partner), max(first, partner)))
+        merged = groups.pop(first) | groups.pop(partner)
+        head = min(first, partner)
+        groups[head] = merged
+        for op in bits(merged):
+            moves.head[op] = head
+        waiting.extend({head, *(moves.head[op] for op in bits(moves.around(merged) & free))} - set(waiting))
+        waiting.sort()
+    return pairs
+
+
+def _partner(moves: Moves, groups: dict[int, int], first: int) -> int | None:
+    """The group that this one may be tied to, by either rule."""
+    group = groups[first]
+    consumer = moves.only(moves.users, group)
+    if consumer is not None and moves.joins_consumer(group, groups[consumer]):
+        return consumer
+    producer = moves.only(moves.sources, group)
+    if producer is not None and moves.joins_producer(groups[producer], group):
+        return producer
+    return None

@@ -1,0 +1,176 @@
+"""What presolve needs to know of one scheme: who may run in it, what reads cost there, who hangs together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from optfuse.problem.cost import MIB, topology
+from optfuse.problem.instance import Instance
+from optfuse.problem.legality import bits, legal_index
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The price of reading some keys once, and of each later pass over those that a loop may read again."""
+
+    first: int
+    later: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    first: int
+    later: int
+    readers: int
+    makers: int
+
+
+class Walking:
+    """One scheme of an instance. Sets are bitmasks of ops.
+
+    ``offering`` can run in it; ``reduces`` are those that reduce. ``looped``: reductions read their inputs again.
+    ``levels``: the most passes beyond the first. ``stretch``: memory time grows by this ratio at most, when a kernel
+    reduces with too few programs.
+    """
+
+    def __init__(self, instance: Instance, scheme: int) -> None:
+        """Index the offers of a scheme."""
+        index = topology(instance)
+        device = instance.devices[instance.ops[0].device]
+        facts = instance.schemes[scheme]
+        self._limits = instance.limits
+        self._weights = [op.weight for op in instance.ops]
+        self._reach = legal_index(instance).reach()
+        self.offering = self.reduces = self._full = 0
+        self._keys: dict[tuple[int, int], _Key | None] = {}
+        self._reads: dict[int, tuple[tuple[int, int], ...]] = {}
+        for op, offers in enumerate(index.priced):
+            if scheme not in offers:
+                continue
+            self.offering |= 1 << op
+            self.reduces |= offers[scheme].reduces << op
+            self._full |= (offers[scheme].full and not offers[scheme].reduces) << op
+            for buffer, footprint, first, later, _ in offers[scheme].reads:
+                makers = sum({1 << source for source, carried in index.sources[op] if carried == buffer})
+                self._note((buffer, footprint), _Key(first // MIB, later // MIB, 1 << op, makers))
+            self._reads[op] = tuple((buffer, footprint) for buffer, footprint, *_ in offers[scheme].reads)
+        self.looped = facts.r > device.persistent_elements
+        self.levels = self.reduces.bit_count() if self.looped else 0
+        programs = max(1, facts.parallel)
+        self.stretch = (max(device.saturating_programs, programs), programs) if self.reduces else (1, 1)
+        if self.stretch[0] == self.stretch[1]:
+            self.stretch = (1, 1)
+        self._barred, self._links = _edges(instance, scheme, self.offering)
+        for key in self._keys:
+            readers = sum(1 << op for op, keys in self._reads.items() if key in keys)
+            for op in bits(readers):
+                self._links[op] |= readers & ~(1 << op)
+
+    def _note(self, key: tuple[int, int], seen: _Key) -> None:
+        known = self._keys.get(key, seen)
+        if known is None or (known.first, known.later, known.makers) != (seen.first, seen.later, seen.makers):
+            self._keys[key] = None
+        else:
+            self._keys[key] = _Key(seen.first, seen.later, known.readers | seen.readers, seen.makers)
+
+    def takes(self, group: int) -> bool:
+        """Whether all of a group can run in this scheme together."""
+        return not group & ~self.offering and not any(self._barred[op] & group for op in bits(group))
+
+    def has_room(self, host: int, group: int) -> bool:
+        """Whether no kernel around ``host`` can be so large that ``group`` does not fit in as well."""
+        mates = self.offering
+        if not self._fits(mates | host | group):
+            mates = sum(1 << op for op in bits(self.offering & ~host) if not self._hull(host | 1 << op) & ~self.offering)
+        return self._fits(mates | host | group)
+
+    def _fits(self, mask: int) -> bool:
+        return (
+            mask.bit_count() <= self._limits.max_ops
+            and sum(self._weights[op] for op in bits(mask)) <= self._limits.max_weight
+        )
+
+    def _hull(self, mask: int) -> int:
+        return mask | self._reach.between(mask)
+
+    def repeating(self, ops: Iterable[int]) -> bool:
+        """Whether a loop may read the inputs of one of the ops in several passes."""
+        return self.looped and any(self._full >> op & 1 for op in ops)
+
+    def reads(self, group: int, wanted: Callable[[int], bool]) -> Reading | None:
+        """What the reads of a group cost whose makers are ``wanted``; None where readers of a key disagree."""
+        return self._sum(group, [key for op in bits(group) for key in self._reads[op]], wanted)
+
+    def own_reads(self, group: int) -> Reading | None:
+        """What the reads cost that nobody but the group makes."""
+        keys = [key for op in bits(group) for key in self._reads[op]]
+        own = [key for key in keys if (known := self._keys[key]) is None or not known.readers & ~group]
+        return self._sum(group, own, lambda makers: not makers & group)
+
+    def reads_of(self, group: int) -> Reading | None:
+        """What others pay, together, to read what the group makes."""
+        others = self.offering & ~group
+        keys = [key for op in bits(others) for key in self._reads[op]]
+        return self._sum(others, keys, lambda makers: bool(makers & group))
+
+    def _sum(
+        self, readers: int, keys: Sequence[tuple[int, int]], wanted: Callable[[int], bool]
+    ) -> Reading | None:
+        first = later = 0
+        for key in dict.fromkeys(keys):
+            known = self._keys[key]
+            if known is None:
+                return None
+            if wanted(known.makers):
+                first += known.first
+                if self.looped and known.readers & readers & self._full:
+                    later += known.later
+        return Reading(first, later)
+
+    def neighbours(self, group: int, shunned: int) -> int:
+        """Ops that some kernel without ``shunned`` could hold beside ``group``, tied to it at once."""
+        near = self.offering if not self._limits.connected else 0
+        for op in bits(group):
+            near |= self._links[op]
+        return sum(1 << op for op in bits(near & ~group) if self._compatible(group | 1 << op, shunned))
+
+    def _compatible(self, mask: int, shunned: int) -> bool:
+        hull = self._hull(mask)
+        return not hull & (shunned | ~self.offering)
+
+    def stays_connected(self, beside: int, group: int, shunned: int) -> bool:
+        """Whether the neighbours of a group hang together without it, in every kernel that holds any two of them."""
+        if not self._limits.connected:
+            return True
+        for one, other in combinations(bits(beside), 2):
+            if self._links[one] >> other & 1 or self._barred[one] >> other & 1:
+                continue
+            hull = self._hull(1 << one | 1 << other)
+            if hull & (shunned | ~self.offering):
+                continue
+            if hull & group or not self._linked(one, other, hull):
+                return False
+        return True
+
+    def _linked(self, one: int, other: int, within: int) -> bool:
+        part = frontier = 1 << one
+        while frontier:
+            near = 0
+            for op in bits(frontier):
+                near |= self._links[op]
+            frontier = near & within & ~part
+            part |= frontier
+        return bool(part >> other & 1)
+
+
+def _edges(instance: Instance, scheme: int, offering: int) -> tuple[list[int], list[int]]:
+    """Pairs that an edge keeps apart, and pairs that an edge links, among the ops that offer a scheme."""
+    barred, links = [0] * len(instance.ops), [0] * len(instance.ops)
+    for edge in instance.edges:
+        if offering >> edge.src & offering >> edge.dst & 1:
+            table = links if scheme in edge.schemes else barred
+            table[edge.src] |= 1 << edge.dst
+            table[edge.dst] |= 1 << edge.src
+    return barred, links
