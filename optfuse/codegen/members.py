@@ -50,10 +50,13 @@ class CodegenOptions:
         Round values that stay in registers to their buffers' dtype, where eager execution does.
     check_indices
         Assert at run time (in debug builds of a kernel) that gathered indices lie in their buffers.
+    largest_tile
+        A reduction of more elements than this, whatever one row's warps could hold, walks r block by block.
     """
 
     round_intermediates: bool = False
     check_indices: bool = False
+    largest_tile: int = 16_384
 
 
 class MemberWriter:

@@ -22,7 +22,6 @@ Digits = tuple[tuple[sympy.Symbol, int], ...]
 Loop = Literal["none", "persistent", "looped"]
 
 PROGRAMS = 264  # two for each multiprocessor
-LARGEST_TILE = 16_384
 INTERPRETED_TILE = 1 << 17
 #: Registers that a thread can have, by number of warps, less what addresses and temporaries take.
 _REGISTERS = {1: 160, 2: 160, 4: 160, 8: 160, 16: 88, 32: 36}
@@ -150,16 +149,23 @@ class Tiled:
 
 
 def choose_tile(
-    axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: Callable[[tuple[Axis, ...]], float]
+    axes: tuple[Axis, ...],
+    accesses: Sequence[Access],
+    pressure: Callable[[tuple[Axis, ...]], float],
+    largest: int,
 ) -> Tiled:
-    """Blocks and warps. ``pressure`` says how many 32-bit values a tile element holds when r is walked as given."""
+    """Blocks and warps.
+
+    ``pressure`` says how many 32-bit values a tile element holds when r is walked as given; ``largest`` how many
+    elements a tile that holds all of r may have.
+    """
     if len(axes) == 1:
         tiled = _flat(axes[0], pressure(axes))
     elif axes[1].walk == "parallel":
         tiled = _plane(axes, accesses, pressure(axes))
     else:
         whole = (axes[0], replace(axes[1], walk="whole"))
-        tiled = _whole(whole, accesses, pressure(whole))
+        tiled = _whole(whole, accesses, pressure(whole), largest)
         if tiled is None:
             looped = (axes[0], replace(axes[1], walk="looped"))
             tiled = _looped(looped, accesses, pressure(looped))
@@ -219,7 +225,7 @@ def _coalesced(axes: tuple[Axis, ...], accesses: Sequence[Access]) -> int:
     return min(power_of_two(axes[0].size), 256 // min(along)) if along else 1
 
 
-def _whole(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled | None:
+def _whole(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float, largest: int) -> Tiled | None:
     """All of r in one tile; None when no number of warps can hold it."""
     x, r = axes
     inner = power_of_two(r.size)
@@ -230,7 +236,7 @@ def _whole(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) 
     while True:
         for warps in (1, 2, 4, 8, 16):
             comfortable = block * inner <= 512 * warps or warps == 16
-            if comfortable and block * inner <= LARGEST_TILE and fits(block * inner, warps, pressure):
+            if comfortable and block * inner <= largest and fits(block * inner, warps, pressure):
                 return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
         if block == least:
             return None

@@ -16,6 +16,8 @@ from optfuse.problem.instance import AccessClass, Offer, Read, Scheme, Write
 COLUMN_TILE = 16
 #: Points of one program's tile.
 TILE = 2048
+#: A common read of fewer bytes (a seed, a scale, a bias of a thousand values) is no reason to share a kernel.
+SHARED_BYTES = 4096
 
 
 def scheme_of(walk: Walk) -> Scheme:
@@ -61,11 +63,13 @@ def offer(
     reads: dict[tuple[int, int], Read] = {}
     for access, inner, exact in zip(touched.loads, placed.inner, placed.loads, strict=True):
         buffer = buffers[access.buffer]
-        shape = _shape(exact, space) if exact is not None else (nest.name, access.load)
-        print_number = footprints.number(access.buffer, walk if exact is not None else None, shape)
+        size = touched_bytes(access, sizes, buffer)
+        common = exact is not None and size >= SHARED_BYTES
+        shape = (walk, _shape(exact, space)) if common and exact is not None else (nest.name, access.load)
+        print_number = footprints.number(access.buffer, shape)
         key = (ids[access.buffer], print_number)
         klass = _access_class(inner, space, ITEM_BYTES.get(buffer.dtype, 8), indirect=access.indirect)
-        reads[key] = Read(key[0], touched_bytes(access, sizes, buffer), klass, print_number)
+        reads[key] = Read(key[0], size, klass, print_number)
     writes = tuple(
         Write(
             ids[access.buffer],

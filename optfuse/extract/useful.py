@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 
 from optfuse.extract.access import NestAccesses
 from optfuse.extract.dependence import Dependence
+from optfuse.extract.offers import SHARED_BYTES
 from optfuse.extract.placement import Placements
+from optfuse.extract.work import buffer_bytes
 from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest
 
 Neighbours = list[dict[int, set[int]]]  # by op, then by walk
@@ -30,7 +32,7 @@ def useful_walks(
         {w for w in places if placements.walks[w].frame == 0 and (op in reductions or not placements.walks[w].r)}
         for op, places in enumerate(placements.places)
     ]
-    neighbours = _neighbours(touched, placements, shared)
+    neighbours = _neighbours(graph, touched, placements, shared)
     cut_off = _Separation(graph, shared)
     for op in sorted(reductions):
         for w in [w for w in kept[op] if placements.walks[w].r]:
@@ -59,6 +61,7 @@ def _spread(
 
 
 def _neighbours(
+    graph: LoopGraph,
     touched: tuple[NestAccesses | None, ...],
     placements: Placements,
     shared: Mapping[Dependence, tuple[int, ...]],
@@ -73,11 +76,12 @@ def _neighbours(
     for dependence, walks in shared.items():
         for w in walks:
             tie(dependence.src, dependence.dst, w)
+    large = {buffer.name for buffer in graph.buffers if buffer_bytes(buffer) >= SHARED_BYTES}
     first: dict[tuple[object, ...], int] = {}
     for op, (accesses, places) in enumerate(zip(touched, placements.places, strict=True)):
         for w, placed in places.items():
             for load, layout in zip(accesses.loads if accesses else (), placed.loads, strict=True):
-                if layout is not None:
+                if layout is not None and load.buffer in large:
                     anchor = first.setdefault((w, load.buffer, layout), op)
                     if anchor != op:
                         tie(anchor, op, w)

@@ -39,12 +39,16 @@ class Presolved:
         return tuple(kernels)
 
 
-def presolve(instance: Instance) -> Presolved:
-    """Apply all rules until none fires. Instances with variants or several devices come back as they are."""
+def presolve(instance: Instance, fed: int = 0, used: int = 0) -> Presolved:
+    """Apply all rules until none fires. Instances with variants or several devices come back as they are.
+
+    Where the instance is a block of a larger one, ``fed`` and ``used`` are its ops (as bitmasks) that outsiders feed or
+    use. They limit what may move: a kernel must not begin to wait for an outsider that it did not wait for before.
+    """
     if instance.variants or len({op.device for op in instance.ops}) > 1:
         return Presolved(instance, 0, 0)
     reduced, dropped = drop_dominated_schemes(instance)
-    pairs = tie_groups(reduced)
+    pairs = tie_groups(reduced, fed, used)
     rules = replace(reduced.rules, fuse=(*reduced.rules.fuse, *pairs))
     return Presolved(replace(reduced, rules=rules) if pairs else reduced, len(pairs), dropped)
 
@@ -105,7 +109,7 @@ def _without(instance: Instance, scheme: int) -> Instance:
     )
 
 
-def tie_groups(instance: Instance) -> list[tuple[int, int]]:
+def tie_groups(instance: Instance, fed: int = 0, used: int = 0) -> list[tuple[int, int]]:
     """Pairs of ops that some optimal solution has in one kernel, as groups grow."""
     free = shareable(instance)
     moves = Moves(instance, free)
@@ -116,7 +120,7 @@ def tie_groups(instance: Instance) -> list[tuple[int, int]]:
         first = waiting.pop()
         if first not in groups:
             continue
-        partner = _partner(moves, groups, first)
+        partner = _partner(moves, groups, first, fed, used)
         if partner is None:
             continue
         pairs.append((min(first, partner), max(first, partner)))
@@ -130,13 +134,13 @@ def tie_groups(instance: Instance) -> list[tuple[int, int]]:
     return pairs
 
 
-def _partner(moves: Moves, groups: dict[int, int], first: int) -> int | None:
+def _partner(moves: Moves, groups: dict[int, int], first: int, fed: int, used: int) -> int | None:
     """The group that this one may be tied to, by either rule."""
     group = groups[first]
-    consumer = moves.only(moves.users, group)
+    consumer = None if group & used else moves.only(moves.users, group)
     if consumer is not None and moves.joins_consumer(group, groups[consumer]):
         return consumer
-    producer = moves.only(moves.sources, group)
+    producer = None if group & fed else moves.only(moves.sources, group)
     if producer is not None and moves.joins_producer(groups[producer], group):
         return producer
     return None

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.presolve import presolve
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
+from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
 from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.master import Master, covers_of
@@ -41,13 +43,14 @@ def cost_of(problem: Instance, kernels: Partition) -> int:
     return sum(prices.price(mask_of(ops), scheme) for ops, scheme in kernels)
 
 
-def solve_block(problem: Instance, warm: Partition, options: SolveOptions, deadline: float) -> BlockResult:
+def solve_block(shape: Shape, warm: Partition, options: SolveOptions, deadline: float) -> BlockResult:
     """Solve a block. ``warm`` is a legal, acyclic partition of it: the result costs no more.
 
     Raises:
         IllegalKernelError: When the rules leave an op without any kernel.
     """
-    cost = cost_of(problem, warm)
+    cost = cost_of(shape.problem, warm)
+    problem = presolve(shape.problem, shape.fed, shape.used).instance
     atoms = find_atoms(problem)
     pool = enumerate_candidates(problem, atoms, MAX_CANDIDATES, deadline)
     _demand_cover(problem, atoms, pool)

@@ -21,12 +21,24 @@ from optfuse.solve.cpsat.components import Components
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """All that matters of a block, without its place in the whole: equal shapes have equal solutions.
+
+    ``fed`` and ``used`` are the ops, as bitmasks, that ops outside the block feed or use.
+    """
+
+    problem: Instance
+    fed: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
-    """A part of an instance: op ``i`` of ``problem`` is op ``ops[i]`` of the whole, scheme ``j`` is ``schemes[j]``."""
+    """A part of an instance: op ``i`` of the shape is op ``ops[i]`` of the whole, scheme ``j`` is ``schemes[j]``."""
 
     ops: tuple[int, ...]
     schemes: tuple[int, ...]
-    problem: Instance
+    shape: Shape
 
 
 def find_blocks(instance: Instance) -> list[tuple[int, ...]]:
@@ -118,7 +130,10 @@ def cut_out(instance: Instance, ops: Sequence[int]) -> Block:
         limits=instance.limits,
         rules=_rules(instance.rules, local),
     )
-    return Block(ops, schemes, problem)
+    index = topology(instance)
+    fed = mask_of(local[op] for op in ops if any(source not in local for source, _ in index.sources[op]))
+    used = mask_of(local[op] for op in ops if any(user not in local for user, _ in index.users[op]))
+    return Block(ops, schemes, Shape(problem, fed, used))
 
 
 def _schemes(instance: Instance, ops: Sequence[int]) -> tuple[int, ...]:

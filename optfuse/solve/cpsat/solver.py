@@ -11,7 +11,7 @@ from optfuse.problem.cost import default_writes, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.cpsat.block import BlockResult, Partition, cost_of, lifted, solve_block
-from optfuse.solve.cpsat.blocks import Block, cut_out, find_blocks
+from optfuse.solve.cpsat.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solve.cpsat.components import Components
 from optfuse.solve.cpsat.cycles import find_circles
 from optfuse.solve.cpsat.outcome import CpsatOutcome
@@ -35,7 +35,7 @@ class _Work:
     warm: Solution
     options: SolveOptions
     deadline: float
-    results: dict[Instance, BlockResult] = field(default_factory=dict)
+    results: dict[Shape, BlockResult] = field(default_factory=dict)
     joins: int = 0
 
 
@@ -80,21 +80,22 @@ def solve_cpsat(instance: Instance, options: SolveOptions, warm: Solution, deadl
 def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[int, int]) -> list[Answer]:
     """Solve every distinct block, the small ones first: what they leave of their time goes to the large ones."""
     blocks = [cut_out(work.instance, group) for group in groups]
-    starts: dict[Instance, Partition] = {}
+    starts: dict[Shape, Partition] = {}
     warm_starts = _warm_starts(work, blocks)
     for block, start in zip(blocks, warm_starts, strict=True):
-        known = starts.get(block.problem)
-        if known is None or cost_of(block.problem, start) < cost_of(block.problem, known):
-            starts[block.problem] = start
-    waiting = sorted((problem for problem in starts if problem not in work.results), key=lambda p: len(p.ops))
-    for number, problem in enumerate(waiting):
-        share = _share([len(other.ops) for other in waiting[number:]])
+        problem = block.shape.problem
+        known = starts.get(block.shape)
+        if known is None or cost_of(problem, start) < cost_of(problem, known):
+            starts[block.shape] = start
+    waiting = sorted((shape for shape in starts if shape not in work.results), key=lambda s: len(s.problem.ops))
+    for number, shape in enumerate(waiting):
+        share = _share([len(other.problem.ops) for other in waiting[number:]])
         now = time.monotonic()
         until = now + max(0.0, work.deadline - now) * share
-        work.results[problem] = solve_block(problem, starts[problem], work.options, until)
+        work.results[shape] = solve_block(shape, starts[shape], work.options, until)
     answers = []
     for block, start, group in zip(blocks, warm_starts, groups, strict=True):
-        result = work.results[block.problem]
+        result = work.results[block.shape]
         floor = max(result.bound, floors.get(group[0], 0))
         kernels = result.kernels
         answers.append(Answer(lifted(block.ops, kernels, block.schemes), result.cost, min(floor, result.cost)))
@@ -153,7 +154,7 @@ def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answe
         for number in set().union(*circles):
             block = blocks[number]
             kernels = lifted(block.ops, starts[number], block.schemes)
-            answers[number] = Answer(kernels, cost_of(block.problem, starts[number]), answers[number].bound)
+            answers[number] = Answer(kernels, cost_of(block.shape.problem, starts[number]), answers[number].bound)
     return answers
 
 

@@ -1,0 +1,66 @@
+"""Loading model files, and what they must say when they cannot be loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from optfuse.errors import ModelFileError
+from optfuse.frontend.zoo import load_model_file
+
+MINIMAL = """
+import torch
+
+def model():
+    return torch.nn.Linear(2, 3).train()
+
+def inputs():
+    return (torch.ones(1, 2),), {}
+"""
+
+
+def write(folder: Path, text: str, name: str = "mine.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_users_own_file(tmp_path: Path) -> None:
+    file = load_model_file(write(tmp_path, MINIMAL))
+    assert (file.name, file.dtype, file.trains) == ("mine", torch.float32, False)
+    args, kwargs = file.inputs("small", train=True)
+    model = file.model("full", torch.float64)
+    assert not model.training
+    assert model(*args, **kwargs).shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "defines no model"),
+        ("def model(): pass", "defines no inputs"),
+        ("import no_such_module_anywhere", "does not load: ModuleNotFoundError"),
+        ("def model(:", "does not load: SyntaxError"),
+    ],
+)
+def test_files_that_lack_something(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ModelFileError, match=message) as failure:
+        load_model_file(write(tmp_path, text))
+    assert "\n" not in str(failure.value)
+
+
+def test_missing_file_and_wrong_ending(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="no such file"):
+        load_model_file(tmp_path / "absent.py")
+    with pytest.raises(ModelFileError, match=r"\.py"):
+        load_model_file(write(tmp_path, MINIMAL, "mine.txt"))
+
+
+def test_functions_that_return_something_else(tmp_path: Path) -> None:
+    file = load_model_file(write(tmp_path, "def model(): return 3\ndef inputs(): return [1]"))
+    with pytest.raises(ModelFileError, match="returned a int"):
+        file.model()
+    with pytest.raises(ModelFileError, match="must return"):
+        file.inputs()
