@@ -9,12 +9,15 @@ from optfuse.codegen.libraries import takes_out
 from optfuse.emit import emit
 from optfuse.extract.build import extract
 from optfuse.extract.device import load_device
+from optfuse.extract.split import split_reductions
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.inference import capture
 from optfuse.frontend.training import capture_training
 from optfuse.interface import donated_inputs, interface_of
+from optfuse.ir.nodes import LoopGraph
 from optfuse.ir.verify import verify
 from optfuse.lower import lower
+from optfuse.problem.instance import Device
 from optfuse.schedule import Schedule, TrainingSchedule
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.solve import solve
@@ -71,16 +74,18 @@ def optimize(
 
 def schedule(captured: Captured, device: str, options: SolveOptions, model: Any = None) -> Schedule:
     """All stages after capture, for one graph."""
-    graph = lower(
-        captured.graph, name=captured.name, mutations=captured.mutations, constants=captured.constants
-    )  # ATen FX graph to loop IR
-    verify(graph)  # the loop IR keeps its own rules
+    target = load_device(device)
+    graph = loop_graph(captured, target)
     extraction = extract(
-        graph,
-        load_device(device),
-        donated=donated_inputs(captured, graph.inputs),
-        allocates=lambda call: not takes_out(call),
+        graph, target, donated=donated_inputs(captured, graph.inputs), allocates=lambda call: not takes_out(call)
     )  # loop IR to fusion problem
     result = solve(extraction.instance, options)  # fusion problem to proven solution, checked
     source = emit(extraction, result)  # solution to Triton and host source
     return Schedule(extraction, result, source, interface_of(captured, model))
+
+
+def loop_graph(captured: Captured, device: Device) -> LoopGraph:
+    """The graph that is scheduled: lowered, verified, and with reductions split that would leave the device idle."""
+    graph = lower(captured.graph, name=captured.name, mutations=captured.mutations, constants=captured.constants)
+    verify(graph)
+    return split_reductions(graph, device)

@@ -176,8 +176,9 @@ def _plain_call(function: str, args: Sequence[Value], dtype: str, axes: frozense
         name = _BY_KIND[function][0 if dtype in FLOATING else 1]
     else:
         name = {"fmod": "libdevice.fmod"}.get(function) or _CALLS[function]
-    if function == "div":
+    if function == "div" and dtype != "float64":
         args = (tensor(args[0]), args[1])
-    elif function not in _TAKES_NUMBERS:
+    elif function not in _TAKES_NUMBERS or dtype == "float64":
+        # beside a function's other operands a number is taken as float32
         args = tuple(map(tensor, args))
     return Value(f"{name}({', '.join(arg.text for arg in args)})", dtype, axes)

@@ -24,6 +24,7 @@ from optfuse.codegen.expressions import (
     cast,
     const,
     constant,
+    tensor,
     triton_type,
 )
 from optfuse.codegen.indexing import INT32_END, Axis, Linear, Named, linearize, runs
@@ -234,8 +235,8 @@ class MemberWriter:
         offset = self.index(form, self._wide(form, store.buffer))
         shape = offset.axes | value.axes
         mask = self._mask(shape, [Value("first", "bool")] if only_first else [])
-        if value.dtype == "float64" and dtype in HALF:
-            value = cast(value, "float32")
+        if value.dtype == "float64":
+            value = cast(value, "float32") if dtype in HALF else tensor(value)
         pointer = self._pointer(store.buffer, offset, Value("", "bool", shape))
         tail = f", mask={mask.text}" if mask is not None else ""
         self.writer.statement(f"tl.store({pointer}, {value.text}{tail})", shape)

@@ -125,7 +125,7 @@ def integer_power(base, exponent):
         square = square * square
         rest = rest >> 1
     odd = (exponent & 1) != 0
-    inverse = tl.where(base == 1, 1, tl.where(base == -1, tl.where(odd, -1, 1), 0)).to(base.dtype)
+    inverse = tl.where(base == 1, 1, tl.where(base + 1 == 0, tl.where(odd, -1, 1), 0)).to(base.dtype)
     return tl.where(exponent < 0, inverse, result)
 
 

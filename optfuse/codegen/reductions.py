@@ -80,7 +80,9 @@ def fold_whole(writer: Writer, fold: Fold, operand: Value, position: Value | Non
     lanes = [_in_lanes(fold, value, fold.identity)]
     if position is not None:
         lanes.append(_in_lanes(fold, cast(position, fold.position_dtype), str(fold.points)))
-    return _folded(writer, fold, [_tile(lane) for lane in lanes])
+    # a fold of several tiles wants them all of one shape
+    shape = TILE if len(lanes) > 1 else frozenset({"r"})
+    return _folded(writer, fold, [_tile(lane, shape) for lane in lanes])
 
 
 def fold_one(fold: Fold, operand: Value) -> tuple[Value, ...]:
@@ -182,9 +184,9 @@ def _in_lanes(fold: Fold, value: Value, identity: str) -> Value:
     return Value(f"tl.where({fold.mask}, {value.text}, {identity})", value.dtype, value.axes | {"r"})
 
 
-def _tile(value: Value) -> Value:
-    """The value with a lane for every point of r, which a reduction needs."""
-    if "r" in value.axes:
+def _tile(value: Value, axes: frozenset[str]) -> Value:
+    """The value with a lane for every point of r, which a reduction needs, or of the whole tile."""
+    if value.axes >= axes:
         return value
     text = value.text if not value.literal else f"tl.full((), {value.text}, {triton_type(value.dtype)})"
     return Value(f"tl.broadcast_to({text}, (XBLOCK, RBLOCK))", value.dtype, TILE)
@@ -217,7 +219,7 @@ def _folded(writer: Writer, fold: Fold, parts: Sequence[Value]) -> tuple[Value, 
 
 def _deviations(writer: Writer, fold: Fold, value: Value) -> tuple[Value, ...]:
     """Mean and squared deviations in two steps over values that are all there: more exact than Welford's update."""
-    value = writer.name(_tile(value), f"{fold.name}_operand")
+    value = writer.name(_tile(value, frozenset({"r"})), f"{fold.name}_operand")
     count = constant(fold.points, fold.held)
     total = f"tl.sum({_in_lanes(fold, value, '0.0').text}, 1, keep_dims=True)"
     mean = writer.name(Value(f"divide({total}, {count.text})", fold.held, OUTER), f"{fold.name}_mean")

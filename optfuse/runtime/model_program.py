@@ -12,7 +12,6 @@ from optfuse.frontend.calling import checked_leaves, lookup
 from optfuse.frontend.captured import CallSpec, InputSource
 from optfuse.frontend.torch_bridge import tree_unflatten
 from optfuse.frontend.training import train_module
-from optfuse.lower import lower
 from optfuse.runtime.program import Program
 
 if TYPE_CHECKING:
@@ -93,10 +92,12 @@ def bind_training(schedule: TrainingSchedule) -> Callable[..., Any]:
     PlanError
         If the model's training graphs are not those that were scheduled (it was changed since).
     """
+    from optfuse.pipeline import loop_graph  # the pipeline imports schedules, which compile through this module
+
     made = {half.name: half for half in schedule}
 
     def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
-        graph = lower(captured.graph, name=captured.name, mutations=captured.mutations, constants=captured.constants)
+        graph = loop_graph(captured, schedule.forward.instance.devices[0])
         half = made.get(captured.name)
         if half is None or half.graph != graph:
             raise PlanError(f"{captured.name} is not the graph that was scheduled: the model changed; optimize again")

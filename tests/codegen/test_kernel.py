@@ -28,7 +28,7 @@ from tests.codegen.specs import (
     transposed_copy,
 )
 
-LOOPED = CodegenOptions(largest_tile=16)
+LOOPED = CodegenOptions(largest_tile=1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -39,11 +39,11 @@ def test_patterns_at_awkward_sizes(pattern, rows, columns, dtype, tmp_path):
     check(emit_kernel(spec, buffers), spec, buffers, folder=tmp_path)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("pattern", ["softmax", "layer_norm", "column_sum"])
 @pytest.mark.parametrize(("rows", "columns"), [(3, 5000), (5000, 3), (4, 4096)])
 def test_looped_reductions(pattern, rows, columns, dtype, tmp_path):
-    spec, buffers = PATTERNS[pattern](rows, columns, "float32" if dtype == "float64" else dtype)
+    spec, buffers = PATTERNS[pattern](rows, columns, dtype)
     kernel = emit_kernel(spec, buffers, LOOPED)
     assert kernel.config.loop == "looped"
     check(kernel, spec, buffers, folder=tmp_path)

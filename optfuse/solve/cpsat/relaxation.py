@@ -24,6 +24,9 @@ FIRST_COLUMNS = 3000
 MORE_COLUMNS = 1500
 #: Reduced costs above this (relative to the dearest candidate) count as nonnegative while columns are added.
 TOLERANCE = 1e-9
+#: Masks are spelled out in parts of so many bits, each distinct part once.
+PART_BITS = 12
+PART = (1 << PART_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,20 @@ class _Rows:
         by_atom: dict[int, list[int]] = {}
         for number, cover in enumerate(master.covers):
             by_atom.setdefault(cover.atom, []).append(number)
-        self.covers = [
-            tuple(number for atom in bits(candidate.mask) for number in by_atom[atom])
-            for candidate in master.candidates
-        ]
+        parts: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.covers: list[tuple[int, ...]] = []
+        for candidate in master.candidates:
+            rest, place, found = candidate.mask, 0, ()
+            while rest:
+                key = (rest & PART, place)
+                part = parts.get(key)
+                if part is None:
+                    numbers = (by_atom[atom + place] for atom in bits(rest & PART))
+                    part = parts[key] = tuple(number for several in numbers for number in several)
+                found += part
+                rest >>= PART_BITS
+                place += PART_BITS
+            self.covers.append(found)
         self.cuts = [
             [(k, weight) for k, cut in enumerate(master.cuts) if (weight := cut.weight(candidate.mask))]
             for candidate in master.candidates

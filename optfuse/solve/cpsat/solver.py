@@ -18,6 +18,10 @@ from optfuse.solve.cpsat.outcome import CpsatOutcome
 from optfuse.solve.options import SolveOptions
 
 
+#: What a block gets at least, as long as four times as much is left.
+LEAST_SECONDS = 2.0
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A block's partition in the ids of the whole instance, its cost and a bound on it."""
@@ -89,9 +93,9 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
             starts[block.shape] = start
     waiting = sorted((shape for shape in starts if shape not in work.results), key=lambda s: len(s.problem.ops))
     for number, shape in enumerate(waiting):
-        share = _share([len(other.problem.ops) for other in waiting[number:]])
-        now = time.monotonic()
-        until = now + max(0.0, work.deadline - now) * share
+        left = max(0.0, work.deadline - time.monotonic())
+        share = left * _share([len(other.problem.ops) for other in waiting[number:]])
+        until = time.monotonic() + max(share, min(LEAST_SECONDS, left / 4))
         work.results[shape] = solve_block(shape, starts[shape], work.options, until)
     answers = []
     for block, start, group in zip(blocks, warm_starts, groups, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from optfuse.problem.legality import bits
+from optfuse.problem.legality import bits, legal_index, mask_of
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.pricing import Key, Pricer
 
@@ -20,8 +20,8 @@ class SumTable:
     A key costs ``keys[key][0]`` when one of its readers ``keys[key][1]`` is inside and its maker ``keys[key][2]`` is not;
     ``later[key]`` is the price of another pass over it. A write costs when one of its users is outside. ``reads[a]`` and
     ``makes[a]`` are keys; ``fixed[a]`` is paid always; ``writes[a]`` are pairs (price, users); ``feeds[a]`` are triples
-    (maker, price, users) of the writes that atom a uses. ``reduces`` are the atoms that bring a reduction, ``full`` those
-    that run at every point and do not, ``users[a]`` those that take a value from a. All run on ``device``.
+    (maker, price, users) of the writes that atom a uses. ``reduces`` are the atoms that bring a reduction. All run on
+    ``device``. ``loop`` is what a looped kernel reads again.
     """
 
     keys: tuple[tuple[int, int, int], ...]
@@ -32,12 +32,9 @@ class SumTable:
     writes: Mapping[int, tuple[tuple[int, int], ...]]
     feeds: Mapping[int, tuple[tuple[int, int, int], ...]]
     compute: Mapping[int, int]
-    users: Mapping[int, int]
-    full: int
     reduces: int
     device: int
-    after: tuple[int, ...]
-    plain: bool
+    loop: Loop
 
     def grown(self, memory: int, mask: int, atom: int) -> int:
         """The memory time after ``atom`` joins the atoms of ``mask``, whose memory time is ``memory``."""
@@ -60,25 +57,47 @@ class SumTable:
         return memory
 
     def repeated(self, mask: int) -> int | None:
-        """What a looped kernel pays for reading again after its reductions; None where this table cannot tell.
+        """What a looped kernel pays for later passes; None where this table cannot tell."""
+        return self.loop.later_passes(mask, self)
 
-        Something is read again when it is used before a reduction and, with no reduction in between, after one.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """Ops, as bitmasks, in the order in which a looped kernel meets them.
+
+    ``ops[a]`` are the ops of atom a, ``after[op]`` those behind an op, ``users[op]`` those that take a value from it,
+    ``reads[op]`` its keys. ``full`` ops run at every point and do not reduce; ``reduces`` do.
+    """
+
+    ops: Mapping[int, int]
+    after: tuple[int, ...]
+    users: Mapping[int, int]
+    reads: Mapping[int, tuple[int, ...]]
+    full: int
+    reduces: int
+
+    def later_passes(self, mask: int, table: SumTable) -> int | None:
+        """The price of the keys used before a reduction and, with no reduction in between, after one.
+
+        None where one reduction of the kernel follows another: then there are more than two passes to tell apart.
         """
-        behind = 0
-        for atom in bits(mask & self.reduces):
-            behind |= self.after[atom]
-        behind &= mask
-        if not self.plain or behind & self.reduces:
+        inside = behind = 0
+        for atom in bits(mask):
+            inside |= self.ops[atom]
+        for op in bits(inside & self.reduces):
+            behind |= self.after[op]
+        behind &= inside
+        if behind & self.reduces:
             return None
         again = 0
-        front = mask & self.full & ~behind
+        front = inside & self.full & ~behind
         while front:
-            atom = front.bit_length() - 1
-            front ^= 1 << atom
-            if self.users[atom] & (behind | again):
-                again |= 1 << atom
-        keys = {key for atom in bits(again) for key in self.reads[atom] if not self.keys[key][2] & mask}
-        return sum(self.later[key] for key in keys)
+            op = front.bit_length() - 1
+            front ^= 1 << op
+            if self.users[op] & (behind | again):
+                again |= 1 << op
+        keys = {key for op in bits(again) for key in self.reads[op] if not table.keys[key][2] & mask}
+        return sum(table.later[key] for key in keys)
 
 
 def sum_table(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int) -> SumTable | None:
@@ -96,16 +115,11 @@ def sum_table(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int) -> SumTa
     if keys is None or writes is None:
         return None
     members = list(bits(allowed))
-    fixed, compute, users = dict.fromkeys(members, 0), dict.fromkeys(members, 0), dict.fromkeys(members, 0)
-    full = reduces = 0
+    fixed, compute = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
     for op in inside:
-        atom = atoms.of[op]
-        term = pricing.terms[op][scheme]
-        compute[atom] += pricing.compute[op]
-        fixed[atom] += sum(price for _, price, always in term.writes if always)
-        users[atom] |= atoms.mask([user for _, takers in term.users for user in bits(takers)])
-        reduces |= term.reduces << atom
-        full |= (term.full and not term.reduces) << atom
+        compute[atoms.of[op]] += pricing.compute[op]
+        fixed[atoms.of[op]] += sum(price for _, price, always in pricing.terms[op][scheme].writes if always)
+    loop = _loop(pricing, atoms, scheme, allowed, {key.key: k for k, key in enumerate(keys)})
     return SumTable(
         keys=tuple((key.price, key.readers, key.maker) for key in keys),
         later=tuple(key.later for key in keys),
@@ -122,17 +136,33 @@ def sum_table(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int) -> SumTa
             ),
         ),
         compute=compute,
-        users=users,
-        full=full,
-        reduces=reduces,
+        reduces=atoms.mask(list(bits(loop.reduces))),
         device=problem.ops[inside[0]].device,
-        after=atoms.after,
-        plain=len(inside) == len(members),
+        loop=loop,
+    )
+
+
+def _loop(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int, numbers: Mapping[Key, int]) -> Loop:
+    reach = legal_index(pricing.problem).reach()
+    ops = {atom: mask_of(atoms.ops[atom]) for atom in bits(allowed)}
+    terms = {op: pricing.terms[op][scheme] for mask in ops.values() for op in bits(mask)}
+    users = dict.fromkeys(terms, 0)
+    for op, term in terms.items():
+        for _, takers in term.users:
+            users[op] |= takers
+    return Loop(
+        ops=ops,
+        after=reach.descendants,
+        users=users,
+        reads={op: tuple(numbers[key] for key, *_ in term.reads if key in numbers) for op, term in terms.items()},
+        full=mask_of(op for op, term in terms.items() if term.full and not term.reduces),
+        reduces=mask_of(op for op, term in terms.items() if term.reduces),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
+    key: Key
     price: int
     later: int
     readers: int
@@ -159,7 +189,7 @@ def _keys(pricing: Pricer, atoms: Atoms, scheme: int, inside: Iterable[int]) -> 
     for key, (price, later, makers) in facts.items():
         maker = atoms.mask(list(bits(makers)))
         if readers[key] & ~maker:
-            found.append(_Key(price, later, readers[key] & ~maker, maker))
+            found.append(_Key(key, price, later, readers[key] & ~maker, maker))
     return found
 
 

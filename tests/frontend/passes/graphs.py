@@ -17,15 +17,16 @@ def traced(
     constants: Mapping[str, torch.Tensor] | None = None,
     **fields: Any,
 ) -> Captured:
-    """``function`` (of ``inputs``, returning a tuple) as a Captured; constants are inputs of the same names, by keyword."""
+    """``function`` (of ``inputs``, returning a tuple) as a Captured; it gets ``constants`` by keyword."""
     names = list(constants or {})
-    graph = make_fx(
-        lambda *args: function(*args[: len(inputs)], **dict(zip(names, args[len(inputs) :], strict=True))),
-        tracing_mode="fake",
-    )(*inputs, *(constants or {}).values())
+
+    def flat(*args: torch.Tensor) -> Any:
+        return function(*args[: len(inputs)], **dict(zip(names, args[len(inputs) :], strict=True)))
+
+    graph = make_fx(flat, tracing_mode="fake")(*inputs, *(constants or {}).values())
     placeholders = graph.graph.find_nodes(op="placeholder")
     for name, node in zip(names, placeholders[len(inputs) :], strict=True):
-        setattr(graph, name, (constants or {})[name])
+        graph.register_buffer(name, (constants or {})[name])
         with graph.graph.inserting_before(node):
             attribute = graph.graph.get_attr(name)
         attribute.meta = dict(node.meta)

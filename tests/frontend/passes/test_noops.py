@@ -69,15 +69,12 @@ def test_scalar_tensor_is_full() -> None:
 
 
 def test_assertions_go() -> None:
-    def checked(x: torch.Tensor) -> tuple[torch.Tensor]:
-        aten._assert_tensor_metadata(x, [3, 4])  # noqa: SLF001
-        return (x.exp(),)
-
-    captured = traced(checked, X)
-    node = captured.graph.graph.find_nodes(op="call_function")[0]
+    captured = traced(lambda x: (x.exp(),), X)
+    (node,) = captured.graph.graph.find_nodes(op="call_function", target=aten.exp.default)
+    check = aten._assert_tensor_metadata.default  # noqa: SLF001
     with captured.graph.graph.inserting_before(node):
-        captured.graph.graph.call_function(aten._assert_tensor_metadata.default, (captured.placeholders[0],))  # noqa: SLF001
-    assert operators(captured)[0] == "_assert_tensor_metadata.default"
+        captured.graph.graph.call_function(check, (node.args[0], [3, 4]))
+    assert operators(captured) == ["_assert_tensor_metadata.default", "exp.default"]
     assert operators(drop_assertions(captured)) == ["exp.default"]
 
 
