@@ -20,7 +20,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "image_size": 40,
         "patch_size": 2,
         "embed_dim": 24,
-        "depths": [2, 2],
+        "depths": [2, 1],
         "num_heads": [2, 3],
         "window_size": 5,
     },

@@ -30,7 +30,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "use_cache": False,
         "dropout_rate": 0.0,
         "decoder_start_token_id": 0,
-        "num_layers": 2,
+        "num_layers": 1,
         "d_model": 48,
         "d_kv": 16,
         "d_ff": 100,

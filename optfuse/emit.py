@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from optfuse.codegen.host import MemoryLayout
 from optfuse.codegen.kernel import emit_kernel
@@ -10,6 +11,7 @@ from optfuse.codegen.module import emit_module
 from optfuse.extract.build import Extraction
 from optfuse.extract.kernel import kernel_spec
 from optfuse.ir.nodes import LoopNest
+from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
 from optfuse.report.summary import certificate
 from optfuse.solve.result import SolveResult
@@ -30,17 +32,27 @@ def emit(extraction: Extraction, result: SolveResult) -> str:
     """
     graph, solution = extraction.graph, result.solution
     buffers = {buffer.name: buffer for buffer in graph.buffers}
+    names = [buffer.name for buffer in extraction.instance.buffers]
+    offsets = {placement.buffer: placement.offset for placement in solution.placements}
     steps = []
     for number, kernel in enumerate(solution.kernels):
         first = graph.ops[kernel.ops[0]]
         if isinstance(first, LoopNest):
-            spec = kernel_spec(extraction, kernel, kernel_name(extraction, kernel, number))
+            inplace = written_in_place(extraction.instance, kernel, offsets)
+            spec = kernel_spec(extraction, kernel, kernel_name(extraction, kernel, number), inplace)
             steps.append(emit_kernel(spec, buffers))
         else:
             steps.append(first)
-    names = [buffer.name for buffer in extraction.instance.buffers]
-    memory = MemoryLayout(solution.arena_bytes, {names[p.buffer]: p.offset for p in solution.placements})
+    memory = MemoryLayout(solution.arena_bytes, {names[buffer]: offset for buffer, offset in offsets.items()})
     return emit_module(graph, steps, memory, certificate=certificate_line(result))
+
+
+def written_in_place(instance: Instance, kernel: Kernel, offsets: Mapping[int, int]) -> frozenset[str]:
+    """Names of the buffers that a kernel writes at the offset of one that its ops read."""
+    offers = [offer for op in kernel.ops for offer in instance.ops[op].offers if offer.scheme == kernel.scheme]
+    read = {read.buffer for offer in offers for read in offer.reads if instance.buffers[read.buffer].bytes}
+    taken = {offsets[buffer] for buffer in read - set(kernel.writes) if buffer in offsets}
+    return frozenset(instance.buffers[b].name for b in kernel.writes if offsets.get(b) in taken)
 
 
 def kernel_name(extraction: Extraction, kernel: Kernel, number: int) -> str:

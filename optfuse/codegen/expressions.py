@@ -145,6 +145,8 @@ def _special_form(function: str, args: Sequence[Value], dtype: str, axes: frozen
     match function:
         case "neg":
             return Value(f"-{first.within(UNARY + 1)}", dtype, axes, UNARY)
+        case "bitwise_not" if dtype == "uint8":
+            return Value(f"{first.within(BIT_XOR)} ^ 255", dtype, axes, BIT_XOR)
         case "bitwise_not":
             return Value(f"~{first.within(UNARY + 1)}", dtype, axes, UNARY)
         case "isnan":

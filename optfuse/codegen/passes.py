@@ -36,7 +36,8 @@ class Passes:
         The pass in which a full member's stores to memory happen: the last one that computes the value anyway, and
         always the very last one for a buffer that is also read.
     hazards
-        Buffers that are both read from memory and written: they are written after every read.
+        Buffers that are both read from memory and written: they are written after every read. So are those in the place
+        of others, where r may be walked again; at a single point, what is stored follows from what is loaded anyway.
     """
 
     roles: tuple[Role, ...]
@@ -145,4 +146,5 @@ def _hazards(spec: KernelSpec, producers: tuple[Mapping[str, int], ...]) -> froz
         for load in loads(operands(member.nest) + stored(member.nest))
         if load.buffer not in producers[k]
     }
-    return frozenset(read & set(spec.stores))
+    reduces = any(member.nest.reductions for member in spec.members)
+    return frozenset(read & set(spec.stores)) | (spec.inplace if reduces else frozenset())

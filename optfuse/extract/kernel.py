@@ -17,8 +17,10 @@ from optfuse.problem.instance import ALONE
 from optfuse.problem.solution import Kernel
 
 
-def kernel_spec(extraction: Extraction, kernel: Kernel, name: str) -> KernelSpec:
+def kernel_spec(extraction: Extraction, kernel: Kernel, name: str, inplace: frozenset[str] = frozenset()) -> KernelSpec:
     """Refine the walk's digits just as far as the members need, and write their variables in them.
+
+    ``inplace``: those of the buffers written that the memory plan puts where the kernel reads.
 
     Raises
     ------
@@ -65,6 +67,7 @@ def kernel_spec(extraction: Extraction, kernel: Kernel, name: str) -> KernelSpec
         tuple(members),
         _registers(extraction, kernel),
         tuple(extraction.instance.buffers[b].name for b in kernel.writes),
+        inplace,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
-from optfuse.extract.access import NestAccesses
-from optfuse.extract.digits import Digit
+from optfuse.extract.access import Access, NestAccesses
+from optfuse.extract.digits import Digit, is_dense
+from optfuse.extract.legality import ONE_PASS_POINTS
 from optfuse.extract.placement import Layout, Placed, Placements
 from optfuse.extract.walks import DigitSpace, Walk
-from optfuse.extract.work import ITEM_BYTES, touched_bytes
+from optfuse.extract.work import ITEM_BYTES, buffer_bytes, touched_bytes
 from optfuse.ir.nodes import Buffer, LoopNest
 from optfuse.problem.instance import AccessClass, Offer, Read, Scheme, Write
 
@@ -70,11 +72,13 @@ def offer(
         key = (ids[access.buffer], print_number)
         klass = _access_class(inner, space, ITEM_BYTES.get(buffer.dtype, 8), indirect=access.indirect)
         reads[key] = Read(key[0], size, klass, print_number)
+    in_one_pass = _points(placements.walks[walk].r) <= ONE_PASS_POINTS
     writes = tuple(
         Write(
             ids[access.buffer],
             touched_bytes(access, sizes, buffers[access.buffer]),
             _access_class(layout, space, ITEM_BYTES.get(buffers[access.buffer].dtype, 8), indirect=False),
+            tuple(ids[name] for name in _met(access, layout, nest, touched, placed, buffers)) if in_one_pass else (),
         )
         for access, layout in zip(touched.stores, placed.stores, strict=True)
     )
@@ -85,6 +89,42 @@ def offer(
         full=placed.full,
         reduces=placed.fit.role == "reduces",
     )
+
+
+def _met(
+    store: Access,
+    layout: Layout | None,
+    nest: LoopNest,
+    touched: NestAccesses,
+    placed: Placed,
+    buffers: Mapping[str, Buffer],
+) -> tuple[str, ...]:
+    """Temporaries of the same size that the nest reads, element by element, at the very addresses where it writes.
+
+    Only for ops that run once at every point: an outer op's elements are met by all points of a row, a projected op's
+    wherever it is computed again.
+    """
+    sizes = tuple(int(s) for s in nest.sizes)
+    if placed.fit.role != "full" or layout is None or not is_dense(sizes, store.coefficients or ()):
+        return ()
+    layouts: dict[str, set[Layout | None]] = {}
+    for access, found in zip(touched.loads, placed.loads, strict=True):
+        layouts.setdefault(access.buffer, set()).add(found)
+    written = buffers[store.buffer]
+    return tuple(
+        name
+        for name, found in layouts.items()
+        if found == {layout}
+        and name != store.buffer
+        and written.kind == buffers[name].kind == "temporary"
+        and _filled(written, prod(sizes)) == _filled(buffers[name], prod(sizes)) != 0
+    )
+
+
+def _filled(buffer: Buffer, elements: int) -> int:
+    """The buffer's bytes when so many elements fill it, else 0."""
+    size = elements * ITEM_BYTES.get(buffer.dtype, 8)
+    return size if size == buffer_bytes(buffer) else 0
 
 
 def _shape(layout: Layout, space: DigitSpace) -> tuple[object, ...]:

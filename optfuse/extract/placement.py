@@ -70,7 +70,7 @@ def place(
     natural = {op: natural_cover(n, t) for op, (n, t) in enumerate(zip(nests, touched, strict=True)) if n and t}
     beyond = frames([natural.get(op) for op in range(len(nests))], touched, dependences)
     framed = [natural, *(frame.guests | {op: natural[op] for op in frame.root} for frame in beyond)]
-    drafts = _Drafts([bool(nest and nest.reductions) for nest in nests])
+    drafts = _Drafts([bool(nest and nest.reductions) for nest in nests], dependences)
     for frame, covers in enumerate(framed):
         for op, cover in covers.items():
             drafts.settle(op, cover, frame)
@@ -91,8 +91,12 @@ def place(
 class _Drafts:
     """Walks and their chains of cut points while they grow, and where each op has been let in."""
 
-    def __init__(self, reduces: Sequence[bool]) -> None:
+    def __init__(self, reduces: Sequence[bool], dependences: Sequence[Dependence]) -> None:
         self.reduces = reduces
+        self.producers: list[list[int]] = [[] for _ in reduces]
+        for dependence in dependences:
+            if dependence.value:
+                self.producers[dependence.dst].append(dependence.src)
         self.chains: dict[Walk, set[int]] = {}
         self.found: list[dict[Walk, tuple[Cover, Fit]]] = [{} for _ in reduces]
 
@@ -110,7 +114,9 @@ class _Drafts:
             group += 1
 
     def join_reductions(self, framed: Sequence[Mapping[int, Cover]]) -> None:
-        """Let pointwise ops into reductions' walks: over all points in the walk's frame, over x in their own order."""
+        """Let pointwise ops into reductions' walks: over all points in the walk's frame; over x, in their own order,
+        what follows from results of the walk's reductions.
+        """
         by_points: dict[int, list[int]] = {}
         for op, cover in framed[0].items():
             if not self.reduces[op]:
@@ -121,7 +127,7 @@ class _Drafts:
                 if own is not None and own.points == walk.points:
                     cover = own
                 fitting = None if walk in self.found[op] else fit(cover, False, walk)
-                if fitting is not None and (cover is own or fitting.role == "outer"):
+                if fitting is not None and (self._per_x(op, walk) if fitting.role == "outer" else cover is own):
                     self._admit(op, cover, fitting, walk)
 
     def project(
@@ -141,6 +147,11 @@ class _Drafts:
                 role = None if shown is None else fit_projection(shown, fitting.on_x, walk)
                 if shown is not None and role is not None:
                     self._admit(dependence.src, shown, role, walk)
+
+    def _per_x(self, op: int, walk: Walk) -> bool:
+        """Whether the op uses a value of which the walk has one an x."""
+        placed = (self.found[producer].get(walk) for producer in self.producers[op])
+        return any(at is not None and at[1].role in ("reduces", "outer") for at in placed)
 
     def _admit(self, op: int, cover: Cover, fitting: Fit, walk: Walk) -> bool:
         points = self.chains[walk]

@@ -8,7 +8,7 @@ all others. It can still store its value, from the points where those others are
 from __future__ import annotations
 
 from optfuse.extract.access import Access
-from optfuse.extract.digits import Digit, cuts, is_chain, is_dense, refine
+from optfuse.extract.digits import Digit, cuts, extent, is_chain, is_dense, refine
 from optfuse.extract.walks import Cover, Fit, Piece, Walk, cuts_from_x
 from optfuse.ir.nodes import LoopNest
 
@@ -63,12 +63,13 @@ def _assign(
 
 
 def fit_projection(cover: Cover, on_x: bool, walk: Walk) -> Fit | None:
-    """A projected op in its user's walk, counting the same line as the user."""
+    """A projected op in its user's walk, counting the same line as the user. One that meets every x repeats nothing."""
     own = cuts(cover.parallel)
     points = cuts_from_x(own, walk) if on_x else own
     if points is None or not is_chain(points | walk.cuts):
         return None
-    return Fit("projected", points | walk.cuts, on_x)
+    per_x = on_x and cover.points == extent(walk.x)
+    return Fit("outer" if per_x else "projected", points | walk.cuts, on_x)
 
 
 def _product(sizes: list[int]) -> int:

@@ -43,7 +43,8 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
     """Members in topological order. A load of a buffer in ``registers`` takes the value that a member computed at the
-    same point; every other load is from memory. Only stores to buffers in ``stores`` reach memory.
+    same point; every other load is from memory. Only stores to buffers in ``stores`` reach memory. Those in ``inplace``
+    lie where a buffer lies that the kernel reads, each element at the address of the one read at the same point.
     """
 
     name: str
@@ -51,6 +52,7 @@ class KernelSpec:
     members: tuple[Member, ...]
     registers: frozenset[str]
     stores: tuple[str, ...]
+    inplace: frozenset[str] = frozenset()
 
 
 def xdigit(k: int) -> sympy.Symbol:

@@ -49,11 +49,17 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes of a buffer that an op writes when somebody outside its kernel needs them."""
+    """Bytes of a buffer that an op writes when somebody outside its kernel needs them.
+
+    ``inplace``: buffers of the same size that the op reads just where it writes, each element once, at one point. The
+    written buffer may take the place of one of them in memory when its last readers are in this kernel and all read it
+    as the op does (with footprints of the op's).
+    """
 
     buffer: int
     bytes: int
     access: AccessClass = "contiguous"
+    inplace: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,39 +59,34 @@ class Moves:
             found |= table[op]
         return found & ~group
 
-    def joins_consumer(self, group: int, consumer: int) -> bool:
-        """Whether a group may move into the kernel of its only consumer, whatever the two kernels are."""
-        return self._pays(group, consumer, self._rise_before, self._fall_before)
+    def into_consumer(self, group: int, consumer: int) -> int | None:
+        """What it costs at most to move a group into the kernel of its only consumer, whatever the two kernels are."""
+        return self._loss(group, consumer, self._rise_before, self._fall_before)
 
-    def joins_producer(self, producer: int, group: int) -> bool:
-        """Whether a group may move into the kernel of its only producer, whatever the two kernels are."""
-        return self._pays(group, producer, self._rise_after, self._fall_after)
+    def into_producer(self, group: int, producer: int) -> int | None:
+        """What it costs at most to move a group into the kernel of its only producer, whatever the two kernels are."""
+        return self._loss(group, producer, self._rise_after, self._fall_after)
 
-    def _pays(
+    def _loss(
         self,
         group: int,
         host: int,
         rise: Callable[[int, int, int], int | None],
         fall: Callable[[int, int, int], int | None],
-    ) -> bool:
+    ) -> int | None:
         hosting = [s for s, walking in self._walking.items() if walking.takes(host)]
         leaving = [s for s, walking in self._walking.items() if walking.takes(group)]
-        if not hosting:
-            return False
-        most = 0
-        for position, scheme in enumerate(hosting):
-            walking = self._walking[scheme]
-            if not walking.takes(group | host) or not walking.has_room(host, group):
-                return False
-            amount = rise(group, host, scheme)
-            if amount is None:
-                return False
-            most = amount if not position else max(most, amount)
-        for scheme in leaving:
-            amount = fall(group, host, scheme)
-            if amount is None or amount < most:
-                return False
-        return True
+        if not hosting or not all(
+            self._walking[s].takes(group | host) and self._walking[s].has_room(host, group) for s in hosting
+        ):
+            return None
+        rises = [rise(group, host, scheme) for scheme in hosting]
+        falls = [fall(group, host, scheme) for scheme in leaving]
+        known_rises = [amount for amount in rises if amount is not None]
+        known_falls = [amount for amount in falls if amount is not None]
+        if len(known_rises) < len(rises) or len(known_falls) < len(falls):
+            return None
+        return max(0, max(known_rises) - min(known_falls))
 
     # "before": the group comes before its host, which consumes what it makes; "after": the other way around.
 

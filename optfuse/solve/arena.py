@@ -1,7 +1,7 @@
 """Offsets in one arena for buffers with known lifetimes, by first fit.
 
-A lifetime includes both its first and its last kernel: a kernel never writes where it still reads, since it may read
-and write at different indexes.
+A lifetime includes both its first and its last kernel: a kernel does not write where it still reads, since it may read
+and write at different indexes. Buffers for which that is known to be safe (``reuse``) come here as one span.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from optfuse.problem.cost import default_writes, kernel_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Kernel, Placement, Solution
-from optfuse.solve.arena import Packing, Span, pack
+from optfuse.solve.arena import Packing, Span
 from optfuse.solve.memory import OrderProblem, lifetimes, order_problem, peak_bytes, program_order
+from optfuse.solve.reuse import arena_places, pack_places
 
 
 def assemble(instance: Instance, partition: Iterable[tuple[Collection[int], int]]) -> Solution:
@@ -35,7 +36,9 @@ def arrange(
     ``packing`` must be one of ``arena_spans(instance, problem, order)``.
     """
     spans = arena_spans(instance, problem, order)
-    packing = pack(spans, deadline=0.0) if packing is None else packing
+    if packing is None:
+        places, joined = pack_places(arena_places(instance, kernels, order, spans), deadline=0.0)
+        packing = places.apart(joined)
     placements = sorted(
         (Placement(span.buffer, offset) for span, offset in zip(spans, packing.offsets, strict=True)),
         key=lambda placement: placement.buffer,

@@ -14,7 +14,7 @@ from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.solution import Solution
 from optfuse.problem.validate import validate
-from optfuse.solve.arena import Packing, arena_floor, pack
+from optfuse.solve.arena import arena_floor
 from optfuse.solve.assemble import arena_spans, arrange, assemble
 from optfuse.solve.exact_order import OrderOutcome, least_peak_order
 from optfuse.solve.exhaustive import exhaustive
@@ -22,6 +22,7 @@ from optfuse.solve.greedy import greedy_partition
 from optfuse.solve.memory import HEURISTICS, OrderProblem, floor_bytes, order_problem, peak_bytes, program_order
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.result import SolveResult, Statistics
+from optfuse.solve.reuse import arena_places, pack_places
 from optfuse.solve.seeds import seed_groups
 
 #: Of the time that is left after greedy, the share kept for the order and the offsets.
@@ -223,15 +224,16 @@ def _plan(instance: Instance, solution: Solution, options: SolveOptions, deadlin
         if not found.proven:
             given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
     spans = arena_spans(instance, problem, found.order)
-    floor = arena_floor(spans)
-    packing: Packing = pack(spans, deadline)
+    choices = arena_places(instance, solution.kernels, found.order, spans)
+    floor = arena_floor(choices[0].spans)
+    places, packing = pack_places(choices, deadline)
     if packing.arena_bytes > floor and options.solver == "cpsat":
         from optfuse.solve.cpsat.order import improve_packing
 
-        packing = improve_packing(spans, packing, options, deadline)
+        packing = improve_packing(places.spans, packing, options, deadline)
     if packing.arena_bytes > floor:
         given_up.append(f"arena: {packing.arena_bytes} bytes not proven least; live bytes alone need {floor}")
-    arranged = arrange(instance, solution.kernels, problem, found.order, packing)
+    arranged = arrange(instance, solution.kernels, problem, found.order, places.apart(packing))
     return _Plan(arranged, found.bound, floor, tuple(given_up))
 
 

@@ -262,15 +262,17 @@ def test_broadcast_value_is_computed_again_where_it_is_used():
     assert_stores_once(spec, "shift")
 
 
-def test_broadcast_along_rows_of_a_reduction():
-    shape = (6, 10)
+@pytest.mark.parametrize("shape", [(6, 10), (8, 8)])
+def test_broadcast_along_rows_of_a_reduction(shape):
+    """Also where as many columns as rows hide which of the two the small op runs along."""
+    m, n = shape
     ops = [
-        pointwise("weight", (10,), [("w", (1,))], "v"),
-        reduction("sum", shape, [0], "x", (10, 1), "s"),
-        pointwise("scale", shape, [("x", (10, 1)), ("s", (1, 0)), ("v", (0, 1))], "y"),
+        pointwise("weight", (n,), [("w", (1,))], "v"),
+        reduction("sum", shape, [0], "x", (n, 1), "s"),
+        pointwise("scale", shape, [("x", (n, 1)), ("s", (1, 0)), ("v", (0, 1))], "y"),
     ]
     buffers = [
-        buffer("w", (10,), "input"), buffer("x", shape, "input"), buffer("v", (10,)), buffer("s", (6,)),
+        buffer("w", (n,), "input"), buffer("x", shape, "input"), buffer("v", (n,)), buffer("s", (m,)),
         buffer("y", shape),
     ]  # fmt: skip
     _, spec = build_spec(buffers, ops, ["y"])

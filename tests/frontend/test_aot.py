@@ -60,7 +60,7 @@ def test_inference() -> None:
 
 def test_training() -> None:
     torch.manual_seed(0)
-    recorder, model, x = Recorder(), Net().train(), torch.arange(24.0).sin().reshape(4, 6)
+    recorder, model, x = Recorder(), Net().double().train(), torch.arange(24.0, dtype=torch.float64).sin().reshape(4, 6)
     eager = copied(model)
     fast = torch.compile(model, backend=make_backend(recorder))
     for module in (fast, eager):
@@ -69,7 +69,7 @@ def test_training() -> None:
     assert recorder.names == ["compiled0.forward", "compiled0.backward"]
     assert_same(dict(model.state_dict()), dict(eager.state_dict()))
     for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
-        assert_same(ours.grad, theirs.grad, rtol=1e-4, atol=1e-4)  # some are zero but for rounding
+        assert_same(ours.grad, theirs.grad, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("train", [False, True])

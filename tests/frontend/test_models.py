@@ -39,19 +39,17 @@ def test_inference_like_eager(name: str) -> None:
     found = targets(captured)
     assert ("aten.scaled_dot_product_attention.default" in found) == (name in ATTENDING)
     assert "aten.bmm.default" not in found
-    for (
-        node
-    ) in captured.graph.graph.nodes:  # no model of ours needs a mask but T5 and Swin, whose mask is a learned bias
-        if "scaled_dot_product" in str(node.target) and name not in BIASED:
-            assert len(node.all_input_nodes) == 3
+    for node in captured.graph.graph.nodes:
+        if "scaled_dot_product" in str(node.target):  # the mask of T5 and Swin is their bias, no other needs one
+            assert len(node.all_input_nodes) == (4 if name in BIASED else 3)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_training_like_eager(name: str) -> None:
     file = load(name)
-    model = _without_dropout(file.model("small", torch.float32)).train()
+    model = _without_dropout(file.model("small", torch.float64)).train()
     eager = copied(model)
-    args, kwargs = file.inputs("small", torch.float32, train=True)
+    args, kwargs = file.inputs("small", torch.float64, train=True)
     graphs: dict[str, Captured] = {}
 
     def compile_graph(captured: Captured) -> Any:

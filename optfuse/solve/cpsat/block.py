@@ -19,7 +19,7 @@ from optfuse.solve.cpsat.search import Incumbent, search
 from optfuse.solve.options import SolveOptions
 
 #: Candidates of one block; beyond that the block is solved over some of them.
-MAX_CANDIDATES = 200_000
+MAX_CANDIDATES = 600_000
 
 Partition = tuple[tuple[tuple[int, ...], int], ...]  # (ops, scheme) of each kernel
 

@@ -12,11 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ortools.linear_solver import pywraplp
 
 from optfuse.problem.legality import bits
 from optfuse.solve.cpsat.master import Master
+
+T = TypeVar("T", int, float)
 
 UNIT = 1 << 16
 #: Columns in the first program, and columns added a round.
@@ -73,14 +76,21 @@ class _Rows:
                 rest >>= PART_BITS
                 place += PART_BITS
             self.covers.append(found)
-        self.cuts = [
-            [(k, weight) for k, cut in enumerate(master.cuts) if (weight := cut.weight(candidate.mask))]
-            for candidate in master.candidates
-        ] if master.cuts else [[]] * len(master.candidates)  # fmt: skip
+        self.cuts: dict[int, list[tuple[int, int]]] = {}
+        for number, cut in enumerate(master.cuts):
+            for column, candidate in enumerate(master.candidates):
+                weight = cut.weight(candidate.mask)
+                if weight:
+                    self.cuts.setdefault(column, []).append((number, weight))
+        self.costs = [candidate.cost for candidate in master.candidates]
 
-    def paid(self, column: int, prices: Sequence, cut_prices: Sequence):  # noqa: ANN201
-        """The prices of all that a candidate covers."""
-        return sum(map(prices.__getitem__, self.covers[column])) + sum(w * cut_prices[k] for k, w in self.cuts[column])
+    def reduced_costs(self, covers: Sequence[T], cuts: Sequence[T], unit: int) -> list[T]:
+        """What each candidate costs, in ``unit`` parts of a picosecond, beyond the prices of all that it covers."""
+        price = covers.__getitem__
+        found = [cost * unit - sum(map(price, mine)) for cost, mine in zip(self.costs, self.covers, strict=True)]
+        for column, mine in self.cuts.items():
+            found[column] -= sum(weight * cuts[number] for number, weight in mine)
+        return found
 
 
 def relax(master: Master, first: Iterable[int], deadline: float) -> Relaxation:
@@ -94,11 +104,11 @@ def relax(master: Master, first: Iterable[int], deadline: float) -> Relaxation:
     tolerance = TOLERANCE * max((candidate.cost for candidate in master.candidates), default=0)
     prices = program.solve(deadline)
     while prices is not None and len(program.columns) < len(master.candidates) and time.monotonic() < deadline:
+        reduced = rows.reduced_costs(prices.covers, prices.cuts, 1)
         waiting = [
-            (reduced, column)
-            for column, candidate in enumerate(master.candidates)
-            if column not in program.columns
-            and (reduced := candidate.cost - rows.paid(column, prices.covers, prices.cuts)) < -tolerance
+            (amount, column)
+            for column, amount in enumerate(reduced)
+            if amount < -tolerance and column not in program.columns
         ]
         if not waiting:
             break
@@ -140,7 +150,7 @@ class _Program:
             for number in numbers:
                 row.SetCoefficient(alternatives[number], 1)
         self.cuts = [self.solver.Constraint(-infinity, cut.limit) for cut in master.cuts]
-        self.solved = False
+        self.found: tuple[tuple[int, float], ...] = ()
 
     def add(self, columns: Iterable[int]) -> None:
         """Let candidates in."""
@@ -151,7 +161,7 @@ class _Program:
             self.objective.SetCoefficient(variable, self.master.candidates[column].cost)
             for number in self.rows.covers[column]:
                 self.covers[number].SetCoefficient(variable, 1)
-            for number, weight in self.rows.cuts[column]:
+            for number, weight in self.rows.cuts.get(column, ()):
                 self.cuts[number].SetCoefficient(variable, weight)
 
     def solve(self, deadline: float) -> _Prices | None:
@@ -160,9 +170,9 @@ class _Program:
         if left <= 0:
             return None
         self.solver.SetTimeLimit(left)
-        self.solved = self.solver.Solve() == pywraplp.Solver.OPTIMAL
-        if not self.solved:
+        if self.solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
+        self.found = tuple((column, variable.solution_value()) for column, variable in self.columns.items())
         return _Prices(
             [row.dual_value() for row in self.covers],
             [row.dual_value() for row in self.variants],
@@ -170,12 +180,11 @@ class _Program:
         )
 
     def values(self) -> tuple[float, ...]:
-        """The fraction of every candidate, 0 for those outside the program."""
-        found = [0.0] * len(self.master.candidates)
-        if self.solved:
-            for column, variable in self.columns.items():
-                found[column] = variable.solution_value()
-        return tuple(found)
+        """The fraction of every candidate in the last optimum, 0 for those outside the program."""
+        values = [0.0] * len(self.master.candidates)
+        for column, value in self.found:
+            values[column] = value
+        return tuple(values)
 
 
 def _cover_row(
@@ -195,19 +204,14 @@ def _certify(master: Master, rows: _Rows, prices: _Prices | None, values: tuple[
         prices = _Prices([0.0] * len(master.covers), [], [0.0] * len(master.cuts))
     covers = [round(price * UNIT) for price in prices.covers]
     cuts = [min(0, round(price * UNIT)) for price in prices.cuts]
-    slack = [
-        candidate.cost * UNIT - rows.paid(column, covers, cuts) for column, candidate in enumerate(master.candidates)
-    ]
-    for column, amount in enumerate(slack):
-        if amount < 0:
-            missing = rows.paid(column, covers, cuts) - master.candidates[column].cost * UNIT
-            if missing > 0:
-                covers[rows.covers[column][0]] -= missing
-    if any(amount < 0 for amount in slack):
-        slack = [
-            candidate.cost * UNIT - rows.paid(column, covers, cuts)
-            for column, candidate in enumerate(master.candidates)
-        ]
+    slack = rows.reduced_costs(covers, cuts, UNIT)
+    overpaid = [column for column, amount in enumerate(slack) if amount < 0]
+    for column in overpaid:
+        excess = sum(covers[number] for number in rows.covers[column]) - master.candidates[column].cost * UNIT
+        excess += sum(weight * cuts[number] for number, weight in rows.cuts.get(column, ()))
+        covers[rows.covers[column][0]] -= max(0, excess)
+    if overpaid:
+        slack = rows.reduced_costs(covers, cuts, UNIT)
     level = sum(
         price for cover, price in zip(master.covers, covers, strict=True) if cover.alternatives is None
     ) + sum(price * cut.limit for cut, price in zip(master.cuts, cuts, strict=True))

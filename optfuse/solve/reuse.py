@@ -1,0 +1,126 @@
+"""In-place reuse: a buffer that a kernel writes takes the place of one that the kernel is the last to read.
+
+Such pairs join to chains, each with one place in the arena from its first buffer's first kernel to its last one's last.
+Which pairs are taken matters only within a kernel: as many as can be, since the buffers of a pair are of equal size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from optfuse.problem.cost import topology
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel
+from optfuse.solve.arena import Packing, Span, arena_floor, pack
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Spans joined where buffers follow each other in place. ``place[i]`` is the joined span that holds span ``i``."""
+
+    spans: tuple[Span, ...]
+    place: tuple[int, ...]
+
+    def apart(self, packing: Packing) -> Packing:
+        """A packing of the joined spans as one of the single spans."""
+        return Packing(tuple(packing.offsets[k] for k in self.place), packing.arena_bytes)
+
+
+def arena_places(
+    instance: Instance, kernels: Sequence[Kernel], order: Sequence[int], spans: Sequence[Span]
+) -> tuple[Places, ...]:
+    """Ways to join the spans of an order: with as much reuse in place as there can be, then (if that is any) with none.
+
+    The live bytes of the first are the least of all: what they need is a lower bound on every arena.
+    """
+    none = Places(tuple(spans), tuple(range(len(spans))))
+    heirs = _heirs(inplace_pairs(instance, [kernels[number] for number in order], spans))
+    return (_joined(spans, heirs), none) if heirs else (none,)
+
+
+def pack_places(choices: Sequence[Places], deadline: float | None = None) -> tuple[Places, Packing]:
+    """Of ``arena_places``, the choice that packs smallest (the first among equals), and the packing of its spans."""
+    first, *others = choices
+    best = first, pack(first.spans, deadline)
+    for places in others:
+        if best[1].arena_bytes <= arena_floor(first.spans):
+            break
+        best = min(best, (places, pack(places.spans, deadline)), key=lambda found: found[1].arena_bytes)
+    return best
+
+
+def inplace_pairs(instance: Instance, kernels: Sequence[Kernel], spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """All pairs (dying span, born span), as positions in ``spans``, in which the second may take the first's place.
+
+    ``kernels`` are in the order of the spans' lifetimes.
+    """
+    dying: dict[int, dict[int, int]] = {}
+    born: dict[int, list[int]] = {}
+    for position, span in enumerate(spans):
+        if span.bytes and span.first < span.last:
+            dying.setdefault(span.last, {})[span.buffer] = position
+        if span.bytes:
+            born.setdefault(span.first, []).append(position)
+    pairs: list[tuple[int, int]] = []
+    for at in sorted(dying.keys() & born.keys()):
+        for new in born[at]:
+            replaced = _replaceable(instance, kernels[at], spans[new].buffer, dying[at].keys())
+            pairs.extend((dying[at][buffer], new) for buffer in replaced)
+    return pairs
+
+
+def _replaceable(instance: Instance, kernel: Kernel, target: int, dying: Collection[int]) -> list[int]:
+    """Those of the buffers last used by a kernel whose place ``target`` may take, which the kernel is first to use."""
+    index = topology(instance)
+    offers = {op: index.offers[op][kernel.scheme] for op in kernel.ops}
+    writers = [(op, write) for op, offer in offers.items() for write in offer.writes if write.buffer == target]
+    if len(writers) != 1 or target not in kernel.writes:
+        return []
+    writer, write = writers[0]
+    made = {write.buffer for offer in offers.values() for write in offer.writes}
+    found: list[int] = []
+    for buffer in write.inplace:
+        if buffer not in dying or buffer in made:
+            continue
+        allowed = {read.footprint for read in offers[writer].reads if read.buffer == buffer}
+        users = {op for op in kernel.ops if any(carried == buffer for _, carried in index.sources[op])}
+        seen = {(op, read.footprint) for op in kernel.ops for read in offers[op].reads if read.buffer == buffer}
+        if users <= {op for op, _ in seen} and {footprint for _, footprint in seen} <= allowed:
+            found.append(buffer)
+    return found
+
+
+def _heirs(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """As many pairs as possible in which no span occurs twice on one side: {dying: born}, by augmenting paths."""
+    options: dict[int, list[int]] = {}
+    for dying, born in pairs:
+        options.setdefault(born, []).append(dying)
+    heirs: dict[int, int] = {}
+
+    def settle(born: int, tried: set[int]) -> bool:
+        for dying in options[born]:
+            if dying not in tried:
+                tried.add(dying)
+                if dying not in heirs or settle(heirs[dying], tried):
+                    heirs[dying] = born
+                    return True
+        return False
+
+    for born in options:
+        settle(born, set())
+    return heirs
+
+
+def _joined(spans: Sequence[Span], heirs: Mapping[int, int]) -> Places:
+    """One span a chain: all its buffers are of equal size."""
+    joined: list[Span] = []
+    place = [0] * len(spans)
+    for head in sorted(set(range(len(spans))) - set(heirs.values())):
+        tail = head
+        place[tail] = len(joined)
+        while tail in heirs:
+            tail = heirs[tail]
+            place[tail] = len(joined)
+        joined.append(Span(spans[head].buffer, spans[head].bytes, spans[head].first, spans[tail].last))
+    return Places(tuple(joined), tuple(place))
