@@ -33,7 +33,7 @@ types: $(READY)  ## pyright over optfuse/
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 imports: $(READY)  ## import-linter: which package may import which
-	@$(BIN)/lint-imports --no-timestamps >$(VENV)/imports.log 2>&1 || { cat $(VENV)/imports.log; exit 1; }
+	@$(BIN)/lint-imports --no-logo >$(VENV)/imports.log 2>&1 || { cat $(VENV)/imports.log; exit 1; }
 
 unit: $(READY)  ## pytest, without the tests that need a GPU or minutes
 	@$(BIN)/pytest -q -m "not gpu and not slow"

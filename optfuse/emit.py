@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from optfuse.codegen.host import MemoryLayout
 from optfuse.codegen.kernel import emit_kernel
 from optfuse.codegen.module import emit_module
+from optfuse.codegen.shared import share_kernels
 from optfuse.extract.build import Extraction
 from optfuse.extract.kernel import kernel_spec
+from optfuse.ir.kernel import KernelSpec
 from optfuse.ir.nodes import LoopNest
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
@@ -18,6 +21,8 @@ from optfuse.solve.result import SolveResult
 
 #: Op names in a kernel's name; more are told by the comments inside.
 NAMED_OPS = 4
+#: Modules named at a launch.
+NAMED_MODULES = 3
 
 
 def emit(extraction: Extraction, result: SolveResult) -> str:
@@ -40,11 +45,11 @@ def emit(extraction: Extraction, result: SolveResult) -> str:
         if isinstance(first, LoopNest):
             inplace = written_in_place(extraction.instance, kernel, offsets)
             spec = kernel_spec(extraction, kernel, kernel_name(extraction, kernel, number), inplace)
-            steps.append(emit_kernel(spec, buffers))
+            steps.append(replace(emit_kernel(spec, buffers), label=launch_label(spec)))
         else:
             steps.append(first)
     memory = MemoryLayout(solution.arena_bytes, {names[buffer]: offset for buffer, offset in offsets.items()})
-    return emit_module(graph, steps, memory, certificate=certificate_line(result))
+    return emit_module(graph, share_kernels(steps), memory, certificate=certificate_line(result))
 
 
 def written_in_place(instance: Instance, kernel: Kernel, offsets: Mapping[int, int]) -> frozenset[str]:
@@ -63,6 +68,13 @@ def kernel_name(extraction: Extraction, kernel: Kernel, number: int) -> str:
         words[re.sub(r"\W", "_", origin.target.split(".")[1] if "." in origin.target else origin.node)] = None
     kept = [word.strip("_") for word in list(words)[:NAMED_OPS]]
     return "_".join([f"k{number}", *kept])
+
+
+def launch_label(spec: KernelSpec) -> str:
+    """The kernel's name in the schedule and the model's modules that it computes for, the first few."""
+    modules = list(dict.fromkeys(m.nest.origin.module for m in spec.members if m.nest.origin.module))
+    text = ", ".join(modules[:NAMED_MODULES]) + (", ..." if len(modules) > NAMED_MODULES else "")
+    return f"{spec.name}: {text}" if text else spec.name
 
 
 def certificate_line(result: SolveResult) -> str:

@@ -24,13 +24,10 @@ app.command("demo")(demo.command)
 
 
 def main() -> NoReturn:
-    """Run the command line and leave: 0 when all went well, 2 on a usage error or bad input, 130 when interrupted."""
+    """Run the command line and leave: 0 when all went well, 2 on a usage error or bad input, 130 when interrupted (by typer)."""
     try:
         app(prog_name="optfuse")
     except OptfuseError as error:
         print(f"optfuse: error: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("optfuse: interrupted", file=sys.stderr)
-        sys.exit(130)
     sys.exit(0)

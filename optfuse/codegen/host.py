@@ -132,6 +132,8 @@ class _Host:
         lines: list[str] = []
         for name in kernel.pointers:
             lines += self._ready(name, kernel.name, writes=name in kernel.written)
+        if kernel.label:
+            lines.insert(0, f"{INDENT}# {kernel.label}")
         return lines + call_text("launch(", [kernel.name, *(self._pointer(name) for name in kernel.pointers)])
 
     def _pointer(self, name: str) -> str:

@@ -13,7 +13,7 @@ from optfuse.codegen.passes import Passes, Role, loads, operands, order_passes, 
 from optfuse.codegen.reductions import Accumulators, Fold, fold_one, fold_whole
 from optfuse.codegen.text import call_text
 from optfuse.codegen.tiles import Loop, TileConfig, choose_tile, memory_accesses, plan_axes
-from optfuse.codegen.writer import Line, pressure, render
+from optfuse.codegen.writer import NOWHERE, Line, pressure, render
 from optfuse.ir.kernel import KernelSpec
 from optfuse.ir.nodes import Buffer, LoopNest, Result, Store
 
@@ -41,6 +41,8 @@ class KernelSource:
         Blocks and warps for a GPU, and large blocks for Triton's interpreter.
     grid
         (points, block's parameter) of every parallel axis.
+    label
+        A comment for the launch: which part of the model this is.
     """
 
     name: str
@@ -51,6 +53,7 @@ class KernelSource:
     config: TileConfig
     interpret: TileConfig
     grid: tuple[tuple[int, str], ...]
+    label: str = ""
 
     @property
     def grid_text(self) -> str:
@@ -159,9 +162,9 @@ class _Kernel:
 
     def _define(self, axis: Axis, text: str) -> None:
         names = frozenset({axis.name})
-        self.writer.statement(f"{axis.index} = {text}", names, note="")
+        self.writer.statement(f"{axis.index} = {text}", names, note=NOWHERE)
         if axis.masked:
-            self.writer.statement(f"{axis.mask} = {axis.index} < {axis.size}", names, note="")
+            self.writer.statement(f"{axis.mask} = {axis.index} < {axis.size}", names, note=NOWHERE)
 
     # --- one straight line
 
@@ -230,7 +233,7 @@ class _Kernel:
                 self._store(k, this_pass=p)
         if p == self.passes.count - 1:
             self._store_late("full")
-        self.writer.note = ""
+        self.writer.note = NOWHERE
         self.writer.close_body(f"for {r.name}_start in range(0, {r.size}, {r.constant}):")
         for k, accumulators in running:
             self.members.begin(k, ())
@@ -262,7 +265,7 @@ class _Kernel:
         """Write what other members read before: every thread must have read by now."""
         due = [late for late in self.late if role is None or self.passes.roles[late[0]] == role]
         if due:
-            self.writer.note = ""
+            self.writer.note = NOWHERE
             self.writer.statement("tl.debug_barrier()  # what follows overwrites what was read above", due[0][2].axes)
         for k, store, value, only_first in due:
             self.members.begin(k, ())

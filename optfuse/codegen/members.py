@@ -7,17 +7,16 @@ import keyword
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 import sympy
 
+from optfuse.codegen.addresses import Addresses
 from optfuse.codegen.expressions import (
-    ATOM,
     BIT_AND,
     COMPARISON,
     HALF,
-    PRODUCT,
     SUM,
     Value,
     call,
@@ -25,14 +24,13 @@ from optfuse.codegen.expressions import (
     const,
     constant,
     tensor,
-    triton_type,
 )
-from optfuse.codegen.indexing import INT32_END, Axis, Linear, Named, linearize, runs
+from optfuse.codegen.indexing import INT32_END, Axis, Linear, Named, linearize
 from optfuse.codegen.passes import Passes
 from optfuse.codegen.prelude import PRELUDE_NAMES
-from optfuse.codegen.writer import Writer
+from optfuse.codegen.writer import Note, Writer
 from optfuse.ir.functions import FUNCTIONS
-from optfuse.ir.kernel import KernelSpec
+from optfuse.ir.kernel import KernelSpec, rdigit, xdigit
 from optfuse.ir.nodes import Buffer, Call, Const, Expr, Guard, Iota, Load, Origin, Result, Store, ivar, rvar, tvar
 
 _PYTHON = frozenset(keyword.kwlist) | frozenset(dir(builtins))
@@ -81,15 +79,14 @@ class MemberWriter:
         self.options = options
         self.repeated = repeated
         self.writer = Writer(reserved_names(axes, pointers.values()))
-        self.sizes = {symbol: size for axis in axes for symbol, size in axis.digits}
-        self.digits = {symbol: Linear({symbol: 1}) for symbol in self.sizes}
+        self.addresses = Addresses(self.writer, axes)
+        self.sizes = self.addresses.sizes
         self.offsets: Counter[str] = Counter()
         #: values of register buffers by (producer, buffer); those of the open body apart
         self.outer_values: dict[tuple[int, str], Value] = {}
         self.body_values: dict[tuple[int, str], Value] = {}
         self.results: dict[int, tuple[Value, ...]] = {}
         self.read: dict[str, None] = {}
-        self._index_names: Counter[str] = Counter()
         self._member = 0
         self._env: dict[sympy.Symbol, Linear] = {}
         self._memo: dict[int, Value] = {}
@@ -102,20 +99,16 @@ class MemberWriter:
         self._member = member
         self._memo = {}
         self._uses = _use_counts(roots)
-        self.writer.note = origin_text(self.spec.members[member].nest.origin)
+        self.writer.note = origin_note(self.spec.members[member].nest.origin)
         self._env = self._variables(member)
 
     def _variables(self, member: int) -> dict[sympy.Symbol, Linear]:
-        it = self.spec.members[member]
-        space = self.spec.space
-        digits = {
-            **{sympy.Symbol(f"X{k}", integer=True, nonnegative=True): size for k, size in enumerate(space.x)},
-            **{sympy.Symbol(f"R{k}", integer=True, nonnegative=True): size for k, size in enumerate(space.r)},
-        }
-        known = {symbol: self.digits.get(symbol, Linear()) for symbol in digits}
-        env = {ivar(k): linearize(expr, known, self._opaque) for k, expr in enumerate(it.ivars)}
-        env |= {rvar(k): linearize(expr, known, self._opaque) for k, expr in enumerate(it.rvars)}
-        return env
+        it, space = self.spec.members[member], self.spec.space
+        digits = [*map(xdigit, range(len(space.x))), *map(rdigit, range(len(space.r)))]
+        # a digit of size 1 is on no axis, and always 0
+        known = {digit: Linear({digit: 1} if digit in self.sizes else {}) for digit in digits}
+        env = {ivar(k): linearize(expr, known, self.addresses.division) for k, expr in enumerate(it.ivars)}
+        return env | {rvar(k): linearize(expr, known, self.addresses.division) for k, expr in enumerate(it.rvars)}
 
     def stored_values(self, member: int) -> list[tuple[Store, Value]]:
         """Evaluate what a member stores, under names; values that others use are kept."""
@@ -190,10 +183,10 @@ class MemberWriter:
         return result
 
     def _iota(self, expr: Iota) -> Value:
-        form = linearize(expr.index, self._env, self._opaque)
+        form = linearize(expr.index, self._env, self.addresses.division)
         if not form.terms:
             return constant(form.constant, expr.dtype)
-        return cast(self.index(form), expr.dtype)
+        return cast(self.addresses.index(form), expr.dtype)
 
     # --- memory
 
@@ -210,9 +203,9 @@ class MemberWriter:
                 env[tvar(k)] = Linear({Named(position.text, position.axes, None, wide=True): 1})
             else:
                 env[tvar(k)] = Linear(constant=int(position.text))
-        form = linearize(load.index, env, self._opaque)
+        form = linearize(load.index, env, self.addresses.division)
         guards = [part for guard in load.guards for part in self._guard(guard, env)]
-        offset = self.index(form, self._wide(form, load.buffer))
+        offset = self.addresses.index(form, self._wide(form, load.buffer))
         if load.indirect and self.options.check_indices:
             self._check(offset, load.buffer, guards)
         mask = self._mask(offset.axes, guards)
@@ -231,8 +224,8 @@ class MemberWriter:
     def store(self, store: Store, value: Value, *, only_first: bool = False) -> None:
         """Write a value to memory. ``only_first``: programs that differ along r alone leave it to the first of them."""
         dtype = self.buffers[store.buffer].dtype
-        form = linearize(store.index, self._env, self._opaque)
-        offset = self.index(form, self._wide(form, store.buffer))
+        form = linearize(store.index, self._env, self.addresses.division)
+        offset = self.addresses.index(form, self._wide(form, store.buffer))
         shape = offset.axes | value.axes
         mask = self._mask(shape, [Value("first", "bool")] if only_first else [])
         if value.dtype == "float64":
@@ -257,11 +250,13 @@ class MemberWriter:
 
     def _wide(self, form: Linear, buffer: str) -> bool:
         """Whether an offset may need 64 bits."""
-        bounds = form.bounds(self.sizes)
-        if bounds is not None:
-            return bounds[0] < -INT32_END or bounds[1] >= INT32_END
+        exceeds = self.addresses.exceeds_int32(form)
+        return self._elements(buffer) > INT32_END if exceeds is None else exceeds
+
+    def _elements(self, buffer: str) -> int:
+        """Elements of memory from a buffer's first to its last."""
         known = self.buffers[buffer]
-        return sum((int(n) - 1) * int(s) for n, s in zip(known.shape, known.stride, strict=True)) >= INT32_END
+        return 1 + sum((int(n) - 1) * int(s) for n, s in zip(known.shape, known.stride, strict=True))
 
     def _mask(self, axes: frozenset[str], guards: Sequence[Value]) -> Value | None:
         """The lanes that may touch memory; None when all may."""
@@ -280,15 +275,15 @@ class MemberWriter:
 
     def _guard(self, guard: Guard, env: Mapping[sympy.Symbol, Linear]) -> list[Value]:
         """The comparisons of a guard that are not always true."""
-        form = linearize(guard.expr, env, self._opaque)
-        lower = linearize(guard.lower, env, self._opaque)
-        upper = linearize(guard.upper, env, self._opaque)
+        form = linearize(guard.expr, env, self.addresses.division)
+        lower = linearize(guard.lower, env, self.addresses.division)
+        upper = linearize(guard.upper, env, self.addresses.division)
         found = []
         for difference, symbol, limit in ((form.plus(lower, -1), ">=", lower), (form.plus(upper, -1), "<", upper)):
             bounds = difference.bounds(self.sizes)
             if bounds is not None and (bounds[0] >= 0 if symbol == ">=" else bounds[1] < 0):
                 continue
-            left, right = self.index(form), self.index(limit)
+            left, right = self.addresses.index(form), self.addresses.index(limit)
             if left.literal and right.literal:
                 left = Value(f"tl.full((), {left.text}, tl.int32)", "int32")
             text = f"{left.within(SUM)} {symbol} {right.within(SUM)}"
@@ -296,73 +291,10 @@ class MemberWriter:
         return found
 
     def _check(self, offset: Value, buffer: str, guards: Sequence[Value]) -> None:
-        known = self.buffers[buffer]
-        total = 1 + sum((int(n) - 1) * int(s) for n, s in zip(known.shape, known.stride, strict=True))
-        inside = f"({offset.within(SUM)} >= 0) & ({offset.within(SUM)} < {total})"
+        inside = f"({offset.within(SUM)} >= 0) & ({offset.within(SUM)} < {self._elements(buffer)})"
         mask = self._mask(offset.axes, guards)
         ignored = f", mask={mask.text}" if mask is not None else ""
         self.writer.statement(f'tl.device_assert({inside}, "index out of bounds of {buffer}"{ignored})', offset.axes)
-
-    # --- indices
-
-    def index(self, form: Linear, wide: bool = False) -> Value:
-        """An index as text over flat positions and named quotients and remainders of them."""
-        terms: list[tuple[Value, int]] = []
-        for run in runs(form, self.axes):
-            terms.append((self._run(run.text, run.axis), run.coefficient))
-        for atom, coefficient in form.terms.items():
-            if isinstance(atom, Named):
-                terms.append((Value(atom.text, "int64" if atom.wide else "int32", atom.axes), coefficient))
-        if not terms:
-            return constant(form.constant, "int64" if wide else "int32")
-        if wide:
-            terms = [(value if value.dtype == "int64" else cast(value, "int64"), c) for value, c in terms]
-        dtype = "int64" if any(value.dtype == "int64" for value, _ in terms) else "int32"
-        axes = frozenset[str]().union(*(value.axes for value, _ in terms))
-        text = ""
-        for value, coefficient in sorted(terms, key=lambda term: -term[1]):
-            size = abs(coefficient)
-            sign = (" - " if coefficient < 0 else " + ") if text else ("-" if coefficient < 0 else "")
-            text += sign + (value.within(ATOM) if size == 1 else f"{size} * {value.within(ATOM)}")
-        if form.constant:
-            text += f" {'-' if form.constant < 0 else '+'} {abs(form.constant)}"
-        single = len(terms) == 1 and not form.constant
-        tightness = SUM if not single else (ATOM if terms[0][1] == 1 else PRODUCT)
-        return Value(text, dtype, axes, tightness if not text.startswith("-") else SUM)
-
-    def _run(self, text: str, axis: Axis) -> Value:
-        value = Value(text, "int64" if axis.wide else "int32", frozenset({axis.name}), PRODUCT)
-        if text == axis.index:
-            return replace(value, tightness=ATOM)
-        return self._named_index(value, axis.name)
-
-    def _named_index(self, value: Value, prefix: str) -> Value:
-        """Name an index part x0, x1, ... (r0, ... along r)."""
-        number = self._index_names[prefix]
-        while f"{prefix}{number}" in self.writer.taken:
-            number += 1
-        return self.writer.name(value, f"{prefix}{number}")
-
-    def _opaque(self, kind: str, inner: Linear, divisor: int) -> Linear:
-        """A quotient or remainder that is not affine: a named value. Rounds down, also below zero."""
-        bounds = inner.bounds(self.sizes)
-        prefix = "r" if "r" in self.index(inner).axes else self.axes[-1].name if len(self.axes) == 1 else "x"
-        if bounds is None:
-            name = "floor_quotient" if kind == "floor" else "floor_remainder"
-            whole = self.index(inner)
-            text = f"{name}({whole.text}, tl.full((), {divisor}, {triton_type(whole.dtype)}))"
-            value = self._named_index(Value(text, whole.dtype, whole.axes), prefix)
-            limits = None if kind == "floor" else (0, divisor - 1)
-            return Linear({Named(value.text, value.axes, limits, value.dtype == "int64"): 1})
-        lift = max(0, -(bounds[0] // divisor))
-        whole = self.index(inner.plus(Linear(constant=lift * divisor)))
-        symbol = "//" if kind == "floor" else "%"
-        value = Value(f"{whole.within(PRODUCT)} {symbol} {divisor}", whole.dtype, whole.axes, PRODUCT)
-        value = self._named_index(value, prefix)
-        if kind == "floor":
-            limits = (bounds[0] // divisor + lift, bounds[1] // divisor + lift)
-            return Linear({Named(value.text, value.axes, limits, value.dtype == "int64"): 1}, -lift)
-        return Linear({Named(value.text, value.axes, (0, divisor - 1), value.dtype == "int64"): 1})
 
     def position(self, member: int) -> Value:
         """The place in the row-major order of a reduction's own variables."""
@@ -371,17 +303,16 @@ class MemberWriter:
         for k in reversed(range(len(sizes))):
             form = form.plus(self._env[rvar(k)], stride)
             stride *= int(sizes[k])
-        return self.index(form)
+        return self.addresses.index(form)
 
     def _axis(self, name: str) -> Axis:
         return next(axis for axis in self.axes if axis.name == name)
 
 
-def origin_text(origin: Origin) -> str:
-    """A comment that ties statements to the graph and to the user's source."""
-    place = ", ".join(part for part in (origin.module, origin.source) if part)
-    target = f" = {origin.target}" if origin.target else ""
-    return " ".join(f"{origin.node}{target}{'  | ' + place if place else ''}".split("\n"))
+def origin_note(origin: Origin) -> Note:
+    """Comments that tie statements to the graph and to the user's source."""
+    place = ", ".join(" ".join(part.split()) for part in (origin.module, origin.source) if part)
+    return Note(place, f"{origin.node}: {origin.target}" if origin.target else origin.node)
 
 
 def identifier(name: str) -> str:

@@ -105,11 +105,11 @@ def emit_module(
     PlanError
         Two kernels of one name, or a memory plan that does not fit (see ``host_program``).
     """
-    kernels = [step for step in steps if isinstance(step, KernelSource)]
+    kernels = _functions(steps)
     names = [kernel.name for kernel in kernels]
     prelude = _prelude(kernels)
     reserved = [*_RESERVED, *re.findall(r"^def (\w+)", prelude, flags=re.MULTILINE)]
-    taken = sorted({name for name in names if names.count(name) > 1 or name in reserved})
+    taken = sorted(set(names) & set(reserved))
     if taken:
         raise PlanError(f"the kernel name {taken[0]} is taken; names must be unique in a module")
     parts = [
@@ -135,17 +135,28 @@ def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
     return frozenset(written & set(graph.inputs))
 
 
+def _functions(steps: Sequence[Step]) -> list[KernelSource]:
+    """Each kernel function once; several steps may call one (``codegen.shared``)."""
+    functions: dict[str, KernelSource] = {}
+    for step in steps:
+        if isinstance(step, KernelSource) and functions.setdefault(step.name, step).source != step.source:
+            raise PlanError(f"the kernel name {step.name} is taken; names must be unique in a module")
+    return list(functions.values())
+
+
 def _docstring(
     graph: LoopGraph, kernels: Sequence[KernelSource], steps: Sequence[Step], certificate: str, versions: str
 ) -> str:
-    made = f"{_count(len(kernels), 'kernel')} and {_count(len(steps) - len(kernels), 'library call')}"
+    launches = sum(isinstance(step, KernelSource) for step in steps)
+    made = f"{_count(launches, 'launch', 'es')} of {_count(len(kernels), 'kernel')} and "
+    made += _count(len(steps) - launches, "library call")
     lines = [f"{graph.name}: {made} for {_count(len(graph.ops), 'op')}.", "", certificate, versions]
     text = "\n".join(line for k, line in enumerate(lines) if line or k == 1).replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{text.strip()}\n"""\n'
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _count(number: int, thing: str, plural: str = "s") -> str:
+    return f"{number} {thing}{'' if number == 1 else plural}"
 
 
 def _tables(graph: LoopGraph, steps: Sequence[Step]) -> str:

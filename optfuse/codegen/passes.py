@@ -36,8 +36,8 @@ class Passes:
         The pass in which a full member's stores to memory happen: the last one that computes the value anyway, and
         always the very last one for a buffer that is also read.
     hazards
-        Buffers that are both read from memory and written: they are written after every read. So are those in the place
-        of others, where r may be walked again; at a single point, what is stored follows from what is loaded anyway.
+        Buffers that are both read from memory and written, and those that lie in the place of one that is read: they
+        are written after every read.
     """
 
     roles: tuple[Role, ...]
@@ -81,7 +81,7 @@ def stored(nest: LoopNest) -> list[Expr]:
 
 def order_passes(spec: KernelSpec) -> Passes:
     """Levels, needs and hazards of a kernel's members."""
-    roles = tuple(_role(member, any(size > 1 for size in spec.space.r)) for member in spec.members)
+    roles: tuple[Role, ...] = tuple(_role(member, any(size > 1 for size in spec.space.r)) for member in spec.members)
     producers = _producers(spec)
     level, ready = _levels(spec, roles, producers)
     inner = [k for k, role in enumerate(roles) if role != "outer"]
@@ -146,5 +146,4 @@ def _hazards(spec: KernelSpec, producers: tuple[Mapping[str, int], ...]) -> froz
         for load in loads(operands(member.nest) + stored(member.nest))
         if load.buffer not in producers[k]
     }
-    reduces = any(member.nest.reductions for member in spec.members)
-    return frozenset(read & set(spec.stores)) | (spec.inplace if reduces else frozenset())
+    return frozenset((read | spec.inplace) & set(spec.stores))

@@ -13,7 +13,7 @@ from typing import Literal
 import sympy
 
 from optfuse.codegen.expressions import BITS
-from optfuse.codegen.indexing import Axis, Linear, Walk, linearize
+from optfuse.codegen.indexing import Atom, Axis, Linear, Walk, linearize
 from optfuse.codegen.passes import Passes, loads, operands, stored
 from optfuse.ir.kernel import KernelSpec, Member, rdigit, xdigit
 from optfuse.ir.nodes import Buffer, ivar, rvar, tvar
@@ -82,7 +82,7 @@ def _dropped(kind: str, numerator: Linear, divisor: int) -> Linear:
     return Linear()
 
 
-def _digits_of(terms: Mapping[object, int]) -> dict[sympy.Symbol, int]:
+def _digits_of(terms: Mapping[Atom, int]) -> dict[sympy.Symbol, int]:
     return {symbol: abs(c) for symbol, c in terms.items() if isinstance(symbol, sympy.Symbol)}
 
 

@@ -18,6 +18,17 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Where a statement comes from: the user's line, and the node of the graph."""
+
+    place: str = ""
+    node: str = ""
+
+
+NOWHERE = Note()
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """A statement. ``target`` is the name that it defines; ``axes`` and ``bits`` say how large the value is."""
 
@@ -25,7 +36,7 @@ class Line:
     target: str = ""
     axes: frozenset[str] = frozenset()
     bits: int = 32
-    note: str = ""
+    note: Note = NOWHERE
     indent: int = 1
 
 
@@ -46,7 +57,7 @@ class Writer:
         self.taken = set(reserved)
         self.outer = Scope()
         self.body = self.outer
-        self.note = ""
+        self.note = NOWHERE
         #: names that texts had in earlier bodies: a value that is computed again has its name again
         self.remembered: dict[str, str] = {}
 
@@ -99,7 +110,7 @@ class Writer:
         """Give a name of the outer scope a value that may vary along any axes: an accumulator."""
         self.outer.lines.append(Line(f"{target} = {text}", target, axes, bits, self.note, self.outer.indent))
 
-    def statement(self, text: str, axes: frozenset[str] = frozenset(), *, note: str | None = None) -> None:
+    def statement(self, text: str, axes: frozenset[str] = frozenset(), *, note: Note | None = None) -> None:
         """A statement that names no new value, in the scope of ``axes``."""
         scope = self.scope(axes)
         note = self.note if note is None else note
@@ -107,14 +118,16 @@ class Writer:
 
 
 def render(lines: Sequence[Line]) -> list[str]:
-    """Source lines, with a comment wherever the origin changes."""
+    """Source lines, with a comment wherever the node changes, and another where the user's line does."""
     text: list[str] = []
-    last = ""
+    last = NOWHERE
     for line in lines:
         margin = INDENT * line.indent
-        if line.note and line.note != last:
-            text += [f"{margin}# {part}"[: WIDTH + 8].rstrip() for part in line.note.splitlines()]
-        if line.note or line.text.startswith("for "):
+        if line.note.place and line.note.place != last.place:
+            text.append(f"{margin}# {line.note.place}"[:WIDTH].rstrip())
+        if line.note.node and line.note != last:
+            text.append(f"{margin}# {line.note.node}"[:WIDTH].rstrip())
+        if line.note != NOWHERE or line.text.startswith("for "):
             last = line.note
         text.append(margin + line.text)
     return text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from optfuse.extract.access import NestAccesses, accesses
-from optfuse.extract.dependence import Dependence, dependences
+from optfuse.extract.dependence import Dependence, dependences, footprint
 from optfuse.extract.legality import shared_walks
 from optfuse.extract.offers import Footprints, offer, scheme_of
 from optfuse.extract.placement import Placements, place
@@ -81,11 +81,12 @@ def extract(
         )
         for d, shared in walks.items()
     )
+    written = {name for op, found in zip(graph.ops, touched, strict=True) for name in footprint(op, found)[1]}
     instance = Instance(
         name=graph.name,
         devices=(device,),
         schemes=(Scheme("alone", 1), *(scheme_of(walk) for walk in placements.walks)),
-        buffers=_buffers(graph, donated, allocates),
+        buffers=_buffers(graph, written, donated, allocates),
         ops=tuple(ops),
         edges=_one_edge_each(edges),
     )
@@ -127,7 +128,7 @@ def _view_bytes(view: View, buffers: Mapping[str, Buffer]) -> int:
 
 
 def _buffers(
-    graph: LoopGraph, donated: frozenset[str], allocates: Callable[[LibraryCall], bool]
+    graph: LoopGraph, written: set[str], donated: frozenset[str], allocates: Callable[[LibraryCall], bool]
 ) -> tuple[problem.Buffer, ...]:
     returned = {output.buffer for output in graph.outputs if isinstance(output, View)}
     fixed = {
@@ -137,11 +138,13 @@ def _buffers(
         for name in op.outputs
         if name is not None
     }
+    # tensors without elements are not computed: nothing orders them, and no schedule pays for them
+    given = {buffer.name for buffer in graph.buffers if 0 in buffer.shape} - written
     return tuple(
         problem.Buffer(
             buffer.name,
             buffer_bytes(buffer),
-            buffer.kind,
+            "constant" if buffer.name in given and buffer.kind == "temporary" else buffer.kind,
             output=buffer.name in returned,
             donated=buffer.name in donated and buffer.kind == "input",
             fixed=buffer.name in fixed,

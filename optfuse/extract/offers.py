@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
-from optfuse.extract.access import Access, NestAccesses
+from optfuse.extract.access import NestAccesses
 from optfuse.extract.digits import Digit, is_dense
 from optfuse.extract.legality import ONE_PASS_POINTS
 from optfuse.extract.placement import Layout, Placed, Placements
 from optfuse.extract.walks import DigitSpace, Walk
-from optfuse.extract.work import ITEM_BYTES, buffer_bytes, touched_bytes
+from optfuse.extract.work import ITEM_BYTES, touched_bytes
 from optfuse.ir.nodes import Buffer, LoopNest
 from optfuse.problem.instance import AccessClass, Offer, Read, Scheme, Write
 
@@ -38,14 +37,29 @@ def _points(digits: tuple[Digit, ...]) -> int:
 
 
 class Footprints:
-    """Numbers for the distinct ways in which a buffer is read: equal number, same address at every point."""
+    """Numbers for the distinct ways in which a buffer is read: equal number, same address at every point.
+
+    Places are such numbers for any buffer, of addresses that are met at one point only.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[object, ...], int] = {}
+        self._places: dict[tuple[object, ...], int] = {}
 
     def number(self, *key: object) -> int:
         """The number of a key, a new one when it was not seen before."""
         return self._numbers.setdefault(key, len(self._numbers))
+
+    def place(self, layout: Layout | None, item: int, walk: Walk, space: DigitSpace) -> int:
+        """The number of an address function over a walk, for elements of ``item`` bytes; 0 when it is no place.
+
+        An element that is read at several points is none, nor are those of a walk in several passes: what is stored at
+        one point, in one pass, could be read at the next.
+        """
+        sizes = [digit.size for digit in (*space.x, *space.r)]
+        if layout is None or _points(walk.r) > ONE_PASS_POINTS or not is_dense(sizes, layout[: len(sizes)]):
+            return 0
+        return self._places.setdefault((walk, item, _shape(layout, space)), len(self._places) + 1)
 
 
 def offer(
@@ -60,71 +74,33 @@ def offer(
     footprints: Footprints,
 ) -> Offer:
     """What ``nest`` reads and writes when it runs in ``walk``."""
-    space = placements.spaces[walk]
+    walked, space = placements.walks[walk], placements.spaces[walk]
     sizes = tuple(int(s) for s in (*nest.sizes, *nest.rsizes))
     reads: dict[tuple[int, int], Read] = {}
     for access, inner, exact in zip(touched.loads, placed.inner, placed.loads, strict=True):
         buffer = buffers[access.buffer]
         size = touched_bytes(access, sizes, buffer)
+        item = ITEM_BYTES.get(buffer.dtype, 8)
         common = exact is not None and size >= SHARED_BYTES
         shape = (walk, _shape(exact, space)) if common and exact is not None else (nest.name, access.load)
         print_number = footprints.number(access.buffer, shape)
         key = (ids[access.buffer], print_number)
-        klass = _access_class(inner, space, ITEM_BYTES.get(buffer.dtype, 8), indirect=access.indirect)
-        reads[key] = Read(key[0], size, klass, print_number)
-    in_one_pass = _points(placements.walks[walk].r) <= ONE_PASS_POINTS
-    writes = tuple(
-        Write(
-            ids[access.buffer],
-            touched_bytes(access, sizes, buffers[access.buffer]),
-            _access_class(layout, space, ITEM_BYTES.get(buffers[access.buffer].dtype, 8), indirect=False),
-            tuple(ids[name] for name in _met(access, layout, nest, touched, placed, buffers)) if in_one_pass else (),
-        )
-        for access, layout in zip(touched.stores, placed.stores, strict=True)
-    )
+        klass = _access_class(inner, space, item, indirect=access.indirect)
+        reads[key] = Read(key[0], size, klass, print_number, footprints.place(exact, item, walked, space))
+    writes: list[Write] = []
+    for access, exact in zip(touched.stores, placed.stores, strict=True):
+        buffer = buffers[access.buffer]
+        item = ITEM_BYTES.get(buffer.dtype, 8)
+        klass = _access_class(exact, space, item, indirect=False)
+        place = footprints.place(exact, item, walked, space)
+        writes.append(Write(ids[access.buffer], touched_bytes(access, sizes, buffer), klass, place))
     return Offer(
         scheme,
         tuple(reads.values()),
-        writes,
+        tuple(writes),
         full=placed.full,
         reduces=placed.fit.role == "reduces",
     )
-
-
-def _met(
-    store: Access,
-    layout: Layout | None,
-    nest: LoopNest,
-    touched: NestAccesses,
-    placed: Placed,
-    buffers: Mapping[str, Buffer],
-) -> tuple[str, ...]:
-    """Temporaries of the same size that the nest reads, element by element, at the very addresses where it writes.
-
-    Only for ops that run once at every point: an outer op's elements are met by all points of a row, a projected op's
-    wherever it is computed again.
-    """
-    sizes = tuple(int(s) for s in nest.sizes)
-    if placed.fit.role != "full" or layout is None or not is_dense(sizes, store.coefficients or ()):
-        return ()
-    layouts: dict[str, set[Layout | None]] = {}
-    for access, found in zip(touched.loads, placed.loads, strict=True):
-        layouts.setdefault(access.buffer, set()).add(found)
-    written = buffers[store.buffer]
-    return tuple(
-        name
-        for name, found in layouts.items()
-        if found == {layout}
-        and name != store.buffer
-        and written.kind == buffers[name].kind == "temporary"
-        and _filled(written, prod(sizes)) == _filled(buffers[name], prod(sizes)) != 0
-    )
-
-
-def _filled(buffer: Buffer, elements: int) -> int:
-    """The buffer's bytes when so many elements fill it, else 0."""
-    size = elements * ITEM_BYTES.get(buffer.dtype, 8)
-    return size if size == buffer_bytes(buffer) else 0
 
 
 def _shape(layout: Layout, space: DigitSpace) -> tuple[object, ...]:

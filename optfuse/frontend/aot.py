@@ -14,7 +14,7 @@ from optfuse.frontend.captured import Captured, InputSource
 from optfuse.frontend.decompositions import decompositions
 from optfuse.frontend.flat import Binding, bind_placeholders, specialize_sizes, take_literals
 from optfuse.frontend.passes import normalize
-from optfuse.frontend.passes.attention import simplify_attention_masks
+from optfuse.frontend.passes.attention import attention_calls, simplify_attention_masks
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import (
     aot_compile,
@@ -91,12 +91,14 @@ def compile_flat(
     A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
     split = _Split()
+    wanted = attention_calls(graph)
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
             visible = range(split.user_outputs) if kind == "forward" and split.user_outputs is not None else None
             with outside_of_modes():  # torch calls us while tensors are fake
-                adapted = adapt(module, f"{name}.{kind}", feeds, None if visible is None else frozenset(visible))
+                notes = () if kind == "backward" else _attention_notes(wanted - attention_calls(module))
+                adapted = adapt(module, f"{name}.{kind}", feeds, None if visible is None else frozenset(visible), notes)
                 return adapted.bind(compile_or_pass(adapted.captured, compile_graph))
 
         return compile_
@@ -118,7 +120,21 @@ def compile_flat(
     )
 
 
-def adapt(module: GraphModule, name: str, feeds: Sequence[Feed], visible: frozenset[int] | None = None) -> Adapted:
+def _attention_notes(apart: int) -> tuple[str, ...]:
+    """Say that attention came apart where eager has no fused kernel for it either."""
+    if apart <= 0:
+        return ()
+    reason = "no fused kernel of this device takes their dropout, or a mask that needs a gradient"
+    return (f"{apart} attention calls run as matmul and softmax, as in eager: {reason}",)
+
+
+def adapt(
+    module: GraphModule,
+    name: str,
+    feeds: Sequence[Feed],
+    visible: frozenset[int] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Adapted:
     """One of AOTAutograd's graphs, over tensors alone, normalized."""
     graph = copied(module)
     specialize_sizes(graph)
@@ -127,7 +143,7 @@ def adapt(module: GraphModule, name: str, feeds: Sequence[Feed], visible: frozen
     bindings = [_binding(node, k, len(placeholders), feeds, backward) for k, node in enumerate(placeholders)]
     literals = take_literals(graph)
     inputs, constants = bind_placeholders(graph, bindings)
-    captured = Captured(name, graph, inputs, constants, visible=visible)
+    captured = Captured(name, graph, inputs, constants, visible=visible, notes=notes)
     kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
     return Adapted(normalize(captured), kept, literals)
 

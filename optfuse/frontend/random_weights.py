@@ -33,7 +33,7 @@ def build(
             with skip_init():
                 model = make()
             if hasattr(model, "tie_weights"):
-                model.tie_weights()  # transformers ties weights in the initialisation that was skipped
+                model.tie_weights()  # pyright: ignore[reportCallIssue]  # transformers ties weights in the initialisation that was skipped
             _fill(model, dtype)
             return model.eval()
     finally:
@@ -56,7 +56,7 @@ def _fill(model: nn.Module, dtype: torch.dtype) -> None:
     for name, parameter in model.named_parameters():
         flat = parameter.view(-1)
         if parameter.dim() < 2:
-            flat.fill_(1.0 if name.endswith("weight") else 0.0)
+            flat.fill_(0.0 if name.endswith("bias") else 1.0)
             continue
         for start in range(0, flat.numel(), _BLOCK):
             piece = flat[start : start + _BLOCK]

@@ -21,6 +21,7 @@ from optfuse.frontend.torch_bridge import (
     export,
     key_paths,
     tree_flatten,
+    tree_leaves,
     tree_unflatten,
 )
 
@@ -117,6 +118,7 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
             program = export(model, args, kwargs)
     except Exception as error:  # the model's own code runs here, and may raise anything
         raise CaptureError(_explain(name, error)) from error
+    _refuse_unknown_sizes(name, program)
     paths = tuple(_path(path) for path in key_paths((args, kwargs)))
     traced = Traced(program, tuple(leaves), paths, in_spec, shared, positions)
     known = {
@@ -151,6 +153,17 @@ def feeds(traced: Traced, program: torch.export.ExportedProgram | None = None) -
                     f"the model takes a {spec.kind.name.lower()} ({spec.arg.name}); pass tensors instead"
                 )
     return result
+
+
+def _refuse_unknown_sizes(name: str, program: torch.export.ExportedProgram) -> None:
+    """Sizes that the arguments do not determine are the symbolic ones that are left."""
+    for node in program.graph_module.graph.nodes:
+        for leaf in tree_leaves(node.meta.get("val")):
+            if isinstance(leaf, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in leaf.shape):
+                raise CaptureError(
+                    f"{name}: {node.target} makes a tensor whose size is known only when the model runs "
+                    f"({node.name}); use torch.where or a mask, or move it out of the model"
+                )
 
 
 def _placeholders(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:

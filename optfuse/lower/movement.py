@@ -29,6 +29,8 @@ def guarded(builder: Builder, x: Tensor, index: Sequence[sympy.Expr], guards: tu
     """An element of ``x``, or ``other`` where a guard fails and ``index`` may lie outside."""
     dtype = builder.dtype(x)
     value = Const(const(other, dtype).value, dtype)
+    if 0 in x.shape:  # no index lies inside
+        return cast(value, compute_dtype(dtype))
     return cast(builder.load(x, index, guards=guards, other=value if guards else None), compute_dtype(dtype))
 
 

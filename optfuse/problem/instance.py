@@ -39,27 +39,31 @@ class Scheme:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Bytes of a buffer that an op reads from memory. Reads of one buffer with equal ``footprint`` are one read."""
+    """Bytes of a buffer that an op reads from memory. Reads of one buffer with equal ``footprint`` are one read.
+
+    Accesses in one scheme with equal ``place``, unless it is 0, touch the same bytes of their buffers at each point,
+    and no byte at two points. So what one of them writes may lie where the others read: see ``Write``.
+    """
 
     buffer: int
     bytes: int
     access: AccessClass = "contiguous"
     footprint: int = 0
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
     """Bytes of a buffer that an op writes when somebody outside its kernel needs them.
 
-    ``inplace``: buffers of the same size that the op reads just where it writes, each element once, at one point. The
-    written buffer may take the place of one of them in memory when its last readers are in this kernel and all read it
-    as the op does (with footprints of the op's).
+    The buffer may be written *in place* of another of equal size when this kernel is the first to use the one and the
+    last to use the other, makes only the one and that once, and all its reads of the other have the write's ``place``.
     """
 
     buffer: int
     bytes: int
     access: AccessClass = "contiguous"
-    inplace: tuple[int, ...] = ()
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ input until its last use; any other buffer that is written, from the kernel that
 uses it, that kernel included; outputs to the end. A buffer that aliases an input is that input, counted once.
 
 The arena holds the written temporaries that end within the call: no outputs, no aliases, no ``fixed`` buffers. Those
-that are live together do not overlap, but for one that is written in the place of another (``Write.inplace``). The peak
+that are live together do not overlap, but for one that is written in place of another (see ``Write``). The peak
 counts both, as if each had memory of its own: reuse in place makes the arena smaller than the live bytes, not the peak.
 """
 
@@ -108,22 +108,21 @@ def _placements(case: Case, lifetimes: dict[int, tuple[int, int]]) -> Iterator[V
 
 
 def _not_in_place(case: Case, lifetimes: dict[int, tuple[int, int]], old: int, new: int) -> str:
-    """Why ``new`` may not be written where ``old`` lies; "" when it may."""
+    """Why ``new`` may not be written in place of ``old``; "" when it may."""
     at = lifetimes[new][0]
     if lifetimes[old][1] != at or lifetimes[old][0] == at:
         return "the first does not end in the kernel where the second begins"
+    if case.instance.buffers[old].bytes != case.instance.buffers[new].bytes:
+        return "they differ in size"
     offers = case.offers[at]
     if any(write.buffer == old for offer in offers.values() for write in offer.writes):
         return f"{case.label(at)} computes both"
-    makers = [op for op, offer in offers.items() if any(write.buffer == new for write in offer.writes)]
-    if new not in case.solution.kernels[at].writes or len(makers) != 1:
-        return f"{case.label(at)} does not write the second, or not just once"
-    maker = offers[makers[0]]
-    if not any(write.buffer == new and old in write.inplace for write in maker.writes):
-        return f"{case.names(makers)} does not write it in place"
+    writes = [write for offer in offers.values() for write in offer.writes if write.buffer == new]
+    if new not in case.solution.kernels[at].writes or len(writes) != 1 or not writes[0].place:
+        return f"{case.label(at)} does not write the second once at a place"
     for op, offer in offers.items():
-        read = {access.footprint for access in offer.reads if access.buffer == old}
-        unknown = not read and any(edge.buffer == old for edge in case.into[op])
-        if unknown or not read <= {access.footprint for access in maker.reads if access.buffer == old}:
-            return f"{case.names((op,))} reads the first elsewhere than {case.names(makers)} does"
+        places = {read.place for read in offer.reads if read.buffer == old}
+        unknown = not places and any(edge.buffer == old for edge in case.into[op])
+        if unknown or not places <= {writes[0].place}:
+            return f"{case.names((op,))} reads the first elsewhere"
     return ""

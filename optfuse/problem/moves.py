@@ -1,7 +1,7 @@
 """What it costs to move a group of ops from one kernel to another, at worst: the arithmetic behind presolve.
 
-Groups are bitmasks of ops. *Rise* is the most by which the joined kernel can become dearer, *fall* the least by which the
-kernel left behind becomes cheaper; both over all kernels that there could be, in one scheme. None means: no proof.
+Groups are bitmasks of ops. *Rise* is the most by which the joined kernel can become dearer, *fall* the least by which
+the kernel left behind becomes cheaper; both over all kernels that there could be, in one scheme. None means: no proof.
 """
 
 from __future__ import annotations
@@ -59,34 +59,30 @@ class Moves:
             found |= table[op]
         return found & ~group
 
-    def into_consumer(self, group: int, consumer: int) -> int | None:
-        """What it costs at most to move a group into the kernel of its only consumer, whatever the two kernels are."""
-        return self._loss(group, consumer, self._rise_before, self._fall_before)
+    def joins_consumer(self, group: int, consumer: int) -> bool:
+        """Whether a group may move into the kernel of its only consumer, whatever the two kernels are."""
+        return self._pays(group, consumer, self._rise_before, self._fall_before)
 
-    def into_producer(self, group: int, producer: int) -> int | None:
-        """What it costs at most to move a group into the kernel of its only producer, whatever the two kernels are."""
-        return self._loss(group, producer, self._rise_after, self._fall_after)
+    def joins_producer(self, producer: int, group: int) -> bool:
+        """Whether a group may move into the kernel of its only producer, whatever the two kernels are."""
+        return self._pays(group, producer, self._rise_after, self._fall_after)
 
-    def _loss(
+    def _pays(
         self,
         group: int,
         host: int,
         rise: Callable[[int, int, int], int | None],
         fall: Callable[[int, int, int], int | None],
-    ) -> int | None:
+    ) -> bool:
         hosting = [s for s, walking in self._walking.items() if walking.takes(host)]
         leaving = [s for s, walking in self._walking.items() if walking.takes(group)]
         if not hosting or not all(
             self._walking[s].takes(group | host) and self._walking[s].has_room(host, group) for s in hosting
         ):
-            return None
-        rises = [rise(group, host, scheme) for scheme in hosting]
-        falls = [fall(group, host, scheme) for scheme in leaving]
-        known_rises = [amount for amount in rises if amount is not None]
-        known_falls = [amount for amount in falls if amount is not None]
-        if len(known_rises) < len(rises) or len(known_falls) < len(falls):
-            return None
-        return max(0, max(known_rises) - min(known_falls))
+            return False
+        rises = [amount for s in hosting if (amount := rise(group, host, s)) is not None]
+        falls = [amount for s in leaving if (amount := fall(group, host, s)) is not None]
+        return len(rises) == len(hosting) and len(falls) == len(leaving) and max(rises) <= min(falls)
 
     # "before": the group comes before its host, which consumes what it makes; "after": the other way around.
 

@@ -28,35 +28,29 @@ from optfuse.problem.solution import Kernel
 
 @dataclass(frozen=True, slots=True)
 class Presolved:
-    """A smaller instance. ``merged``: pairs tied together; ``dropped``: schemes taken away.
-
-    Its optimum exceeds that of the first instance by at most ``loss`` picoseconds.
-    """
+    """A smaller instance of equal optimum. ``merged``: pairs tied together; ``dropped``: schemes taken away."""
 
     instance: Instance
     merged: int
     dropped: int
-    loss: int
 
     def lift(self, kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
         """The kernels of the smaller instance as kernels of the first one: ids and costs are the same."""
         return tuple(kernels)
 
 
-def presolve(instance: Instance, fed: int = 0, used: int = 0, tolerance: int = 0) -> Presolved:
+def presolve(instance: Instance, fed: int = 0, used: int = 0) -> Presolved:
     """Apply all rules until none fires. Instances with variants or several devices come back as they are.
-
-    With a ``tolerance`` groups are also tied where that costs up to so many picoseconds each; the sum is the ``loss``.
 
     Where the instance is a block of a larger one, ``fed`` and ``used`` are its ops (as bitmasks) that outsiders feed or
     use. They limit what may move: a kernel must not begin to wait for an outsider that it did not wait for before.
     """
     if instance.variants or len({op.device for op in instance.ops}) > 1:
-        return Presolved(instance, 0, 0, 0)
+        return Presolved(instance, 0, 0)
     reduced, dropped = drop_dominated_schemes(instance)
-    pairs, loss = tie_groups(reduced, fed, used, tolerance)
+    pairs = tie_groups(reduced, fed, used)
     rules = replace(reduced.rules, fuse=(*reduced.rules.fuse, *pairs))
-    return Presolved(replace(reduced, rules=rules) if pairs else reduced, len(pairs), dropped, loss)
+    return Presolved(replace(reduced, rules=rules) if pairs else reduced, len(pairs), dropped)
 
 
 def drop_dominated_schemes(instance: Instance) -> tuple[Instance, int]:
@@ -85,7 +79,9 @@ def _dominates(instance: Instance, better: int, worse: int) -> bool:
         mine, other = offers[worse], offers[better]
         if mine.reduces or other.reduces or len(mine.reads) != len(other.reads):
             return False
-        if {w.buffer: (w.bytes, w.access) for w in mine.writes} != {w.buffer: (w.bytes, w.access) for w in other.writes}:
+        if {w.buffer: (w.bytes, w.access) for w in mine.writes} != {
+            w.buffer: (w.bytes, w.access) for w in other.writes
+        }:
             return False
         for before, after in zip(mine.reads, other.reads, strict=True):
             if (before.buffer, before.bytes) != (after.buffer, after.bytes):
@@ -115,23 +111,19 @@ def _without(instance: Instance, scheme: int) -> Instance:
     )
 
 
-def tie_groups(instance: Instance, fed: int, used: int, tolerance: int) -> tuple[list[tuple[int, int]], int]:
-    """Pairs of ops that some (nearly) optimal solution has in one kernel, as groups grow; and what that may cost."""
+def tie_groups(instance: Instance, fed: int = 0, used: int = 0) -> list[tuple[int, int]]:
+    """Pairs of ops that some optimal solution has in one kernel, as groups grow."""
     free = shareable(instance)
     moves = Moves(instance, free)
     groups = {op: 1 << op for op in bits(free)}
     pairs: list[tuple[int, int]] = []
-    total = 0
     waiting = sorted(groups)
     while waiting:
         first = waiting.pop()
-        if first not in groups:
-            continue
-        partner, loss = _partner(moves, groups, first, fed, used)
-        if partner is None or loss > tolerance:
+        partner = _partner(moves, groups, first, fed, used) if first in groups else None
+        if partner is None:
             continue
         pairs.append((min(first, partner), max(first, partner)))
-        total += loss
         merged = groups.pop(first) | groups.pop(partner)
         head = min(first, partner)
         groups[head] = merged
@@ -139,22 +131,16 @@ def tie_groups(instance: Instance, fed: int, used: int, tolerance: int) -> tuple
             moves.head[op] = head
         waiting.extend({head, *(moves.head[op] for op in bits(moves.around(merged) & free))} - set(waiting))
         waiting.sort()
-    return pairs, total
+    return pairs
 
 
-def _partner(moves: Moves, groups: dict[int, int], first: int, fed: int, used: int) -> tuple[int | None, int]:
-    """The group that this one is best tied to, by either rule, and what that may cost."""
+def _partner(moves: Moves, groups: dict[int, int], first: int, fed: int, used: int) -> int | None:
+    """The group that this one may be tied to, by either rule."""
     group = groups[first]
-    found: list[tuple[int, int]] = []
     consumer = None if group & used else moves.only(moves.users, group)
-    if consumer is not None:
-        loss = moves.into_consumer(group, groups[consumer])
-        if loss is not None:
-            found.append((loss, consumer))
+    if consumer is not None and moves.joins_consumer(group, groups[consumer]):
+        return consumer
     producer = None if group & fed else moves.only(moves.sources, group)
-    if producer is not None:
-        loss = moves.into_producer(group, groups[producer])
-        if loss is not None:
-            found.append((loss, producer))
-    loss, partner = min(found, default=(0, None))
-    return partner, loss
+    if producer is not None and moves.joins_producer(groups[producer], group):
+        return producer
+    return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 
 from optfuse.errors import InvalidInstanceError
-from optfuse.problem.instance import ALONE, FORMAT_VERSION, Edge, Instance, Offer, Op
+from optfuse.problem.instance import ALONE, FORMAT_VERSION, Edge, Instance, Op
 
 
 def validate(instance: Instance) -> None:
@@ -59,6 +59,8 @@ def _sizes(instance: Instance) -> Iterator[str]:
             for access in (*offer.reads, *offer.writes):
                 if access.bytes < 0:
                     yield f"op {op.name!r}: bytes of an access to buffer {access.buffer} is negative: {access.bytes}"
+                if access.place < 0:
+                    yield f"op {op.name!r}: place of an access to buffer {access.buffer} is negative: {access.place}"
     if instance.limits.max_ops < 1:
         yield f"limits: max_ops must be at least 1, not {instance.limits.max_ops}"
     if instance.limits.max_weight < 0:
@@ -81,7 +83,6 @@ def _references(instance: Instance) -> Iterator[str]:
         for offer in op.offers:
             yield from _dangling(where, "scheme", (offer.scheme,), schemes)
             yield from _dangling(where, "buffer", (a.buffer for a in (*offer.reads, *offer.writes)), buffers)
-            yield from _dangling(where, "buffer", (number for w in offer.writes for number in w.inplace), buffers)
     for position, edge in enumerate(instance.edges):
         where = f"edge {position}"
         yield from _dangling(where, "op", (edge.src, edge.dst), ops)
@@ -165,21 +166,6 @@ def _offers(instance: Instance) -> Iterator[str]:
             written = [write.buffer for write in offer.writes]
             if len(written) != len(set(written)):
                 yield f"op {op.name!r} writes one buffer twice in scheme {instance.schemes[offer.scheme].name!r}"
-            yield from _inplace(instance, op, offer)
-
-
-def _inplace(instance: Instance, op: Op, offer: Offer) -> Iterator[str]:
-    """A buffer takes the place of one that the op reads, of the same size."""
-    read = {read.buffer for read in offer.reads}
-    for write in offer.writes:
-        target = instance.buffers[write.buffer]
-        for number in write.inplace:
-            source = instance.buffers[number]
-            where = f"op {op.name!r} writes {target.name!r} in the place of {source.name!r}"
-            if number not in read or number == write.buffer:
-                yield f"{where}, which is not another buffer that it reads"
-            if source.bytes != target.bytes:
-                yield f"{where}, which has {source.bytes} bytes instead of {target.bytes}"
 
 
 def _edges(instance: Instance) -> Iterator[str]:

@@ -83,7 +83,9 @@ class Walking:
         """Whether no kernel around ``host`` can be so large that ``group`` does not fit in as well."""
         mates = self.offering
         if not self._fits(mates | host | group):
-            mates = sum(1 << op for op in bits(self.offering & ~host) if not self._hull(host | 1 << op) & ~self.offering)
+            mates = sum(
+                1 << op for op in bits(self.offering & ~host) if not self._hull(host | 1 << op) & ~self.offering
+            )
         return self._fits(mates | host | group)
 
     def _fits(self, mask: int) -> bool:
@@ -115,9 +117,7 @@ class Walking:
         keys = [key for op in bits(others) for key in self._reads[op]]
         return self._sum(others, keys, lambda makers: bool(makers & group))
 
-    def _sum(
-        self, readers: int, keys: Sequence[tuple[int, int]], wanted: Callable[[int], bool]
-    ) -> Reading | None:
+    def _sum(self, readers: int, keys: Sequence[tuple[int, int]], wanted: Callable[[int], bool]) -> Reading | None:
         first = later = 0
         for key in dict.fromkeys(keys):
             known = self._keys[key]

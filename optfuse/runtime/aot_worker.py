@@ -26,9 +26,14 @@ def main(arguments: list[str]) -> None:
     """Print one JSON object a kernel, in the order of the module's table."""
     path, arch, shard, shards, cache = arguments
     os.environ.pop("TRITON_INTERPRET", None)
-    module = _load(Path(path))
-    for name in list(module.KERNELS)[int(shard) :: int(shards)]:
-        print(json.dumps({"name": name} | _report(module, name, int(arch), Path(cache))), flush=True)
+    table = _load(Path(path)).KERNELS
+    functions = [node for node in ast.parse(Path(path).read_text()).body if isinstance(node, ast.FunctionDef)]
+    kernels = {row["function"].__name__ for row in table.values()}
+    shared = [ast.dump(node) for node in functions if node.name not in kernels and node.decorator_list]
+    syntax = {node.name: _anonymous(node) for node in functions if node.name in kernels}
+    for name in list(table)[int(shard) :: int(shards)]:
+        key = _key(table[name], syntax[table[name]["function"].__name__], shared, int(arch))
+        print(json.dumps({"name": name} | _report(table[name], int(arch), Path(cache) / f"{key}.json")), flush=True)
 
 
 def _load(path: Path) -> Any:
@@ -41,9 +46,7 @@ def _load(path: Path) -> Any:
     return module
 
 
-def _report(module: Any, name: str, arch: int, cache: Path) -> dict[str, Any]:
-    row = module.KERNELS[name]
-    entry = cache / f"{_key(module, row, arch)}.json"
+def _report(row: dict[str, Any], arch: int, entry: Path) -> dict[str, Any]:
     if entry.is_file():
         return {**json.loads(entry.read_text()), "cached": True}
     started = time.perf_counter()
@@ -53,27 +56,41 @@ def _report(module: Any, name: str, arch: int, cache: Path) -> dict[str, Any]:
         lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
         return {"error": " | ".join(lines[:3] + lines[-2:] if len(lines) > 5 else lines), "cached": False}
     report["seconds"] = time.perf_counter() - started
-    handle, temporary = tempfile.mkstemp(dir=cache)
+    handle, temporary = tempfile.mkstemp(dir=entry.parent)
     with os.fdopen(handle, "w") as file:
         json.dump(report, file)
     Path(temporary).replace(entry)
     return {**report, "cached": False}
 
 
-def _key(module: Any, row: dict[str, Any], arch: int) -> str:
-    """What the machine code depends on: the kernel without its name and comments, the shared functions, the options."""
+def _key(row: dict[str, Any], syntax: str, shared: list[str], arch: int) -> str:
+    """What the machine code depends on: the kernel without names and comments, the shared functions, the options."""
     import triton
 
-    path = Path(module.__file__)
-    tree = ast.parse(path.read_text())
-    kernels = {row["function"].__name__ for row in module.KERNELS.values()}
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    shared = [ast.dump(node) for node in functions if node.name not in kernels and node.decorator_list]
-    (own,) = [node for node in functions if node.name == row["function"].__name__]
-    own.name = "kernel"
-    facts = {key: value for key, value in row.items() if key not in ("function", "grid", "interpret")}
-    parts = [VERSION, triton.__version__, arch, shared, ast.dump(own), sorted((k, repr(v)) for k, v in facts.items())]
+    parts = [
+        *(VERSION, triton.__version__, arch, shared, syntax),
+        *(list(row["signature"].values()), list(row["constants"].values()), sorted(row["options"].items())),
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _anonymous(function: ast.FunctionDef) -> str:
+    """The function's syntax with its own and its variables' names replaced by numbers: layers of a model differ there.
+
+    The order of constants in the table is that of the function's parameters.
+    """
+    function.name = "kernel"
+    numbers: dict[str, str] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg):
+            node.arg = numbers.setdefault(node.arg, f"v{len(numbers)}")
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            numbers.setdefault(node.id, f"v{len(numbers)}")
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name):
+            node.id = numbers.get(node.id, node.id)
+    return ast.dump(function)
 
 
 def _compile(row: dict[str, Any], arch: int) -> dict[str, Any]:

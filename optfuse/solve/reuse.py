@@ -6,7 +6,7 @@ Which pairs are taken matters only within a kernel: as many as can be, since the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.cost import topology
@@ -55,40 +55,44 @@ def inplace_pairs(instance: Instance, kernels: Sequence[Kernel], spans: Sequence
 
     ``kernels`` are in the order of the spans' lifetimes.
     """
-    dying: dict[int, dict[int, int]] = {}
+    dying: dict[int, list[int]] = {}
     born: dict[int, list[int]] = {}
     for position, span in enumerate(spans):
-        if span.bytes and span.first < span.last:
-            dying.setdefault(span.last, {})[span.buffer] = position
         if span.bytes:
             born.setdefault(span.first, []).append(position)
+            if span.first < span.last:
+                dying.setdefault(span.last, []).append(position)
     pairs: list[tuple[int, int]] = []
     for at in sorted(dying.keys() & born.keys()):
-        for new in born[at]:
-            replaced = _replaceable(instance, kernels[at], spans[new].buffer, dying[at].keys())
-            pairs.extend((dying[at][buffer], new) for buffer in replaced)
+        read, written = _places(instance, kernels[at])
+        for old in dying[at]:
+            for new in born[at]:
+                place = read.get(spans[old].buffer, 0)
+                if place and place == written.get(spans[new].buffer) and spans[old].bytes == spans[new].bytes:
+                    pairs.append((old, new))
     return pairs
 
 
-def _replaceable(instance: Instance, kernel: Kernel, target: int, dying: Collection[int]) -> list[int]:
-    """Those of the buffers last used by a kernel whose place ``target`` may take, which the kernel is first to use."""
+def _places(instance: Instance, kernel: Kernel) -> tuple[dict[int, int], dict[int, int]]:
+    """Where a kernel reads the buffers that it does not make, and where it writes those that it leaves in memory.
+
+    0: at no one place, more than once, or unknown.
+    """
     index = topology(instance)
-    offers = {op: index.offers[op][kernel.scheme] for op in kernel.ops}
-    writers = [(op, write) for op, offer in offers.items() for write in offer.writes if write.buffer == target]
-    if len(writers) != 1 or target not in kernel.writes:
-        return []
-    writer, write = writers[0]
-    made = {write.buffer for offer in offers.values() for write in offer.writes}
-    found: list[int] = []
-    for buffer in write.inplace:
-        if buffer not in dying or buffer in made:
-            continue
-        allowed = {read.footprint for read in offers[writer].reads if read.buffer == buffer}
-        users = {op for op in kernel.ops if any(carried == buffer for _, carried in index.sources[op])}
-        seen = {(op, read.footprint) for op in kernel.ops for read in offers[op].reads if read.buffer == buffer}
-        if users <= {op for op, _ in seen} and {footprint for _, footprint in seen} <= allowed:
-            found.append(buffer)
-    return found
+    found: dict[int, set[int]] = {}
+    made: dict[int, list[int]] = {}
+    for op in kernel.ops:
+        offer = index.offers[op][kernel.scheme]
+        for read in offer.reads:
+            found.setdefault(read.buffer, set()).add(read.place)
+        for buffer in {carried for _, carried in index.sources[op] if carried is not None}:
+            if all(read.buffer != buffer for read in offer.reads):
+                found.setdefault(buffer, set()).add(0)
+        for write in offer.writes:
+            made.setdefault(write.buffer, []).append(write.place)
+    read = {buffer: max(places) for buffer, places in found.items() if len(places) == 1 and buffer not in made}
+    written = {buffer: places[0] for buffer, places in made.items() if len(places) == 1 and buffer in kernel.writes}
+    return read, written
 
 
 def _heirs(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:

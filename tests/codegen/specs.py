@@ -99,9 +99,7 @@ class Kernel:
     def spec(self, *stores: str, memory: Sequence[str] = ()) -> KernelSpec:
         """Whatever a member makes and another reads passes in registers, except ``memory``."""
         made = {store.buffer for member in self.members for store in member.nest.stores}
-        return KernelSpec(
-            self.name, Space(self.x, self.r), tuple(self.members), frozenset(made) - set(memory), stores
-        )
+        return KernelSpec(self.name, Space(self.x, self.r), tuple(self.members), frozenset(made) - set(memory), stores)
 
 
 i0, i1, i2, r0, r1 = ivar(0), ivar(1), ivar(2), rvar(0), rvar(1)

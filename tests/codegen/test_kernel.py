@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def test_patterns_at_awkward_sizes(pattern, rows, columns, dtype, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("pattern", ["softmax", "layer_norm", "column_sum"])
-@pytest.mark.parametrize(("rows", "columns"), [(3, 5000), (5000, 3), (4, 4096)])
+@pytest.mark.parametrize(("rows", "columns"), [(3, 5000), (640, 3), (4, 4096)])
 def test_looped_reductions(pattern, rows, columns, dtype, tmp_path):
     spec, buffers = PATTERNS[pattern](rows, columns, dtype)
     kernel = emit_kernel(spec, buffers, LOOPED)
@@ -236,3 +237,15 @@ def test_names_never_collide(tmp_path):
     k.pointwise("print", call("div", k.load("maximum", i0), k.load("sum", i0)))
     spec = k.spec("print", "maximum")
     check(emit_kernel(spec, k.buffers), spec, k.buffers, folder=tmp_path)
+
+
+def test_a_value_in_the_place_of_another_is_stored_after_the_last_read():
+    """b takes a's memory, and c, which comes after b, reads a."""
+    k = Kernel((300,))
+    k.input("a", 300)
+    k.input("other", 300)
+    k.pointwise("b", call("neg", k.load("other", i0)))
+    k.pointwise("c", call("exp", k.load("a", i0)))
+    spec = replace(k.spec("b", "c"), inplace=frozenset({"b"}))
+    source = emit_kernel(spec, k.buffers).source
+    assert source.index("tl.load(a_ptr") < source.index("tl.debug_barrier()") < source.index("tl.store(b_ptr")

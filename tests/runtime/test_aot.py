@@ -23,10 +23,16 @@ def light(x, y, n, XBLOCK: tl.constexpr):
 
 
 @triton.jit
-def light_again(x, y, n, XBLOCK: tl.constexpr):
+def light_again(input, output, n, XBLOCK: tl.constexpr):
     # another comment
+    where = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    tl.store(output + where, shared_function(tl.load(input + where, mask=where < n), 1.0), mask=where < n)
+
+
+@triton.jit
+def other(x, y, n, XBLOCK: tl.constexpr):
     i = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
-    tl.store(y + i, shared_function(tl.load(x + i, mask=i < n), 1.0), mask=i < n)
+    tl.store(y + i, shared_function(tl.load(x + i, mask=i < n), 2.0), mask=i < n)
 
 
 @triton.jit
@@ -53,7 +59,8 @@ def row(function, signature, **constants):
 
 KERNELS = {
     "light": row(light, {"x": "*fp32", "y": "*fp32", "n": "i32"}, XBLOCK=512),
-    "light_again": row(light_again, {"x": "*fp32", "y": "*fp32", "n": "i32"}, XBLOCK=512),
+    "light_again": row(light_again, {"input": "*fp32", "output": "*fp32", "n": "i32"}, XBLOCK=512),
+    "other": row(other, {"x": "*fp32", "y": "*fp32", "n": "i32"}, XBLOCK=512),
     "heavy": row(heavy, {"x": "*fp32", "y": "*fp32"}, R=8192),
     "broken": row(broken, {"x": "*fp32", "y": "*fp32"}, XBLOCK=512),
 }
@@ -70,8 +77,8 @@ def compiled(tmp_path_factory):
 
 def test_figures_of_every_kernel_in_the_order_of_the_module(compiled):
     _, _, reports = compiled
-    assert [r.name for r in reports] == ["light", "light_again", "heavy", "broken"]
-    light, _, heavy, _ = reports
+    assert [r.name for r in reports] == ["light", "light_again", "other", "heavy", "broken"]
+    light, _, _, heavy, _ = reports
     assert light.passed
     assert 8 <= light.registers < 64
     assert light.spills == light.shared == 0
@@ -88,21 +95,22 @@ def test_what_does_not_compile_says_why(compiled):
 
 
 def test_names_and_comments_do_not_matter_to_the_cache(compiled):
-    first, second = compiled[2][:2]
+    first, second, third = compiled[2][:3]
     assert not first.cached
     assert second.cached
+    assert not third.cached
     assert second.registers == first.registers
 
 
 def test_second_time_compiles_nothing(compiled, capsys, monkeypatch):
     path, cache, reports = compiled
     again = compile_kernels(path, cache=cache)
-    assert [r.cached for r in again] == [True, True, True, False]
+    assert [r.cached for r in again] == [True, True, True, True, False]
     assert [r.spills for r in again] == [r.spills for r in reports]
 
 
 def test_table_sums_up(compiled):
-    assert table(compiled[2]).splitlines()[-1] == "4 kernels, 1 do not compile, 1 spill"
+    assert table(compiled[2]).splitlines()[-1] == "5 kernels, 1 do not compile, 1 spill"
 
 
 def test_bad_requests(tmp_path, capsys):

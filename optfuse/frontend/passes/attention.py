@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from optfuse.frontend.passes.evaluate import Evaluator, constant_nodes
 from optfuse.frontend.passes.rewrite import copied, is_impure
-from optfuse.frontend.torch_bridge import OpOverload
+from optfuse.frontend.torch_bridge import OpOverload, operator_name
 
 _ATTENTION = frozenset({F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default})
 _MASK = 3  # position among (query, key, value, attn_mask, dropout_p, is_causal)
@@ -42,6 +42,13 @@ def simplify_attention_masks(graph: GraphModule, known: Mapping[str, torch.Tenso
     graph.graph.eliminate_dead_code(is_impure_node=_stays)
     graph.recompile()
     return graph
+
+
+def attention_calls(graph: GraphModule) -> int:
+    """How many attention operators a graph has, before or after dispatch, backward ones not counted."""
+    names = (operator_name(node.target) for node in graph.graph.nodes if node.target not in _ATTENTION)
+    fused = sum("scaled_dot_product" in name and not name.endswith("backward") for name in names)
+    return fused + sum(node.target in _ATTENTION for node in graph.graph.nodes)
 
 
 def mask_meaning(mask: torch.Tensor) -> str | None:

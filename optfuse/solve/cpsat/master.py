@@ -1,10 +1,10 @@
 """The master problem of a block: which candidates to choose, as plain data, before any solver sees it.
 
-    minimise    sum of cost[k] * chosen[k]
-    cover:      each atom lies in exactly one chosen candidate,
-    variants:   or, if it belongs to an alternative, in as many as this alternative is taken (one or none),
-                and one alternative is taken of each variant;
-    cuts:       no chosen candidates wait for each other in a circle (added when they did).
+- minimise the sum of cost[k] * chosen[k];
+- cover: each atom lies in exactly one chosen candidate,
+- variants: or, if it belongs to an alternative, in as many as this alternative is taken (one or none), and one
+  alternative is taken of each variant;
+- cuts: no chosen candidates wait for each other in a circle (added when they did).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cost function of ``problem.cost`` on bitmasks: the same number, several times faster, for any kernel of a block."""
+"""The cost function of ``problem.cost`` on bitmasks: the same number, faster, for any kernel of a block."""
 
 from __future__ import annotations
 

@@ -38,12 +38,14 @@ class Relaxation:
 
     ``slack`` is what each candidate costs beyond the prices of what it covers, at least 0, in 1/``UNIT`` picoseconds;
     ``level`` is the exact sum of prices in the same unit. A solution with candidate k costs at least level + slack[k].
+    ``prices`` are those of the covers.
     """
 
     values: tuple[float, ...]
     bound: int
     slack: tuple[int, ...]
     level: int
+    prices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,12 @@ class _Rows:
                     self.cuts.setdefault(column, []).append((number, weight))
         self.costs = [candidate.cost for candidate in master.candidates]
 
-    def reduced_costs(self, covers: Sequence[T], cuts: Sequence[T], unit: int) -> list[T]:
+    def reduced_costs(self, covers: Sequence[T], cuts: Sequence[T], unit: T) -> list[T]:
         """What each candidate costs, in ``unit`` parts of a picosecond, beyond the prices of all that it covers."""
         price = covers.__getitem__
-        found = [cost * unit - sum(map(price, mine)) for cost, mine in zip(self.costs, self.covers, strict=True)]
+        found: list[T] = [
+            cost * unit - sum(map(price, mine)) for cost, mine in zip(self.costs, self.covers, strict=True)
+        ]
         for column, mine in self.cuts.items():
             found[column] -= sum(weight * cuts[number] for number, weight in mine)
         return found
@@ -212,11 +216,11 @@ def _certify(master: Master, rows: _Rows, prices: _Prices | None, values: tuple[
         covers[rows.covers[column][0]] -= max(0, excess)
     if overpaid:
         slack = rows.reduced_costs(covers, cuts, UNIT)
-    level = sum(
-        price for cover, price in zip(master.covers, covers, strict=True) if cover.alternatives is None
-    ) + sum(price * cut.limit for cut, price in zip(master.cuts, cuts, strict=True))
+    level = sum(price for cover, price in zip(master.covers, covers, strict=True) if cover.alternatives is None) + sum(
+        price * cut.limit for cut, price in zip(master.cuts, cuts, strict=True)
+    )
     level += _variant_prices(master, covers)
-    return Relaxation(values, -(-level // UNIT), tuple(slack), level)
+    return Relaxation(values, -(-level // UNIT), tuple(slack), level, tuple(covers))
 
 
 def _variant_prices(master: Master, covers: Sequence[int]) -> int:
@@ -226,5 +230,3 @@ def _variant_prices(master: Master, covers: Sequence[int]) -> int:
         for number in cover.alternatives or ():
             worth[number] += price
     return sum(min(worth[number] for number in numbers) for numbers in master.variants)
-
-

@@ -36,13 +36,16 @@ class Incumbent:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search ends with: ``bound`` holds for all solutions made of the master's candidates."""
+    """What a search ends with: ``bound`` holds for all solutions made of the master's candidates.
+
+    ``prices`` are the last relaxation's dual prices of the covers, in 1/``UNIT`` picoseconds.
+    """
 
     incumbent: Incumbent
     bound: int
     cuts: tuple[Cut, ...]
     rounds: int
-    branched: bool
+    prices: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -56,7 +59,7 @@ class _State:
     options: SolveOptions
     deadline: float
     rounds: int = 0
-    branched: bool = False
+    prices: tuple[int, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -68,9 +71,7 @@ class _State:
         cuts = find_cuts(self.atoms, [kernel.mask for kernel in kernels])
         if cuts:
             known = set(self.master.cuts)
-            self.master = replace(
-                self.master, cuts=(*self.master.cuts, *(cut for cut in cuts if cut not in known))
-            )
+            self.master = replace(self.master, cuts=(*self.master.cuts, *(cut for cut in cuts if cut not in known)))
             return False
         if total(kernels) < self.incumbent.cost:
             self.incumbent = Incumbent(kernels, total(kernels))
@@ -90,7 +91,8 @@ def search(
         if not _round(state):
             continue
         break
-    return Found(state.incumbent, min(state.bound, state.incumbent.cost), state.master.cuts, state.rounds, state.branched)
+    bound = min(state.bound, state.incumbent.cost)
+    return Found(state.incumbent, bound, state.master.cuts, state.rounds, state.prices)
 
 
 def _round(state: _State) -> bool:
@@ -100,6 +102,7 @@ def _round(state: _State) -> bool:
     first = [column for column, candidate in enumerate(state.master.candidates) if candidate.mask in masks]
     relaxation = relax(state.master, first, state.deadline)
     state.bound = max(state.bound, relaxation.bound)
+    state.prices = relaxation.prices
     if state.done:
         return True
     chosen = [column for column, value in enumerate(relaxation.values) if value > 0.5]
@@ -125,7 +128,6 @@ def _covers(master: Master, columns: Iterable[int]) -> bool:
 
 def _branch(state: _State, relaxation: Relaxation) -> bool:
     """CP-SAT on the candidates that could be part of a better solution; first on the most likely of them."""
-    state.branched = True
     order = sorted(range(len(relaxation.slack)), key=relaxation.slack.__getitem__)
     columns = _in_play(state, relaxation, order)
     if len(columns) > CORE_COLUMNS:
@@ -193,5 +195,3 @@ def configured(options: SolveOptions, deadline: float) -> cp_model.CpSolver:
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = options.time_limit
     return solver
-
-

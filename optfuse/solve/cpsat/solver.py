@@ -17,7 +17,6 @@ from optfuse.solve.cpsat.cycles import find_circles
 from optfuse.solve.cpsat.outcome import CpsatOutcome
 from optfuse.solve.options import SolveOptions
 
-
 #: What a block gets at least, as long as four times as much is left.
 LEAST_SECONDS = 2.0
 
@@ -98,7 +97,7 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
         until = time.monotonic() + max(share, min(LEAST_SECONDS, left / 4))
         work.results[shape] = solve_block(shape, starts[shape], work.options, until)
     answers = []
-    for block, start, group in zip(blocks, warm_starts, groups, strict=True):
+    for block, group in zip(blocks, groups, strict=True):
         result = work.results[block.shape]
         floor = max(result.bound, floors.get(group[0], 0))
         kernels = result.kernels
@@ -124,7 +123,12 @@ def _warm_starts(work: _Work, blocks: Sequence[Block]) -> list[Partition]:
 
 def _circles(instance: Instance, answers: Sequence[Answer]) -> list[set[int]]:
     """Sets of blocks (by number) whose kernels wait for each other in a circle."""
-    owner = {op: (number, k) for number, answer in enumerate(answers) for k, (ops, _) in enumerate(answer.kernels) for op in ops}
+    owner = {
+        op: (number, k)
+        for number, answer in enumerate(answers)
+        for k, (ops, _) in enumerate(answer.kernels)
+        for op in ops
+    }
     names = {key: i for i, key in enumerate(dict.fromkeys(owner.values()))}
     keys = list(names)
     graph: dict[int, set[int]] = {i: set() for i in range(len(keys))}

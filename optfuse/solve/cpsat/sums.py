@@ -1,4 +1,4 @@
-"""Prices that add up: where memory time is a plain sum, a kernel's price follows from that of the kernel it grew from."""
+"""Prices that add up: where memory time is a sum, a kernel's price follows from that of the kernel it grew from."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 class SumTable:
     """Memory time of a scheme's kernels as a sum, by atom. Bits are atoms; picoseconds throughout.
 
-    A key costs ``keys[key][0]`` when one of its readers ``keys[key][1]`` is inside and its maker ``keys[key][2]`` is not;
-    ``later[key]`` is the price of another pass over it. A write costs when one of its users is outside. ``reads[a]`` and
-    ``makes[a]`` are keys; ``fixed[a]`` is paid always; ``writes[a]`` are pairs (price, users); ``feeds[a]`` are triples
-    (maker, price, users) of the writes that atom a uses. ``reduces`` are the atoms that bring a reduction. All run on
-    ``device``. ``loop`` is what a looped kernel reads again.
+    A key costs ``keys[key][0]`` when one of its readers ``keys[key][1]`` is inside and its maker ``keys[key][2]`` is
+    not; ``later[key]`` is the price of another pass over it. A write costs when one of its users is outside.
+    ``reads[a]`` and ``makes[a]`` are keys; ``fixed[a]`` is paid always; ``writes[a]`` are pairs (price, users);
+    ``feeds[a]`` are triples (maker, price, users) of the writes that atom a uses. ``reduces`` are the atoms that bring
+    a reduction. All run on ``device``. ``loop`` is what a looped kernel reads again.
     """
 
     keys: tuple[tuple[int, int, int], ...]

@@ -1,0 +1,97 @@
+"""Improve a partition window by window: a few kernels that touch each other are taken apart and put together best.
+
+For blocks with too many candidates to list. A window has few, so each is solved to optimality while the rest stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from optfuse.problem.instance import Instance
+from optfuse.problem.legality import bits
+from optfuse.solve.cpsat.atoms import Atoms
+from optfuse.solve.cpsat.candidates import Candidate, enumerate_candidates
+from optfuse.solve.cpsat.cycles import find_cuts
+from optfuse.solve.cpsat.master import Cover, Master, total
+from optfuse.solve.cpsat.meeting import meet
+from optfuse.solve.cpsat.search import Incumbent, search
+from optfuse.solve.options import SolveOptions
+
+#: Atoms of a window, unless its first kernel alone has more, and candidates of a window.
+WINDOW_ATOMS = 18
+WINDOW_CANDIDATES = 20_000
+
+
+def improve(
+    problem: Instance, atoms: Atoms, kernels: Sequence[Candidate], options: SolveOptions, deadline: float
+) -> tuple[Candidate, ...]:
+    """An acyclic partition at most as dear as ``kernels``, until no window improves or ``deadline`` (monotonic).
+
+    Not for blocks with variants, whose windows depend on what is chosen elsewhere.
+    """
+    near = _links(problem, atoms)
+    current = list(kernels)
+    centres = [kernel.mask for kernel in current]
+    while centres and time.monotonic() < deadline:
+        centre = centres.pop()
+        if all(kernel.mask != centre for kernel in current):
+            continue
+        window = _window(current, centre, near)
+        better = _solved(problem, atoms, window, options, deadline)
+        if better is None:
+            continue
+        rest = [kernel for kernel in current if kernel not in window]
+        if find_cuts(atoms, [kernel.mask for kernel in (*rest, *better)]):
+            continue
+        current = [*rest, *better]
+        touched = 0
+        for kernel in better:
+            for atom in bits(kernel.mask):
+                touched |= near[atom]
+        centres = [kernel.mask for kernel in current if kernel.mask & touched or kernel.mask in centres]
+    return tuple(current)
+
+
+def _links(problem: Instance, atoms: Atoms) -> list[int]:
+    """The atoms that an atom is linked to in any scheme."""
+    near = [0] * len(atoms.ops)
+    for scheme in range(1, len(problem.schemes)):
+        for atom, links in meet(problem, atoms, scheme).links.items():
+            near[atom] |= links
+    return near
+
+
+def _window(kernels: Sequence[Candidate], centre: int, near: Sequence[int]) -> list[Candidate]:
+    """The kernel of a centre and kernels linked to it, then to those, up to the size of a window."""
+    window = [kernel for kernel in kernels if kernel.mask == centre]
+    inside = centre
+    grew = True
+    while grew:
+        grew = False
+        beside = 0
+        for atom in bits(inside):
+            beside |= near[atom]
+        for kernel in kernels:
+            fits = (inside | kernel.mask).bit_count() <= WINDOW_ATOMS
+            if kernel.mask & beside and not kernel.mask & inside and fits:
+                window.append(kernel)
+                inside |= kernel.mask
+                grew = True
+    return window
+
+
+def _solved(
+    problem: Instance, atoms: Atoms, window: Sequence[Candidate], options: SolveOptions, deadline: float
+) -> tuple[Candidate, ...] | None:
+    """A cheaper partition of a window, or None."""
+    within = 0
+    for kernel in window:
+        within |= kernel.mask
+    pool = enumerate_candidates(problem, atoms, WINDOW_CANDIDATES, deadline, within=within)
+    known = {candidate.mask for candidate in pool.candidates}
+    candidates = (*pool.candidates, *(kernel for kernel in window if kernel.mask not in known))
+    master = Master(candidates, tuple(Cover(atom, None) for atom in bits(within)), ())
+    start = Incumbent(tuple(window), total(window))
+    found = search(master, atoms, start, 0, options, deadline).incumbent
+    return found.kernels if found.cost < start.cost else None

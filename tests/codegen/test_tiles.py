@@ -1,0 +1,68 @@
+"""Tiles that fit the hardware and the access pattern."""
+
+from __future__ import annotations
+
+import pytest
+
+from optfuse.codegen.kernel import emit_kernel
+from tests.codegen.specs import F32, Kernel, call, column_sum, i0, i1, softmax, transposed_copy
+
+
+def blocks(pattern, *sizes):
+    kernel = emit_kernel(*pattern(*sizes, "bfloat16"))
+    return dict(kernel.config.blocks), kernel.config, kernel
+
+
+def test_short_rows_share_a_program_and_long_ones_are_looped():
+    assert blocks(softmax, 65_536, 64)[0] == {"XBLOCK": 32, "RBLOCK": 64}
+    assert blocks(softmax, 8192, 8192)[0] == {"XBLOCK": 1, "RBLOCK": 8192}
+    assert blocks(softmax, 8192, 8192)[1].loop == "persistent"
+    assert blocks(softmax, 8192, 100_000)[1].loop == "looped"
+
+
+def test_column_reductions_are_wide_along_x():
+    tile, config, _ = blocks(column_sum, 8192, 768)
+    assert config.loop == "looped"
+    assert tile["XBLOCK"] >= 16
+
+
+def test_few_rows_are_not_bundled():
+    assert blocks(softmax, 100, 64)[0]["XBLOCK"] == 1
+
+
+@pytest.mark.parametrize("pattern", [softmax, column_sum, transposed_copy])
+@pytest.mark.parametrize("sizes", [(1000, 333), (4096, 768), (7, 20_000), (20_000, 7)])
+def test_an_axis_that_needs_no_mask_needs_none_in_the_interpreter(pattern, sizes):
+    _, _, kernel = blocks(pattern, *sizes)
+    interpreted = dict(kernel.interpret.blocks)
+    points = {"XBLOCK": kernel.grid[-1][0], "YBLOCK": kernel.grid[0][0]}
+    for name, block in kernel.config.blocks:
+        if name in points and points[name] % block == 0:
+            assert points[name] % interpreted[name] == 0
+        assert interpreted[name] >= block or points[name] % block
+
+
+def test_many_live_values_make_a_smaller_tile():
+    def sum_of(inputs: int) -> int:
+        k = Kernel((1 << 22,))
+        for n in range(inputs):
+            k.input(f"a{n}", 1 << 22)
+        terms = [k.load(f"a{n}", i0) for n in range(inputs)]
+        low, high = terms[0], terms[0]
+        for term in terms[1:]:
+            low, high = call("minimum", low, term), call("maximum", high, term)
+        for n, term in enumerate(terms):
+            k.pointwise(f"o{n}", call("div", call("sub", term, low), high))
+        return dict(emit_kernel(k.spec(*(f"o{n}" for n in range(inputs))), k.buffers).config.blocks)["XBLOCK"]
+
+    assert sum_of(2) == 1024
+    assert sum_of(40) < 1024
+
+
+def test_broadcast_does_not_turn_the_tile():
+    k = Kernel((512, 768))
+    k.input("a", 512, 768)
+    k.input("row", 512)
+    k.pointwise("out", call("add", k.load("a", i0, i1), k.load("row", i0)))
+    assert k.buffers["out"].dtype == F32
+    assert dict(emit_kernel(k.spec("out"), k.buffers).config.blocks) == {"XBLOCK": 1024}

@@ -1,0 +1,59 @@
+"""The ten models, inference and training step, in both dtypes: the emitted programs against eager and float64.
+
+Every model is in ``make test`` once or twice; all forty combinations are, with the marker "slow".
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import optfuse
+from optfuse.frontend.zoo import load_model_file
+from optfuse.runtime.environment import mode
+from tests.oracle.judging import assert_all_pass, judge
+
+pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
+
+MODELS = Path(__file__).parents[2] / "models"
+NAMES = ("mlp", "gpt2", "bert", "llama", "t5", "vit", "swin", "convnext", "resnet", "mobilenetv2")
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+#: What is quick enough for every run; the rest is slow.
+FAST = {
+    *((name, "train", "bf16") for name in ("mlp", "gpt2", "bert", "vit", "convnext", "resnet")),
+    *((name, "infer", "bf16") for name in ("llama", "t5", "swin", "mobilenetv2")),
+    *(("mlp", "train", "fp32"), ("gpt2", "infer", "fp32"), ("resnet", "infer", "fp32")),
+}
+CASES = [
+    pytest.param(*case, marks=() if case in FAST else pytest.mark.slow, id="-".join(case))
+    for case in product(NAMES, ("infer", "train"), DTYPES)
+]
+OPTIONS = optfuse.SolveOptions(time_limit=3, workers=1)
+
+
+def drop_nothing(model: nn.Module) -> None:
+    """Turn every dropout off: which elements go would differ between dtypes."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001 - the one name for all of them
+            module.p = 0.0
+        if hasattr(module, "drop_prob"):
+            module.drop_prob = 0.0
+
+
+@pytest.mark.parametrize(("name", "work", "dtype"), CASES)
+def test_results_gradients_and_statistics(name: str, work: str, dtype: str) -> None:
+    train = work == "train"
+    file = load_model_file(MODELS / f"{name}.py")
+    model = file.model("small", DTYPES[dtype]).train(train)
+    drop_nothing(model)
+    args, kwargs = file.inputs("small", DTYPES[dtype], train=train)
+    rows = judge(model, args, kwargs, train=train, options=OPTIONS)
+    assert_all_pass(rows)
+    if train:
+        compared = {row.name.removeprefix("gradient of ") for row in rows if row.name.startswith("gradient of ")}
+        assert compared == {key for key, value in model.named_parameters() if value.requires_grad}

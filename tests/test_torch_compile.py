@@ -1,0 +1,251 @@
+"""``torch.compile(model, backend="optfuse")`` as its users meet it: training loops, graph breaks, sizes, odd operators."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from optfuse.errors import InvalidOptionError
+from optfuse.runtime.dynamo import backend
+from optfuse.runtime.environment import mode
+
+pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
+
+OPTIONS = {"time_limit": 5, "workers": 1}
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> None:
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def compiled() -> Iterator[Callable[..., Any]]:
+    """``compiled(function)`` compiles it; ``compiled.runs`` lists what the backend returned, one a graph."""
+
+    def make(function: Any, **more: Any) -> Any:
+        return torch.compile(function, backend=spying, options=OPTIONS, **more)
+
+    def spying(graph: Any, inputs: Any, **more: Any) -> Any:
+        make.runs.append(backend(graph, inputs, **more))  # type: ignore[attr-defined]
+        return make.runs[-1]  # type: ignore[attr-defined]
+
+    make.runs = []  # type: ignore[attr-defined]
+    return make
+
+
+def names(compiled: Any) -> list[str]:
+    return [schedule.name for run in compiled.runs for schedule in run.record.schedules]
+
+
+class Block(nn.Module):
+    """A transformer's block in small, with a batch norm for its statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(12)
+        self.qkv = nn.Linear(12, 36)
+        self.statistics = nn.BatchNorm1d(12)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).view(2, 7, 3, 3, 4).permute(2, 0, 3, 1, 4)
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(2, 7, 12)
+        x = F.silu(self.statistics(x.flatten(0, 1)))
+        return F.cross_entropy(self.head(x), labels)
+
+
+def test_a_training_loop_is_eagers(compiled: Any) -> None:
+    model = Block().train()
+    other = copy.deepcopy(model)
+    x, labels = torch.randn(2, 7, 12), torch.randint(0, 5, (14,))
+    histories = []
+    for module, function in ((model, compiled(model)), (other, other)):
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.02)
+        history = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = function(x, labels)
+            loss.backward()
+            optimizer.step()
+            history.append(loss.item())
+        histories.append(history)
+    assert histories[0][-1] < histories[0][0]
+    torch.testing.assert_close(torch.tensor(histories[0]), torch.tensor(histories[1]), rtol=1e-4, atol=1e-5)
+    for (name, value), wanted in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, wanted, rtol=1e-2, atol=2e-3, msg=lambda text, name=name: f"{name}: {text}")
+    assert names(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
+def test_training_then_inference(compiled: Any) -> None:
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Dropout(0.5))
+    fast = compiled(model)
+    x = torch.randn(4, 5)
+    model.train()
+    fast(x).sum().backward()
+    model.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+    assert names(compiled)[-1].endswith(".inference")
+
+
+def test_graph_breaks(compiled: Any) -> None:
+    def broken(x: Tensor) -> Tensor:
+        y = torch.softmax(x, -1)
+        if y.sum() > 0:  # the trace stops here, and goes on below
+            y = y * 2
+        print(end="")
+        return y.sum(0)
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(compiled(broken)(x), broken(x))
+    assert len(compiled.runs) >= 2
+
+
+def test_sizes_that_change_compile_again_and_each_is_right(compiled: Any) -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8))
+    fast = compiled(model)
+    for rows in (1, 3, 8, 3):
+        x = torch.randn(rows, 5, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        fast(x).square().sum().backward()
+        model(y).square().sum().backward()
+        torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_dynamic_sizes_on_request(compiled: Any) -> None:
+    fast = compiled(lambda x: torch.softmax(x, -1) * x.shape[0], dynamic=True)
+    for rows in (3, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(fast(x), torch.softmax(x, -1) * rows)
+
+
+def test_numbers_that_change(compiled: Any) -> None:
+    fast = compiled(lambda x, scale: x.exp() * scale)
+    x = torch.randn(3, 4)
+    for scale in (2, 3, 4.5, 5.5):
+        torch.testing.assert_close(fast(x, scale), x.exp() * scale)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("aten.sort.default", lambda x: torch.sort(x * 2, dim=-1)),
+        ("aten.cumsum.default", lambda x: (x + 1).cumsum(0) * 2),
+        ("aten._fft_r2c.default", lambda x: torch.fft.rfft(x).abs() + 1),
+        ("aten.topk.default", lambda x: torch.topk(x.exp(), 2).values.sum()),
+        ("aten._linalg_svd.default", lambda x: torch.linalg.svdvals(x) + 1),
+        ("aten._cdist_forward.default", lambda x: torch.cdist(x, x + 1)),
+    ],
+)
+def test_operators_without_a_rule_are_called_and_told(
+    compiled: Any, caplog: pytest.LogCaptureFixture, name: str, function: Callable[..., Any]
+) -> None:
+    x = torch.randn(4, 6)
+    with caplog.at_level(logging.INFO, logger="optfuse"):
+        torch.testing.assert_close(compiled(function)(x), function(x), rtol=1e-4, atol=1e-5)
+    assert name in {op for run in compiled.runs for op in run.record.library_ops}
+    assert name in caplog.text
+
+
+def test_gradients_through_operators_without_a_rule(compiled: Any) -> None:
+    def function(x: Tensor) -> Tensor:
+        return (torch.sort(x.exp(), dim=-1).values.cumsum(-1) * torch.fft.rfft(x).abs().sum()).mean()
+
+    x = torch.randn(4, 6, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    compiled(function)(x).backward()
+    function(y).backward()
+    torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_that_depend_on_data(compiled: Any) -> None:
+    def function(x: Tensor) -> Tensor:
+        return (x * 2)[x > 0].sum() + torch.unique(x.round()).numel()
+
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(compiled(function)(x), function(x))
+
+
+def test_complex_and_sparse_values(compiled: Any) -> None:
+    x = torch.randn(4, 6)
+
+    def rotated(x: Tensor) -> Tensor:
+        return torch.view_as_real(torch.view_as_complex(x.view(4, 3, 2)) * torch.polar(torch.ones(3), torch.ones(3)))
+
+    torch.testing.assert_close(compiled(rotated)(x), rotated(x))
+
+
+def test_random_numbers_follow_the_seed(compiled: Any) -> None:
+    fast = compiled(lambda x: (F.dropout(x, 0.5), torch.rand_like(x), torch.randn(3)))
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(fast(torch.ones(40, 5)))
+    for a, b, c in zip(*results, strict=True):
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c)
+    again = fast(torch.ones(40, 5))
+    assert not torch.equal(again[1], results[2][1])
+    assert not torch.equal(*[draw[1][:20] for draw in (results[0], results[2])])
+
+
+def test_higher_derivatives_and_inputs_that_need_gradients(compiled: Any) -> None:
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    fast = compiled(lambda x, w: (x * w).sigmoid().sum(1))
+    got = torch.autograd.grad(fast(x, w).sum(), (x, w))
+    wanted = torch.autograd.grad((x * w).sigmoid().sum(), (x, w))
+    torch.testing.assert_close(got, wanted)
+
+
+def test_saved_values_survive_later_calls(compiled: Any) -> None:
+    fast = compiled(lambda x: x.exp().tanh().sum())
+    x, y = (torch.randn(4, requires_grad=True) for _ in range(2))
+    first, second = fast(x), fast(y)
+    second.backward()
+    first.backward()
+    for z in (x, y):
+        (wanted,) = torch.autograd.grad(z.exp().tanh().sum(), z)
+        torch.testing.assert_close(z.grad, wanted)
+
+
+def test_backward_twice_over_a_kept_graph(compiled: Any) -> None:
+    x = torch.randn(4, requires_grad=True)
+    loss = compiled(lambda x: (x.exp() * x).sum())(x)
+    (first,) = torch.autograd.grad(loss, x, retain_graph=True)
+    (second,) = torch.autograd.grad(loss, x)
+    assert torch.equal(first, second)
+
+
+def test_parameters_in_bf16_with_autocast(compiled: Any) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))
+    x = torch.randn(3, 8)
+    fast = compiled(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        got, wanted = fast(x), model(x)
+    assert got.dtype == wanted.dtype
+    torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    fast = torch.compile(nn.Linear(3, 2), backend="optfuse", options={"time_limt": 3})
+    with pytest.raises(Exception, match="did you mean 'time_limit'") as caught:
+        fast(torch.randn(1, 3))
+    chain = [caught.value, caught.value.__cause__, getattr(caught.value, "inner_exception", None)]
+    assert any(isinstance(error, InvalidOptionError) for error in chain)
+
+
+def test_a_module_keeps_its_identity(compiled: Any) -> None:
+    model = nn.Linear(3, 2)
+    fast = compiled(model)
+    fast(torch.randn(1, 3)).sum().backward()
+    assert list(fast.parameters())[0] is model.weight
+    assert model.weight.grad is not None
