@@ -81,6 +81,10 @@ def load(path: str | Path) -> Schedule:
     data = _read_plan(folder)
     try:
         schedule = _rebuild(folder, data)
+    except NotImplementedError as error:
+        raise PlanError(
+            f"{folder / 'plan.json'}: a class of the call's is not known ({error}); import its library before loading"
+        ) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PlanError(
             f"{folder / 'plan.json'}: malformed ({type(error).__name__}: {error}); save it again"
@@ -151,9 +155,14 @@ def _call_to_json(call: CallSpec) -> dict[str, Any]:
             raise PlanError(
                 f"argument {position} is a {type(value).__name__}, which a plan cannot hold; pass plain data"
             )
+    try:
+        specs = {"in_spec": spec_to_json(call.in_spec), "out_spec": spec_to_json(call.out_spec)}
+    except NotImplementedError as error:
+        raise PlanError(
+            f"a plan cannot hold the classes of this call ({error}); use dicts, lists and tuples"
+        ) from error
     return {
-        "in_spec": spec_to_json(call.in_spec),
-        "out_spec": spec_to_json(call.out_spec),
+        **specs,
         "fixed": [list(pair) for pair in call.fixed],
         "shared": [list(pair) for pair in call.shared],
         "user_outputs": list(call.user_outputs),
@@ -192,7 +201,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
-    graph = graph_from_json(_read_json(folder / "graph.json"))
+    try:
+        graph = graph_from_json(_read_json(folder / "graph.json"))
+    except OptfuseError as error:
+        named = str(folder / "graph.json") in str(error)
+        raise PlanError(str(error) if named else f"{folder / 'graph.json'}: {error}") from error
     try:
         saved = load_instance(folder / "instance.json")
         solution = load_solution(folder / "solution.json")
@@ -208,14 +221,17 @@ def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
     if violations:
         raise PlanError(f"{folder / 'solution.json'}: {violations[0].message}")
     found = data["result"]
-    statistics = {**found["statistics"], "given_up": tuple(found["statistics"]["given_up"])}
+    figures = (int(found["objective"]), int(found["greedy_objective"]))
+    if figures != (solution.objective, greedy.objective) or int(found["bound"]) > solution.objective:
+        raise PlanError(f"{folder / 'plan.json'}: its figures are not those of the solutions beside it; save it again")
+    statistics: dict[str, Any] = {**found["statistics"], "given_up": tuple(found["statistics"]["given_up"])}
     result = SolveResult(
         status=found["status"],
         solution=solution,
-        objective=int(found["objective"]),
+        objective=solution.objective,
         bound=int(found["bound"]),
         gap=float(found["gap"]),
-        greedy_objective=int(found["greedy_objective"]),
+        greedy_objective=greedy.objective,
         greedy_solution=greedy,
         statistics=Statistics(**statistics),
         seed=int(found["seed"]),

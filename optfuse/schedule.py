@@ -160,6 +160,6 @@ class TrainingSchedule:
 
     def compile(self) -> Callable[..., Any]:
         """A callable like the model, whose outputs carry gradients computed by the backward schedule."""
-        from optfuse.runtime.model_program import bind_training
+        from optfuse.training import bind_training
 
         return bind_training(self)

@@ -77,15 +77,8 @@ def test_discontiguous_input_written_in_place() -> None:
 
 def test_written_input_in_another_layout_than_captured() -> None:
     program = made(lambda x: x.add_(1).sum(0), randn(4, 6))
-    x = randn(6, 4).t()
-    wanted, total = x + 1, (x + 1).sum(0)
-    try:
-        got = program(x)
-    except InvalidInputError as error:
-        assert "written in place" in str(error)
-    else:
-        torch.testing.assert_close(got, total)
-        torch.testing.assert_close(x, wanted)
+    with pytest.raises(InvalidInputError, match="written in place"):
+        program(randn(6, 4).t())
 
 
 def test_cache_of_keys() -> None:
@@ -279,7 +272,18 @@ def test_bools() -> None:
     a, b = torch.arange(12).view(3, 4) % 2 == 0, torch.arange(12).view(3, 4) % 3 == 0
 
     def work(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-        return a & b, a | ~b, a ^ b, a.any(0), a.all(), a.sum(1), torch.where(a, b, a), a.float() + b, a.int() * 3, a + b
+        return (
+            a & b,
+            a | ~b,
+            a ^ b,
+            a.any(0),
+            a.all(),
+            a.sum(1),
+            torch.where(a, b, a),
+            a.float() + b,
+            a.int() * 3,
+            a + b,
+        )
 
     check(work, a, b)
 

@@ -24,7 +24,7 @@ app.command("demo")(demo.command)
 
 
 def main() -> NoReturn:
-    """Run the command line and leave: 0 when all went well, 2 on a usage error or bad input, 130 when interrupted (by typer)."""
+    """Run the command line and leave: 0 when all went well, 2 on a usage error or bad input, 130 when interrupted."""
     try:
         app(prog_name="optfuse")
     except OptfuseError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import networkx as nx
 
@@ -44,10 +45,12 @@ def frames(
     covers: Sequence[Cover | None], touched: Sequence[NestAccesses | None], dependences: Sequence[Dependence]
 ) -> tuple[Frame, ...]:
     """All frames beyond the natural one, each for a strand that some transposed value leaves or enters."""
-    strands = nx.utils.UnionFind(range(len(covers)))
+    strands: Any = nx.utils.UnionFind(range(len(covers)))
     for op, (cover, accesses) in enumerate(zip(covers, touched, strict=True)):
-        for access in (*accesses.loads, *accesses.stores) if cover is not None and accesses is not None else ():
-            if access.offset == 0 and cover.points > 1 and _along(access, cover):
+        if cover is None or accesses is None or cover.points == 1:
+            continue
+        for access in (*accesses.loads, *accesses.stores):
+            if access.offset == 0 and _along(access, cover):
                 strands.union(op, (access.buffer, cover.points))
     links = (_link(dependence, covers, touched) for dependence in dependences)
     crossings = [link for link in links if link is not None and any(a != b for _, a, b in link.digits)]

@@ -111,8 +111,9 @@ def natural_cover(nest: LoopNest, touched: NestAccesses) -> Cover:
     sizes = tuple(int(s) for s in (*nest.sizes, *nest.rsizes))
     strides = row_major(sizes)
     main = _main_access(nest, touched, sizes)
-    if main is not None and main.coefficients is not None:
-        order = sorted(range(len(sizes)), key=lambda k: -main.coefficients[k])
+    steps = None if main is None else main.coefficients
+    if steps is not None:
+        order = sorted(range(len(sizes)), key=[-step for step in steps].__getitem__)
         ranked = row_major([sizes[k] for k in order])
         by_dimension = dict(zip(order, ranked, strict=True))
         strides = tuple(by_dimension[k] for k in range(len(sizes)))

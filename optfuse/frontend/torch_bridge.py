@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -235,5 +236,30 @@ def spec_to_json(spec: TreeSpec) -> str:
 
 
 def spec_from_json(text: str) -> TreeSpec:
-    """The structure that ``spec_to_json`` wrote. Its classes must be known to pytree: import their library first."""
+    """The structure that ``spec_to_json`` wrote. Its classes must be known to pytree: import their library first.
+
+    Raises
+    ------
+    NotImplementedError
+        If pytree does not know a class.
+    ValueError
+        If reading would import a module that the text names: pytree would do so for enums and defaultdicts.
+    """
+    _, structure = json.loads(text)
+    _refuse_imports(structure)
     return _pytree.treespec_loads(text)
+
+
+_PLAIN_FACTORIES = frozenset({"bool", "dict", "float", "int", "list", "set", "str", "tuple"})
+
+
+def _refuse_imports(structure: Mapping[str, Any]) -> None:
+    context = structure["context"]
+    if "__enum__" in json.dumps(context):
+        raise ValueError("a structure with an enum, whose class would be imported by name")
+    if structure["type"] == "collections.defaultdict":
+        factory = json.loads(context) if isinstance(context, str) else context
+        if factory["default_factory_module"] != "builtins" or factory["default_factory_name"] not in _PLAIN_FACTORIES:
+            raise ValueError("a defaultdict whose factory would be imported by name")
+    for child in structure["children_spec"]:
+        _refuse_imports(child)

@@ -19,7 +19,9 @@ from optfuse.frontend.torch_bridge import (
     GuardOnDataDependentSymNode,
     TreeSpec,
     export,
+    is_mutating,
     key_paths,
+    operator_name,
     tree_flatten,
     tree_leaves,
     tree_unflatten,
@@ -117,8 +119,9 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
         else:
             program = export(model, args, kwargs)
     except Exception as error:  # the model's own code runs here, and may raise anything
-        raise CaptureError(_explain(name, error)) from error
+        raise CaptureError(explain(name, error)) from error
     _refuse_unknown_sizes(name, program)
+    _drop_copies_onto_themselves(program.graph_module.graph)
     paths = tuple(_path(path) for path in key_paths((args, kwargs)))
     traced = Traced(program, tuple(leaves), paths, in_spec, shared, positions)
     known = {
@@ -166,6 +169,27 @@ def _refuse_unknown_sizes(name: str, program: torch.export.ExportedProgram) -> N
                 )
 
 
+def _drop_copies_onto_themselves(graph: torch.fx.Graph) -> None:
+    """``self.total += x`` adds in place and then assigns, which is traced as a copy of the buffer onto itself.
+
+    For autograd that is a second write, and a value saved after the first one would be stale.
+    """
+    for node in list(graph.nodes):
+        if node.target is not torch.ops.aten.copy_.default or node.users:
+            continue
+        target, source = node.args[:2]
+        while isinstance(source, torch.fx.Node) and source is not target and _writes_its_argument(source):
+            source = source.args[0]
+        if source is target:
+            graph.erase_node(node)
+
+
+def _writes_its_argument(node: torch.fx.Node) -> bool:
+    """Whether ``node`` is an in-place operator (``add_``), whose result is its first argument."""
+    name = operator_name(node.target)
+    return name.endswith("_") and not name.endswith("__") and is_mutating(node.target, node.kwargs)
+
+
 def _placeholders(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
     return [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
 
@@ -184,7 +208,7 @@ def _shared(leaves: list[Any]) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _explain(name: str, error: Exception) -> str:
+def explain(name: str, error: Exception) -> str:
     """One line: what stopped the trace, at which line of the model, and the way out."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith((_TORCH, _HERE, "<"))]

@@ -14,7 +14,7 @@ from optfuse.frontend.captured import CallSpec, Captured, InputSource
 from optfuse.frontend.flat import bind_placeholders
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import tree_unflatten
-from optfuse.frontend.trace import Fed, Traced, feeds, trace
+from optfuse.frontend.trace import Fed, Traced, explain, feeds, trace
 
 
 def capture_training(
@@ -99,8 +99,11 @@ def _compile_training(
         feed.source or feed.constant for feed in fed if feed.source is not None or feed.constant is not None
     ]  # type: ignore[misc]
     arguments = _arguments(model, fed, traced.leaves)
-    with torch.enable_grad():
-        return compile_flat(graph, arguments, sources, name, compile_graph, eager_backward=True)
+    try:
+        with torch.enable_grad():
+            return compile_flat(graph, arguments, sources, name, compile_graph, eager_backward=True)
+    except RuntimeError as error:  # what autograd says of a value that is written after it was saved
+        raise CaptureError(explain(name, error)) from error
 
 
 def _arguments(model: torch.nn.Module, fed: Sequence[Fed], leaves: Sequence[Any]) -> list[torch.Tensor]:

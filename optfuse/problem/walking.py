@@ -88,6 +88,12 @@ class Walking:
             )
         return self._fits(mates | host | group)
 
+    def _mates(self, host: int) -> int:
+        """Ops that some kernel could hold beside ``host``: each may be with it, and links lead to it through others."""
+        rest = bits(self.offering & ~host)
+        possible = sum(1 << op for op in rest if self.takes(self._hull(host | 1 << op)))
+        return self._part(host, possible | host) if self._limits.connected else possible
+
     def _fits(self, mask: int) -> bool:
         return (
             mask.bit_count() <= self._limits.max_ops
@@ -138,31 +144,35 @@ class Walking:
 
     def _compatible(self, mask: int, shunned: int) -> bool:
         hull = self._hull(mask)
-        return not hull & (shunned | ~self.offering)
+        return not hull & shunned and self.takes(hull)
 
     def stays_connected(self, beside: int, group: int, shunned: int) -> bool:
         """Whether the neighbours of a group hang together without it, in every kernel that holds any two of them."""
         if not self._limits.connected:
             return True
         for one, other in combinations(bits(beside), 2):
-            if self._links[one] >> other & 1 or self._barred[one] >> other & 1:
+            if self._links[one] >> other & 1:
                 continue
             hull = self._hull(1 << one | 1 << other)
-            if hull & (shunned | ~self.offering):
+            if hull & shunned or not self.takes(hull):
                 continue
             if hull & group or not self._linked(one, other, hull):
                 return False
         return True
 
     def _linked(self, one: int, other: int, within: int) -> bool:
-        part = frontier = 1 << one
+        return bool(self._part(1 << one, within) >> other & 1)
+
+    def _part(self, start: int, within: int) -> int:
+        """What links lead to from ``start`` without leaving ``within``."""
+        part = frontier = start
         while frontier:
             near = 0
             for op in bits(frontier):
                 near |= self._links[op]
             frontier = near & within & ~part
             part |= frontier
-        return bool(part >> other & 1)
+        return part
 
 
 def _edges(instance: Instance, scheme: int, offering: int) -> tuple[list[int], list[int]]:

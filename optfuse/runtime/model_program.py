@@ -11,14 +11,12 @@ from optfuse.errors import PlanError
 from optfuse.frontend.calling import checked_leaves, lookup
 from optfuse.frontend.captured import CallSpec, InputSource
 from optfuse.frontend.torch_bridge import tree_unflatten
-from optfuse.frontend.training import train_module
 from optfuse.runtime.program import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from optfuse.frontend.captured import Captured
-    from optfuse.schedule import Schedule, TrainingSchedule
+    from optfuse.schedule import Schedule
 
 
 class ModelProgram:
@@ -55,7 +53,9 @@ class ModelProgram:
             Tensors of another shape, dtype or device.
         """
         leaves = checked_leaves(self.name, self._call, args, kwargs)
-        values = dict(zip(self._outputs, self.program.run([self._find(s, leaves) for s in self._inputs]), strict=True))
+        values: dict[int, Any] = dict(
+            zip(self._outputs, self.program.run([self._find(s, leaves) for s in self._inputs]), strict=True)
+        )
         values.update(self._call.literals)
         return tree_unflatten([values[k] for k in self._call.user_outputs], self._call.out_spec)
 
@@ -71,7 +71,7 @@ def bind(schedule: Schedule, model: torch.nn.Module | None = None) -> ModelProgr
     Raises
     ------
     PlanError
-        If the graph is half of a training step, or there is neither a model nor saved weights.
+        If the graph is half of a training step, there is neither a model nor saved weights, or one of them is missing.
     """
     interface = schedule.interface
     if interface.call is None:
@@ -80,28 +80,6 @@ def bind(schedule: Schedule, model: torch.nn.Module | None = None) -> ModelProgr
     owner = interface.weights if owner is None else owner
     if owner is None:
         raise PlanError(f"plan {schedule.name} was saved without weights; give the model: load(path).compile(model)")
+    _require_all(schedule.name, interface.inputs, owner)
     program = Program(schedule.source, interface.constants)
     return ModelProgram(schedule.name, program, interface.inputs, interface.outputs, interface.call, owner)
-
-
-def bind_training(schedule: TrainingSchedule) -> Callable[..., Any]:
-    """A function like the model whose outputs carry gradients, both computed by the schedules.
-
-    Raises
-    ------
-    PlanError
-        If the model's training graphs are not those that were scheduled (it was changed since).
-    """
-    from optfuse.pipeline import loop_graph  # the pipeline imports schedules, which compile through this module
-
-    made = {half.name: half for half in schedule}
-
-    def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
-        graph = loop_graph(captured, schedule.forward.instance.devices[0])
-        half = made.get(captured.name)
-        if half is None or half.graph != graph:
-            raise PlanError(f"{captured.name} is not the graph that was scheduled: the model changed; optimize again")
-        return Program(half.source, captured.constants).run
-
-    name = schedule.forward.name.removesuffix(".forward")
-    return train_module(schedule.model, schedule.args, schedule.kwargs, compile_graph, name=name)

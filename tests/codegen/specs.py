@@ -16,6 +16,7 @@ from optfuse.ir.nodes import (
     Const,
     Expr,
     Guard,
+    Iota,
     Load,
     LoopNest,
     Origin,
@@ -195,8 +196,6 @@ def concatenation(rows: int, columns: int, dtype: str) -> tuple[KernelSpec, dict
     k.input("left", rows, columns, dtype=dtype)
     k.input("right", rows, columns, dtype=dtype)
     k.buffer("out", rows, 2 * columns, dtype=dtype)
-    from optfuse.ir.nodes import Iota
-
     left = Load("left", columns * i0 + i1, dtype, (Guard(i1, 0, columns),), Const(0.0, dtype))
     right = Load("right", columns * i0 + i1 - columns, dtype, (Guard(i1, columns, 2 * columns),), Const(0.0, dtype))
     first = call("lt", Iota(i1, "int64"), Const(columns, "int64"), dtype="bool")

@@ -6,10 +6,11 @@ import re
 from dataclasses import replace
 
 import pytest
+import sympy
 import torch
 
 from optfuse.codegen.kernel import CodegenOptions, emit_kernel
-from optfuse.ir.nodes import Iota, Load
+from optfuse.ir.nodes import Const, Guard, Iota, Load
 from tests.codegen.running import check, graph_of, inputs_for
 from tests.codegen.specs import (
     F32,
@@ -162,10 +163,6 @@ def test_input_overwritten_after_its_last_read(options, tmp_path):
 
 def test_strided_and_windowed_access(tmp_path):
     """Floors and remainders in an index, with a numerator below zero under a guard."""
-    import sympy
-
-    from optfuse.ir.nodes import Const, Guard
-
     k = Kernel((4, 11))
     k.input("a", 4, 6)
     half = sympy.floor((i1 - 1) / 2)
@@ -177,8 +174,6 @@ def test_strided_and_windowed_access(tmp_path):
 
 
 def test_guards_that_always_hold_are_left_out():
-    from optfuse.ir.nodes import Const, Guard
-
     k = Kernel((256,))
     k.input("a", 256)
     k.pointwise("out", Load("a", i0, F32, (Guard(i0, 0, 256),), Const(0.0, F32)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from optfuse.codegen.kernel import CodegenOptions, KernelSource, emit_kernel
@@ -16,8 +18,6 @@ LOOPED = CodegenOptions(largest_tile=1)
 
 
 def renamed(kernel: KernelSource, name: str) -> KernelSource:
-    from dataclasses import replace
-
     return replace(kernel, name=name, source=kernel.source.replace(f"def {kernel.name}(", f"def {name}("))
 
 

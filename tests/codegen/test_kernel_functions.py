@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from optfuse.codegen.kernel import CodegenOptions, KernelSource, emit_kernel
 from optfuse.ir.functions import FUNCTIONS
-from optfuse.ir.kernel import KernelSpec
-from optfuse.ir.nodes import Buffer, Const, Iota, Load, Result
+from optfuse.ir.kernel import KernelSpec, Space, rdigit
+from optfuse.ir.nodes import Buffer, Const, Iota, Load, Result, rvar
+from optfuse.ir.torch_semantics import call_function, reduce_operand
 from optfuse.ir.verify import verify
 from optfuse.runtime.loader import load_source
-from tests.codegen.running import check, graph_of, module_text
+from tests.codegen.running import check, graph_of, module_text, run
 from tests.codegen.specs import Kernel, call, i0, r0
 
 FLOATS, INTEGERS = ("float32", "float64"), ("int64", "int32", "int16", "int8", "uint8")
@@ -97,9 +99,6 @@ def functions(tmp_path_factory):
 def test_function(functions, function, dtype):
     cases, module = functions
     kernel, _, buffers, inputs = cases[function, dtype]
-    from optfuse.ir.torch_semantics import call_function
-    from tests.codegen.running import run
-
     result = torch_dtype(buffers["out"].dtype)
     expected = call_function(function, list(inputs.values()), result)
     got = run(module, kernel, buffers, inputs, kernel.config)["out"]
@@ -116,8 +115,6 @@ def test_cast(source, target, tmp_path):
             value = value[(value > -1)]
     value = value.to(torch_dtype(source)) if source != "bool" else value > 0
     kernel, _, buffers, inputs = elementwise("cast", "cast", [value], target)
-    from tests.codegen.running import run
-
     module = load_source(module_text([kernel]), tmp_path)
     got = run(module, kernel, buffers, inputs, kernel.config)["out"]
     assert torch.equal(got, value.to(torch_dtype(target)))
@@ -136,8 +133,6 @@ def test_constants_alone_have_their_own_dtype(tmp_path):
     k.pointwise("narrow", call("where", Load("choose", i0, "bool"), narrow, Const(0.7, "float64")))
     spec = k.spec("c_int64", "c_float64", "c_float32", "c_bool", "chosen", "folded", "scaled", "narrow")
     kernel = emit_kernel(spec, k.buffers)
-    from tests.codegen.running import run
-
     module = load_source(module_text([kernel]), tmp_path)
     got = run(module, kernel, k.buffers, {"choose": torch.arange(9) % 2 == 0}, kernel.config)
     assert got["c_int64"].eq(1 << 40).all()
@@ -205,9 +200,6 @@ def test_reduction(kind, dtype, by, options, tmp_path):
     value = reduction_input(kind, dtype, rows, columns)
     kernel = emit_kernel(spec, k.buffers, options)
     assert kernel.config.loop == ("looped" if options.largest_tile == 1 else "persistent")
-    from optfuse.ir.torch_semantics import reduce_operand
-    from tests.codegen.running import run
-
     module = load_source(module_text([kernel]), tmp_path)
     wide = value.double() if value.is_floating_point() else value
     if kind == "sum" and not value.is_floating_point():
@@ -229,11 +221,6 @@ def test_reduction(kind, dtype, by, options, tmp_path):
 
 def test_argmax_counts_in_the_order_of_the_reduction_not_of_the_walk(tmp_path):
     """r walks (digit 0, digit 1), the reduction counts (digit 1, digit 0)."""
-    from dataclasses import replace
-
-    from optfuse.ir.kernel import Space, rdigit
-    from optfuse.ir.nodes import rvar
-
     k = Kernel((2,), (6, 5))
     k.input("a", 2, 6, 5)
     r1 = rvar(1)

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -152,7 +153,7 @@ def test_the_text_is_one_readable_module():
     text = module(graph, ARENA)
     assert text == module(graph, ARENA)
     tree = ast.parse(text)
-    assert ast.get_docstring(tree).startswith("toy.inference: 2 kernels and 1 library call for 4 ops.")
+    assert ast.get_docstring(tree).startswith("toy.inference: 2 launches of 2 kernels and 1 library call for 4 ops.")
     assert "proven by hand" in ast.get_docstring(tree)
     assert "# layer.0: mm" in text
     assert "optfuse" not in "".join(line for line in text.splitlines() if "import" in line)
@@ -165,11 +166,16 @@ def test_only_the_shared_functions_in_use_are_there():
     assert "def welford(" not in text
 
 
-def test_kernel_names_must_be_unique():
+def test_one_kernel_may_be_launched_twice_but_two_need_two_names():
     graph = build()
-    first, product, _ = steps(graph)
+    first, product, last = steps(graph)
+    text = emit_module(graph, [first, product, last, last], MemoryLayout())
+    assert text.count("def k2_tanh(") == 1
+    assert text.count("launch(k2_tanh, ") == 2
     with pytest.raises(PlanError, match="k0_softmax is taken"):
-        emit_module(graph, [first, product, first], MemoryLayout())
+        emit_module(graph, [first, product, replace(last, name="k0_softmax")], MemoryLayout())
+    with pytest.raises(PlanError, match="window is taken"):
+        emit_module(graph, [first, product, replace(last, name="window")], MemoryLayout())
 
 
 def test_compiles_ahead_of_time_without_spills(tmp_path):

@@ -4,8 +4,8 @@ A result passes when its relative L2 error is at most twice eager's own in the s
 ``optfuse.runtime.verify`` allows. Three rules go beyond that:
 
 - The reference is float64 throughout: what a model casts to float32 itself stays float64 there.
-- The error of a result of few numbers (a loss) is a sample, and eager's may be near zero by luck; and where a value lies
-  at the corner of a ReLU, rounding decides whether a gradient passes. What fails is judged again over ``DRAWS``
+- The error of a result of few numbers (a loss) is a sample, and eager's may be near zero by luck; and where a value
+  lies at the corner of a ReLU, rounding decides whether a gradient passes. What fails is judged again over ``DRAWS``
   perturbations of weights and inputs, by the medians of both errors: a wrong program is wrong in all of them.
 - A result that is zero in exact arithmetic (the gradient of a key's bias, the mean of what has just been normalised) is
   rounding noise in eager too. Its error counts against the scale of the other gradients, buffers or outputs.
@@ -162,7 +162,7 @@ def _facts(name: str, got: Any, eager: Any, exact: Any, scale: float) -> _Facts:
         return _Facts(0.0, 0.0, 0.0, 0.0, hard)
     eps = torch.finfo(got.dtype).eps
     error, eager_error = check.error, check.eager_error
-    if not hard and _rms(exact) < ZERO * scale:
+    if not hard and got.numel() and _rms(exact) < ZERO * scale:
         unit = scale * math.sqrt(got.numel())
         error, eager_error = (float((x.double() - exact.double()).norm()) / unit for x in (got, eager))
     return _Facts(error, eager_error, eps / 4, ROUNDINGS.get(got.dtype, 0.0) * eps, hard)
@@ -209,11 +209,14 @@ def _scale(reference: Results, name: str) -> float:
     """The median size of a result's kind: the first word of its name."""
     kind = name.split()[0]
     alike = [value for other, value in reference.items() if other.split()[0] == kind]
-    return median([_rms(x) for x in alike if isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel()] or [0])
+    return median(
+        [_rms(x) for x in alike if isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel()] or [0]
+    )
 
 
 def _rms(x: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(x.double())) / math.sqrt(max(1, x.numel()))
+    finite = x[torch.isfinite(x)].double()
+    return float(torch.linalg.vector_norm(finite)) / math.sqrt(max(1, finite.numel()))
 
 
 def _detached(value: Any) -> Any:

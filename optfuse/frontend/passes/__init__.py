@@ -11,6 +11,7 @@ from optfuse.frontend.passes.noops import drop_assertions, remove_noops
 
 PASSES: tuple[Callable[[Captured], Captured], ...] = (
     drop_assertions,
+    merge_duplicates,  # first, so that equal constants are folded once
     fold_constants,
     remove_noops,
     merge_duplicates,
@@ -18,7 +19,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
 
 
 def normalize(captured: Captured) -> Captured:
-    """Run every pass of ``PASSES`` once. Nodes that nobody uses leave after each."""
+    """Run ``PASSES`` in order. Nodes that nobody uses leave after each."""
     for rewrite in PASSES:
         captured = rewrite(captured)
     captured.graph.graph.lint()

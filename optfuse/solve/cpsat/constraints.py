@@ -29,11 +29,16 @@ def add_variants(model: cp_model.CpModel, variables: Variables, master: Master) 
 
 
 def add_cuts(model: cp_model.CpModel, variables: Variables, master: Master) -> None:
-    """Not all the anchors of a circle are true at once."""
+    """Not all the anchors of a circle are true at once; of three atoms, one kernel at most holds two."""
+    holding: dict[int, list[int]] = {}
+    for column in variables.chosen if master.cuts else ():
+        for atom in bits(master.candidates[column].mask):
+            holding.setdefault(atom, []).append(column)
     for cut in master.cuts:
+        touched = dict.fromkeys(column for atom in bits(cut.touches) for column in holding.get(atom, ()))
         terms = [
-            weight * variable
-            for column, variable in variables.chosen.items()
+            weight * variables.chosen[column]
+            for column in touched
             if (weight := cut.weight(master.candidates[column].mask))
         ]
         model.add(sum(terms) <= cut.limit)

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 
 from optfuse.problem.legality import bits
 from optfuse.solve.cpsat.atoms import Atoms
-from optfuse.solve.cpsat.master import Anchor, Cut
+from optfuse.solve.cpsat.master import Anchor, CircleCut
 
 Graph = Mapping[int, set[int]]
 
 
-def find_cuts(atoms: Atoms, kernels: Sequence[int]) -> list[Cut]:
+def find_cuts(atoms: Atoms, kernels: Sequence[int]) -> list[CircleCut]:
     """A cut for a shortest circle through each kernel that lies on one; nothing when the partition is acyclic."""
     holder = {atom: number for number, mask in enumerate(kernels) for atom in bits(mask)}
     graph: dict[int, set[int]] = {number: set() for number in range(len(kernels))}
@@ -26,7 +26,7 @@ def find_cuts(atoms: Atoms, kernels: Sequence[int]) -> list[Cut]:
         for source in bits(atoms.sources[atom]):
             if source in holder and holder[source] != number:
                 graph[holder[source]].add(number)
-    cuts: dict[Cut, None] = {}
+    cuts: dict[CircleCut, None] = {}
     for circle in find_circles(graph):
         cuts[_cut(atoms, [kernels[number] for number in circle])] = None
     return list(cuts)
@@ -87,7 +87,7 @@ def _shortest(graph: Graph, start: int) -> list[int]:
     return []
 
 
-def _cut(atoms: Atoms, circle: Sequence[int]) -> Cut:
+def _cut(atoms: Atoms, circle: Sequence[int]) -> CircleCut:
     """Anchor every kernel of a circle (as masks, each before the next) at its first entry."""
     entries = []
     for number, mask in enumerate(circle):
@@ -97,4 +97,4 @@ def _cut(atoms: Atoms, circle: Sequence[int]) -> Cut:
     for number, entry in enumerate(entries):
         following = entries[(number + 1) % len(entries)]
         anchors.append(Anchor(entry, following, atoms.before[following] | atoms.sources[following]))
-    return Cut(tuple(anchors))
+    return CircleCut(tuple(anchors))

@@ -4,7 +4,8 @@
 - cover: each atom lies in exactly one chosen candidate,
 - variants: or, if it belongs to an alternative, in as many as this alternative is taken (one or none), and one
   alternative is taken of each variant;
-- cuts: no chosen candidates wait for each other in a circle (added when they did).
+- cuts: no chosen candidates wait for each other in a circle (added when they did), and what else must hold of whole
+  solutions (added when the linear relaxation broke it).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import legal_index
+from optfuse.problem.legality import legal_index, mask_of
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.candidates import Candidate
 
@@ -43,7 +44,7 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CircleCut:
     """Anchors in a circle: each one's ``entry`` is what the next one ``holds``. They cannot all be true."""
 
     anchors: tuple[Anchor, ...]
@@ -56,6 +57,39 @@ class Cut:
     def limit(self) -> int:
         """How many of the anchors may be true."""
         return len(self.anchors) - 1
+
+    @property
+    def touches(self) -> int:
+        """Atoms of which a candidate holds one at least if it weighs anything."""
+        return mask_of(anchor.holds for anchor in self.anchors)
+
+
+@dataclass(frozen=True, slots=True)
+class TripleCut:
+    """At most one chosen candidate holds two or three of three atoms, since any two of those have one in common.
+
+    Every whole solution obeys this, but half of each of three candidates does not. Only for atoms that are covered in
+    any case, or at most once, which is all of them.
+    """
+
+    atoms: int
+
+    def weight(self, mask: int) -> int:
+        """1 for a candidate that holds two of the atoms."""
+        return int((mask & self.atoms).bit_count() > 1)
+
+    @property
+    def limit(self) -> int:
+        """One candidate."""
+        return 1
+
+    @property
+    def touches(self) -> int:
+        """Atoms of which a candidate holds one at least if it weighs anything."""
+        return self.atoms
+
+
+Cut = CircleCut | TripleCut
 
 
 @dataclass(frozen=True, slots=True)

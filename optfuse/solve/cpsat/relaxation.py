@@ -10,14 +10,14 @@ Few columns enter the program at first; those of negative reduced cost follow un
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ortools.linear_solver import pywraplp
 
 from optfuse.problem.legality import bits
-from optfuse.solve.cpsat.master import Master
+from optfuse.solve.cpsat.master import Cut, Master
 
 T = TypeVar("T", int, float)
 
@@ -50,10 +50,9 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class _Prices:
-    """Dual prices: of covers, of variants, of cuts (never positive)."""
+    """Dual prices: of covers, and of cuts (never positive)."""
 
     covers: list[float]
-    variants: list[float]
     cuts: list[float]
 
 
@@ -66,8 +65,10 @@ class _Rows:
             by_atom.setdefault(cover.atom, []).append(number)
         parts: dict[tuple[int, int], tuple[int, ...]] = {}
         self.covers: list[tuple[int, ...]] = []
-        for candidate in master.candidates:
-            rest, place, found = candidate.mask, 0, ()
+        self.masks = [candidate.mask for candidate in master.candidates]
+        self.costs = [candidate.cost for candidate in master.candidates]
+        for mask in self.masks:
+            rest, place, found = mask, 0, ()
             while rest:
                 key = (rest & PART, place)
                 part = parts.get(key)
@@ -79,12 +80,18 @@ class _Rows:
                 place += PART_BITS
             self.covers.append(found)
         self.cuts: dict[int, list[tuple[int, int]]] = {}
-        for number, cut in enumerate(master.cuts):
-            for column, candidate in enumerate(master.candidates):
-                weight = cut.weight(candidate.mask)
-                if weight:
-                    self.cuts.setdefault(column, []).append((number, weight))
-        self.costs = [candidate.cost for candidate in master.candidates]
+        self._count = 0
+
+    def add_cut(self, cut: Cut) -> dict[int, int]:
+        """Count a cut in; the weights of the columns that it weighs."""
+        touches = cut.touches
+        weights = {
+            column: weight for column, mask in enumerate(self.masks) if mask & touches and (weight := cut.weight(mask))
+        }
+        for column, weight in weights.items():
+            self.cuts.setdefault(column, []).append((self._count, weight))
+        self._count += 1
+        return weights
 
     def reduced_costs(self, covers: Sequence[T], cuts: Sequence[T], unit: T) -> list[T]:
         """What each candidate costs, in ``unit`` parts of a picosecond, beyond the prices of all that it covers."""
@@ -97,32 +104,45 @@ class _Rows:
         return found
 
 
-def relax(master: Master, first: Iterable[int], deadline: float) -> Relaxation:
-    """Solve the relaxation. ``first`` are candidates worth having in the program from the start.
+class LinearMaster:
+    """The linear relaxation of a master problem, with columns and cuts added as they are needed."""
 
-    When time runs out the bound is weaker, and still a bound.
-    """
-    rows = _Rows(master)
-    program = _Program(master, rows)
-    program.add(_first_columns(master, first))
-    tolerance = TOLERANCE * max((candidate.cost for candidate in master.candidates), default=0)
-    prices = program.solve(deadline)
-    while prices is not None and len(program.columns) < len(master.candidates) and time.monotonic() < deadline:
-        reduced = rows.reduced_costs(prices.covers, prices.cuts, 1)
-        waiting = [
-            (amount, column)
-            for column, amount in enumerate(reduced)
-            if amount < -tolerance and column not in program.columns
-        ]
-        if not waiting:
-            break
-        waiting.sort()
-        program.add(column for _, column in waiting[:MORE_COLUMNS])
-        found = program.solve(deadline)
-        if found is None:
-            break
-        prices = found
-    return _certify(master, rows, prices, program.values())
+    def __init__(self, master: Master, first: Iterable[int]) -> None:
+        """``first`` are candidates worth having from the start."""
+        self.master = master
+        self._rows = _Rows(master)
+        self._cuts: list[Cut] = []
+        self._tolerance = TOLERANCE * max((candidate.cost for candidate in master.candidates), default=0)
+        self._program = _Program(master, self._rows)
+        self._program.add(_first_columns(master, first))
+        self.add_cuts(master.cuts)
+
+    def add_cuts(self, cuts: Iterable[Cut]) -> None:
+        """Cuts that hold from now on."""
+        for cut in cuts:
+            self._cuts.append(cut)
+            self._program.add_cut(cut, self._rows.add_cut(cut))
+
+    def relax(self, deadline: float) -> Relaxation:
+        """Solve; when time runs out (``deadline`` is monotonic) the bound is weaker, and still a bound."""
+        program = self._program
+        prices = program.solve(deadline)
+        while prices is not None and time.monotonic() < deadline:
+            reduced = self._rows.reduced_costs(prices.covers, prices.cuts, 1.0)
+            waiting = [
+                (amount, column)
+                for column, amount in enumerate(reduced)
+                if amount < -self._tolerance and column not in program.columns
+            ]
+            if not waiting:
+                break
+            waiting.sort()
+            program.add(column for _, column in waiting[:MORE_COLUMNS])
+            found = program.solve(deadline)
+            if found is None:
+                break
+            prices = found
+        return _certify(self.master, self._cuts, self._rows, prices, program.values())
 
 
 def _first_columns(master: Master, first: Iterable[int]) -> list[int]:
@@ -149,11 +169,11 @@ class _Program:
         infinity = self.solver.infinity()
         alternatives = [self.solver.NumVar(0, infinity, "") for _ in range(master.alternatives)]
         self.covers = [_cover_row(self.solver, cover.alternatives, alternatives) for cover in master.covers]
-        self.variants = [self.solver.Constraint(1, 1) for _ in master.variants]
-        for row, numbers in zip(self.variants, master.variants, strict=True):
+        for numbers in master.variants:
+            row = self.solver.Constraint(1, 1)
             for number in numbers:
                 row.SetCoefficient(alternatives[number], 1)
-        self.cuts = [self.solver.Constraint(-infinity, cut.limit) for cut in master.cuts]
+        self.cuts: list[pywraplp.Constraint] = []
         self.found: tuple[tuple[int, float], ...] = ()
 
     def add(self, columns: Iterable[int]) -> None:
@@ -168,6 +188,14 @@ class _Program:
             for number, weight in self.rows.cuts.get(column, ()):
                 self.cuts[number].SetCoefficient(variable, weight)
 
+    def add_cut(self, cut: Cut, weights: Mapping[int, int]) -> None:
+        """Let a cut in, with the columns that it weighs."""
+        row = self.solver.Constraint(-self.solver.infinity(), cut.limit)
+        self.cuts.append(row)
+        for column, weight in weights.items():
+            if column in self.columns:
+                row.SetCoefficient(self.columns[column], weight)
+
     def solve(self, deadline: float) -> _Prices | None:
         """The dual prices of an optimum; None when there was no time to find one."""
         left = int(1000 * (deadline - time.monotonic()))
@@ -179,7 +207,6 @@ class _Program:
         self.found = tuple((column, variable.solution_value()) for column, variable in self.columns.items())
         return _Prices(
             [row.dual_value() for row in self.covers],
-            [row.dual_value() for row in self.variants],
             [min(0.0, row.dual_value()) for row in self.cuts],
         )
 
@@ -202,22 +229,24 @@ def _cover_row(
     return row
 
 
-def _certify(master: Master, rows: _Rows, prices: _Prices | None, values: tuple[float, ...]) -> Relaxation:
+def _certify(
+    master: Master, cuts: Sequence[Cut], rows: _Rows, prices: _Prices | None, values: tuple[float, ...]
+) -> Relaxation:
     """Round the prices, lower them until no candidate is overpaid, and add them up exactly."""
     if prices is None:
-        prices = _Prices([0.0] * len(master.covers), [], [0.0] * len(master.cuts))
+        prices = _Prices([0.0] * len(master.covers), [0.0] * len(cuts))
     covers = [round(price * UNIT) for price in prices.covers]
-    cuts = [min(0, round(price * UNIT)) for price in prices.cuts]
-    slack = rows.reduced_costs(covers, cuts, UNIT)
+    cut_prices = [min(0, round(price * UNIT)) for price in prices.cuts]
+    slack = rows.reduced_costs(covers, cut_prices, UNIT)
     overpaid = [column for column, amount in enumerate(slack) if amount < 0]
     for column in overpaid:
         excess = sum(covers[number] for number in rows.covers[column]) - master.candidates[column].cost * UNIT
-        excess += sum(weight * cuts[number] for number, weight in rows.cuts.get(column, ()))
+        excess += sum(weight * cut_prices[number] for number, weight in rows.cuts.get(column, ()))
         covers[rows.covers[column][0]] -= max(0, excess)
     if overpaid:
-        slack = rows.reduced_costs(covers, cuts, UNIT)
+        slack = rows.reduced_costs(covers, cut_prices, UNIT)
     level = sum(price for cover, price in zip(master.covers, covers, strict=True) if cover.alternatives is None) + sum(
-        price * cut.limit for cut, price in zip(master.cuts, cuts, strict=True)
+        price * cut.limit for cut, price in zip(cuts, cut_prices, strict=True)
     )
     level += _variant_prices(master, covers)
     return Relaxation(values, -(-level // UNIT), tuple(slack), level, tuple(covers))

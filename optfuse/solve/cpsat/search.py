@@ -18,12 +18,17 @@ from optfuse.solve.cpsat.constraints import add_cover, add_cuts, add_variants
 from optfuse.solve.cpsat.cycles import find_cuts
 from optfuse.solve.cpsat.master import Cut, Master, total
 from optfuse.solve.cpsat.objective import add_objective
-from optfuse.solve.cpsat.relaxation import UNIT, Relaxation, relax
+from optfuse.solve.cpsat.relaxation import UNIT, LinearMaster, Relaxation
+from optfuse.solve.cpsat.triples import find_triples
 from optfuse.solve.cpsat.variables import Variables, add_variables
 from optfuse.solve.options import SolveOptions
 
-#: Columns of least reduced cost that CP-SAT sees first, while the best solution known is still far from the bound.
-CORE_COLUMNS = 1500
+#: Columns, those of the relaxation's solution and of least reduced cost, that CP-SAT sees first, while the best solution known is still far from the bound.
+CORE_COLUMNS = 2500
+
+
+#: Triple cuts go on while the bound rises by this share a round.
+LEAST_GAIN = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +70,17 @@ class _State:
     def done(self) -> bool:
         return self.bound >= self.incumbent.cost or time.monotonic() >= self.deadline
 
+    def learn(self, cuts: Iterable[Cut]) -> None:
+        """Add cuts to the model."""
+        known = set(self.master.cuts)
+        self.master = replace(self.master, cuts=(*self.master.cuts, *(cut for cut in cuts if cut not in known)))
+
     def consider(self, columns: Sequence[int]) -> bool:
         """Take a solution in, if it is acyclic; otherwise learn cuts from it and return False."""
         kernels = tuple(self.master.candidates[column] for column in columns)
         cuts = find_cuts(self.atoms, [kernel.mask for kernel in kernels])
         if cuts:
-            known = set(self.master.cuts)
-            self.master = replace(self.master, cuts=(*self.master.cuts, *(cut for cut in cuts if cut not in known)))
+            self.learn(cuts)
             return False
         if total(kernels) < self.incumbent.cost:
             self.incumbent = Incumbent(kernels, total(kernels))
@@ -86,29 +95,47 @@ def search(
     ``bound`` in the result is that of the master problem; it is one of the block only if the candidates are complete.
     """
     state = _State(master, atoms, incumbent, bound, options, deadline)
+    masks = {kernel.mask for kernel in incumbent.kernels or ()}
+    first = [column for column, candidate in enumerate(master.candidates) if candidate.mask in masks]
+    linear = LinearMaster(master, first)
     while not state.done:
-        state.rounds += 1
-        if not _round(state):
-            continue
+        relaxation = _tightened(state, linear)
+        chosen = [column for column, value in enumerate(relaxation.values) if value > 0.5]
+        if state.done:
+            break
+        if _is_integral(relaxation.values) and _covers(state.master, chosen):
+            before = len(state.master.cuts)
+            if not state.consider(chosen):
+                linear.add_cuts(state.master.cuts[before:])
+                continue
+        if not state.done:
+            _branch(state, relaxation)
         break
     bound = min(state.bound, state.incumbent.cost)
     return Found(state.incumbent, bound, state.master.cuts, state.rounds, state.prices)
 
 
-def _round(state: _State) -> bool:
-    """One relaxation and, if need be, one branching; False when cuts were added and all must be solved again."""
-    known = state.incumbent.kernels or ()
-    masks = {kernel.mask for kernel in known}
-    first = [column for column, candidate in enumerate(state.master.candidates) if candidate.mask in masks]
-    relaxation = relax(state.master, first, state.deadline)
-    state.bound = max(state.bound, relaxation.bound)
-    state.prices = relaxation.prices
-    if state.done:
-        return True
-    chosen = [column for column, value in enumerate(relaxation.values) if value > 0.5]
-    if _is_integral(relaxation.values) and _covers(state.master, chosen) and not state.consider(chosen):
-        return False
-    return state.done or _branch(state, relaxation)
+def _tightened(state: _State, linear: LinearMaster) -> Relaxation:
+    """Solve the relaxation, and add triple cuts as long as it breaks some and gains by them."""
+    while True:
+        state.rounds += 1
+        before = state.bound
+        relaxation = linear.relax(state.deadline)
+        state.bound = max(state.bound, relaxation.bound)
+        state.prices = relaxation.prices
+        if state.done or (state.rounds > 1 and state.bound - before < LEAST_GAIN * state.bound):
+            return relaxation
+        cuts = find_triples(
+            [
+                (value, candidate.mask)
+                for value, candidate in zip(relaxation.values, state.master.candidates, strict=True)
+                if 1e-6 < value < 1 - 1e-6
+            ]
+        )
+        if not cuts:
+            return relaxation
+        state.learn(cuts)
+        linear.add_cuts(cuts)
 
 
 def _is_integral(values: Iterable[float]) -> bool:
@@ -126,23 +153,45 @@ def _covers(master: Master, columns: Iterable[int]) -> bool:
     return not master.variants and covered.bit_count() == len(master.covers)
 
 
-def _branch(state: _State, relaxation: Relaxation) -> bool:
-    """CP-SAT on the candidates that could be part of a better solution; first on the most likely of them."""
-    order = sorted(range(len(relaxation.slack)), key=relaxation.slack.__getitem__)
-    columns = _in_play(state, relaxation, order)
-    if len(columns) > CORE_COLUMNS:
-        core = columns[:CORE_COLUMNS]
-        halfway = min(state.deadline, time.monotonic() + max(1.0, (state.deadline - time.monotonic()) / 4))
-        if not _solve(state, core, halfway, bounding=False):
-            return False
+def _branch(state: _State, relaxation: Relaxation) -> None:
+    """CP-SAT on the candidates that could be part of a better solution; first on the most likely of them.
+
+    The better the solution known, the fewer candidates are left. Cuts leave the relaxation's proof intact.
+    """
+    order = sorted(
+        range(len(relaxation.slack)), key=lambda column: (relaxation.values[column] <= 0, relaxation.slack[column])
+    )
+    size = CORE_COLUMNS
+    while not state.done:
         columns = _in_play(state, relaxation, order)
-        if state.done:
-            return True
-    return _solve(state, columns, state.deadline, bounding=True)
+        if len(columns) <= size:
+            _settle(state, columns, state.deadline, bounding=True)
+            return
+        now = time.monotonic()
+        _settle(state, _core(state, columns, size), now + (state.deadline - now) / 3, bounding=False)
+        size *= 4
+
+
+def _settle(state: _State, columns: Sequence[int], deadline: float, *, bounding: bool) -> None:
+    """Solve some columns and cut circles until there are none."""
+    while not _solve(state, columns, deadline, bounding=bounding):
+        state.rounds += 1
+        if state.done or time.monotonic() >= deadline:
+            return
+
+
+def _core(state: _State, columns: Sequence[int], size: int) -> list[int]:
+    """The first of some columns, and those that make sure of a solution: single atoms and the best solution known."""
+    masks = {kernel.mask for kernel in state.incumbent.kernels or ()}
+    likely = set(columns[:size])
+    for column, candidate in enumerate(state.master.candidates):
+        if not candidate.mask & candidate.mask - 1 or candidate.mask in masks:
+            likely.add(column)
+    return sorted(likely)
 
 
 def _in_play(state: _State, relaxation: Relaxation, order: Sequence[int]) -> list[int]:
-    """Candidates, by rising reduced cost, with which a solution could still beat the best one known."""
+    """Candidates, in a given order, with which a solution could still beat the best one known."""
     room = state.incumbent.cost * UNIT - relaxation.level
     return [column for column in order if relaxation.slack[column] < room]
 

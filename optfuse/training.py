@@ -1,0 +1,36 @@
+"""A training step that runs its schedules: the model's results, with gradients by the scheduled backward graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from optfuse.errors import PlanError
+from optfuse.frontend.captured import Captured
+from optfuse.frontend.training import train_module
+from optfuse.pipeline import loop_graph
+from optfuse.runtime.program import Program
+from optfuse.schedule import TrainingSchedule
+
+
+def bind_training(schedule: TrainingSchedule) -> Callable[..., Any]:
+    """A function like the model whose outputs carry gradients, both computed by the schedules.
+
+    Raises
+    ------
+    PlanError
+        If the model's training graphs are not those that were scheduled (it was changed since).
+    """
+    made = {half.name: half for half in schedule}
+
+    def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
+        graph = loop_graph(captured, schedule.forward.instance.devices[0])
+        half = made.get(captured.name)
+        if half is None or half.graph != graph:
+            raise PlanError(f"{captured.name} is not the graph that was scheduled: the model changed; optimize again")
+        return Program(half.source, captured.constants).run
+
+    name = schedule.forward.name.removesuffix(".forward")
+    return train_module(schedule.model, schedule.args, schedule.kwargs, compile_graph, name=name)

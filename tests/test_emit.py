@@ -1,0 +1,169 @@
+"""Emitted programs whose buffers are written in place of others compute the same numbers, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import optfuse
+from optfuse.emit import emit, written_in_place
+from optfuse.frontend.zoo import load_model_file
+from optfuse.problem.checker import check
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel, Placement, Solution
+from optfuse.runtime.environment import mode
+from optfuse.schedule import Schedule, TrainingSchedule
+from optfuse.solve.arena import pack
+from optfuse.solve.assemble import arena_spans, arrange
+from optfuse.solve.memory import order_problem
+from tests.oracle.judging import OPTIONS, Function
+
+pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
+
+MODELS = Path(__file__).parent.parent / "models"
+GENERATOR = torch.Generator().manual_seed(3)
+X = torch.randn(33, 48, generator=GENERATOR)
+W = torch.randn(48, 48, generator=GENERATOR) / 7
+V = torch.randn(48, generator=GENERATOR)
+
+
+def pointwise_between_products(x: Tensor, w: Tensor) -> Tensor:
+    """Each product's result makes way for what is computed from it."""
+    for _ in range(3):
+        x = F.gelu(x @ w) * 2
+    return x @ w
+
+
+def rows_between_products(x: Tensor, w: Tensor) -> Tensor:
+    """The kernels reduce rows and write over them."""
+    x = torch.softmax(x @ w, -1) @ w
+    return F.layer_norm(x, x.shape[-1:], V, V) @ w
+
+
+def other_types(x: Tensor, w: Tensor) -> Tensor:
+    """Whole numbers take the place of floats of the same size."""
+    ids = ((x @ w) * 100).to(torch.int32)
+    return torch.cumsum(ids, 0).float() @ w
+
+
+def residual(x: Tensor, w: Tensor) -> Tensor:
+    """The first product is read again at the end."""
+    kept = x @ w
+    return (F.gelu(kept) @ w + kept) @ w
+
+
+def read_twice_at_once(x: Tensor, w: Tensor) -> Tensor:
+    """One kernel reads a product as it is and turned: nothing may be written over it."""
+    square = x.t() @ x
+    return (square.t() * 3 + square) @ w
+
+
+FUNCTIONS = [pointwise_between_products, rows_between_products, other_types, residual]
+
+
+def schedule_of(function: Callable[..., Any]) -> Schedule:
+    made = optfuse.optimize(Function(function), (X, W), options=OPTIONS, name="case")
+    assert isinstance(made, Schedule)
+    return made
+
+
+def with_solution(schedule: Schedule, solution: Solution) -> Schedule:
+    """The schedule with another solution, and with memory that holds NaN until it is written."""
+    result = replace(schedule.result, solution=solution)
+    source = emit(schedule.extraction, result)
+    poisoned = re.sub(r"arena = torch\.empty\((\d+),", r"arena = torch.full((\1,), 255,", source)
+    assert poisoned != source or not solution.arena_bytes
+    return replace(schedule, result=result, source=poisoned)
+
+
+def apart(schedule: Schedule) -> Schedule:
+    """The schedule with memory of its own for every live buffer."""
+    instance, kernels = schedule.instance, schedule.solution.kernels
+    problem, order = order_problem(instance, kernels), range(len(kernels))
+    return with_solution(
+        schedule, arrange(instance, kernels, problem, order, pack(arena_spans(instance, problem, order)))
+    )
+
+
+def taken(schedule: Schedule) -> set[str]:
+    """All buffers that are written in place."""
+    offsets = {placement.buffer: placement.offset for placement in schedule.solution.placements}
+    kernels = schedule.solution.kernels
+    return set().union(*(written_in_place(schedule.instance, kernel, offsets) for kernel in kernels))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_results_are_the_same_bit_for_bit(function: Callable[..., Any]) -> None:
+    schedule = schedule_of(function)
+    assert taken(schedule)
+    assert not taken(apart(schedule))
+    wanted = apart(schedule).compile()(X, W)
+    assert wanted.isfinite().all()
+    assert torch.equal(with_solution(schedule, schedule.solution).compile()(X, W), wanted)
+    torch.testing.assert_close(wanted, function(X, W), rtol=1e-4, atol=1e-4)
+
+
+def test_a_buffer_that_is_read_turned_is_not_overwritten() -> None:
+    schedule = schedule_of(read_twice_at_once)
+    assert not taken(schedule)
+    got = with_solution(schedule, schedule.solution).compile()(X, W)
+    torch.testing.assert_close(got, read_twice_at_once(X, W), rtol=1e-4, atol=1e-4)
+
+
+def test_results_would_differ_if_a_buffer_that_is_read_later_were_overwritten() -> None:
+    """The test above has teeth: over the first product, the sum at the end is wrong."""
+    schedule = schedule_of(residual)
+    instance, solution = schedule.instance, schedule.solution
+    kept = instance.ops[0].offers[0].writes[0].buffer
+    assert instance.ops[0].kind == "library"
+    (over,) = next(k.writes for k in solution.kernels[1:] if kept in reads(instance, k))
+    offsets = {placement.buffer: placement.offset for placement in solution.placements}
+    assert offsets[over] != offsets[kept]
+    moved = tuple(Placement(b, offsets[kept] if b == over else offset) for b, offset in offsets.items())
+    spoiled = replace(solution, placements=moved)
+    assert "overlap" in {violation.code for violation in check(instance, spoiled)}
+    got = with_solution(schedule, spoiled).compile()(X, W)
+    assert not torch.allclose(got, apart(schedule).compile()(X, W))
+
+
+def reads(instance: Instance, kernel: Kernel) -> set[int]:
+    offers = [offer for op in kernel.ops for offer in instance.ops[op].offers if offer.scheme == kernel.scheme]
+    return {read.buffer for offer in offers for read in offer.reads}
+
+
+def test_models_compute_the_same_bit_for_bit() -> None:
+    file = load_model_file(MODELS / "gpt2.py")
+    args, kwargs = file.inputs("small")
+    schedule = optfuse.optimize(file.model("small").eval(), args, kwargs, options=OPTIONS)
+    assert isinstance(schedule, Schedule)
+    assert len(taken(schedule)) > 5
+    got, wanted = (s.compile()(*args, **kwargs) for s in (with_solution(schedule, schedule.solution), apart(schedule)))
+    assert torch.equal(got.logits, wanted.logits)
+
+
+def test_gradients_are_the_same_bit_for_bit() -> None:
+    file = load_model_file(MODELS / "gpt2.py")
+    args, kwargs = file.inputs("small", train=True)
+    training = optfuse.optimize(file.model("small").train(), args, kwargs, train=True, options=OPTIONS)
+    assert isinstance(training, TrainingSchedule)
+    assert taken(training.backward)
+    state = copy.deepcopy(training.model.state_dict())
+    found = []
+    for changed in (lambda half: with_solution(half, half.solution), apart):
+        training.model.load_state_dict(state)
+        training.model.zero_grad()
+        torch.manual_seed(5)
+        step = replace(training, forward=changed(training.forward), backward=changed(training.backward)).compile()
+        step(*args, **kwargs).loss.backward()
+        found.append([p.grad.clone() for p in training.model.parameters() if p.grad is not None])
+    assert len(found[0]) > 10
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
