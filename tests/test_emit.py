@@ -167,3 +167,27 @@ def test_gradients_are_the_same_bit_for_bit() -> None:
         found.append([p.grad.clone() for p in training.model.parameters() if p.grad is not None])
     assert len(found[0]) > 10
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+class Broadcast(nn.Module):
+    """Small values that are returned and also broadcast, along rows and along channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.channel = nn.Parameter(torch.linspace(-1, 1, 6))
+        self.column = nn.Parameter(torch.linspace(-1, 1, 7))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scale = torch.sigmoid(self.channel) * 2
+        shift = torch.tanh(self.column)
+        return (x * scale[None, :, None] + 1).relu(), scale, torch.softmax(y * shift, -1), shift
+
+
+def test_a_broadcast_value_is_stored_by_one_point_of_its_repeats() -> None:
+    torch.manual_seed(0)
+    model, inputs = Broadcast(), (torch.randn(4, 6, 5), torch.randn(9, 7))
+    schedule = optfuse.optimize(model, inputs)
+    assert len(schedule.solution.kernels) == 2
+    assert "& (xindex < 1)" in schedule.source  # the first row stores what every row has computed
+    for got, expected in zip(schedule.compile()(*inputs), model(*inputs), strict=True):
+        torch.testing.assert_close(got, expected)

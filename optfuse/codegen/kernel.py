@@ -259,7 +259,7 @@ class _Kernel:
                 if store.buffer in self.passes.hazards:
                     self.late.append((k, store, value, only_first))
                 else:
-                    self.members.store(store, value, only_first=only_first)
+                    self.members.store(store, value, only_first=only_first, once=self.spec.members[k].once)
 
     def _store_late(self, role: Role | None = None) -> None:
         """Write what other members read before: every thread must have read by now."""
@@ -269,7 +269,7 @@ class _Kernel:
             self.writer.statement("tl.debug_barrier()  # what follows overwrites what was read above", due[0][2].axes)
         for k, store, value, only_first in due:
             self.members.begin(k, ())
-            self.members.store(store, value, only_first=only_first)
+            self.members.store(store, value, only_first=only_first, once=self.spec.members[k].once)
         self.late = [late for late in self.late if late not in due]
 
     # --- the function

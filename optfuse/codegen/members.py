@@ -221,13 +221,18 @@ class MemberWriter:
             return self.writer.name(Value(f"{text}.to(tl.float32)", "float32", axes), identifier(load.buffer))
         return self.writer.name(Value(text, load.dtype, axes), identifier(load.buffer))
 
-    def store(self, store: Store, value: Value, *, only_first: bool = False) -> None:
-        """Write a value to memory. ``only_first``: programs that differ along r alone leave it to the first of them."""
+    def store(self, store: Store, value: Value, *, only_first: bool = False, once: Sequence[sympy.Symbol] = ()) -> None:
+        """Write a value to memory. ``only_first``: programs that differ along r alone leave it to the first of them.
+        ``once``: points that differ in these digits alone leave it to the one where they are 0.
+        """
         dtype = self.buffers[store.buffer].dtype
         form = linearize(store.index, self._env, self.addresses.division)
         offset = self.addresses.index(form, self._wide(form, store.buffer))
         shape = offset.axes | value.axes
-        mask = self._mask(shape, [Value("first", "bool")] if only_first else [])
+        repeats = [digit for digit in once if digit in self.sizes]  # a digit of size 1 is on no axis, and always 0
+        guards = [guard for d in repeats for guard in self._guard(Guard(d, 0, 1), {d: Linear({d: 1})})]
+        mask = self._mask(shape, [Value("first", "bool"), *guards] if only_first else guards)
+        shape |= frozenset[str]() if mask is None else mask.axes
         if value.dtype == "float64":
             value = cast(value, "float32") if dtype in HALF else tensor(value)
         pointer = self._pointer(store.buffer, offset, Value("", "bool", shape))

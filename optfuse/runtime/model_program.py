@@ -83,3 +83,17 @@ def bind(schedule: Schedule, model: torch.nn.Module | None = None) -> ModelProgr
     _require_all(schedule.name, interface.inputs, owner)
     program = Program(schedule.source, interface.constants)
     return ModelProgram(schedule.name, program, interface.inputs, interface.outputs, interface.call, owner)
+
+
+def _require_all(
+    name: str, inputs: tuple[InputSource, ...], owner: torch.nn.Module | Mapping[str, torch.Tensor]
+) -> None:
+    """Say which parameter a model or a plan's weights lack, before anything runs."""
+    if isinstance(owner, torch.nn.Module):
+        known = {key for key, _ in owner.named_parameters(remove_duplicate=False)}
+        known |= {key for key, _ in owner.named_buffers(remove_duplicate=False)}
+    else:
+        known = set(owner)
+    lost = [source.target for source in inputs if source.kind in ("parameter", "buffer") and source.target not in known]
+    if lost:
+        raise PlanError(f"plan {name} needs {lost[0]}, which is not there; give the model that was optimized")

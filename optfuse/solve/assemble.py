@@ -10,7 +10,7 @@ from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Kernel, Placement, Solution
 from optfuse.solve.arena import Packing, Span
 from optfuse.solve.memory import OrderProblem, lifetimes, order_problem, peak_bytes, program_order
-from optfuse.solve.reuse import arena_places, pack_places
+from optfuse.solve.reuse import arena_cells, pack_cells
 
 
 def assemble(instance: Instance, partition: Iterable[tuple[Collection[int], int]]) -> Solution:
@@ -37,8 +37,8 @@ def arrange(
     """
     spans = arena_spans(instance, problem, order)
     if packing is None:
-        places, joined = pack_places(arena_places(instance, kernels, order, spans), deadline=0.0)
-        packing = places.apart(joined)
+        cells, joined = pack_cells(arena_cells(instance, kernels, order, spans), deadline=0.0)
+        packing = cells.apart(joined)
     placements = sorted(
         (Placement(span.buffer, offset) for span, offset in zip(spans, packing.offsets, strict=True)),
         key=lambda placement: placement.buffer,

@@ -16,37 +16,37 @@ from optfuse.solve.arena import Packing, Span, arena_floor, pack
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Spans joined where buffers follow each other in place. ``place[i]`` is the joined span that holds span ``i``."""
+class Cells:
+    """Spans joined where buffers follow each other in place. ``cell[i]`` is the joined span that holds span ``i``."""
 
     spans: tuple[Span, ...]
-    place: tuple[int, ...]
+    cell: tuple[int, ...]
 
     def apart(self, packing: Packing) -> Packing:
         """A packing of the joined spans as one of the single spans."""
-        return Packing(tuple(packing.offsets[k] for k in self.place), packing.arena_bytes)
+        return Packing(tuple(packing.offsets[k] for k in self.cell), packing.arena_bytes)
 
 
-def arena_places(
+def arena_cells(
     instance: Instance, kernels: Sequence[Kernel], order: Sequence[int], spans: Sequence[Span]
-) -> tuple[Places, ...]:
+) -> tuple[Cells, ...]:
     """Ways to join the spans of an order: with as much reuse in place as there can be, then (if that is any) with none.
 
     The live bytes of the first are the least of all: what they need is a lower bound on every arena.
     """
-    none = Places(tuple(spans), tuple(range(len(spans))))
+    none = Cells(tuple(spans), tuple(range(len(spans))))
     heirs = _heirs(inplace_pairs(instance, [kernels[number] for number in order], spans))
     return (_joined(spans, heirs), none) if heirs else (none,)
 
 
-def pack_places(choices: Sequence[Places], deadline: float | None = None) -> tuple[Places, Packing]:
-    """Of ``arena_places``, the choice that packs smallest (the first among equals), and the packing of its spans."""
+def pack_cells(choices: Sequence[Cells], deadline: float | None = None) -> tuple[Cells, Packing]:
+    """Of ``arena_cells``, the choice that packs smallest (the first among equals), and the packing of its spans."""
     first, *others = choices
     best = first, pack(first.spans, deadline)
-    for places in others:
+    for cells in others:
         if best[1].arena_bytes <= arena_floor(first.spans):
             break
-        best = min(best, (places, pack(places.spans, deadline)), key=lambda found: found[1].arena_bytes)
+        best = min(best, (cells, pack(cells.spans, deadline)), key=lambda found: found[1].arena_bytes)
     return best
 
 
@@ -76,7 +76,7 @@ def inplace_pairs(instance: Instance, kernels: Sequence[Kernel], spans: Sequence
 def _places(instance: Instance, kernel: Kernel) -> tuple[dict[int, int], dict[int, int]]:
     """Where a kernel reads the buffers that it does not make, and where it writes those that it leaves in memory.
 
-    0: at no one place, more than once, or unknown.
+    Left out, or 0, is what it reads or writes at no one place.
     """
     index = topology(instance)
     found: dict[int, set[int]] = {}
@@ -116,15 +116,15 @@ def _heirs(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     return heirs
 
 
-def _joined(spans: Sequence[Span], heirs: Mapping[int, int]) -> Places:
+def _joined(spans: Sequence[Span], heirs: Mapping[int, int]) -> Cells:
     """One span a chain: all its buffers are of equal size."""
     joined: list[Span] = []
-    place = [0] * len(spans)
+    cell = [0] * len(spans)
     for head in sorted(set(range(len(spans))) - set(heirs.values())):
         tail = head
-        place[tail] = len(joined)
+        cell[tail] = len(joined)
         while tail in heirs:
             tail = heirs[tail]
-            place[tail] = len(joined)
+            cell[tail] = len(joined)
         joined.append(Span(spans[head].buffer, spans[head].bytes, spans[head].first, spans[tail].last))
-    return Places(tuple(joined), tuple(place))
+    return Cells(tuple(joined), tuple(cell))

@@ -22,7 +22,7 @@ from optfuse.solve.greedy import greedy_partition
 from optfuse.solve.memory import HEURISTICS, OrderProblem, floor_bytes, order_problem, peak_bytes, program_order
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.result import SolveResult, Statistics
-from optfuse.solve.reuse import arena_places, pack_places
+from optfuse.solve.reuse import arena_cells, pack_cells
 from optfuse.solve.seeds import seed_groups
 
 #: Of the time that is left after greedy, the share kept for the order and the offsets.
@@ -224,16 +224,16 @@ def _plan(instance: Instance, solution: Solution, options: SolveOptions, deadlin
         if not found.proven:
             given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
     spans = arena_spans(instance, problem, found.order)
-    choices = arena_places(instance, solution.kernels, found.order, spans)
+    choices = arena_cells(instance, solution.kernels, found.order, spans)
     floor = arena_floor(choices[0].spans)
-    places, packing = pack_places(choices, deadline)
+    cells, packing = pack_cells(choices, deadline)
     if packing.arena_bytes > floor and options.solver == "cpsat":
         from optfuse.solve.cpsat.order import improve_packing
 
-        packing = improve_packing(places.spans, packing, options, deadline)
+        packing = improve_packing(cells.spans, packing, options, deadline)
     if packing.arena_bytes > floor:
         given_up.append(f"arena: {packing.arena_bytes} bytes not proven least; live bytes alone need {floor}")
-    arranged = arrange(instance, solution.kernels, problem, found.order, places.apart(packing))
+    arranged = arrange(instance, solution.kernels, problem, found.order, cells.apart(packing))
     return _Plan(arranged, found.bound, floor, tuple(given_up))
 
 

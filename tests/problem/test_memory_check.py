@@ -12,6 +12,7 @@ from optfuse.problem.cost import default_writes, kernel_cost
 from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Scheme, Write
 from optfuse.problem.serialize import digest, instance_from_json, instance_to_json
 from optfuse.problem.solution import Kernel, Placement, Solution
+from optfuse.solve.memory import order_problem, peak_bytes
 from tests.strategies import DEVICE
 
 SIZE = 1024
@@ -55,16 +56,15 @@ def answer(problem: Instance, *groups: tuple[int, ...], at: dict[int, int] | Non
         for group, scheme in zip(groups, schemes, strict=True)
     )
     offsets = {OLD: 0, NEW: 0} if at is None else at
-    solution = Solution(
+    return Solution(
         problem.name,
         digest(problem),
         kernels,
         tuple(Placement(buffer, offset) for buffer, offset in offsets.items()),
         arena_bytes=max(offset + problem.buffers[buffer].bytes for buffer, offset in offsets.items()),
         objective=sum(kernel_cost(problem, kernel.ops, kernel.scheme) for kernel in kernels),
+        peak_bytes=peak_bytes(order_problem(problem, kernels), range(len(kernels))),
     )
-    told = [violation.message for violation in check(problem, solution) if violation.code == "peak"]
-    return replace(solution, peak_bytes=int(told[0].split()[3])) if told else solution
 
 
 def codes(problem: Instance, solution: Solution) -> set[str]:

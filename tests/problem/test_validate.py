@@ -62,6 +62,7 @@ BROKEN: list[tuple[str, Break]] = [
     ("op 'scale': work: fp32 is negative", edit("ops", SCALE, work=Work(fp32=-1))),
     ("op 'scale': weight is negative", edit("ops", SCALE, weight=-1)),
     ("op 'scale': bytes of an access", edit("ops", SCALE, offers=(Offer(FLAT, (Read(X, -1),), (Write(A, 1),)),))),
+    ("op 'scale': place of an access", edit("ops", SCALE, offers=(Offer(FLAT, (), (Write(A, 1, place=-1),)),))),
     ("max_ops must be at least 1", top(limits=Limits(max_ops=0))),
     ("max_weight is negative", top(limits=Limits(max_weight=-1))),
     ("peak_memory is negative", top(rules=Rules(peak_memory=-1))),

@@ -20,7 +20,7 @@ from optfuse.solve.assemble import arena_spans, arrange, assemble
 from optfuse.solve.greedy import greedy
 from optfuse.solve.memory import HEURISTICS, order_problem
 from optfuse.solve.options import SolveOptions
-from optfuse.solve.reuse import Places, arena_places, inplace_pairs, pack_places
+from optfuse.solve.reuse import Cells, arena_cells, inplace_pairs, pack_cells
 from optfuse.solve.solve import solve
 from tests.layered import build
 from tests.solve.test_arena import assert_valid
@@ -114,7 +114,7 @@ def test_joined_spans_are_as_few_bytes_as_can_be(instance: Instance) -> None:
             )
             saved = sum(aligned(spans[old].bytes) for (_, old), _ in map(sorted_pair, nx.max_weight_matching(here)))
             live.append(sum(aligned(span.bytes) for span in spans if span.first <= at <= span.last) - saved)
-        joined, *_ = arena_places(instance, solution.kernels, range(len(solution.kernels)), spans)
+        joined, *_ = arena_cells(instance, solution.kernels, range(len(solution.kernels)), spans)
         assert arena_floor(joined.spans) == max(live)
 
 
@@ -202,18 +202,18 @@ def test_packings_of_joined_spans_are_packings_of_all() -> None:
     instance = chain(late=2)
     solution = chained(instance)
     spans = spans_of(instance, solution)
-    places, packing = pack_places(arena_places(instance, solution.kernels, range(4), spans))
-    assert len(places.spans) < len(spans)
-    apart = places.apart(packing)
-    assert [apart.offsets[number] for number in range(len(spans))] == [packing.offsets[k] for k in places.place]
+    cells, packing = pack_cells(arena_cells(instance, solution.kernels, range(4), spans))
+    assert len(cells.spans) < len(spans)
+    apart = cells.apart(packing)
+    assert [apart.offsets[number] for number in range(len(spans))] == [packing.offsets[k] for k in cells.cell]
     assert apart.arena_bytes == packing.arena_bytes
-    assert_valid(list(places.spans), packing.offsets, packing.arena_bytes)
+    assert_valid(list(cells.spans), packing.offsets, packing.arena_bytes)
 
 
 def test_where_sharing_packs_worse_nothing_is_shared() -> None:
     """First fit finds a better packing when the last buffer does not hand its place on to the first."""
     spans = (Span(0, 128, 1, 4), Span(1, 192, 1, 2), Span(2, 256, 5, 6), Span(3, 192, 4, 6), Span(4, 128, 0, 1))
-    none = Places(spans, (0, 1, 2, 3, 4))
-    shared = Places((*spans[1:4], Span(4, 128, 0, 4)), (3, 0, 1, 2, 3))
+    none = Cells(spans, (0, 1, 2, 3, 4))
+    shared = Cells((*spans[1:4], Span(4, 128, 0, 4)), (3, 0, 1, 2, 3))
     assert pack(shared.spans).arena_bytes > pack(spans).arena_bytes
-    assert pack_places((shared, none)) == (none, pack(spans))
+    assert pack_cells((shared, none)) == (none, pack(spans))
