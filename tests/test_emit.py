@@ -169,13 +169,13 @@ def test_gradients_are_the_same_bit_for_bit() -> None:
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-class Broadcast(nn.Module):
+class Broadcast(torch.nn.Module):
     """Small values that are returned and also broadcast, along rows and along channels."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.channel = nn.Parameter(torch.linspace(-1, 1, 6))
-        self.column = nn.Parameter(torch.linspace(-1, 1, 7))
+        self.channel = torch.nn.Parameter(torch.linspace(-1, 1, 6))
+        self.column = torch.nn.Parameter(torch.linspace(-1, 1, 7))
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         scale = torch.sigmoid(self.channel) * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
@@ -14,11 +14,11 @@ from optfuse.solve.cpsat.atoms import Atoms, find_atoms
 from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
 from optfuse.solve.cpsat.floor import floor_cost
+from optfuse.solve.cpsat.generation import generate
 from optfuse.solve.cpsat.master import Master, covers_of
 from optfuse.solve.cpsat.neighbourhood import improve
 from optfuse.solve.cpsat.pricing import pricer
-from optfuse.solve.cpsat.rooted import rooted_bound
-from optfuse.solve.cpsat.search import Found, Incumbent, search
+from optfuse.solve.cpsat.search import Incumbent, search
 from optfuse.solve.options import SolveOptions
 
 #: Candidates of one block; beyond that the block is solved over some of them.
@@ -54,61 +54,67 @@ def cost_of(problem: Instance, kernels: Partition) -> int:
 def solve_block(shape: Shape, warm: Partition, options: SolveOptions, deadline: float) -> BlockResult:
     """Solve a block. ``warm`` is a legal, acyclic partition of it: the result costs no more.
 
+    Presolve needs to know that a kernel has room for one more. So the limits on a kernel's size are lifted first, and
+    only if the answer breaks them are the kernels that do left out: the bound holds either way.
+
     Raises:
         IllegalKernelError: When the rules leave an op without any kernel.
     """
-    problem = presolve(shape.problem, shape.fed, shape.used).instance
+    whole = shape.problem
+    problem = presolve(_roomy(whole), shape.fed, shape.used).instance
     atoms = find_atoms(problem)
-    pool = enumerate_candidates(problem, atoms, MAX_CANDIDATES, _within(deadline, 0.6))
-    _demand_cover(problem, atoms, pool)
-    if not pool.complete:
-        return _solve_partly(shape.problem, problem, atoms, warm, options, deadline)
     covers, variants = covers_of(problem, atoms)
-    start = _incumbent(shape.problem, atoms, pool.candidates, warm)
-    found = search(Master(pool.candidates, covers, variants), atoms, start, 0, options, deadline)
-    kernels = _partition(atoms, found.incumbent.kernels, warm)
-    bound = max(found.bound, min(floor_cost(shape.problem), found.incumbent.cost))
-    return _result(shape.problem, kernels, bound, pool, found)
-
-
-def _solve_partly(
-    whole: Instance, problem: Instance, atoms: Atoms, warm: Partition, options: SolveOptions, deadline: float
-) -> BlockResult:
-    """Some candidates and the warm start's, then window by window; the bound comes from elsewhere."""
-    pool = enumerate_candidates(problem, atoms, MAX_CANDIDATES, _within(deadline, 0.2), each=SOME_CANDIDATES)
-    covers, variants = covers_of(problem, atoms)
-    start = _incumbent(whole, atoms, pool.candidates, warm)
-    known = {candidate.mask for candidate in pool.candidates}
-    extra = tuple(kernel for kernel in start.kernels or () if kernel.mask not in known)
-    master = Master((*pool.candidates, *extra), covers, variants)
-    found = search(master, atoms, start, 0, options, _within(deadline, 0.4))
+    pool = enumerate_candidates(problem, atoms, MAX_CANDIDATES, _within(deadline, 0.5))
     bound = floor_cost(whole)
-    if found.prices:
-        prices = [0] * len(atoms.ops)
-        for cover, price in zip(covers, found.prices, strict=True):
-            prices[cover.atom] += price if cover.alternatives is None else 0
-        bound = max(bound, rooted_bound(problem, atoms, prices, _within(deadline, 0.6)))
+    if not pool.complete:
+        some = enumerate_candidates(problem, atoms, MAX_CANDIDATES, _within(deadline, 0.1), each=SOME_CANDIDATES)
+        generated = generate(problem, atoms, some.candidates, covers, variants, _within(deadline, 0.5))
+        pool = Pool(generated.candidates, complete=False)
+        bound = max(bound, generated.bound)
+    _demand_cover(problem, atoms, pool)
+    start = _incumbent(whole, atoms, pool.candidates, warm)
+    kept = [kernel for kernel in start.kernels or () if kernel not in pool.candidates]
+    master = Master((*pool.candidates, *kept), covers, variants)
+    found = search(master, atoms, start, 0, options, deadline)
+    bound = max(bound, found.bound if pool.complete else 0)
+    if not _fits(whole, atoms, found.incumbent):
+        fitting = tuple(kernel for kernel in master.candidates if _fits(whole, atoms, Incumbent((kernel,), 0)))
+        found = search(replace(master, candidates=fitting), atoms, start, bound, options, deadline)
     kernels = _partition(atoms, found.incumbent.kernels, warm)
-    if not problem.variants:
+    if not pool.complete and found.incumbent.cost > bound and not whole.variants:
         # Without presolve's ties every legal kernel can be said in atoms, the warm start's too.
         loose = find_atoms(whole)
-        known_kernels = _incumbent(whole, loose, (), kernels).kernels
-        if known_kernels is not None:
-            kernels = _partition(loose, improve(whole, loose, known_kernels, options, deadline), kernels)
-    return _result(whole, kernels, bound, pool, found)
+        known = _incumbent(whole, loose, (), kernels).kernels
+        if known is not None:
+            kernels = _partition(loose, improve(whole, loose, known, options, deadline), kernels)
+    cost = cost_of(whole, kernels)
+    return BlockResult(
+        kernels, cost, min(bound, cost), len(pool.candidates), len(found.cuts), found.rounds, pool.complete
+    )
+
+
+def _roomy(problem: Instance) -> Instance:
+    """The block without limits on a kernel's size, if one could bind at all."""
+    weight = sum(op.weight for op in problem.ops)
+    if len(problem.ops) <= problem.limits.max_ops and weight <= problem.limits.max_weight:
+        return problem
+    return replace(problem, limits=replace(problem.limits, max_ops=len(problem.ops), max_weight=weight))
+
+
+def _fits(whole: Instance, atoms: Atoms, incumbent: Incumbent) -> bool:
+    """Whether kernels keep the limits on their size."""
+    sizes = [atoms.ops_of(kernel.mask) for kernel in incumbent.kernels or ()]
+    return all(
+        len(ops) == 1
+        or (len(ops) <= whole.limits.max_ops and sum(whole.ops[op].weight for op in ops) <= whole.limits.max_weight)
+        for ops in sizes
+    )
 
 
 def _within(deadline: float, share: float) -> float:
     """The moment at which a share of the time left is over."""
     now = time.monotonic()
     return now + share * max(0.0, deadline - now)
-
-
-def _result(whole: Instance, kernels: Partition, bound: int, pool: Pool, found: Found) -> BlockResult:
-    cost = cost_of(whole, kernels)
-    return BlockResult(
-        kernels, cost, min(bound, cost), len(pool.candidates), len(found.cuts), found.rounds, pool.complete
-    )
 
 
 def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:

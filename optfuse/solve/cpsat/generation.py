@@ -1,0 +1,93 @@
+"""Column generation, for blocks with more candidates than can be listed.
+
+Solve the relaxation over some candidates; take its prices; for every root find the kernels of largest profit and add
+those that are legal; repeat. No two kernels of a solution have the same root, so at any time
+
+    cost of any solution >= sum of all prices - sum over roots of the largest profit.
+
+Once no root makes a profit this is the value of the relaxation over all candidates, listed or not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optfuse.problem.instance import Instance
+from optfuse.problem.legality import bits, is_legal, mask_of
+from optfuse.solve.cpsat.atoms import Atoms
+from optfuse.solve.cpsat.candidates import Candidate
+from optfuse.solve.cpsat.master import Cover, Master
+from optfuse.solve.cpsat.pricing import pricer
+from optfuse.solve.cpsat.relaxation import UNIT, LinearMaster
+from optfuse.solve.cpsat.rooted import Profit, Roots
+
+MAX_ROUNDS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Candidates worth having, and a lower bound on every solution of the block, in picoseconds."""
+
+    candidates: tuple[Candidate, ...]
+    bound: int
+
+
+def generate(
+    problem: Instance,
+    atoms: Atoms,
+    candidates: Sequence[Candidate],
+    covers: Sequence[Cover],
+    variants: tuple[tuple[int, ...], ...],
+    deadline: float,
+) -> Generated:
+    """Extend some candidates of a block by those that the relaxation wants, until ``deadline`` (monotonic)."""
+    known = {candidate.mask: candidate for candidate in candidates}
+    roots = Roots(problem, atoms)
+    bound = 0
+    for _ in range(MAX_ROUNDS):
+        master = Master(tuple(known.values()), tuple(covers), variants)
+        relaxation = LinearMaster(master, ()).relax(deadline)
+        prices = _by_atom(atoms, covers, relaxation.prices)
+        found: list[Profit] = []
+        paid = 0
+        for root in range(len(atoms.ops)):
+            if time.monotonic() > deadline:
+                return Generated(tuple(known.values()), bound)
+            mine = roots.profits(prices, root)
+            paid += max((profit.amount for profit in mine), default=0)
+            found.extend(mine)
+        bound = max(bound, -((paid - sum(prices)) // UNIT))
+        before = len(known)
+        for profit in found:
+            _take(problem, atoms, profit, prices, known)
+        if len(known) == before:
+            break
+    return Generated(tuple(known.values()), bound)
+
+
+def _by_atom(atoms: Atoms, covers: Sequence[Cover], prices: Sequence[int]) -> list[int]:
+    """Prices of atoms. What alternatives may leave out has none."""
+    found = [0] * len(atoms.ops)
+    for cover, price in zip(covers, prices, strict=True):
+        if cover.alternatives is None:
+            found[cover.atom] += price
+    return found
+
+
+def _take(problem: Instance, atoms: Atoms, profit: Profit, prices: Sequence[int], known: dict[int, Candidate]) -> None:
+    """Add the set of a profit, closed under paths, if it is legal and really makes one."""
+    above = below = 0
+    for atom in bits(profit.atoms):
+        above |= atoms.before[atom]
+        below |= atoms.after[atom]
+    mask = profit.atoms | above & below
+    ops = atoms.ops_of(mask)
+    if any(profit.scheme not in pricer(problem).terms[op] for op in ops) or not is_legal(problem, ops, profit.scheme):
+        return
+    cost = pricer(problem).price(mask_of(ops), profit.scheme)
+    old = known.get(mask)
+    gains = sum(prices[atom] for atom in bits(mask)) > cost * UNIT
+    if gains and (old is None or cost < old.cost):
+        known[mask] = Candidate(mask, profit.scheme, cost)
