@@ -10,7 +10,7 @@ import random
 
 from hypothesis import strategies as st
 
-from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Work, Write
+from optfuse.problem.instance import AccessClass, Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Work, Write
 from tests.strategies import DEVICE
 
 FLAT, ROWS, SMALL = 1, 2, 3
@@ -32,6 +32,8 @@ class _Layers:
         self.edges: list[Edge] = []
         self.maker: dict[int, int] = {}
         self.role: dict[int, str] = {}
+        self.heavy = rng.choice([1 << 19, 1 << 19, 1 << 25, 1 << 26])
+        self.transposed = rng.random() < 0.2
 
     def buffer(self, role: str, kind: str = "temporary") -> int:
         size = self.rng.choice([1 << 19, 1 << 20, 1 << 20]) if role == "full" else self.rng.choice([64, 256, 4096])
@@ -61,7 +63,7 @@ class _Layers:
         offers = tuple(
             Offer(
                 scheme,
-                tuple(Read(b, self.buffers[b].bytes, footprint=scheme) for b in sorted(reads)),
+                tuple(Read(b, self.buffers[b].bytes, self.access(scheme), footprint=scheme) for b in sorted(reads)),
                 (Write(target, self.buffers[target].bytes),),
                 full=kind == "full" or scheme == SMALL,
                 reduces=kind == "reduce",
@@ -69,7 +71,7 @@ class _Layers:
             for scheme in schemes
         )
         number = len(self.ops)
-        fp32 = rng.choice([0, 1 << 10, 1 << 14, 1 << 19]) if kind != "outer" else rng.choice([0, 1 << 6])
+        fp32 = rng.choice([0, 1 << 10, 1 << 14, 1 << 19, self.heavy]) if kind != "outer" else rng.choice([0, 1 << 6])
         self.ops.append(
             Op(f"op{number}", "library" if kind == "library" else "loop", offers, Work(fp32=fp32), weight=1)
         )
@@ -78,6 +80,10 @@ class _Layers:
             if source is not None:
                 self.edges.append(Edge(source, number, b, self.allowed(source, schemes, b)))
         self.maker[target] = number
+
+    def access(self, scheme: int) -> AccessClass:
+        """Rows of a transposed problem run across memory."""
+        return "strided" if self.transposed and scheme == ROWS else "contiguous"
 
     def allowed(self, source: int, schemes: tuple[int, ...], buffer: int) -> tuple[int, ...]:
         """Values meet in any common scheme; full values never meet by rows alone if one is transposed (rarely)."""

@@ -184,6 +184,28 @@ def test_inputs_that_share_memory() -> None:
     check(lambda a, b: a + b.sum(0), memory[:4], memory[2:])
 
 
+class Aliased(nn.Module):
+    """Two buffers in one memory, of which one may be written."""
+
+    def __init__(self, writes: bool) -> None:
+        super().__init__()
+        self.register_buffer("base", randn(4, 3))
+        self.register_buffer("row", self.base[1])
+        self.writes = writes
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.writes:
+            self.base.add_(1)
+        return self.row * x + self.base
+
+
+def test_buffers_that_share_memory() -> None:
+    check(Aliased(writes=False), randn(3))
+    with pytest.raises(CaptureError, match=r"base shares memory with row") as caught:
+        made(Aliased(writes=True), randn(3))
+    assert "\n" not in str(caught.value)
+
+
 def test_program_keeps_no_result() -> None:
     program = made(lambda x: (x.exp().sum(0), x.sigmoid()), randn(4, 6))
     first = program(randn(4, 6))
@@ -342,6 +364,25 @@ def test_nested_inputs() -> None:
     check(nested, batch, randn(3, 1), randn(1), kwargs={"flag": True})
 
 
+def test_keywords_and_dictionaries_in_another_order() -> None:
+    def difference(batch: dict[str, Tensor], **more: Tensor) -> Tensor:
+        return batch["a"] - batch["b"] * more["c"] + more["d"] ** 2
+
+    a, b, c, d = (randn(3) + k for k in range(4))
+    program = made(difference, {"a": a, "b": b}, c=c, d=d)
+    torch.testing.assert_close(program({"b": b, "a": a}, d=d, c=c), difference({"a": a, "b": b}, c=c, d=d))
+    with pytest.raises(CaptureError, match="structure") as caught:
+        program({"b": b, "a": a}, d=d, e=c)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_hold_with_their_type() -> None:
+    program = made(lambda x, factor: x * factor, torch.arange(3), 2)
+    for other in (2.0, 3, True):
+        with pytest.raises(CaptureError, match="the value 2"):
+            program(torch.arange(3), other)
+
+
 def test_no_tensor_comes_out() -> None:
     check(lambda x: 3, randn(3))
     check(lambda x: None, randn(3))
@@ -392,6 +433,22 @@ def test_ops_without_a_rule_are_called_and_named() -> None:
     check(work, randn(5, 8))
     schedule = optfuse.optimize(Function(work), (randn(5, 8),), options=OPTIONS)
     assert {"aten.sort.default", "aten.cumsum.default", "aten._fft_r2c.default"} <= set(schedule.library_ops)
+
+
+def test_branches_inside_are_refused_in_one_line() -> None:
+    def branching(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+
+    with pytest.raises(CaptureError, match=r"cond.*torch\.where") as caught:
+        made(branching, randn(3))
+    assert "\n" not in str(caught.value)
+
+
+def test_checks_of_linear_algebra_hold() -> None:
+    program = made(lambda x: torch.linalg.inv(x * 2) + 1, torch.eye(3))
+    torch.testing.assert_close(program(torch.eye(3)), torch.eye(3) / 2 + 1)
+    with pytest.raises(RuntimeError, match="singular"):
+        program(torch.zeros(3, 3))
 
 
 def test_data_dependent_result_is_refused_in_one_line() -> None:

@@ -173,6 +173,33 @@ def test_gradients_through_operators_without_a_rule(compiled: Compiler) -> None:
     torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_graphs_that_cannot_be_scheduled_run_as_they_are(compiled: Compiler, caplog: pytest.LogCaptureFixture) -> None:
+    def branching(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y.exp() + 1, lambda y: y - 1, (x,)) * 2
+
+    fast = compiled(branching)
+    for x in (torch.ones(4), -torch.ones(4)):
+        torch.testing.assert_close(fast(x), branching(x))
+    ((name, reason),) = [pair for run in compiled.runs for pair in run.record.unplanned]
+    assert name == "compiled0.inference"
+    assert "cond" in reason
+    assert caplog.text.count("runs as it was traced") == 1
+
+
+def test_custom_operators_that_write(compiled: Compiler) -> None:
+    @torch.library.custom_op("optfuse_tests::increment", mutates_args=("x",))
+    def increment(x: Tensor) -> None:
+        x.add_(1)
+
+    def function(x: Tensor) -> Tensor:
+        y = x.exp()
+        increment(y)
+        return y * 2
+
+    x = torch.randn(4)
+    torch.testing.assert_close(compiled(function)(x), function(x))
+
+
 def test_sizes_that_depend_on_data(compiled: Compiler) -> None:
     def function(x: Tensor) -> Tensor:
         return (x * 2)[x > 0].sum() + torch.unique(x.round()).numel()

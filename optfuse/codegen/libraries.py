@@ -67,6 +67,8 @@ def arguments(call: LibraryCall, window: Callable[[View], str], device: Callable
                 return window(arg)
             case TorchValue(kind="device"):
                 return device(arg.text)
+            case TorchValue(kind="complex"):
+                return f"complex({', '.join(literal(float(part)) for part in arg.text.split())})"
             case TorchValue():
                 return f"torch.{arg.text.removeprefix('torch.')}"
             case tuple():

@@ -24,7 +24,7 @@ Loop = Literal["none", "persistent", "looped"]
 PROGRAMS = 264  # two for each multiprocessor
 INTERPRETED_TILE = 1 << 17
 #: Registers that a thread can have, by number of warps, less what addresses and temporaries take.
-_REGISTERS = {1: 160, 2: 160, 4: 160, 8: 160, 16: 88, 32: 36}
+_REGISTERS = {1: 120, 2: 120, 4: 120, 8: 120, 16: 72, 32: 30}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -15,6 +16,7 @@ from optfuse.frontend.decompositions import decompositions
 from optfuse.frontend.flat import Binding, bind_placeholders, specialize_sizes, take_literals
 from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.attention import attention_calls, simplify_attention_masks
+from optfuse.frontend.passes.effects import drop_effect_tokens
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import (
     aot_compile,
@@ -84,7 +86,8 @@ def compile_flat(
         Per input of ``graph``: where it comes from, or the value of a constant.
     name, eager_backward
         Graphs are called ``name.inference``, or ``name.forward`` and ``name.backward``. The latter is compiled at
-        the first backward pass unless ``eager_backward``.
+        the first backward pass unless ``eager_backward``; then ``compile_graph`` sees every graph, also one that
+        computes nothing and hands its inputs on.
 
     Returns
     -------
@@ -99,7 +102,8 @@ def compile_flat(
             with outside_of_modes():  # torch calls us while tensors are fake
                 notes = () if kind == "backward" else _attention_notes(wanted - attention_calls(module))
                 adapted = adapt(module, f"{name}.{kind}", feeds, None if visible is None else frozenset(visible), notes)
-                return adapted.bind(compile_or_pass(adapted.captured, compile_graph))
+                compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
+                return adapted.bind(compile_one(adapted.captured))
 
         return compile_
 
@@ -138,9 +142,13 @@ def adapt(
     """One of AOTAutograd's graphs, over tensors alone, normalized."""
     graph = copied(module)
     specialize_sizes(graph)
+    tokens = drop_effect_tokens(graph)
     placeholders = graph.graph.find_nodes(op="placeholder")
     backward = name.endswith(".backward")
-    bindings = [_binding(node, k, len(placeholders), feeds, backward) for k, node in enumerate(placeholders)]
+    bindings = [
+        None if node in tokens else _binding(node, k, len(placeholders), feeds, backward)
+        for k, node in enumerate(placeholders)
+    ]
     literals = take_literals(graph)
     inputs, constants = bind_placeholders(graph, bindings)
     captured = Captured(name, graph, inputs, constants, visible=visible, notes=notes)

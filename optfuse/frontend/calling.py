@@ -65,17 +65,38 @@ def _call(captured: Captured) -> CallSpec:
 
 
 def checked_leaves(name: str, call: CallSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> list[Any]:
-    """The leaves of a call, if it has the structure and the fixed values that were captured."""
-    leaves, spec = tree_flatten((args, dict(kwargs or {})))
+    """The leaves of a call, if it has the structure and the fixed values that were captured.
+
+    Dictionaries, keyword arguments among them, may come in another order.
+    """
+    given = (args, dict(kwargs or {}))
+    leaves, spec = tree_flatten(given)
     if spec != call.in_spec:
-        raise CaptureError(f"{name} was captured for arguments of structure {call.in_spec}, not {spec}: optimize again")
+        template = tree_unflatten(list(range(call.in_spec.num_leaves)), call.in_spec)
+        leaves, spec = tree_flatten(_in_order_of(template, given))
+    if spec != call.in_spec:
+        expected, found = (" ".join(str(item).split()) for item in (call.in_spec, spec))
+        raise CaptureError(f"{name} was captured for arguments of structure {expected}, not {found}: optimize again")
     for position, value in call.fixed:
-        if leaves[position] is not value and leaves[position] != value:
+        if leaves[position] is not value and (type(leaves[position]) is not type(value) or leaves[position] != value):
             raise CaptureError(f"{name} was captured for the value {value!r}, not {leaves[position]!r}: optimize again")
     for first, again in call.shared:
         if leaves[first] is not leaves[again]:
             raise CaptureError(f"{name} was captured with one tensor passed twice; pass it so, or optimize again")
     return leaves
+
+
+def _in_order_of(template: Any, value: Any) -> Any:
+    """``value`` with the keys of its dictionaries in the order of ``template``'s, wherever they are the same."""
+    if type(template) is not type(value):
+        return value
+    if type(value) is dict:
+        if template.keys() != value.keys():
+            return value
+        return {key: _in_order_of(template[key], value[key]) for key in template}
+    if type(value) in (list, tuple) and len(value) == len(template):
+        return type(value)(_in_order_of(a, b) for a, b in zip(template, value, strict=True))
+    return value
 
 
 def lookup(source: InputSource, model: torch.nn.Module, leaves: Sequence[Any]) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -15,6 +15,7 @@ from optfuse.frontend.captured import CallSpec, Captured, InputSource
 from optfuse.frontend.decompositions import decompositions
 from optfuse.frontend.flat import Binding, bind_placeholders, take_literals
 from optfuse.frontend.passes import normalize
+from optfuse.frontend.passes.effects import drop_effect_tokens
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import decompose_exported, shares_memory
 from optfuse.frontend.trace import Fed, PassedOnce, Traced, feeds, trace
@@ -40,6 +41,7 @@ def capture(
         traced = trace(model, args, kwargs, name)
         program = _decompose(traced, name)
     graph = copied(program.graph_module)
+    drop_effect_tokens(graph)
     fed = feeds(traced, program)
     written = _written(program, fed, PassedOnce.PREFIX if traced.shared else "")
     sources, constants = bind_placeholders(graph, _bindings(graph, fed, written))
@@ -99,23 +101,28 @@ def _written(program: torch.export.ExportedProgram, fed: list[Fed], prefix: str)
 
 def _decompose(traced: Traced, name: str) -> torch.export.ExportedProgram:
     """Functionalise. Inputs that share memory are traced as independent, which fails or is wrong if one is written."""
-    overlap = _overlap(traced)
+    inputs = [(traced.paths[k], traced.leaves[k]) for k in traced.positions]
+    overlap = _overlap(inputs)
     try:
         program = decompose_exported(traced.program, decompositions())
-    except RuntimeError as error:
-        if overlap is None:
+    except (RuntimeError, AssertionError) as error:  # torch's own words for it differ
+        everywhere = overlap or _overlap([*inputs, *_state(traced.program)])
+        if everywhere is None:
             raise
-        raise CaptureError(_say_overlap(name, overlap)) from error
+        raise CaptureError(_say_overlap(name, everywhere)) from error
     kinds = {spec.kind.name for spec in program.graph_signature.output_specs}
     if overlap is not None and "USER_INPUT_MUTATION" in kinds:
         raise CaptureError(_say_overlap(name, overlap))
     return program
 
 
-def _overlap(traced: Traced) -> tuple[str, str] | None:
-    """Two inputs that are distinct tensors in one memory, if there are such."""
-    tensors = [(traced.paths[k], traced.leaves[k]) for k in traced.positions]
-    tensors = [(path, leaf) for path, leaf in tensors if isinstance(leaf, torch.Tensor)]
+def _state(program: torch.export.ExportedProgram) -> list[tuple[str, Any]]:
+    return [*program.named_parameters(), *program.named_buffers(), *program.constants.items()]
+
+
+def _overlap(values: Sequence[tuple[str, Any]]) -> tuple[str, str] | None:
+    """The names of two tensors in one memory, if there are such."""
+    tensors = [(path, value) for path, value in values if isinstance(value, torch.Tensor)]
     for (path, leaf), (other, neighbour) in combinations(tensors, 2):
         if shares_memory(leaf, neighbour):
             return path, other
@@ -123,4 +130,4 @@ def _overlap(traced: Traced) -> tuple[str, str] | None:
 
 
 def _say_overlap(name: str, overlap: tuple[str, str]) -> str:
-    return f"{name} writes into an input, and {overlap[0]} shares memory with {overlap[1]}: pass a clone of one of them"
+    return f"{name} writes in place, and {overlap[0]} shares memory with {overlap[1]}: pass a clone of one of them"

@@ -57,6 +57,7 @@ __all__ = [
     "min_cut_partition",
     "operator_name",
     "outside_of_modes",
+    "returns_of",
     "shares_memory",
     "spec_from_json",
     "spec_to_json",
@@ -205,6 +206,11 @@ def fake_result(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
 def operator_name(target: Any) -> str:
     """An ATen overload's operator ("_to_copy"); "" for anything else."""
     return target._schema.name.removeprefix("aten::") if isinstance(target, OpOverload) else ""  # noqa: SLF001
+
+
+def returns_of(overload: Any) -> int:
+    """How many values an operator returns; 0 for one that is called for its effect."""
+    return len(overload._schema.returns)  # noqa: SLF001
 
 
 def is_random(target: Any) -> bool:

@@ -149,6 +149,8 @@ def feeds(traced: Traced, program: torch.export.ExportedProgram | None = None) -
                 position = next(positions)
                 source = InputSource("user", traced.paths[position], position)
                 result.append(Fed(source if isinstance(spec.arg, TensorArgument) else None))
+            case InputKind.TOKEN:  # orders effects; nothing feeds it
+                result.append(Fed())
             case InputKind.CONSTANT_TENSOR:
                 result.append(Fed(constant=program.constants[str(spec.target)]))
             case _:

@@ -40,7 +40,8 @@ def capture_training(
     graphs = {captured.name: captured for captured in found}
     if f"{name}.backward" not in graphs:
         raise CaptureError(
-            f"{name}: no output depends on anything that requires a gradient; unfreeze a parameter, or do not train"
+            f"{name}: nothing that it computes (beyond views of its inputs) depends on anything that requires a "
+            f"gradient; unfreeze a parameter, or do not train"
         )
     return graphs[f"{name}.forward"], graphs[f"{name}.backward"]
 

@@ -253,6 +253,8 @@ def _call_library(machine: _Machine, call: LibraryCall) -> None:
                 return machine.dtype(arg.text)
             case TorchValue(kind="device"):
                 return torch.device("cpu")
+            case TorchValue(kind="complex"):
+                return complex(*map(float, arg.text.split()))
             case TorchValue():
                 return getattr(torch, arg.text.removeprefix("torch."))
             case tuple():

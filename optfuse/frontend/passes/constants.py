@@ -37,12 +37,18 @@ def fold_constants(captured: Captured) -> Captured:
     evaluator = Evaluator(constants, captured.constants)
     seen = escaping(replace(captured, graph=graph))
     folded: dict[str, torch.Tensor] = {}
-    for node in list(graph.graph.nodes):
-        if node not in constants or node.op != "call_function" or all(user in constants for user in node.users):
-            continue
-        if fake(node) is None or _is_symbolic(node):
-            continue
-        value = evaluator.value(node)
+    used = [
+        node
+        for node in graph.graph.nodes
+        if node in constants
+        and node.op == "call_function"
+        and any(user not in constants for user in node.users)
+        and fake(node) is not None
+        and not _is_symbolic(node)
+    ]
+    # all of them before the first is replaced: one may be computed from another
+    values = [evaluator.value(node) for node in used]
+    for node, value in zip(used, values, strict=True):
         if _is_uniform(value):
             swap(node, _uniform(node, value))
         elif value.numel() * value.element_size() <= LARGEST_CONSTANT:

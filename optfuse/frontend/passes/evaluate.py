@@ -129,6 +129,7 @@ class Evaluator:
     def _run(self, node: Node) -> Any:
         if node.op in {"get_attr", "placeholder"}:
             return self._known[str(node.target)]
+        assert node.target in _METADATA_ONLY or all(source in self._constants for source in node.all_input_nodes)
         args = torch.fx.node.map_arg(node.args, self._argument)
         kwargs = torch.fx.node.map_arg(node.kwargs, self._argument)
         if node.op == "call_method":

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from optfuse.frontend.captured import Captured
-from optfuse.frontend.torch_bridge import OpOverload, fake_result, graph_module, is_mutating, is_random
+from optfuse.frontend.torch_bridge import OpOverload, fake_result, graph_module, is_mutating, is_random, returns_of
 
 aten = torch.ops.aten
 
@@ -58,11 +58,11 @@ def with_graph(captured: Captured, graph: GraphModule, constants: Mapping[str, t
 
 
 def is_impure(node: Node) -> bool:
-    """Whether a node without users must stay: inputs, outputs, and what draws random numbers or has side effects."""
+    """Whether a node without users must stay: inputs, outputs, and what draws, writes, or returns nothing."""
     if node.op in {"placeholder", "output"}:
         return True
     if isinstance(node.target, OpOverload):
-        return is_mutating(node.target) or is_random(node.target)
+        return is_mutating(node.target) or is_random(node.target) or returns_of(node.target) == 0
     return node.op == "call_function" and node.is_impure()
 
 

@@ -1,8 +1,15 @@
 """The fusion problem as a constraint model over candidate kernels, solved with OR-tools and with proof.
 
-Read in this order: ``blocks`` (what can be decided apart), ``candidates`` (the kernels to choose from), ``master`` (the
-model as data), ``variables``, ``constraints``, ``objective`` (the model in CP-SAT), ``relaxation`` (its linear bound),
-``cycles`` (cuts), ``search`` (one block), ``solver`` (the whole).
+Read it like a paper:
+
+- what is decided: ``blocks`` (parts that can be decided apart, and which are the same), ``atoms`` (ops that stay
+  together), ``meeting``, ``growth`` and ``candidates`` (the kernels to choose from), ``pricing`` and ``sums`` (their
+  cost);
+- the model: ``master`` (as plain data), ``variables``, ``constraints``, ``objective`` (in CP-SAT), ``relaxation`` (its
+  linear bound, certified in integers), ``cycles`` and ``triples`` (cuts);
+- how it is solved: ``search`` (one master problem), ``block`` (one block), ``solver`` (the whole instance);
+- where candidates are too many to list: ``generation``, ``rooted`` and ``cut`` (columns and a bound from prices),
+  ``neighbourhood`` (window by window), ``floor`` (a bound that needs no search).
 """
 
 from optfuse.solve.cpsat.outcome import CpsatOutcome

@@ -55,42 +55,71 @@ def solve_block(shape: Shape, warm: Partition, options: SolveOptions, deadline: 
     """Solve a block. ``warm`` is a legal, acyclic partition of it: the result costs no more.
 
     Presolve needs to know that a kernel has room for one more. So the limits on a kernel's size are lifted first, and
-    only if the answer breaks them are the kernels that do left out: the bound holds either way.
+    the block is solved as it is only if the answer breaks them: the bound holds either way.
 
     Raises:
         IllegalKernelError: When the rules leave an op without any kernel.
     """
     whole = shape.problem
-    problem = presolve(_roomy(whole), shape.fed, shape.used).instance
-    atoms = find_atoms(problem)
-    covers, variants = covers_of(problem, atoms)
-    pool = enumerate_candidates(problem, atoms, MAX_CANDIDATES, _within(deadline, 0.5))
-    bound = floor_cost(whole)
-    if not pool.complete:
-        some = enumerate_candidates(problem, atoms, MAX_CANDIDATES, _within(deadline, 0.1), each=SOME_CANDIDATES)
-        generated = generate(problem, atoms, some.candidates, covers, variants, _within(deadline, 0.5))
-        pool = Pool(generated.candidates, complete=False)
-        bound = max(bound, generated.bound)
-    _demand_cover(problem, atoms, pool)
-    start = _incumbent(whole, atoms, pool.candidates, warm)
-    kept = [kernel for kernel in start.kernels or () if kernel not in pool.candidates]
-    master = Master((*pool.candidates, *kept), covers, variants)
-    found = search(master, atoms, start, 0, options, deadline)
-    bound = max(bound, found.bound if pool.complete else 0)
-    if not _fits(whole, atoms, found.incumbent):
-        fitting = tuple(kernel for kernel in master.candidates if _fits(whole, atoms, Incumbent((kernel,), 0)))
-        found = search(replace(master, candidates=fitting), atoms, start, bound, options, deadline)
-    kernels = _partition(atoms, found.incumbent.kernels, warm)
-    if not pool.complete and found.incumbent.cost > bound and not whole.variants:
-        # Without presolve's ties every legal kernel can be said in atoms, the warm start's too.
-        loose = find_atoms(whole)
-        known = _incumbent(whole, loose, (), kernels).kernels
-        if known is not None:
-            kernels = _partition(loose, improve(whole, loose, known, options, deadline), kernels)
-    cost = cost_of(whole, kernels)
-    return BlockResult(
-        kernels, cost, min(bound, cost), len(pool.candidates), len(found.cuts), found.rounds, pool.complete
+    if len(whole.ops) == 1:
+        return _single(whole)
+    floor = floor_cost(whole)
+    if time.monotonic() >= deadline:
+        cost = cost_of(whole, warm)
+        return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
+    roomy = _roomy(whole)
+    first = _attempt(shape, roomy, warm, floor, options, _within(deadline, 1.0 if roomy is whole else 0.85))
+    if all(_fits(whole, ops) for ops, _ in first.kernels):
+        return first
+    second = _attempt(shape, whole, warm, first.bound, options, deadline)
+    return replace(
+        second,
+        candidates=first.candidates + second.candidates,
+        cuts=first.cuts + second.cuts,
+        rounds=first.rounds + second.rounds,
     )
+
+
+def _single(problem: Instance) -> BlockResult:
+    """A block of one op: its cheapest scheme."""
+    prices = pricer(problem)
+    cost, scheme = min((prices.price(1, scheme), scheme) for scheme in prices.terms[0])
+    return BlockResult((((0,), scheme),), cost, cost, 1, 0, 0, complete=True)
+
+
+def _attempt(
+    shape: Shape, problem: Instance, warm: Partition, bound: int, options: SolveOptions, deadline: float
+) -> BlockResult:
+    """Presolve, list or generate candidates, solve the master problem. ``bound`` is known already."""
+    whole = shape.problem
+    reduced = presolve(problem, shape.fed, shape.used, _within(deadline, 0.2)).instance
+    atoms = find_atoms(reduced)
+    covers, variants = covers_of(reduced, atoms)
+    pool = enumerate_candidates(reduced, atoms, MAX_CANDIDATES, _within(deadline, 0.5))
+    _demand_cover(reduced, atoms, pool)
+    if not pool.complete:
+        pool = enumerate_candidates(reduced, atoms, MAX_CANDIDATES, _within(deadline, 0.1), each=SOME_CANDIDATES)
+    start = _incumbent(whole, atoms, pool.candidates, warm)
+    known = {candidate.mask for candidate in pool.candidates}
+    candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
+    if not pool.complete:
+        generated = generate(reduced, atoms, candidates, covers, variants, _within(deadline, 0.5))
+        candidates, bound = generated.candidates, max(bound, generated.bound)
+    found = search(Master(candidates, covers, variants), atoms, start, bound, options, deadline)
+    kernels = _partition(atoms, found.incumbent.kernels, warm)
+    if pool.complete:
+        bound = found.bound
+    elif found.incumbent.cost > bound and not whole.variants:
+        kernels = _improved(whole, kernels, options, deadline)
+    cost = cost_of(whole, kernels)
+    return BlockResult(kernels, cost, min(bound, cost), len(candidates), len(found.cuts), found.rounds, pool.complete)
+
+
+def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadline: float) -> Partition:
+    """Window by window. Without presolve's ties every legal kernel can be said in atoms, the warm start's too."""
+    atoms = find_atoms(whole)
+    known = _incumbent(whole, atoms, (), kernels).kernels
+    return kernels if known is None else _partition(atoms, improve(whole, atoms, known, options, deadline), kernels)
 
 
 def _roomy(problem: Instance) -> Instance:
@@ -101,14 +130,10 @@ def _roomy(problem: Instance) -> Instance:
     return replace(problem, limits=replace(problem.limits, max_ops=len(problem.ops), max_weight=weight))
 
 
-def _fits(whole: Instance, atoms: Atoms, incumbent: Incumbent) -> bool:
-    """Whether kernels keep the limits on their size."""
-    sizes = [atoms.ops_of(kernel.mask) for kernel in incumbent.kernels or ()]
-    return all(
-        len(ops) == 1
-        or (len(ops) <= whole.limits.max_ops and sum(whole.ops[op].weight for op in ops) <= whole.limits.max_weight)
-        for ops in sizes
-    )
+def _fits(whole: Instance, ops: Sequence[int]) -> bool:
+    """Whether a kernel keeps the limits on its size."""
+    weight = sum(whole.ops[op].weight for op in ops)
+    return len(ops) == 1 or (len(ops) <= whole.limits.max_ops and weight <= whole.limits.max_weight)
 
 
 def _within(deadline: float, share: float) -> float:

@@ -24,6 +24,7 @@ from optfuse.solve.cpsat.relaxation import UNIT, LinearMaster
 from optfuse.solve.cpsat.rooted import Profit, Roots
 
 MAX_ROUNDS = 200
+LOWERING_ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +47,52 @@ def generate(
     known = {candidate.mask: candidate for candidate in candidates}
     roots = Roots(problem, atoms)
     bound = 0
+    prices: list[int] = []
     for _ in range(MAX_ROUNDS):
         master = Master(tuple(known.values()), tuple(covers), variants)
-        relaxation = LinearMaster(master, ()).relax(deadline)
-        prices = _by_atom(atoms, covers, relaxation.prices)
-        found: list[Profit] = []
-        paid = 0
-        for root in range(len(atoms.ops)):
-            if time.monotonic() > deadline:
-                return Generated(tuple(known.values()), bound)
-            mine = roots.profits(prices, root)
-            paid += max((profit.amount for profit in mine), default=0)
-            found.extend(mine)
-        bound = max(bound, -((paid - sum(prices)) // UNIT))
+        prices = _by_atom(atoms, covers, LinearMaster(master, ()).relax(deadline).prices)
+        found = _profits(roots, prices, deadline)
+        if found is None:
+            return Generated(tuple(known.values()), bound)
+        bound = max(bound, _bound(prices, found))
         before = len(known)
-        for profit in found:
+        for profit in (profit for mine in found for profit in mine):
             _take(problem, atoms, profit, prices, known)
         if len(known) == before:
             break
-    return Generated(tuple(known.values()), bound)
+    return Generated(tuple(known.values()), max(bound, _lowered(roots, prices, deadline)))
+
+
+def _profits(roots: Roots, prices: Sequence[int], deadline: float) -> list[list[Profit]] | None:
+    """The profits of every root; None when time runs out."""
+    found: list[list[Profit]] = []
+    for root in range(len(prices)):
+        if time.monotonic() > deadline:
+            return None
+        found.append(roots.profits(prices, root))
+    return found
+
+
+def _bound(prices: Sequence[int], found: Sequence[Sequence[Profit]]) -> int:
+    paid = sum(max((profit.amount for profit in mine), default=0) for mine in found)
+    return -((paid - sum(prices)) // UNIT)
+
+
+def _lowered(roots: Roots, prices: Sequence[int], deadline: float) -> int:
+    """The best bound after lowering the prices of sets that are profitable but not legal, a few times."""
+    prices = list(prices)
+    best = 0
+    for _ in range(LOWERING_ROUNDS):
+        found = _profits(roots, prices, deadline)
+        if found is None:
+            break
+        best = max(best, _bound(prices, found))
+        for mine in found:
+            if mine:
+                worst = max(mine, key=lambda profit: profit.amount)
+                for atom in bits(worst.atoms):
+                    prices[atom] -= worst.amount // worst.atoms.bit_count()
+    return best
 
 
 def _by_atom(atoms: Atoms, covers: Sequence[Cover], prices: Sequence[int]) -> list[int]:

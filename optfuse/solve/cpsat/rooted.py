@@ -1,26 +1,30 @@
-"""The most profitable kernel of each root, by minimum cut: what prices out candidates that nobody has listed.
+"""The most profitable kernel of each root: what prices out candidates that nobody has listed.
 
 Give every atom a price. A kernel that costs less than the prices of its atoms makes a *profit*; its *root* is its first
-atom. For one root and one scheme, the set of largest profit is a minimum cut, over the atoms after the root that could
-meet it: whoever is inside brings in what lies on paths from the root, pays for reads that nobody inside makes and for
-writes that somebody outside needs. The cut sees memory time alone, and neither size limits nor clashes or paths between
-two atoms other than the root: so the profit found is an upper bound, and the set found is a candidate if it is legal.
+atom. Among all sets that hold the root, the one of largest profit is a minimum cut: whoever is inside brings in what
+lies on paths from the root, and the set pays for reads that nobody inside makes and for writes that somebody outside
+needs. The cut knows nothing of clashes, of paths between two other atoms, of connectivity; where its set breaks one of
+these, branch: leave out one end or the other, or take both in with all that lies between. Compute time is not counted,
+nor what a looped or starved reduction pays on top, so that a profit is an upper bound in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from ortools.graph.python import max_flow
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
 from optfuse.solve.cpsat.atoms import Atoms
+from optfuse.solve.cpsat.cut import minimum_cut
 from optfuse.solve.cpsat.meeting import Meeting, meet
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.relaxation import UNIT
 from optfuse.solve.cpsat.sums import SumTable, sum_table
+
+#: Minimum cuts for one root in one scheme, after which the bound is taken as it is.
+CUTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,23 @@ class Profit:
     scheme: int
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Node:
+    """Sets of ``members`` that hold all of ``forced``; the best of them gains -``loss`` with ``inside``."""
+
+    loss: int
+    inside: int
+    forced: int
+    members: int
+
+
 class Roots:
     """Finds profits in one block."""
 
     def __init__(self, problem: Instance, atoms: Atoms) -> None:
         """Look up what every cut needs."""
         self.atoms = atoms
+        self._connected = problem.limits.connected
         self._launch = min((device.launch_ps for device in problem.devices), default=0) * UNIT
         self._tables: list[tuple[Meeting, SumTable | None]] = []
         for scheme in range(1, len(problem.schemes)):
@@ -56,56 +71,108 @@ class Roots:
         found = [Profit(prices[root] - cost * UNIT, 1 << root, scheme)]
         for meeting, table in self._tables:
             if meeting.allowed >> root & 1:
-                amount, inside = _cut(self.atoms, meeting, table, prices, root)
-                found.append(Profit(amount - self._launch, inside, meeting.scheme))
+                node = self._best(meeting, table, prices, root)
+                if node is not None:
+                    inside = self._dive(meeting, table, prices, node)
+                    found.append(Profit(-node.loss - self._launch, inside, meeting.scheme))
         return [profit for profit in found if profit.amount > 0]
 
+    def _best(self, meeting: Meeting, table: SumTable | None, prices: Sequence[int], root: int) -> _Node | None:
+        """The set of largest profit, by best-first search, or the last one looked at when there were too many cuts."""
+        later = meeting.allowed & ~((1 << root) - 1)
+        heap = [node for node in (self._node(meeting, table, prices, 1 << root, later),) if node is not None]
+        cuts = 1
+        while heap:
+            node = heapq.heappop(heap)
+            if cuts >= CUTS:
+                return node
+            children = list(self._branches(meeting, node))
+            if not children:
+                return node
+            for forced, members in children:
+                child = self._node(meeting, table, prices, forced, members)
+                cuts += 1
+                if child is not None:
+                    heapq.heappush(heap, child)
+        return None
 
-def _members(atoms: Atoms, meeting: Meeting, root: int) -> int:
-    """Atoms after the root that some kernel of the scheme could hold beside it."""
-    later = meeting.allowed & ~((1 << root) - 1) & ~meeting.clashes[root]
-    members = 1 << root
-    for atom in bits(later & ~(1 << root)):
-        if not atoms.after[root] & atoms.before[atom] & ~later:
-            members |= 1 << atom
-    return members
+    def _dive(self, meeting: Meeting, table: SumTable | None, prices: Sequence[int], node: _Node) -> int:
+        """A set of a node that is a kernel and makes a good profit; the node's own set if it is one, or if none is."""
+        best: _Node | None = node
+        while best is not None:
+            children = list(self._branches(meeting, best))
+            if not children:
+                return best.inside
+            nodes = (self._node(meeting, table, prices, forced, members) for forced, members in children)
+            best = min((child for child in nodes if child is not None), default=None)
+        return node.inside
+
+    def _node(
+        self, meeting: Meeting, table: SumTable | None, prices: Sequence[int], forced: int, members: int
+    ) -> _Node | None:
+        """The best set between two; None when there is none that pays for its launch."""
+        members = self._compatible(meeting, forced, members)
+        if forced & ~members:
+            return None
+        gain, inside = minimum_cut(self.atoms, table, prices, forced, members)
+        return _Node(-gain, inside, forced, members) if gain > self._launch else None
+
+    def _compatible(self, meeting: Meeting, forced: int, members: int) -> int:
+        """The members that can be with every forced atom, together with all that lies between the two."""
+        before, after = self.atoms.before, self.atoms.after
+        for fixed in bits(forced):
+            kept = 0
+            for atom in bits(members):
+                hull = after[fixed] & before[atom] | after[atom] & before[fixed] | 1 << fixed | 1 << atom
+                if not hull & ~members and not any(meeting.clashes[one] & hull for one in bits(hull)):
+                    kept |= 1 << atom
+            members = kept
+        return members
+
+    def _branches(self, meeting: Meeting, node: _Node) -> Iterator[tuple[int, int]]:
+        """Parts of a node, as (forced, members), that together hold all its kernels; nothing if its set is one."""
+        pair = self._broken_pair(meeting, node)
+        if pair is not None:
+            one, other, both = pair
+            for atom in (one, other):
+                if not node.forced >> atom & 1:
+                    yield node.forced, node.members & ~(1 << atom)
+            if both:
+                yield node.forced | 1 << one | 1 << other, node.members
+            return
+        part = _component(meeting, node.inside, node.forced & -node.forced)
+        if not self._connected or part == node.inside:
+            return
+        yield node.forced, node.members & ~(node.inside & ~part)
+        reach = 0
+        for atom in bits(part):
+            reach |= meeting.links[atom]
+        members = node.members
+        for step in bits(reach & node.members & ~node.inside):
+            yield node.forced | 1 << step, members
+            members &= ~(1 << step)
+
+    def _broken_pair(self, meeting: Meeting, node: _Node) -> tuple[int, int, bool] | None:
+        """Two atoms of a set that clash, or with something between them outside; and whether both might be taken."""
+        for atom in bits(node.inside):
+            clash = meeting.clashes[atom] & node.inside
+            if clash:
+                return atom, clash.bit_length() - 1, False
+            later = self.atoms.after[atom] & node.inside
+            for other in bits(later):
+                between = self.atoms.after[atom] & self.atoms.before[other]
+                if between & ~node.inside:
+                    return atom, other, not between & ~node.members
+        return None
 
 
-def _cut(atoms: Atoms, meeting: Meeting, table: SumTable | None, prices: Sequence[int], root: int) -> tuple[int, int]:
-    """The most by which the prices of a set with the root can exceed its memory time, and the set."""
-    members = _members(atoms, meeting, root)
-    if table is None:
-        gaining = mask_of(atom for atom in bits(members) if prices[atom] > 0) | 1 << root
-        return sum(prices[atom] for atom in bits(gaining)), gaining
-    gains = {atom: prices[atom] - table.fixed[atom] * UNIT for atom in bits(members)}
-    hope = sum(gain for atom, gain in gains.items() if gain > 0 and atom != root)
-    endless = 4 * (hope + sum(abs(gain) for gain in gains.values())) + 4
-    flow = max_flow.SimpleMaxFlow()
-    nodes = {atom: number + 2 for number, atom in enumerate(gains)}
-    extra = len(nodes) + 2
-    for atom, gain in gains.items():
-        node = nodes[atom]
-        if atom == root:
-            flow.add_arc_with_capacity(0, node, endless)
-        elif gain > 0:
-            flow.add_arc_with_capacity(0, node, gain)
-        else:
-            flow.add_arc_with_capacity(node, 1, -gain)
-        for between in bits(atoms.before[atom] & atoms.after[root] & members):
-            flow.add_arc_with_capacity(node, nodes[between], endless)
-        for price, users in table.writes[atom]:
-            flow.add_arc_with_capacity(node, extra, min(endless, price * UNIT))
-            for target in {nodes.get(user, 1) for user in bits(users)}:
-                flow.add_arc_with_capacity(extra, target, endless)
-            extra += 1
-    for price, readers, maker in table.keys:
-        if readers & members:
-            flow.add_arc_with_capacity(extra, nodes.get(maker.bit_length() - 1, 1), min(endless, price * UNIT))
-            for reader in bits(readers & members):
-                flow.add_arc_with_capacity(nodes[reader], extra, endless)
-            extra += 1
-    if flow.solve(0, 1) != flow.OPTIMAL:
-        return hope + gains[root], members
-    side = set(flow.get_source_side_min_cut())
-    inside = mask_of(atom for atom, node in nodes.items() if node in side)
-    return hope + gains[root] - flow.optimal_flow(), inside
+def _component(meeting: Meeting, mask: int, start: int) -> int:
+    """What links lead to from ``start`` inside a set."""
+    part = frontier = start
+    while frontier:
+        near = 0
+        for atom in bits(frontier):
+            near |= meeting.links[atom]
+        frontier = near & mask & ~part
+        part |= frontier
+    return part

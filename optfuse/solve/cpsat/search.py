@@ -23,10 +23,13 @@ from optfuse.solve.cpsat.triples import find_triples
 from optfuse.solve.cpsat.variables import Variables, add_variables
 from optfuse.solve.options import SolveOptions
 
-#: Columns, those of the relaxation's solution and of least reduced cost, that CP-SAT sees first, while the best solution known is still far from the bound.
+#: Columns that CP-SAT sees first, while the best solution known is still far from the bound: those that the relaxation
+#: uses, then those of least reduced cost.
 CORE_COLUMNS = 2500
 
 
+#: Time to build the model of one column: without time for all of them there is no use to begin.
+BUILD_SECONDS = 3e-5
 #: Triple cuts go on while the bound rises by this share a round.
 LEAST_GAIN = 1e-6
 
@@ -201,6 +204,8 @@ def _solve(state: _State, columns: Sequence[int], deadline: float, *, bounding: 
 
     Returns False when the solution found closes a circle.
     """
+    if time.monotonic() + BUILD_SECONDS * len(columns) > deadline:
+        return True
     model = cp_model.CpModel()
     variables = add_variables(model, state.master, columns)
     add_cover(model, variables, state.master)

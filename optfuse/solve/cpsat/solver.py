@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.cost import default_writes, topology
@@ -19,15 +20,21 @@ from optfuse.solve.options import SolveOptions
 
 #: What a block gets at least, as long as four times as much is left.
 LEAST_SECONDS = 2.0
+#: The share of the time left that goes to blocks before any are joined.
+FIRST_SHARE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A block's partition in the ids of the whole instance, its cost and a bound on it."""
+    """A block's partition in the ids of the whole instance, its cost and a bound on it.
+
+    ``complete``: all candidates were known.
+    """
 
     kernels: Partition
     cost: int
     bound: int
+    complete: bool
 
 
 @dataclass(slots=True)
@@ -66,43 +73,69 @@ def solve_cpsat(instance: Instance, options: SolveOptions, warm: Solution, deadl
         )
     work = _Work(instance, warm, options, deadline)
     groups = find_blocks(instance)
-    floors: dict[int, int] = {}
-    while True:
-        answers = _solve_groups(work, groups, floors)
-        circles = _circles(instance, answers)
-        if not circles:
-            break
+    answers = _solve_groups(work, groups, {})
+    while circles := _circles(instance, answers):
         if time.monotonic() >= deadline:
             answers = _retreat(work, groups, answers)
             break
         groups, floors = _join(instance, groups, answers, circles)
         work.joins += 1
-    return _outcome(work, groups, answers)
+        answers = _solve_groups(work, groups, floors)
+    return _outcome(work, groups, _once_more(work, groups, answers))
 
 
 def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[int, int]) -> list[Answer]:
-    """Solve every distinct block, the small ones first: what they leave of their time goes to the large ones."""
+    """Solve every distinct block, the small ones first: what they leave of their time goes to the large ones.
+
+    ``floors`` are known bounds of groups, by first op. Some time is kept for blocks that will have to be joined.
+    """
     blocks = [cut_out(work.instance, group) for group in groups]
-    starts: dict[Shape, Partition] = {}
     warm_starts = _warm_starts(work, blocks)
+    starts: dict[Shape, Partition] = {}
     for block, start in zip(blocks, warm_starts, strict=True):
         problem = block.shape.problem
         known = starts.get(block.shape)
         if known is None or cost_of(problem, start) < cost_of(problem, known):
             starts[block.shape] = start
     waiting = sorted((shape for shape in starts if shape not in work.results), key=lambda s: len(s.problem.ops))
+    finish_by = time.monotonic() + FIRST_SHARE * max(0.0, work.deadline - time.monotonic())
     for number, shape in enumerate(waiting):
-        left = max(0.0, work.deadline - time.monotonic())
+        left = max(0.0, finish_by - time.monotonic())
         share = left * _share([len(other.problem.ops) for other in waiting[number:]])
         until = time.monotonic() + max(share, min(LEAST_SECONDS, left / 4))
         work.results[shape] = solve_block(shape, starts[shape], work.options, until)
-    answers = []
-    for block, group in zip(blocks, groups, strict=True):
-        result = work.results[block.shape]
-        floor = max(result.bound, floors.get(group[0], 0))
-        kernels = result.kernels
-        answers.append(Answer(lifted(block.ops, kernels, block.schemes), result.cost, min(floor, result.cost)))
-    return answers
+    return [_answer(work, block, floors.get(group[0], 0)) for block, group in zip(blocks, groups, strict=True)]
+
+
+def _answer(work: _Work, block: Block, floor: int) -> Answer:
+    result = work.results[block.shape]
+    kernels = lifted(block.ops, result.kernels, block.schemes)
+    return Answer(kernels, result.cost, min(result.cost, max(result.bound, floor)), result.complete)
+
+
+def _once_more(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
+    """Spend the time that is left on blocks that are not proven, the widest gap first.
+
+    What is found better is taken if it closes no circle; better bounds are taken in any case.
+    """
+    if all(answer.cost == answer.bound for answer in answers):
+        return answers
+    blocks = [cut_out(work.instance, group) for group in groups]
+    gaps = {block.shape: answer.cost - answer.bound for block, answer in zip(blocks, answers, strict=True)}
+    late = sorted((shape for shape, gap in gaps.items() if gap > 0), key=lambda shape: -gaps[shape])
+    for number, shape in enumerate(late):
+        left = work.deadline - time.monotonic()
+        if left <= 0:
+            break
+        old = work.results[shape]
+        new = solve_block(shape, old.kernels, work.options, time.monotonic() + left / (len(late) - number))
+        work.results[shape] = replace(new, bound=min(new.cost, max(old.bound, new.bound)))
+    better = [_answer(work, block, answer.bound) for block, answer in zip(blocks, answers, strict=True)]
+    if not _circles(work.instance, better):
+        return better
+    return [
+        replace(old, bound=min(old.cost, max(old.bound, new.bound))) for old, new in zip(answers, better, strict=True)
+    ]
 
 
 def _share(sizes: Sequence[int]) -> float:
@@ -123,19 +156,18 @@ def _warm_starts(work: _Work, blocks: Sequence[Block]) -> list[Partition]:
 
 def _circles(instance: Instance, answers: Sequence[Answer]) -> list[set[int]]:
     """Sets of blocks (by number) whose kernels wait for each other in a circle."""
-    owner = {
-        op: (number, k)
-        for number, answer in enumerate(answers)
-        for k, (ops, _) in enumerate(answer.kernels)
-        for op in ops
-    }
-    names = {key: i for i, key in enumerate(dict.fromkeys(owner.values()))}
-    keys = list(names)
-    graph: dict[int, set[int]] = {i: set() for i in range(len(keys))}
+    block_of: list[int] = []
+    owner: dict[int, int] = {}
+    for number, answer in enumerate(answers):
+        for ops, _ in answer.kernels:
+            owner.update(dict.fromkeys(ops, len(block_of)))
+            block_of.append(number)
+    graph: dict[int, set[int]] = {kernel: set() for kernel in range(len(block_of))}
     for edge in instance.edges:
-        if edge.src in owner and edge.dst in owner and owner[edge.src] != owner[edge.dst]:
-            graph[names[owner[edge.src]]].add(names[owner[edge.dst]])
-    return [{keys[node][0] for node in circle} for circle in find_circles(graph)]
+        source, target = owner.get(edge.src), owner.get(edge.dst)
+        if source is not None and target is not None and source != target:
+            graph[source].add(target)
+    return [{block_of[kernel] for kernel in circle} for circle in find_circles(graph)]
 
 
 def _join(
@@ -162,7 +194,8 @@ def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answe
         for number in set().union(*circles):
             block = blocks[number]
             kernels = lifted(block.ops, starts[number], block.schemes)
-            answers[number] = Answer(kernels, cost_of(block.shape.problem, starts[number]), answers[number].bound)
+            cost = cost_of(block.shape.problem, starts[number])
+            answers[number] = replace(answers[number], kernels=kernels, cost=cost)
     return answers
 
 
@@ -179,16 +212,28 @@ def _outcome(work: _Work, groups: Sequence[tuple[int, ...]], answers: Sequence[A
         blocks=len(groups),
         unique_blocks=len(work.results),
         candidates=sum(result.candidates for result in results),
-        cuts=sum(result.cuts for result in results),
+        cuts=sum(result.cuts for result in results) + work.joins,
         rounds=max((result.rounds for result in results), default=0) + work.joins,
-        given_up=(),
+        given_up=_given_up(work.instance, groups, answers),
+    )
+
+
+def _given_up(instance: Instance, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer]) -> tuple[str, ...]:
+    """A line for each kind of block that is not proven optimal: how many there are, how large, and why."""
+    kinds: dict[tuple[int, str], list[str]] = {}
+    for group, answer in zip(groups, answers, strict=True):
+        if answer.cost > answer.bound:
+            why = "time ran out" if answer.complete else "its candidate kernels were not all listed"
+            gap = (answer.cost - answer.bound) / answer.cost
+            kinds.setdefault((len(group), f"{why}, gap {gap:.2%}"), []).append(instance.ops[group[0]].name)
+    return tuple(
+        f"{len(names)} block{'s' if len(names) > 1 else ''} of {size} ops (from op {names[0]!r}): {why}"
+        for (size, why), names in kinds.items()
     )
 
 
 def _in_order(instance: Instance, partition: Sequence[tuple[tuple[int, ...], int]]) -> tuple[Kernel, ...]:
     """The kernels, each after those it waits for, otherwise by first op."""
-    import heapq
-
     owner = {op: number for number, (ops, _) in enumerate(partition) for op in ops}
     users = topology(instance).users
     after = [
@@ -201,7 +246,7 @@ def _in_order(instance: Instance, partition: Sequence[tuple[tuple[int, ...], int
             waiting[other] += 1
     ready = [(min(ops), number) for number, (ops, _) in enumerate(partition) if not waiting[number]]
     heapq.heapify(ready)
-    kernels = []
+    kernels: list[Kernel] = []
     while ready:
         number = heapq.heappop(ready)[1]
         ops, scheme = partition[number]

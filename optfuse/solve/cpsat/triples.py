@@ -14,6 +14,8 @@ from optfuse.solve.cpsat.master import TripleCut
 #: Cuts of one round, the most broken first, and by how much a cut must be broken to count.
 MOST = 200
 LEAST_EXCESS = 0.01
+#: Triples looked at in one round.
+LOOKS = 300_000
 
 
 def find_triples(fractional: Sequence[tuple[float, int]]) -> list[TripleCut]:
@@ -27,10 +29,14 @@ def find_triples(fractional: Sequence[tuple[float, int]]) -> list[TripleCut]:
     speaking = sum(1 << atom for atom in speakers.values())
     reduced = [(value, mask & speaking) for value, mask in fractional]
     excess: dict[int, float] = {}
+    looks = 0
     for one, (_, first) in enumerate(reduced):
         beside = sorted({number for atom in bits(first) for number in holders[atom] if number > one})
         for place, two in enumerate(beside):
             common = first & reduced[two][1]
+            looks += len(beside) - place
+            if looks > LOOKS:
+                break
             for three in beside[place + 1 :]:
                 third = reduced[three][1]
                 if common & third or not third & reduced[two][1]:

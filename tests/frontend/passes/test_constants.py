@@ -28,6 +28,18 @@ def test_constant_expression_of_a_constant() -> None:
     torch.testing.assert_close(run(after, X), run(captured, X))
 
 
+def test_a_constant_and_what_is_computed_from_it_are_both_used() -> None:
+    def function(x: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = table.sort().values
+        second = first.cumsum(0)
+        return x * first, x + second, x - second.flip(0).log()
+
+    captured = traced(function, X, constants=TABLE)
+    after = fold_constants(captured)
+    assert sorted(operators(after)) == ["add.Tensor", "mul.Tensor", "sub.Tensor"]
+    torch.testing.assert_close(run(after, X), run(captured, X))
+
+
 def test_uniform_value_becomes_full() -> None:
     captured = traced(lambda x: (x + torch.ones(3, 4).cumsum(0).amax() * 2,), X)
     after = fold_constants(captured)

@@ -1,0 +1,169 @@
+"""Presolve keeps the optimum; each of its guards is needed."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from optfuse.errors import InfeasibleError
+from optfuse.problem import presolve as module
+from optfuse.problem.instance import Buffer, Edge, Instance, Offer, Op, Read, Scheme, Work, Write
+from optfuse.problem.legality import bits
+from optfuse.problem.moves import Moves
+from optfuse.problem.presolve import presolve
+from optfuse.problem.walking import Walking
+from optfuse.solve.exhaustive import exhaustive
+from tests.layered import build, layered
+from tests.strategies import DEVICE, instances
+
+QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def optimum(instance: Instance) -> float:
+    """The least cost, infinite where the rules leave no solution."""
+    try:
+        solution = exhaustive(instance).solution
+    except InfeasibleError:
+        return math.inf
+    assert solution is not None
+    return solution.objective
+
+
+def seeded(seed: int) -> Instance:
+    return build(seed, random.Random(seed).randint(6, 9))
+
+
+@settings(QUIET, max_examples=150)
+@given(layered(8, 9))
+def test_the_optimum_of_layered_problems_is_kept(instance: Instance) -> None:
+    reduced = presolve(instance)
+    if reduced.instance is not instance:
+        assert optimum(reduced.instance) == optimum(instance)
+
+
+@settings(QUIET, max_examples=150)
+@given(instances(min_ops=8, max_ops=8, rules=True))
+def test_the_optimum_of_odd_problems_is_kept(instance: Instance) -> None:
+    reduced = presolve(instance)
+    if reduced.instance is not instance:
+        assert optimum(reduced.instance) == optimum(instance)
+
+
+def test_it_fires_often_enough_to_be_worth_testing() -> None:
+    reduced = [presolve(seeded(seed)) for seed in range(100)]
+    assert sum(result.merged for result in reduced) > 100
+    assert sum(result.dropped for result in reduced) > 30
+
+
+def test_lift_leaves_kernels_as_they_are() -> None:
+    reduced = presolve(seeded(0))
+    solution = exhaustive(reduced.instance).solution
+    assert solution is not None
+    assert reduced.lift(solution.kernels) == solution.kernels
+
+
+def test_variants_are_left_alone() -> None:
+    instance = instances(min_ops=6, max_ops=6, variants=True)
+
+    @settings(QUIET, max_examples=30)
+    @given(instance)
+    def check(drawn: Instance) -> None:
+        if drawn.variants:
+            assert presolve(drawn).instance is drawn
+
+    check()
+
+
+def op(name: str, reads: dict[int, int], writes: dict[int, int], schemes: tuple[int, ...], fp32: int = 0) -> Op:
+    return Op(
+        name,
+        "loop",
+        tuple(
+            Offer(
+                scheme,
+                tuple(Read(b, size, footprint=10 * b + scheme) for b, size in reads.items()),
+                tuple(Write(b, size) for b, size in writes.items()),
+            )
+            for scheme in schemes
+        ),
+        Work(fp32=fp32),
+    )
+
+
+SCHEMES = (Scheme("alone", 1), Scheme("rows", 8192, parallel=8192), Scheme("flat", 8192, parallel=8192))
+
+
+def a_group_that_holds_its_kernel_together() -> Instance:
+    """U reads what A reads and what B reads; only V uses U, in a scheme that A and B do not offer."""
+    names = (("a", "input"), ("b", "input"), ("x", "temporary"), ("y", "temporary"), ("u", "temporary"))
+    buffers = (
+        *(Buffer(name, 4096, kind, output=name in "xy") for name, kind in names),
+        Buffer("v", 4096, output=True),
+    )
+    ops = (
+        op("A", {0: 256}, {2: 4096}, (1,)),
+        op("B", {1: 256}, {3: 4096}, (1,)),
+        op("U", {0: 256, 1: 256}, {4: 4096}, (1, 2)),
+        op("V", {4: 4096}, {5: 4096}, (2,)),
+    )
+    return Instance("holds", (DEVICE,), SCHEMES, buffers, ops, (Edge(2, 3, 4, (2,)),))
+
+
+def a_group_whose_compute_hides_behind_memory() -> Instance:
+    """U computes for long; V's compute costs nothing beside X and Y, which read much, but would lengthen U's kernel."""
+    buffers = (
+        Buffer("in", 1 << 20, "input"),
+        Buffer("big", 8 << 20, "input"),
+        Buffer("u", 1 << 20),
+        Buffer("v", 1 << 20),
+        Buffer("x", 1 << 20, output=True),
+        Buffer("y", 1 << 20, output=True),
+    )
+    ops = (
+        op("U", {0: 1 << 20}, {2: 1 << 20}, (1,), fp32=1 << 28),
+        op("V", {2: 1 << 20}, {3: 1 << 20}, (1, 2), fp32=1 << 27),
+        op("X", {3: 1 << 20, 1: 8 << 20}, {4: 1 << 20}, (2,)),
+        op("Y", {3: 1 << 20, 1: 8 << 20}, {5: 1 << 20}, (2,)),
+    )
+    edges = (Edge(0, 1, 2, (1,)), Edge(1, 2, 3, (2,)), Edge(1, 3, 3, (2,)))
+    return Instance("hides", (DEVICE,), SCHEMES, buffers, ops, edges)
+
+
+def always(value: object) -> Callable[..., object]:
+    return lambda *_args, **_kwargs: value
+
+
+def any_neighbour(self: Moves, table: list[int], group: int) -> int | None:
+    return next((self.head[op] for op in bits(self.around_in(table, group) & self.free)), None)
+
+
+@pytest.mark.parametrize(
+    ("owner", "guard", "broken", "instance"),
+    [
+        (Walking, "stays_connected", always(True), a_group_that_holds_its_kernel_together()),
+        (Moves, "_memory_bound", always(True), a_group_whose_compute_hides_behind_memory()),
+        (Walking, "has_room", always(True), seeded(20)),
+        (Moves, "_rise_before", always(0), seeded(2)),
+        (Moves, "_rise_after", always(0), seeded(24)),
+        (Walking, "neighbours", always(0), seeded(10)),
+        (Moves, "only", any_neighbour, seeded(14)),
+        (module, "_dominates", always(True), seeded(15)),
+    ],
+    ids=["connected", "memory bound", "room", "rise before", "rise after", "neighbours", "only", "dominated"],
+)
+def test_without_a_guard_the_optimum_is_lost(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, guard: str, broken: Callable[..., object], instance: Instance
+) -> None:
+    best = optimum(instance)
+    assert optimum(presolve(instance).instance) == best
+    monkeypatch.setattr(owner, guard, broken)
+    assert optimum(presolve(instance).instance) > best
+
+
+def test_no_rule_is_tried_after_the_deadline() -> None:
+    assert presolve(seeded(0), deadline=0.0).merged == 0
