@@ -235,7 +235,8 @@ def _whole(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float, 
         block //= 2
     while True:
         for warps in (1, 2, 4, 8, 16):
-            comfortable = block * inner <= 512 * warps or warps == 16
+            # sums along the axis across memory are exchanged through registers: fewer elements a thread
+            comfortable = block * inner <= (512 if least == 1 else 256) * warps or warps == 16
             if comfortable and block * inner <= largest and fits(block * inner, warps, pressure):
                 return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
         if block == least:
