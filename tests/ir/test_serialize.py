@@ -52,6 +52,12 @@ def test_every_float_survives(value):
     assert repr(back.ops[1].args[1]) == repr(value)
 
 
+@pytest.mark.parametrize("parts", ["0.0 1.0", "-0.0 inf", "nan -1e-30"])
+def test_complex_numbers_survive(parts):
+    call = LibraryCall("z", "aten.mul.Tensor", (TorchValue("complex", parts),), (), ("z",), Origin("z", ""))
+    assert round_trip(graph((buffer("z", 3),), [call], ())).ops[0] == call
+
+
 def changed(path, value):
     """The JSON of a graph with one place replaced."""
     data = copy.deepcopy(graph_to_json(gather_graph()))
