@@ -377,10 +377,18 @@ LIBRARY: dict[str, Case] = {
 }
 
 
+#: What takes the interpreter long, though it differs little from others.
+SLOW = {"gru", "losses", "cubic interpolation"}
+
+
 @pytest.mark.filterwarnings("ignore:The tensor attributes? self.module._flat_weights")  # recurrent layers, of torch
 @pytest.mark.parametrize(
     ("cases", "name"),
-    [(cases, name) for cases in (POINTWISE, REDUCTIONS, MOVEMENT, LIBRARY) for name in cases],
+    [
+        pytest.param(cases, name, marks=pytest.mark.slow if name in SLOW else ())
+        for cases in (POINTWISE, REDUCTIONS, MOVEMENT, LIBRARY)
+        for name in cases
+    ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
 def test_operators(cases: dict[str, Case], name: str) -> None:
