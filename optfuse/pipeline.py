@@ -86,6 +86,12 @@ def schedule(captured: Captured, device: str, options: SolveOptions, model: Any 
 
 def loop_graph(captured: Captured, device: Device) -> LoopGraph:
     """The graph that is scheduled: lowered, verified, and with reductions split that would leave the device idle."""
-    graph = lower(captured.graph, name=captured.name, mutations=captured.mutations, constants=captured.constants)
+    graph = lower(
+        captured.graph,
+        name=captured.name,
+        mutations=captured.mutations,
+        constants=captured.constants,
+        strides=captured.strides,
+    )
     verify(graph)
     return split_reductions(graph, device)

@@ -95,7 +95,7 @@ def emit_kernel(spec: KernelSpec, buffers: Mapping[str, Buffer], options: Codege
     def held(axes: tuple[Axis, ...]) -> float:
         return pressure(draft(axes).lines, frozenset(axis.name for axis in axes))
 
-    tile = choose_tile(plan_axes(spec, passes, accesses), accesses, held, options.largest_tile)
+    tile = choose_tile(plan_axes(spec, passes, accesses), accesses, held, options.largest_tile, passes.count)
     offsets = draft(tile.axes).members.offsets
     repeated = frozenset(text for text, count in offsets.items() if count > 1 and not text.isidentifier())
     kernel = _Kernel(spec, buffers, tile.axes, passes, options, repeated)

@@ -21,7 +21,15 @@ from optfuse.ir.nodes import Buffer, ivar, rvar, tvar
 Digits = tuple[tuple[sympy.Symbol, int], ...]
 Loop = Literal["none", "persistent", "looped"]
 
+#: A row of a plane has at least this many points, and fills at least this share of its lanes.
+NARROWEST_ROW = 32
+ROW_USE = 0.8
+#: A row of a plane that amortises what varies along rows alone is cut into pieces of this many points.
+WIDEST_ROW = 256
+
 PROGRAMS = 264  # two for each multiprocessor
+#: Columns that a program sums: whole lines of 128 bytes. There are enough programs, for long sums come in stages.
+COLUMNS = 64
 INTERPRETED_TILE = 1 << 17
 #: Registers that a thread can have, by number of warps, less what addresses and temporaries take.
 _REGISTERS = {1: 120, 2: 120, 4: 120, 8: 120, 16: 72, 32: 30}
@@ -95,7 +103,7 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
     if r and any(role != "full" for role in passes.roles):
         return Axis("x", x), Axis("r", r, _walk(spec, passes))
     digits = _in_memory_order((*x, *r), accesses, keep=not r)
-    turned = _transposed(digits, accesses)
+    turned = _transposed(digits, accesses) or _broadcast(digits, accesses)
     if turned:
         return Axis("y", digits[:turned]), Axis("x", digits[turned:])
     return (Axis("x", digits),)
@@ -137,6 +145,22 @@ def _transposed(digits: Digits, accesses: Sequence[Access]) -> int:
     return best[1]
 
 
+def _broadcast(digits: Digits, accesses: Sequence[Access]) -> int:
+    """Where to split the digits so that most loads vary along one axis alone, such as a row of weights; 0: nowhere.
+
+    What is computed from such loads is then computed once for a column or row of a tile, not once for a point.
+    """
+    best = (0, 0)
+    for k in range(1, len(digits)):
+        outer, inner = digits[:k], digits[k:]
+        row = math.prod(size for _, size in inner)
+        if row < NARROWEST_ROW or row < ROW_USE * -(-row // _row_block(row)) * _row_block(row):
+            continue
+        moved = [(access.size(outer) > access.bits, access.size(inner) > access.bits) for access in accesses]
+        best = max(best, (sum(one != other for one, other in moved), k))
+    return best[1] if best[0] else 0
+
+
 # --- block sizes ---------------------------------------------------------------------------------------------------
 
 
@@ -153,11 +177,12 @@ def choose_tile(
     accesses: Sequence[Access],
     pressure: Callable[[tuple[Axis, ...]], float],
     largest: int,
+    passes: int,
 ) -> Tiled:
     """Blocks and warps.
 
     ``pressure`` says how many 32-bit values a tile element holds when r is walked as given; ``largest`` how many
-    elements a tile that holds all of r may have.
+    elements a tile that holds all of r may have; ``passes`` how often a loop would walk r.
     """
     if len(axes) == 1:
         tiled = _flat(axes[0], pressure(axes))
@@ -165,7 +190,9 @@ def choose_tile(
         tiled = _plane(axes, accesses, pressure(axes))
     else:
         whole = (axes[0], replace(axes[1], walk="whole"))
-        tiled = _whole(whole, accesses, pressure(whole), largest)
+        # sums across memory's direction are cheapest row after row, unless that means reading the rows again
+        by_rows = passes == 1 and _coalesced(whole, accesses) > 1
+        tiled = None if by_rows else _whole(whole, accesses, pressure(whole), largest)
         if tiled is None:
             looped = (axes[0], replace(axes[1], walk="looped"))
             tiled = _looped(looped, accesses, pressure(looped))
@@ -204,13 +231,35 @@ def _plane(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) 
         inner = min(side, power_of_two(second.size))
         outer = min(total // inner, power_of_two(first.size))
         inner = min(total // outer, power_of_two(second.size))
+    elif along[1]:
+        return _rows(axes, pressure)
     else:
-        lead, other = (second, first) if along[1] or not along[0] else (first, second)
+        lead, other = (second, first) if not along[0] else (first, second)
         longer = min(total, power_of_two(lead.size))
         shorter = min(total // longer, power_of_two(other.size))
         outer, inner = (shorter, longer) if lead is second else (longer, shorter)
     warps = max(1, min(8, outer * inner // 256))
     return Tiled((replace(first, block=outer), replace(second, block=inner)), warps)
+
+
+def _rows(axes: tuple[Axis, ...], pressure: float) -> Tiled:
+    """Pieces of rows, and several rows a thread, so that what varies along rows alone is computed once for them."""
+    first, second = axes
+    inner = _row_block(second.size)
+    outer = min(4096 // inner, power_of_two(first.size))
+    while outer > 1 and (
+        -(-first.size // outer) * -(-second.size // inner) < PROGRAMS or not fits(outer * inner, 4, pressure)
+    ):
+        outer //= 2
+    return Tiled((replace(first, block=outer), replace(second, block=inner)), max(1, min(4, outer * inner // 256)))
+
+
+def _row_block(row: int) -> int:
+    """The longest piece that leaves few lanes of the row's last piece idle."""
+    block = WIDEST_ROW
+    while block > NARROWEST_ROW and row < ROW_USE * -(-row // block) * block:
+        block //= 2
+    return block
 
 
 def _large(axes: Iterable[Axis], accesses: Sequence[Access]) -> list[Access]:
@@ -252,7 +301,11 @@ def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float)
     while total > 256 and not fits(total, 8, pressure):
         total //= 2
     block = least
-    while least > 1 and block < min(64, power_of_two(x.size)) and -(-x.size // (2 * block)) >= PROGRAMS // 2:
+    while (
+        least > 1
+        and block < min(WIDEST_ROW, power_of_two(x.size))
+        and (block < COLUMNS or -(-x.size // (2 * block)) >= 2 * PROGRAMS)
+    ):
         block *= 2
     inner = max(1, min(power_of_two(r.size), total // block))
     warps = max(1, min(8, block * inner // 128))

@@ -14,7 +14,7 @@ from optfuse.ir.nodes import Buffer, LoopNest
 from optfuse.problem.instance import AccessClass, Offer, Read, Scheme, Write
 
 #: Neighbouring points of one program's tile along the contiguous axis, when x walks it and r is reduced.
-COLUMN_TILE = 16
+COLUMN_TILE = 64
 #: Points of one program's tile.
 TILE = 2048
 #: A common read of fewer bytes (a seed, a scale, a bias of a thousand values) is no reason to share a kernel.

@@ -43,7 +43,7 @@ from optfuse.problem.instance import Device
 #: Fewer chunks than this are not worth a second stage.
 FEWEST_CHUNKS = 4
 #: Partial results aim at this many times the saturating number of programs.
-WAVES = 2
+WAVES = 4
 #: No chunk has fewer points than this.
 SHORTEST_CHUNK = 64
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any
@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from optfuse.frontend.captured import Captured, InputSource
 from optfuse.frontend.decompositions import decompositions
 from optfuse.frontend.flat import Binding, bind_placeholders, specialize_sizes, take_literals
+from optfuse.frontend.layouts import choose_layouts, kept_strides
 from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.attention import attention_calls, simplify_attention_masks
 from optfuse.frontend.passes.effects import drop_effect_tokens
@@ -58,9 +59,11 @@ class Adapted:
 
 @dataclass(slots=True)
 class _Split:
-    """What the partition found: how many outputs of the forward graph are the user's."""
+    """What the partition found (how many outputs of the forward graph are the user's), and the layouts of the rest."""
 
     user_outputs: int | None = None
+    #: strides of what the forward graph keeps, by the names of the backward graph's placeholders
+    kept: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def partition(self, joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
         self.user_outputs = options.get("num_fwd_outputs")
@@ -101,7 +104,11 @@ def compile_flat(
             visible = range(split.user_outputs) if kind == "forward" and split.user_outputs is not None else None
             with outside_of_modes():  # torch calls us while tensors are fake
                 notes = () if kind == "backward" else _attention_notes(wanted - attention_calls(module))
-                adapted = adapt(module, f"{name}.{kind}", feeds, None if visible is None else frozenset(visible), notes)
+                given = split.kept if kind == "backward" else {}
+                seen = None if visible is None else frozenset(visible)
+                adapted = adapt(module, f"{name}.{kind}", feeds, seen, notes, given)
+                if kind == "forward":
+                    split.kept = kept_strides(adapted.captured, _output_names(module))
                 compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
                 return adapted.bind(compile_one(adapted.captured))
 
@@ -124,6 +131,10 @@ def compile_flat(
     )
 
 
+def _output_names(module: GraphModule) -> list[str | None]:
+    return [node.name if isinstance(node, torch.fx.Node) else None for node in module.graph.output_node().args[0]]  # type: ignore[union-attr]
+
+
 def _attention_notes(apart: int) -> tuple[str, ...]:
     """Say that attention came apart where eager has no fused kernel for it either."""
     if apart <= 0:
@@ -138,8 +149,9 @@ def adapt(
     feeds: Sequence[Feed],
     visible: frozenset[int] | None = None,
     notes: tuple[str, ...] = (),
+    given: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Adapted:
-    """One of AOTAutograd's graphs, over tensors alone, normalized."""
+    """One of AOTAutograd's graphs, over tensors alone, normalized and laid out (``given``: as in choose_layouts)."""
     graph = copied(module)
     specialize_sizes(graph)
     tokens = drop_effect_tokens(graph)
@@ -153,7 +165,7 @@ def adapt(
     inputs, constants = bind_placeholders(graph, bindings)
     captured = Captured(name, graph, inputs, constants, visible=visible, notes=notes)
     kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
-    return Adapted(normalize(captured), kept, literals)
+    return Adapted(choose_layouts(normalize(captured), given), kept, literals)
 
 
 def compile_or_pass(

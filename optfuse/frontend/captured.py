@@ -63,8 +63,9 @@ class Captured:
     name
         "gpt2.inference", "gpt2.forward", "gpt2.backward".
     graph
-        Placeholders are tensors. Every node that yields tensors has ``meta["val"]`` (fake tensors, with the strides,
-        dtype and device of eager execution). An output is a node, None, or a Python number.
+        Placeholders are tensors. Every node that yields tensors has ``meta["val"]`` (fake tensors, with the dtype and
+        device of eager execution, and with its strides but where ``choose_layouts`` chose others). An output is a node,
+        None, or a Python number.
     inputs
         One entry per placeholder, in order.
     constants
@@ -75,6 +76,8 @@ class Captured:
     visible
         Output positions that reach the user as they are. None: all of them. A pass may let two other outputs (values
         kept for a backward graph) share memory with each other or with an input, but never these.
+    strides
+        Output position to the strides (in elements) in which that output must leave, where they are not its node's.
     call
         Only for graphs of ``capture``.
     notes
@@ -87,6 +90,7 @@ class Captured:
     constants: Mapping[str, torch.Tensor]
     mutations: tuple[tuple[int, int], ...] = ()
     visible: frozenset[int] | None = None
+    strides: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     call: CallSpec | None = None
     notes: tuple[str, ...] = field(default=())
 

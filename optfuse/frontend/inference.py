@@ -14,6 +14,7 @@ from optfuse.errors import CaptureError
 from optfuse.frontend.captured import CallSpec, Captured, InputSource
 from optfuse.frontend.decompositions import decompositions
 from optfuse.frontend.flat import Binding, bind_placeholders, take_literals
+from optfuse.frontend.layouts import choose_layouts
 from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.effects import drop_effect_tokens
 from optfuse.frontend.passes.rewrite import copied
@@ -63,7 +64,7 @@ def capture(
             literals=literals,
         ),
     )
-    return normalize(captured)
+    return choose_layouts(normalize(captured))
 
 
 def _bindings(graph: GraphModule, fed: list[Fed], written: list[tuple[int, InputSource]]) -> list[Binding]:

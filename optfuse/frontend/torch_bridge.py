@@ -49,6 +49,7 @@ __all__ = [
     "decomposition_of",
     "export",
     "fake_result",
+    "fake_strided",
     "flat_input_index",
     "graph_module",
     "is_mutating",
@@ -201,6 +202,12 @@ def fake_result(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
     mode = detect_fake_mode(leaves) if leaves else None
     with mode or FakeTensorMode():
         return target(*real_args, **real_kwargs)
+
+
+def fake_strided(value: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """A fake tensor like ``value`` with memory of its own and other strides (in elements)."""
+    with detect_fake_mode([value]) or FakeTensorMode():
+        return torch.empty_strided(value.shape, tuple(stride), dtype=value.dtype, device=value.device)
 
 
 def operator_name(target: Any) -> str:

@@ -48,6 +48,7 @@ def lower(
     name: str,
     mutations: tuple[tuple[int, int], ...] = (),
     constants: Mapping[str, torch.Tensor],
+    strides: Mapping[int, tuple[int, ...]] | None = None,
 ) -> LoopGraph:
     """Lower a functional ATen graph whose nodes carry fake tensors in ``meta["val"]``.
 
@@ -58,6 +59,8 @@ def lower(
         input's buffer, placed after everything else, and is dropped from the outputs.
     constants
         The tensors that the graph's get_attr nodes name.
+    strides
+        Output position to the strides in which it must leave; by default those of its node's fake tensor.
 
     Raises
     ------
@@ -65,7 +68,7 @@ def lower(
         If the graph holds what no loop graph can: data-dependent sizes, subgraphs, complex scalars.
     """
     with outside_of_modes():
-        return _lower(graph_module, name, mutations, constants)
+        return _lower(graph_module, name, mutations, constants, strides or {})
 
 
 def _lower(
@@ -73,6 +76,7 @@ def _lower(
     name: str,
     mutations: tuple[tuple[int, int], ...],
     constants: Mapping[str, torch.Tensor],
+    strides: Mapping[int, tuple[int, ...]],
 ) -> LoopGraph:
     builder = Builder()
     nodes = _live(graph_module.graph)
@@ -92,7 +96,7 @@ def _lower(
             case "call_function":
                 values[node] = _lower_call(builder, node, values)
             case "output":
-                outputs = _finish(builder, node, values, inputs, mutations)
+                outputs = _finish(builder, node, values, inputs, mutations, strides)
             case _:
                 raise CaptureError(
                     f"{name}: node {node.name} is a {node.op}; lower takes graphs of ATen functions only"
@@ -235,6 +239,7 @@ def _finish(
     values: Mapping[fx.Node, Value],
     inputs: list[Value],
     mutations: tuple[tuple[int, int], ...],
+    strides: Mapping[int, tuple[int, ...]],
 ) -> tuple[Output, ...]:
     """Put outputs into the layout that eager gives them, then write the new values of mutated inputs.
 
@@ -255,7 +260,7 @@ def _finish(
             outputs.append(plain(node, value))
             continue
         if source not in settled:
-            settled[source] = _settle(builder, source, value, overwritten)
+            settled[source] = _settle(builder, source, value, overwritten, strides.get(position))
         outputs.append(settled[source])
 
     for position, source in sources.items():
@@ -269,13 +274,20 @@ def _finish(
     return tuple(outputs)
 
 
-def _settle(builder: Builder, source: fx.Node, value: View | Uniform, overwritten: set[str]) -> View:
-    """An output as the caller may keep it: in eager's layout, and in no buffer that is about to change."""
+def _settle(
+    builder: Builder,
+    source: fx.Node,
+    value: View | Uniform,
+    overwritten: set[str],
+    stride: tuple[int, ...] | None,
+) -> View:
+    """An output as the caller may keep it: in the layout that was promised, in no buffer that is about to change."""
     builder.enter(source)
     view = builder.in_memory(value)
-    if view.buffer not in overwritten and same_layout(view.shape, view.stride, builder.spec.stride):
+    spec = builder.spec if stride is None else replace(builder.spec, stride=stride)
+    if view.buffer not in overwritten and same_layout(view.shape, view.stride, spec.stride):
         return view
-    return builder.copy(view, name=f"{source.name}_copy")
+    return builder.copy(view, spec, name=f"{source.name}_copy")
 
 
 def _update(builder: Builder, target: Value, source: Value) -> None:

@@ -199,7 +199,11 @@ def test_large_buffers_are_addressed_in_64_bits():
     k.input("b", 60_000)
     k.pointwise("c", call("add", k.load("a", i0, i1), k.load("b", i1)))
     source = emit_kernel(k.spec("c"), k.buffers).source
-    assert "tl.program_id(0)).to(tl.int64)" in source
+    assert "60000 * yindex.to(tl.int64)" in source or "60000 * (yindex).to(tl.int64)" in source, source
+    k = Kernel((50_000 * 60_000,))
+    k.input("a", 50_000 * 60_000)
+    k.pointwise("c", call("neg", k.load("a", i0)))
+    assert "tl.program_id(0)).to(tl.int64)" in emit_kernel(k.spec("c"), k.buffers).source
     k = Kernel((4, 7))
     k.input("a", 4, 7, stride=(1 << 30, 1))
     k.pointwise("c", call("neg", k.load("a", i0, i1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optfuse.codegen.kernel import emit_kernel
-from tests.codegen.specs import F32, Kernel, call, column_sum, i0, i1, softmax, transposed_copy
+from tests.codegen.specs import Kernel, call, column_sum, i0, i1, softmax, transposed_copy
 
 
 def blocks(pattern, *sizes):
@@ -59,10 +59,21 @@ def test_many_live_values_make_a_smaller_tile():
     assert sum_of(40) < 1024
 
 
-def test_broadcast_does_not_turn_the_tile():
-    k = Kernel((512, 768))
-    k.input("a", 512, 768)
-    k.input("row", 512)
-    k.pointwise("out", call("add", k.load("a", i0, i1), k.load("row", i0)))
-    assert k.buffers["out"].dtype == F32
-    assert dict(emit_kernel(k.spec("out"), k.buffers).config.blocks) == {"XBLOCK": 1024}
+@pytest.mark.parametrize(("columns", "piece"), [(768, 256), (96, 32), (64, 64), (60_000, 256)])
+def test_what_varies_along_rows_alone_is_computed_once_for_several_rows(columns, piece):
+    k = Kernel((1 << 16, columns))
+    k.input("a", 1 << 16, columns)
+    k.input("scale", columns)
+    k.pointwise("out", call("mul", k.load("a", i0, i1), call("rsqrt", k.load("scale", i1))))
+    blocks = dict(emit_kernel(k.spec("out"), k.buffers).config.blocks)
+    assert blocks["XBLOCK"] == piece
+    assert blocks["YBLOCK"] > 1
+
+
+@pytest.mark.parametrize("columns", [7, 24, 144 // 2 + 1])
+def test_rows_that_would_leave_lanes_idle_stay_flat(columns):
+    k = Kernel((4096, columns))
+    k.input("a", 4096, columns)
+    k.input("scale", columns)
+    k.pointwise("out", call("mul", k.load("a", i0, i1), k.load("scale", i1)))
+    assert list(dict(emit_kernel(k.spec("out"), k.buffers).config.blocks)) == ["XBLOCK"]

@@ -1,0 +1,256 @@
+"""Memory layouts that libraries are fast in: channels-last around convolutions, aligned rows around matmuls.
+
+Eager execution lays tensors out as each operator happens to; a planned graph may choose. A convolution on an NVIDIA GPU
+works on channels-last tensors, and transposes before and after when it is given others. A matmul whose rows do not
+start on multiples of 16 bytes (a vocabulary of 50257) runs several times slower, and loops over such rows cannot load
+vectors. So values between operators get the layout that the library wants, and it spreads along pointwise operators as
+it does in eager execution. What the caller sees keeps eager's layout: a copy at the border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from operator import getitem, mul
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from optfuse.frontend.captured import Captured
+from optfuse.frontend.passes.rewrite import VIEWS, copied, fake, insert, with_graph
+from optfuse.frontend.torch_bridge import OpOverload, fake_result, fake_strided, is_mutating, operator_name
+
+aten = torch.ops.aten
+
+Stride = tuple[int, ...]
+
+#: Rows of matmul operands start on multiples of this many bytes, a sector group of the L2 cache.
+ROW_BYTES = 128
+#: What a matmul kernel needs for its wide loads.
+VECTOR_BYTES = 16
+#: Shorter rows, and smaller tensors, are not worth padding.
+SHORTEST_ROW = 512
+LEAST_ELEMENTS = 1 << 18
+#: With fewer terms a dot product, the copy back to eager's layout costs more than the padding saves.
+SHORTEST_DOT = 128
+#: Convolutions of no more channels than this are no reason to choose channels-last.
+FEW_CHANNELS = 4
+
+#: The key under which a node's ``meta`` says that its layout is not the traced one.
+_RELAID = "optfuse_relaid"
+
+_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
+_MATMULS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0, aten.baddbmm.default: 1}
+
+
+def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None) -> Captured:
+    """The same graph with other strides in its nodes' fake values.
+
+    Parameters
+    ----------
+    captured
+        A normalized graph. Its visible outputs keep their strides: ``Captured.strides`` says which those are.
+    given
+        Strides of placeholders that differ from the traced ones: values that a forward graph kept in its own layout.
+    """
+    convolutions = _wanted_convolutions(captured.graph)
+    padded = _padded_nodes(captured)
+    given = {} if given is None else given
+    if not (convolutions or padded or given):
+        return captured
+    before = {node.name: node.meta.get("val") for node in captured.graph.graph.nodes}
+    graph = copied(captured.graph)
+    names = {node.name for node in padded}
+    for node in list(graph.graph.nodes):
+        value = fake(node)
+        if node.op == "placeholder" and value is not None and node.name in given:
+            _relay(node, _strided(value, given[node.name]))
+        elif node.target is getitem:
+            _relay(node, node.args[0].meta["val"][node.args[1]])
+        elif node.op == "call_function" and isinstance(node.target, OpOverload) and not is_mutating(node.target):
+            _propagate(node, channels_last=node.name in convolutions)
+            if node.name in names:
+                _relay(node, _strided(node.meta["val"], _aligned_stride(node.meta["val"])))
+    chosen = with_graph(captured, graph)
+    return replace(chosen, strides=_promised(chosen, before))
+
+
+def kept_strides(captured: Captured, names: Sequence[str | None]) -> dict[str, Stride]:
+    """The strides in which outputs leave the graph, by the names that a backward graph knows them by."""
+    found: dict[str, Stride] = {}
+    for position, (name, node) in enumerate(zip(names, captured.outputs, strict=True)):
+        value = fake(node) if isinstance(node, Node) else None
+        if name is not None and value is not None:
+            found[name] = captured.strides.get(position, tuple(value.stride()))
+    return found
+
+
+def _promised(captured: Captured, before: Mapping[str, Any]) -> dict[int, Stride]:
+    """Eager's strides of the outputs that the caller sees and that would now leave in others."""
+    outputs = captured.outputs
+    visible = range(len(outputs)) if captured.visible is None else captured.visible
+    seen = {outputs[k] for k in visible if isinstance(outputs[k], Node)}
+    found: dict[int, Stride] = {}
+    for position, node in enumerate(outputs):
+        if isinstance(node, Node) and node in seen and isinstance(before.get(node.name), torch.Tensor):
+            eager, now = before[node.name].stride(), node.meta["val"].stride()
+            if not _same(node.meta["val"].shape, eager, now):
+                found[position] = tuple(eager)
+    return found
+
+
+# --- one node at a time
+
+
+def _propagate(node: Node, *, channels_last: bool) -> None:
+    """Give a node the fake value that it has with its arguments' present layouts."""
+    if channels_last:
+        for k in (0, 1) if node.target is aten.convolution_backward.default else (0,):
+            _ask_channels_last(node, k)
+    elif all(_as_traced(source) for source in node.all_input_nodes):
+        return
+    try:
+        value = fake_result(node.target, node.args, node.kwargs, like=node.meta.get("val"))
+    except (
+        RuntimeError,
+        ValueError,
+    ):  # a view that these strides do not allow: reshape
+        if node.target not in VIEWS and node.target is not aten._unsafe_view.default:  # noqa: SLF001
+            raise
+        source: Any = node.args[0]
+        contiguous = insert(node.graph, node, aten.clone.default, (source,), {"memory_format": torch.contiguous_format})
+        node.args = (contiguous, *node.args[1:])
+        value = fake_result(node.target, node.args, node.kwargs, like=node.meta.get("val"))
+    if channels_last:
+        value = _convolved(node, value)
+    _relay(node, value)
+
+
+def _relay(node: Node, value: Any) -> None:
+    """Give a node another fake value, and remember that its layout is no longer the traced one."""
+    if not _same_layouts(value, node.meta.get("val")):
+        node.meta = {**node.meta, "val": value, _RELAID: True}
+
+
+def _as_traced(node: Node) -> bool:
+    return not node.meta.get(_RELAID, False)
+
+
+def _ask_channels_last(node: Node, k: int) -> None:
+    """Let an argument be channels-last: as it is, or as a copy."""
+    source = node.args[k]
+    value = fake(source) if isinstance(source, Node) else None
+    if value is None or _is_channels_last(value):
+        return
+    copy = insert(node.graph, node, aten.clone.default, (source,), {"memory_format": torch.channels_last})
+    copy.meta[_RELAID] = True
+    node.args = (*node.args[:k], copy, *node.args[k + 1 :])
+
+
+def _convolved(node: Node, value: Any) -> Any:
+    """What a convolution of channels-last tensors returns on a GPU, whatever this machine's own would."""
+    if isinstance(value, torch.Tensor):
+        return _channels_last(value)
+    images, weights, bias = value
+    return type(value)((_channels_last(images), _channels_last(weights), bias))
+
+
+# --- who is concerned
+
+
+def _wanted_convolutions(graph: GraphModule) -> frozenset[str]:
+    """Two-dimensional convolutions, unless the graph has grouped ones, which are slow channels-last."""
+    nodes = [node for node in graph.graph.nodes if node.target in _CONVOLUTIONS]
+    found: list[str] = []
+    wide = False
+    for node in nodes:
+        backward = node.target is aten.convolution_backward.default
+        weight = fake(node.args[2 if backward else 1])  # type: ignore[arg-type]
+        groups = node.args[9 if backward else 8]
+        if weight is None or weight.dim() != 4:
+            continue
+        if groups != 1 and weight.shape[1] != 1:
+            return frozenset()
+        wide = wide or max(weight.shape[:2]) > FEW_CHANNELS
+        found.append(node.name)
+    return frozenset(found) if wide else frozenset()
+
+
+def _padded_nodes(captured: Captured) -> frozenset[Node]:
+    """Values that matmuls read or write whose rows do not start on whole vectors."""
+    outputs = {node for node in captured.outputs if isinstance(node, Node)}
+    found: set[Node] = set()
+    for node in captured.graph.graph.nodes:
+        if node.target not in _MATMULS:
+            continue
+        first = _MATMULS[node.target]
+        operands = [_base(operand) for operand in node.args[first : first + 2] if isinstance(operand, Node)]
+        left = fake(node.args[first])
+        escapes = node in outputs or any(user in outputs for user in _through_views(node))
+        if not escapes or (left is not None and left.shape[-1] >= SHORTEST_DOT):
+            operands.append(node)
+        found.update(operand for operand in operands if _ragged(operand))
+    return frozenset(found)
+
+
+def _base(node: Node) -> Node:
+    while node.op == "call_function" and (node.target in VIEWS or node.target is aten._unsafe_view.default):  # noqa: SLF001
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _through_views(node: Node) -> Iterator[Node]:
+    for user in node.users:
+        if user.target in VIEWS or user.target is aten._unsafe_view.default:  # noqa: SLF001
+            yield user
+            yield from _through_views(user)
+
+
+def _ragged(node: Node) -> bool:
+    """Whether a node makes a row-major tensor of long rows that do not start on whole vectors."""
+    value = fake(node)
+    if node.op != "call_function" or value is None or value.dim() < 2 or not value.is_contiguous():
+        return False
+    row = value.shape[-1]
+    ragged = row * value.element_size() % VECTOR_BYTES != 0
+    return ragged and row >= SHORTEST_ROW and value.numel() >= LEAST_ELEMENTS and operator_name(node.target) != ""
+
+
+# --- strides
+
+
+def _strided(value: torch.Tensor, stride: Stride) -> torch.Tensor:
+    return fake_strided(value, stride)
+
+
+def _aligned_stride(value: torch.Tensor) -> Stride:
+    """Row-major, with rows of whole multiples of ``ROW_BYTES``."""
+    unit = ROW_BYTES // value.element_size()
+    row = -(-value.shape[-1] // unit) * unit
+    outer = list(accumulate([row, *reversed(value.shape[1:-1])], mul))
+    return (*reversed(outer), 1)
+
+
+def _channels_last(value: torch.Tensor | None) -> torch.Tensor | None:
+    if value is None:
+        return None
+    _, channels, height, width = value.shape
+    return _strided(value, (channels * height * width, 1, width * channels, channels))
+
+
+def _is_channels_last(value: torch.Tensor) -> bool:
+    return value.dim() != 4 or value.is_contiguous(memory_format=torch.channels_last)
+
+
+def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
+    return 0 in shape or all(a == b for n, a, b in zip(shape, one, other, strict=True) if n != 1)
+
+
+def _same_layouts(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return _same(one.shape, one.stride(), other.stride())
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_same_layouts, one, other))
+    return True
