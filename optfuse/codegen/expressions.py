@@ -1,7 +1,8 @@
 """Scalar functions of the loop IR as Triton text, with the parentheses that they need and no more.
 
 Half types are held as float32, everything else as what it is. Special functions come from libdevice, because Triton's
-own ``tl.exp`` and ``tl.log`` are approximations whose error grows with the argument.
+own ``tl.exp`` and ``tl.log`` are approximations whose error grows with the argument. Where all results end in half
+types, the approximations serve.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ _CALLS = {
     **{name: f"tl.{name}" for name in "abs floor ceil exp2 erf rsqrt where rand randn".split()},
     **{"round": "libdevice.rint", "sqrt": "square_root", "div": "divide", "sigmoid": "sigmoid", "relu": "relu"},
     **{"sign": "sign", "fmax": "tl.maximum", "fmin": "tl.minimum"},
+}
+
+#: What serves in float32 where a few units in the last place do not matter.
+_APPROXIMATE = {
+    **{"exp": "tl.exp", "sqrt": "tl.sqrt", "sigmoid": "fast_sigmoid", "tanh": "fast_tanh", "erf": "fast_erf"},
 }
 
 #: (for floats, for integers)
@@ -122,8 +128,11 @@ def cast(value: Value, dtype: str) -> Value:
     return Value(text, dtype, value.axes)
 
 
-def call(function: str, args: Sequence[Value], dtype: str) -> Value:
-    """Apply a function of ``optfuse.ir.functions.FUNCTIONS`` to values that are held in the dtypes it wants."""
+def call(function: str, args: Sequence[Value], dtype: str, *, approximate: bool = False) -> Value:
+    """Apply a function of ``optfuse.ir.functions.FUNCTIONS`` to values that are held in the dtypes it wants.
+
+    ``approximate``: a few units in float32's last place do not matter.
+    """
     if function == "cast":
         return cast(args[0], dtype)
     same = args[1:] if function == "where" else args
@@ -136,7 +145,25 @@ def call(function: str, args: Sequence[Value], dtype: str) -> Value:
         # comparisons do not chain, and a - (b - c) is not a - b - c
         left = args[0].within(tightness + (tightness == COMPARISON))
         return Value(f"{left} {symbol} {args[1].within(tightness + 1)}", dtype, axes, tightness)
+    if approximate and dtype == "float32":
+        fast = _approximation(function, args, axes)
+        if fast is not None:
+            return fast
     return _special_form(function, args, dtype, axes) or _plain_call(function, args, dtype, axes)
+
+
+def _approximation(function: str, args: Sequence[Value], axes: frozenset[str]) -> Value | None:
+    """The fast float32 form of a function, if it has one."""
+    match function:
+        case "div":
+            left = tensor(args[0]) if args[1].literal else args[0]
+            return Value(f"{left.within(PRODUCT)} / {args[1].within(PRODUCT + 1)}", "float32", axes, PRODUCT)
+        case "reciprocal":
+            return Value(f"1.0 / {args[0].within(PRODUCT + 1)}", "float32", axes, PRODUCT)
+        case _ if function in _APPROXIMATE:
+            return Value(f"{_APPROXIMATE[function]}({tensor(args[0]).text})", "float32", axes)
+        case _:
+            return None
 
 
 def _special_form(function: str, args: Sequence[Value], dtype: str, axes: frozenset[str]) -> Value | None:

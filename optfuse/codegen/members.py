@@ -88,6 +88,7 @@ class MemberWriter:
         self.results: dict[int, tuple[Value, ...]] = {}
         self.read: dict[str, None] = {}
         self._member = 0
+        self._approximate = False
         self._env: dict[sympy.Symbol, Linear] = {}
         self._memo: dict[int, Value] = {}
         self._uses: Counter[int] = Counter()
@@ -97,6 +98,7 @@ class MemberWriter:
     def begin(self, member: int, roots: Iterable[Expr]) -> None:
         """Go to a member, of which ``roots`` will be evaluated."""
         self._member = member
+        self._approximate = self.spec.members[member].approximate
         self._memo = {}
         self._uses = _use_counts(roots)
         self.writer.note = origin_note(self.spec.members[member].nest.origin)
@@ -171,7 +173,7 @@ class MemberWriter:
         args = [self.value(arg) for arg in expr.args]
         if FUNCTIONS[expr.function].rule != "cast":
             args = [cast(arg, "float32") if arg.dtype in HALF else arg for arg in args]
-        result = call(expr.function, args, expr.dtype)
+        result = call(expr.function, args, expr.dtype, approximate=self._approximate)
         home = self.writer.scope(result.axes)
         if any(self.writer.scope(arg.axes) is not home and not _simple(arg) for arg in args):
             # what does not vary along r is computed before the loop
@@ -179,7 +181,7 @@ class MemberWriter:
                 arg if self.writer.scope(arg.axes) is home or _simple(arg) else self.writer.name(arg, self._hint(e))
                 for arg, e in zip(args, expr.args, strict=True)
             ]
-            result = call(expr.function, args, expr.dtype)
+            result = call(expr.function, args, expr.dtype, approximate=self._approximate)
         return result
 
     def _iota(self, expr: Iota) -> Value:

@@ -107,7 +107,7 @@ class Accumulators:
             case "argmax" | "argmin":
                 starts = [("best", fold.identity, held), ("at", str(fold.points), triton_type(fold.position_dtype))]
             case "welford":
-                starts = [(part, "0.0", held) for part in ("mean", "m2", "count")]
+                starts = [(part, "0.0", held) for part in ("mean", "m2")]
             case _:
                 starts = [("total" if fold.kind == "sum" else "folded", fold.identity, held)]
         self.names = [writer.new_name(f"{fold.name}_{part}", writer.outer) for part, _, _ in starts]
@@ -148,17 +148,16 @@ class Accumulators:
             self.writer.statement(line, TILE)
 
     def _add_deviations(self, value: str) -> list[str]:
-        """Welford's update, lane by lane."""
-        mean, m2, count = self.names
-        delta = f"{mean}_change"
+        """Welford's update, lane by lane. Every lane has seen as many values, but for those beyond the end of r."""
+        mean, m2 = self.names
+        delta, share = f"{mean}_change", f"{mean}_share"
         mask = self.fold.mask
         off_mean = f"tl.where({mask}, {value} - {mean}, 0.0)" if mask else f"{value} - {mean}"
-        seen = f"{mask}.to({triton_type(self.fold.held)})" if mask else "1.0"
         after = off_mean if mask else f"({off_mean})"
         return [
-            f"{count} += {seen}",
+            f"{share} = tl.full((), 1.0, {triton_type(self.fold.held)}) / (r_start // RBLOCK + 1)",
             f"{delta} = {off_mean}",
-            f"{mean} += {delta} / " + (f"tl.maximum({count}, 1.0)" if mask else count),
+            f"{mean} += {delta} * {share}",
             f"{m2} += {delta} * {after}",
         ]
 
@@ -167,7 +166,11 @@ class Accumulators:
         fold, writer = self.fold, self.writer
         if fold.kind == "welford":
             targets = [writer.new_name(f"{fold.name}_{part}", writer.outer) for part in ("mean", "m2", "count")]
-            parts = f"({', '.join(self.names)})"
+            count = writer.new_name(f"{fold.name}_seen", writer.outer)
+            seen = f"(({fold.points} + RBLOCK - 1 - tl.arange(0, RBLOCK)[None, :]) // RBLOCK)"
+            zeros = f"tl.zeros((XBLOCK, RBLOCK), {triton_type(fold.held)})"
+            writer.statement(f"{count} = {zeros} + {seen}.to({triton_type(fold.held)})", TILE)
+            parts = f"({', '.join((*self.names, count))})"
             writer.statement(f"{', '.join(targets)} = tl.reduce({parts}, 1, welford, keep_dims=True)", OUTER)
             return tuple(Value(target, fold.dtype, OUTER) for target in targets)
         dtypes = (fold.held, fold.position_dtype)

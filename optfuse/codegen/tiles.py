@@ -26,10 +26,10 @@ NARROWEST_ROW = 32
 ROW_USE = 0.8
 #: A row of a plane that amortises what varies along rows alone is cut into pieces of this many points.
 WIDEST_ROW = 256
+#: A program that sums columns takes at most this many.
+WIDEST_COLUMNS = 128
 
 PROGRAMS = 264  # two for each multiprocessor
-#: Columns that a program sums: whole lines of 128 bytes. There are enough programs, for long sums come in stages.
-COLUMNS = 64
 INTERPRETED_TILE = 1 << 17
 #: Registers that a thread can have, by number of warps, less what addresses and temporaries take.
 _REGISTERS = {1: 120, 2: 120, 4: 120, 8: 120, 16: 72, 32: 30}
@@ -296,20 +296,25 @@ def _whole(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float, 
 def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
     """A block of r at a time: long along r, or wide along x where that is what memory runs along."""
     x, r = axes
-    least = _coalesced(axes, accesses)
-    total = 2048 if least == 1 else 4096
+    if _coalesced(axes, accesses) > 1:
+        return _columns(axes, pressure)
+    total = 2048
     while total > 256 and not fits(total, 8, pressure):
         total //= 2
-    block = least
-    while (
-        least > 1
-        and block < min(WIDEST_ROW, power_of_two(x.size))
-        and (block < COLUMNS or -(-x.size // (2 * block)) >= 2 * PROGRAMS)
-    ):
-        block *= 2
-    inner = max(1, min(power_of_two(r.size), total // block))
-    warps = max(1, min(8, block * inner // 128))
-    return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
+    inner = max(1, min(power_of_two(r.size), total))
+    return Tiled((replace(x, block=1), replace(r, block=inner)), max(1, min(8, inner // 128)))
+
+
+def _columns(axes: tuple[Axis, ...], pressure: float) -> Tiled:
+    """Short blocks of r over lines of x, by few warps: many programs then run on each multiprocessor at once."""
+    x, r = axes
+    block = min(WIDEST_COLUMNS, _row_block(x.digits[-1][1]), power_of_two(x.size))
+    while block > NARROWEST_ROW // 2 and -(-x.size // block) < PROGRAMS:
+        block //= 2
+    inner = min(max(16, 1024 // block), power_of_two(r.size))
+    while inner > 1 and not fits(block * inner, 2, pressure):
+        inner //= 2
+    return Tiled((replace(x, block=block), replace(r, block=inner)), max(1, min(2, block * inner // 128)))
 
 
 def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:

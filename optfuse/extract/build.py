@@ -10,6 +10,7 @@ from optfuse.extract.dependence import Dependence, dependences, footprint
 from optfuse.extract.legality import shared_walks
 from optfuse.extract.offers import Footprints, offer, scheme_of
 from optfuse.extract.placement import Placements, place
+from optfuse.extract.precision import may_approximate
 from optfuse.extract.useful import useful_walks
 from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, views
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View
@@ -21,7 +22,7 @@ from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Schem
 class Extraction:
     """An Instance with what ties it to the loop graph: op k is ``graph.ops[k]``, scheme s+1 is ``placements.walks[s]``.
 
-    ``touched`` and ``dependences`` are kept for explanations.
+    ``touched`` and ``dependences`` are kept for explanations. ``approximate``: see ``may_approximate``.
     """
 
     graph: LoopGraph
@@ -29,6 +30,7 @@ class Extraction:
     placements: Placements
     touched: tuple[NestAccesses | None, ...]
     dependences: tuple[Dependence, ...]
+    approximate: frozenset[int]
 
 
 def extract(
@@ -90,7 +92,7 @@ def extract(
         ops=tuple(ops),
         edges=_one_edge_each(edges),
     )
-    return Extraction(graph, instance, placements, touched, ordered)
+    return Extraction(graph, instance, placements, touched, ordered, may_approximate(graph))
 
 
 def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:

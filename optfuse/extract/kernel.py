@@ -59,6 +59,7 @@ def kernel_spec(extraction: Extraction, kernel: Kernel, name: str, inplace: froz
                 tuple(variables[parallel:]),
                 full=placed[k].full,
                 once=_once(placed[k], rows, space, symbols),
+                approximate=k in extraction.approximate,
             )
         )
     return KernelSpec(

@@ -70,7 +70,7 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
         elif node.target is getitem:
             _relay(node, node.args[0].meta["val"][node.args[1]])
         elif node.op == "call_function" and isinstance(node.target, OpOverload) and not is_mutating(node.target):
-            _propagate(node, channels_last=node.name in convolutions)
+            _propagate(node, channels_last=node.name in convolutions, images=bool(convolutions))
             if node.name in names:
                 _relay(node, _strided(node.meta["val"], _aligned_stride(node.meta["val"])))
     chosen = with_graph(captured, graph)
@@ -104,12 +104,15 @@ def _promised(captured: Captured, before: Mapping[str, Any]) -> dict[int, Stride
 # --- one node at a time
 
 
-def _propagate(node: Node, *, channels_last: bool) -> None:
-    """Give a node the fake value that it has with its arguments' present layouts."""
+def _propagate(node: Node, *, channels_last: bool, images: bool) -> None:
+    """Give a node the fake value that it has with its arguments' present layouts.
+
+    ``channels_last``: it is a convolution to be laid out so; ``images``: the graph has such convolutions.
+    """
     if channels_last:
         for k in (0, 1) if node.target is aten.convolution_backward.default else (0,):
             _ask_channels_last(node, k)
-    elif all(_as_traced(source) for source in node.all_input_nodes):
+    elif all(_as_traced(source) for source in node.all_input_nodes) and not images:
         return
     try:
         value = fake_result(node.target, node.args, node.kwargs, like=node.meta.get("val"))
@@ -125,7 +128,18 @@ def _propagate(node: Node, *, channels_last: bool) -> None:
         value = fake_result(node.target, node.args, node.kwargs, like=node.meta.get("val"))
     if channels_last:
         value = _convolved(node, value)
+    elif images and _undecided(node, value):
+        value = _channels_last(value)
     _relay(node, value)
+
+
+def _undecided(node: Node, value: Any) -> bool:
+    """Whether a pointwise node makes images of values that are the same all over an image: any layout will do."""
+    if torch.Tag.pointwise not in getattr(node.target, "tags", ()) or value.dim() != 4 or value[0, 0].numel() == 1:
+        return False
+    operands = [fake(source) for source in node.all_input_nodes]
+    wide = [x for x in operands if x is not None and x.dim() == 4 and x.shape == value.shape]
+    return bool(wide) and all(x.stride(2) == 0 and x.stride(3) == 0 for x in wide)
 
 
 def _relay(node: Node, value: Any) -> None:

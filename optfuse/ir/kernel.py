@@ -31,6 +31,9 @@ class Member:
 
     A member of fewer points than the kernel (a value that is broadcast) is computed again at each of them; its stores
     take effect only where all digits of ``once`` are 0.
+
+    ``approximate``: all that comes of its results is rounded to half types, so a few units in float32's last place of
+    its special functions do not matter.
     """
 
     nest: LoopNest
@@ -38,6 +41,7 @@ class Member:
     rvars: tuple[sympy.Expr, ...]
     full: bool
     once: tuple[sympy.Symbol, ...] = ()
+    approximate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

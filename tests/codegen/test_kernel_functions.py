@@ -105,6 +105,31 @@ def test_function(functions, function, dtype):
     torch.testing.assert_close(got, expected, rtol=1e-6 if dtype == "float32" else 1e-12, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("function", ["div", "reciprocal", "exp", "sqrt", "sigmoid", "tanh", "erf"])
+def test_what_serves_half_types_is_far_more_exact_than_they_are(function, tmp_path):
+    """Also for tiny, huge, infinite and undefined operands."""
+    wide = torch.logspace(-6, 1.9, 4000)
+    edges = torch.tensor([0.0, float("inf"), float("nan"), 1e-20, 1e30])
+    x = torch.cat([wide, edges]) if function == "sqrt" else torch.cat([wide, -wide, edges, -edges])
+    inputs = [x, x.flip(0)] if FUNCTIONS[function].arity == 2 else [x]
+    k = Kernel((x.numel(),))
+    for number in range(len(inputs)):
+        k.input(f"a{number}", x.numel())
+    k.pointwise("out", call(function, *(k.load(f"a{n}", i0) for n in range(len(inputs)))))
+    spec = k.spec("out")
+    spec = replace(spec, members=tuple(replace(member, approximate=True) for member in spec.members))
+    kernel = emit_kernel(spec, k.buffers)
+    exact = call_function(function, [value.double() for value in inputs], torch.float64).float()
+    got = run(
+        load_source(module_text([kernel]), tmp_path),
+        kernel,
+        k.buffers,
+        {f"a{n}": v for n, v in enumerate(inputs)},
+        kernel.config,
+    )
+    torch.testing.assert_close(got["out"], exact, rtol=5e-5, atol=1e-37, equal_nan=True)
+
+
 @pytest.mark.parametrize("target", ["bool", *INTEGERS, "float16", "bfloat16", *FLOATS])
 @pytest.mark.parametrize("source", ["bool", *INTEGERS, *FLOATS])
 def test_cast(source, target, tmp_path):
