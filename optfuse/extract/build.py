@@ -12,7 +12,7 @@ from optfuse.extract.offers import Footprints, offer, scheme_of
 from optfuse.extract.placement import Placements, place
 from optfuse.extract.useful import useful_walks
 from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, views
-from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View
+from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, Origin, View
 from optfuse.problem import instance as problem
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
 
@@ -70,7 +70,15 @@ def extract(
         )
         weight = len(found.loads) + len(found.stores)
         ops.append(
-            problem.Op(op.name, "loop", offers, nest_work(op), weight=max(1, weight), recompute=not op.reductions)
+            problem.Op(
+                op.name,
+                "loop",
+                offers,
+                nest_work(op),
+                weight=max(1, weight),
+                recompute=not op.reductions,
+                **_provenance(op.name, op.origin),
+            )
         )
     edges = tuple(
         problem.Edge(
@@ -115,8 +123,16 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
     written = dict.fromkeys([*(name for name in call.outputs if name is not None), *call.mutates])
     writes = tuple(Write(ids[name], buffer_bytes(buffers[name])) for name in written)
     return problem.Op(
-        call.name, "library", (Offer(ALONE, tuple(largest.values()), writes),), library_work(call, buffers)
+        call.name,
+        "library",
+        (Offer(ALONE, tuple(largest.values()), writes),),
+        library_work(call, buffers),
+        **_provenance(call.name, call.origin),
     )
+
+
+def _provenance(name: str, origin: Origin) -> dict[str, str]:
+    return {"node": "" if origin.node == name else origin.node, "module": origin.module, "source": origin.source}
 
 
 def _view_bytes(view: View, buffers: Mapping[str, Buffer]) -> int:

@@ -206,11 +206,11 @@ def common_schemes(instance: Instance, ops: Iterable[int]) -> tuple[int, ...]:
 
 def is_connected(index: LegalIndex, mask: int, scheme: int) -> bool:
     """Whether the ops hang together by inside edges or by reads of a common footprint in the scheme."""
-    return _component(index, mask, scheme) == mask
+    return component(index, mask, scheme) == mask
 
 
-def _component(index: LegalIndex, mask: int, scheme: int) -> int:
-    """The connected part of ``mask`` that holds its first op."""
+def component(index: LegalIndex, mask: int, scheme: int) -> int:
+    """The connected part of ``mask`` that holds its first op; every op of it offers the scheme."""
     start = mask & -mask
     part, frontier, rest = start, start, mask ^ start
     readers: dict[tuple[int, int], int] | None = None
@@ -251,7 +251,7 @@ def _refusal(index: LegalIndex, ops: Collection[int], mask: int, scheme: int) ->
     if refusal is not None:
         return refusal
     if index.instance.limits.connected:
-        part = _component(index, mask, scheme)
+        part = component(index, mask, scheme)
         if part != mask:
             return "nothing links the first of these to the others", (next(bits(part)), *bits(mask & ~part))
     between = index.reach(mask).between(mask)
