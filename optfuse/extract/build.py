@@ -12,7 +12,7 @@ from optfuse.extract.offers import Footprints, offer, scheme_of
 from optfuse.extract.placement import Placements, place
 from optfuse.extract.useful import useful_walks
 from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, views
-from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, Origin, View
+from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View
 from optfuse.problem import instance as problem
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
 
@@ -77,7 +77,9 @@ def extract(
                 nest_work(op),
                 weight=max(1, weight),
                 recompute=not op.reductions,
-                **_provenance(op.name, op.origin),
+                node=_node(op),
+                module=op.origin.module,
+                source=op.origin.source,
             )
         )
     edges = tuple(
@@ -127,12 +129,15 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
         "library",
         (Offer(ALONE, tuple(largest.values()), writes),),
         library_work(call, buffers),
-        **_provenance(call.name, call.origin),
+        node=_node(call),
+        module=call.origin.module,
+        source=call.origin.source,
     )
 
 
-def _provenance(name: str, origin: Origin) -> dict[str, str]:
-    return {"node": "" if origin.node == name else origin.node, "module": origin.module, "source": origin.source}
+def _node(op: LoopNest | LibraryCall) -> str:
+    """The FX node where it is called otherwise than the op."""
+    return "" if op.origin.node == op.name else op.origin.node
 
 
 def _view_bytes(view: View, buffers: Mapping[str, Buffer]) -> int:

@@ -13,6 +13,7 @@ from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.solution import Solution
+from optfuse.problem.validate import validate
 from optfuse.solve.arena import arena_floor
 from optfuse.solve.assemble import arena_spans, arrange, assemble
 from optfuse.solve.conflict import under_rules
@@ -46,6 +47,7 @@ def solve(instance: Instance, options: SolveOptions | None = None) -> SolveResul
     options = SolveOptions() if options is None else options
     start = time.monotonic()
     instance = under_rules(instance, options.rules)
+    validate(instance)
     deadline = start + options.time_limit
     given_up: list[str] = []
 

@@ -94,7 +94,7 @@ def test_single_kernels_that_overlap() -> None:
 
 def test_rules_of_the_instance_count_too() -> None:
     instance = replace(example(), rules=Rules(no_fuse=((GELU, SUM),)))
-    with pytest.raises(RuleConflictError, match='fuse\\("gelu", "sum"\\); no_fuse|no_fuse\\("gelu", "sum"\\); fuse'):
+    with pytest.raises(RuleConflictError, match=r'no_fuse\("gelu", "sum"\); fuse\("gelu", "sum"\)'):
         solve(instance, SolveOptions(workers=1, rules=(fuse("gelu", "sum"),)))
 
 
@@ -117,7 +117,7 @@ def test_what_is_obeyed_is_solved_under_the_rules() -> None:
 
 
 def test_a_rule_that_matches_nothing_and_a_broken_instance_are_refused_first() -> None:
-    with pytest.raises(RuleError, match="'gleu' matches no op.*'gelu'"):
+    with pytest.raises(RuleError, match=r"'gleu' matches no op.*'gelu'"):
         solve(example(), SolveOptions(rules=(barrier("gleu"),)))
     broken = replace(example(), edges=(*example().edges, Edge(SUM, 0)))
     with pytest.raises(InvalidInstanceError):

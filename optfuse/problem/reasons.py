@@ -1,0 +1,119 @@
+"""Refusals in the words of the model: what ``pairs`` found, by op name, with the path from one op to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from optfuse.problem.instance import ALONE, Instance
+from optfuse.problem.legality import RefusalCode, legal_index
+from optfuse.problem.pairs import Pairing, Refused, shortest_path
+
+KIND_WORDS = {"library": "a library call", "collective": "a collective", "wait": "a wait", "copy": "a copy"}
+
+
+class Details(Protocol):
+    """What the compiler knows beyond the instance. Both methods return one line, or None where they know no more."""
+
+    def edge(self, source: int, target: int, scheme: int) -> str | None:
+        """Why a scheme does not pass a value from one op to another in registers."""
+        ...
+
+    def no_scheme(self, left: int, right: int) -> str | None:
+        """Why two ops have no scheme in common."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why two ops may not share a kernel in some schemes (by name). ``path``: op by op from one to the other."""
+
+    code: RefusalCode
+    text: str
+    schemes: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+
+
+def illegal_reasons(
+    instance: Instance, left: int, right: int, found: Pairing, details: Details | None = None
+) -> tuple[Reason, ...]:
+    """Why no scheme takes two ops, the nearest reason first; schemes with the same reason share a line."""
+    index = legal_index(instance)
+    name = _Names(instance)
+    if index.rivals[left] >> right & 1:
+        variant = next(v for v in instance.variants if any(left in a for a in v.alternatives))
+        return (Reason("variant", f"they are alternatives of variant {variant.name!r}, of which one runs"),)
+    if instance.ops[left].device != instance.ops[right].device:
+        devices = [instance.devices[instance.ops[op].device].name for op in (left, right)]
+        return (Reason("device", f"{name(left)} runs on {devices[0]}, {name(right)} on {devices[1]}"),)
+    for op in (left, right):
+        if runs_alone(instance, op):
+            return (Reason("scheme", f"{name.what(op)} always runs alone"),)
+    common = index.footprints[left].keys() & index.footprints[right].keys() - {ALONE}
+    if not common:
+        offered = " and ".join(f"{name(op)} in {_schemes(instance, op)}" for op in (left, right))
+        detail = details.no_scheme(left, right) if details is not None else None
+        text = f"they have no scheme in common: {offered} can run" + (f"; {detail}" if detail else "")
+        return (Reason("scheme", text, path=name.all(shortest_path(instance, min(left, right), max(left, right)))),)
+    merged: dict[tuple[RefusalCode, str, tuple[str, ...]], list[str]] = {}
+    for refused in found.refused:
+        if refused.scheme in common:
+            text = _text(instance, left, right, refused, details)
+            key = (refused.refusal.code, text, name.all(refused.path))
+            merged.setdefault(key, []).append(instance.schemes[refused.scheme].name)
+    return tuple(Reason(code, text, tuple(schemes), path) for (code, text, path), schemes in merged.items())
+
+
+def runs_alone(instance: Instance, op: int) -> bool:
+    """Whether an op never shares a kernel, whatever the others are."""
+    return all(offer.scheme == ALONE for offer in instance.ops[op].offers)
+
+
+class _Names:
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+
+    def __call__(self, op: int) -> str:
+        return self.instance.ops[op].name
+
+    def all(self, ops: Sequence[int]) -> tuple[str, ...]:
+        return tuple(map(self, ops))
+
+    def what(self, op: int) -> str:
+        kind = KIND_WORDS.get(self.instance.ops[op].kind)
+        return f"{self(op)}, {kind}," if kind else self(op)
+
+
+def _schemes(instance: Instance, op: int) -> str:
+    names = [instance.schemes[offer.scheme].name for offer in instance.ops[op].offers]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def _text(instance: Instance, left: int, right: int, refused: Refused, details: Details | None) -> str:
+    """What one scheme refuses, in terms of the two ops asked about."""
+    name = _Names(instance)
+    refusal = refused.refusal
+    pair = {left, right}
+    between = [op for op in refusal.ops if op not in pair]
+    match refusal.code:
+        case "scheme":
+            op = refusal.ops[0]
+            why = "always runs alone" if runs_alone(instance, op) else "does not offer the scheme"
+            return f"{name(op)} lies between them and {why}: one kernel of both would wait for it in a circle"
+        case "index":
+            source, target = refusal.ops
+            detail = details.edge(source, target, refused.scheme) if details is not None else None
+            what = detail or f"the value of {name(source)} cannot pass to {name(target)} in registers"
+            if pair == {source, target}:
+                return what
+            lies = " and ".join(name(op) for op in between)
+            verb = "lies" if len(between) == 1 else "lie"
+            return f"{lies} {verb} between them, and from {name(source)} to {name(target)}: {what}"
+        case "path":
+            return f"a path leaves the kernel and comes back through {', '.join(map(name, refusal.ops))}"
+        case "connection":
+            return "nothing links them: no value passes between them and they read nothing in the same way"
+        case _:
+            return f"{refusal.reason}: {', '.join(map(name, refusal.ops))}"
