@@ -37,6 +37,8 @@ def pairing(instance: Instance, left: int, right: int) -> Pairing:
     """What the legality of kernels says about two different ops."""
     index = legal_index(instance)
     needed = tuple(bits(_needed(instance, 1 << left | 1 << right)))
+    # What runs alone blocks every scheme, and is said first.
+    blocking = next(((op,) for op in needed if runs_alone(instance, op)), ())
     mine, yours = index.footprints[left].keys(), index.footprints[right].keys()
     allowed: list[int] = []
     refused: list[Refused] = []
@@ -44,7 +46,7 @@ def pairing(instance: Instance, left: int, right: int) -> Pairing:
         # The pair itself first: what it violates is nearer to the question than what comes along violates.
         found = refusal(instance, (left, right), scheme)
         if found is None or found.code in ("path", "connection", "rule"):
-            found = refusal(instance, needed, scheme)
+            found = refusal(instance, blocking or needed, scheme)
         if found is None:
             allowed.append(scheme)
         else:
@@ -52,6 +54,11 @@ def pairing(instance: Instance, left: int, right: int) -> Pairing:
             path = _path_through(instance, left, right, found.ops) if on_path else ()
             refused.append(Refused(scheme, found, path))
     return Pairing(needed, tuple(allowed), tuple(refused))
+
+
+def runs_alone(instance: Instance, op: int) -> bool:
+    """Whether an op never shares a kernel, whatever the others are."""
+    return all(offer.scheme == ALONE for offer in instance.ops[op].offers)
 
 
 def _needed(instance: Instance, mask: int) -> int:

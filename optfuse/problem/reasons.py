@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import RefusalCode, legal_index
-from optfuse.problem.pairs import Pairing, Refused, shortest_path
+from optfuse.problem.pairs import Pairing, Refused, runs_alone, shortest_path
+
+ReasonCode = RefusalCode | Literal["cycle"]
 
 KIND_WORDS = {"library": "a library call", "collective": "a collective", "wait": "a wait", "copy": "a copy"}
 
@@ -27,9 +29,12 @@ class Details(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why two ops may not share a kernel in some schemes (by name). ``path``: op by op from one to the other."""
+    """Why two ops may not share a kernel in some schemes (by name). ``path``: op by op from one to the other.
 
-    code: RefusalCode
+    The code is legality's; "cycle" where what lies between the two is to blame.
+    """
+
+    code: ReasonCode
     text: str
     schemes: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
@@ -56,18 +61,13 @@ def illegal_reasons(
         detail = details.no_scheme(left, right) if details is not None else None
         text = f"they have no scheme in common: {offered} can run" + (f"; {detail}" if detail else "")
         return (Reason("scheme", text, path=name.all(shortest_path(instance, min(left, right), max(left, right)))),)
-    merged: dict[tuple[RefusalCode, str, tuple[str, ...]], list[str]] = {}
+    merged: dict[tuple[ReasonCode, str, tuple[str, ...]], list[str]] = {}
     for refused in found.refused:
         if refused.scheme in common:
-            text = _text(instance, left, right, refused, details)
-            key = (refused.refusal.code, text, name.all(refused.path))
+            code, text = _in_words(instance, left, right, refused, details)
+            key = (code, text, name.all(refused.path))
             merged.setdefault(key, []).append(instance.schemes[refused.scheme].name)
     return tuple(Reason(code, text, tuple(schemes), path) for (code, text, path), schemes in merged.items())
-
-
-def runs_alone(instance: Instance, op: int) -> bool:
-    """Whether an op never shares a kernel, whatever the others are."""
-    return all(offer.scheme == ALONE for offer in instance.ops[op].offers)
 
 
 class _Names:
@@ -91,29 +91,30 @@ def _schemes(instance: Instance, op: int) -> str:
     return ", ".join(names[:4]) + more
 
 
-def _text(instance: Instance, left: int, right: int, refused: Refused, details: Details | None) -> str:
+def _in_words(
+    instance: Instance, left: int, right: int, refused: Refused, details: Details | None
+) -> tuple[ReasonCode, str]:
     """What one scheme refuses, in terms of the two ops asked about."""
     name = _Names(instance)
     refusal = refused.refusal
-    pair = {left, right}
-    between = [op for op in refusal.ops if op not in pair]
+    circle = "one kernel of both would wait for it, and it for them, in a circle"
     match refusal.code:
         case "scheme":
-            op = refusal.ops[0]
+            (op,) = refusal.ops
             why = "always runs alone" if runs_alone(instance, op) else "does not offer the scheme"
-            return f"{name(op)} lies between them and {why}: one kernel of both would wait for it in a circle"
+            return "cycle", f"{name.what(op)} lies between them and {why}: {circle}"
         case "index":
             source, target = refusal.ops
             detail = details.edge(source, target, refused.scheme) if details is not None else None
             what = detail or f"the value of {name(source)} cannot pass to {name(target)} in registers"
-            if pair == {source, target}:
-                return what
-            lies = " and ".join(name(op) for op in between)
-            verb = "lies" if len(between) == 1 else "lie"
-            return f"{lies} {verb} between them, and from {name(source)} to {name(target)}: {what}"
+            if {source, target} == {left, right}:
+                return "index", what
+            between = [name(op) for op in refusal.ops if op not in (left, right)]
+            lies = f"{' and '.join(between)} {'lie' if len(between) > 1 else 'lies'} between them"
+            return "cycle", f"{lies}, and cannot come along: from {name(source)} to {name(target)}, {what}"
         case "path":
-            return f"a path leaves the kernel and comes back through {', '.join(map(name, refusal.ops))}"
+            return "cycle", f"a path leaves the kernel and comes back through {', '.join(map(name, refusal.ops))}"
         case "connection":
-            return "nothing links them: no value passes between them and they read nothing in the same way"
+            return "connection", "nothing links them: no value passes between them, nor do they read alike"
         case _:
-            return f"{refusal.reason}: {', '.join(map(name, refusal.ops))}"
+            return refusal.code, f"{refusal.reason}: {', '.join(map(name, refusal.ops))}"

@@ -108,8 +108,8 @@ def _lines(found: Explanation) -> Iterator[str]:
         yield from _op(found.a, found.kernels)
         return
     yield f"{a} and {b} are {'together in one kernel' if found.together else 'apart'}."
-    for op in (found.a, found.b):
-        yield from _op(op, found.kernels)
+    yield from _op(found.a, found.kernels)
+    yield from _op(found.b, () if found.together and found.a.kernels == found.b.kernels else found.kernels)
     yield from _shared(found)
     yield from _why(found)
     for note in found.notes:
@@ -129,7 +129,8 @@ def _op(op: OpFacts, kernels: Sequence[tuple[int, tuple[str, ...]]]) -> Iterator
     if len(op.kernels) > 1:
         yield f"    computed in {len(op.kernels)} kernels"
     for position in op.kernels:
-        yield f"    kernel {position}: {_names(by_position[position])}"
+        ops = _names(by_position[position]) if position in by_position else "the same"
+        yield f"    kernel {position}: {ops}"
     if not op.kernels:
         yield "    does not run in this schedule"
 
