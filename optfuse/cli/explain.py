@@ -81,18 +81,21 @@ def _asked(path: Path, a: str, b: str, solution: Path | None, rules: Path | None
     if not folders:
         raise PlanError(f"{path}: holds no plan (no instance.json); save one with optimize --out")
     holding: list[_Asked] = []
-    refusal: RuleError | None = None
+    refusals: list[tuple[bool, RuleError]] = []
     for folder in folders:
         plan = _plan(folder)
+        found_a = False
         try:
             one_op(plan.instance, a)
+            found_a = True
             one_op(plan.instance, b)
         except RuleError as error:
-            refusal = refusal or error
+            refusals.append((found_a, error))
         else:
             holding.append(plan)
-    if not holding and refusal is not None:
-        raise refusal
+    if not holding:
+        # A plan that has the one op is nearer to what was meant than a plan that has none.
+        raise max(refusals, key=lambda refusal: refusal[0])[1]
     if len(holding) > 1:
         names = ", ".join(str(plan.where.parent) for plan in holding)
         raise PlanError(f"{a!r} and {b!r} are in several plans: {names}; name one of these folders")
