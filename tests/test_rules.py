@@ -89,7 +89,7 @@ def test_a_glob_of_module_paths_keeps_every_layer_apart() -> None:
     assert kept.status == "OPTIMAL"
 
 
-def test_the_program_under_rules_computes_the_same() -> None:
+def test_the_program_under_rules_computes_the_same(tmp_path: Path) -> None:
     if mode() == "compile":
         pytest.skip("these tensors live on the CPU")
     model, x = Net(), torch.randn(64, 48)
@@ -97,6 +97,8 @@ def test_the_program_under_rules_computes_the_same() -> None:
     found = optfuse.optimize(model, (x,), options=OPTIONS, rules=given)
     assert isinstance(found, Schedule)
     assert names(found, "h.1.norm") in kernels(found, "h.1.norm")
+    found.save(tmp_path / "plan")
+    assert optfuse.load(tmp_path / "plan").instance.rules == found.instance.rules
     with torch.no_grad():
         torch.testing.assert_close(found.compile()(x), model(x))
 

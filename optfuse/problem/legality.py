@@ -86,6 +86,9 @@ class Reach:
         return not self.between(mask)
 
 
+#: At most so many ops are named in a message.
+LISTED = 8
+
 RefusalCode = Literal["scheme", "index", "device", "limit", "rule", "variant", "connection", "path"]
 
 
@@ -212,7 +215,14 @@ def refusal(instance: Instance, ops: Collection[int], scheme: int) -> Refusal | 
 def why_illegal(instance: Instance, ops: Collection[int], scheme: int) -> str | None:
     """One line that names the ops and the violated condition, or None when the kernel is legal."""
     found = refusal(instance, ops, scheme)
-    return None if found is None else f"{found.reason}: {', '.join(instance.ops[op].name for op in found.ops)}"
+    return None if found is None else f"{found.reason}: {listed(instance, found.ops)}"
+
+
+def listed(instance: Instance, ops: Collection[int]) -> str:
+    """Ops by name, for a message of one line: the first of them, and how many more."""
+    names = [instance.ops[op].name for op in ops]
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 def common_schemes(instance: Instance, ops: Iterable[int]) -> tuple[int, ...]:

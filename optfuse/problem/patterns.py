@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from optfuse.errors import RuleError
 from optfuse.problem.instance import Instance, Op
+from optfuse.problem.legality import listed
 
 #: What the wildcard parts of a module path stood for, such as ("3",) for layer 3.
 Parts = tuple[str, ...]
@@ -38,11 +39,9 @@ def one_op(instance: Instance, pattern: str) -> int:
     """
     found = list(find_ops(instance, pattern))
     if not found:
-        raise RuleError(f"{no_match(instance, pattern)}")
+        raise RuleError(no_match(instance, pattern))
     if len(found) > 1:
-        names = ", ".join(instance.ops[op].name for op in found[:6])
-        more = f" and {len(found) - 6} more" if len(found) > 6 else ""
-        raise RuleError(f"{pattern!r} matches {len(found)} ops ({names}{more}); name one of them")
+        raise RuleError(f"{pattern!r} matches {len(found)} ops ({listed(instance, found)}); name one of them")
     return found[0]
 
 

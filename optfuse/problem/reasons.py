@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import RefusalCode, legal_index
+from optfuse.problem.legality import RefusalCode, legal_index, listed
 from optfuse.problem.pairs import Pairing, Refused, runs_alone, shortest_path
 
 ReasonCode = RefusalCode | Literal["cycle"]
@@ -113,8 +113,8 @@ def _in_words(
             lies = f"{' and '.join(between)} {'lie' if len(between) > 1 else 'lies'} between them"
             return "cycle", f"{lies}, and cannot come along: from {name(source)} to {name(target)}, {what}"
         case "path":
-            return "cycle", f"a path leaves the kernel and comes back through {', '.join(map(name, refusal.ops))}"
+            return "cycle", f"a path leaves the kernel and comes back through {listed(instance, refusal.ops)}"
         case "connection":
             return "connection", "nothing links them: no value passes between them, nor do they read alike"
         case _:
-            return refusal.code, f"{refusal.reason}: {', '.join(map(name, refusal.ops))}"
+            return refusal.code, f"{refusal.reason}: {listed(instance, refusal.ops)}"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Edge, Instance, Offer, Variant
+from optfuse.problem.legality import listed
 from optfuse.problem.rules import restricted
 
 
@@ -30,8 +31,9 @@ def choosing(instance: Instance, wanted: Collection[int]) -> tuple[Instance, tup
             variants.append(replace(variant, alternatives=left))
     for group in (*instance.rules.fuse, *instance.rules.single_kernel):
         if dropped.intersection(group) and not dropped.issuperset(group):
-            names = ", ".join(instance.ops[op].name for op in group)
-            raise IllegalKernelError(f"a rule asks for one kernel of {names}, which do not all run then")
+            raise IllegalKernelError(
+                f"a rule asks for one kernel of {listed(instance, group)}, which do not all run then"
+            )
     kept = tuple(op for op in range(len(instance.ops)) if op not in dropped)
     return _part(instance, kept, tuple(variants)), kept
 

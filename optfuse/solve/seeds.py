@@ -14,7 +14,7 @@ from typing import Literal
 
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index, mask_of, why_illegal
+from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index, listed, mask_of, why_illegal
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _ordered(instance: Instance, masks: Iterable[int]) -> list[Group]:
                 heapq.heappush(heap, (groups[target].ops[0], target))
     if len(ordered) < len(groups):
         stuck = [groups[n].ops for n, count in enumerate(waiting) if count and len(groups[n].ops) > 1]
-        names = "; ".join(", ".join(instance.ops[op].name for op in ops) for ops in stuck)
+        names = "; ".join(listed(instance, ops) for ops in stuck)
         raise IllegalKernelError(f"the kernels that the rules ask for wait for each other: {names}")
     return ordered
 
@@ -154,7 +154,7 @@ def _joined(instance: Instance, active: int) -> list[int]:
         masks = merged
     for mask in masks:
         if mask & ~active:
-            names = ", ".join(instance.ops[op].name for op in bits(mask))
+            names = listed(instance, list(bits(mask)))
             raise IllegalKernelError(f"the rules ask for one kernel of {names}, not all of which can run")
     return _with_single_ops(masks, active)
 
@@ -178,7 +178,7 @@ def _group(instance: Instance, mask: int) -> Group:
     legal = frozenset(scheme for scheme in offered if is_legal(instance, ops, scheme))
     if not legal:
         reasons = sorted({why_illegal(instance, ops, scheme) or "" for scheme in offered})
-        names = ", ".join(instance.ops[op].name for op in ops)
+        names = listed(instance, ops)
         reason = reasons[0] if reasons else "they have no scheme in common"
         raise IllegalKernelError(f"the rules ask for one kernel of {names}, but {reason}")
     closed = bool(mask & index.barrier) or bool(index.exact[ops[0]])

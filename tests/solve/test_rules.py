@@ -74,19 +74,19 @@ def agrees(instance: Instance) -> None:
     assert oracle(presolve(instance).instance) == best
 
 
-@settings(QUIET, max_examples=300)
+@settings(QUIET, max_examples=160)
 @given(ruled(instances(min_ops=3, max_ops=7)))
 def test_rules_on_odd_problems(instance: Instance) -> None:
     agrees(instance)
 
 
-@settings(QUIET, max_examples=200)
+@settings(QUIET, max_examples=120)
 @given(ruled(instances(min_ops=3, max_ops=7, variants=True)))
 def test_rules_on_problems_with_variants(instance: Instance) -> None:
     agrees(instance)
 
 
-@settings(QUIET, max_examples=300)
+@settings(QUIET, max_examples=160)
 @given(ruled(layered(5, 8)))
 def test_rules_on_layered_problems(instance: Instance) -> None:
     agrees(instance)
