@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optfuse import errors
+from optfuse import errors, rules
 
 if TYPE_CHECKING:
     from optfuse.pipeline import optimize
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from optfuse.solve.options import SolveOptions
 
 __version__ = "0.1.0"
-__all__ = ["Schedule", "SolveOptions", "TrainingSchedule", "errors", "load", "optimize"]
+__all__ = ["Schedule", "SolveOptions", "TrainingSchedule", "errors", "load", "optimize", "rules"]
 
 #: Public names and the modules that hold them: torch is imported only when something needs it.
 _HOMES = {

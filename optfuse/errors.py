@@ -23,6 +23,14 @@ class IllegalKernelError(OptfuseError):
     """A kernel that may not be: the message names the ops and the violated condition."""
 
 
+class RuleError(OptfuseError):
+    """A rule of the user's that cannot be read, or that matches no op: the message has the nearest names."""
+
+
+class RuleConflictError(IllegalKernelError):
+    """Rules that no schedule obeys: the message names the smallest set of them that conflict."""
+
+
 class CaptureError(OptfuseError):
     """A model that the frontend cannot turn into a graph."""
 

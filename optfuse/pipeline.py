@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from optfuse.codegen.libraries import takes_out
 from optfuse.emit import emit
-from optfuse.extract.build import extract
+from optfuse.extract.build import Extraction, extract
 from optfuse.extract.device import load_device
 from optfuse.extract.split import split_reductions
 from optfuse.frontend.captured import Captured
@@ -18,7 +19,9 @@ from optfuse.ir.nodes import LoopGraph
 from optfuse.ir.verify import verify
 from optfuse.lower import lower
 from optfuse.problem.instance import Device
+from optfuse.problem.rules import Rule, matching
 from optfuse.schedule import Schedule, TrainingSchedule
+from optfuse.solve.conflict import under_rules
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.solve import solve
 
@@ -31,6 +34,7 @@ def optimize(
     train: bool = False,
     device: str = "h200",
     options: SolveOptions | None = None,
+    rules: Sequence[Rule] = (),
     name: str | None = None,
 ) -> Schedule | TrainingSchedule:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is.
@@ -47,6 +51,9 @@ def optimize(
         A shipped device's name, or the path of a device file.
     options
         The solver's limits and choices.
+    rules
+        What must and must not share a kernel (``optfuse.rules``), beside those of ``options``. Of a training step's two
+        graphs, a rule holds for those in which it matches.
     name
         What to call the graphs; the class name in lower case by default.
 
@@ -56,30 +63,39 @@ def optimize(
         If the model cannot be traced to one graph: the message names the line.
     InvalidOptionError
         If an option or the device is unknown.
+    RuleError, RuleConflictError
+        If a rule matches no op of any graph, or no schedule obeys the rules.
     """
     options = SolveOptions() if options is None else options
+    options = replace(options, rules=(*options.rules, *rules))
     load_device(device)
     name = type(model).__name__.lower() if name is None else name
     if not train:
-        return schedule(capture(model, args, dict(kwargs or {}), name=name), device, options, model)
-    forward, backward = capture_training(model, args, dict(kwargs or {}), name=name)
-    return TrainingSchedule(
-        schedule(forward, device, options, model),
-        schedule(backward, device, options, model),
-        model,
-        args,
-        dict(kwargs or {}),
+        captured = capture(model, args, dict(kwargs or {}), name=name)
+        return schedule(captured, fusion_problem(captured, device), options, model)
+    both = capture_training(model, args, dict(kwargs or {}), name=name)
+    problems = [fusion_problem(captured, device) for captured in both]
+    holding = matching([problem.instance for problem in problems], options.rules)
+    forward, backward = (
+        schedule(captured, problem, replace(options, rules=own), model)
+        for captured, problem, own in zip(both, problems, holding, strict=True)
     )
+    return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}))
 
 
-def schedule(captured: Captured, device: str, options: SolveOptions, model: Any = None) -> Schedule:
-    """All stages after capture, for one graph."""
+def fusion_problem(captured: Captured, device: str) -> Extraction:
+    """The stages before the solver, for one graph."""
     target = load_device(device)
     graph = loop_graph(captured, target)
-    extraction = extract(
+    return extract(
         graph, target, donated=donated_inputs(captured, graph.inputs), allocates=lambda call: not takes_out(call)
     )  # loop IR to fusion problem
-    result = solve(extraction.instance, options)  # fusion problem to proven solution, checked
+
+
+def schedule(captured: Captured, problem: Extraction, options: SolveOptions, model: Any = None) -> Schedule:
+    """The solver and the stages after it, for one graph."""
+    extraction = replace(problem, instance=under_rules(problem.instance, options.rules))  # the user's rules
+    result = solve(extraction.instance, replace(options, rules=()))  # fusion problem to proven solution, checked
     source = emit(extraction, result)  # solution to Triton and host source
     return Schedule(extraction, result, source, interface_of(captured, model))
 

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from optfuse.extract.build import Extraction
+from optfuse.extract.reasons import ExtractionDetails
 from optfuse.ir.nodes import LibraryCall, LoopGraph
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
 from optfuse.report.summary import summary
 from optfuse.report.table import kernel_rows
 from optfuse.report.text import report
+from optfuse.solve.explain import explain
+from optfuse.solve.explanation import Explanation
+from optfuse.solve.options import SolveOptions
 from optfuse.solve.result import SolveResult
 
 if TYPE_CHECKING:
@@ -122,6 +126,27 @@ class Schedule:
                 for row in kernel_rows(self.instance, self.solution)
             ]
         )
+
+    def explain(self, a: str, b: str, *, options: SolveOptions | None = None) -> Explanation:
+        """Why two ops share a kernel, or do not; ``print`` it.
+
+        Apart: what makes it illegal, or by how much the best schedule with both in one kernel is dearer, or over the
+        memory cap. Together: what it saves. The price of the opposite comes from a solve with it forced, with a bound.
+
+        Parameters
+        ----------
+        a, b
+            Ops by name, FX node, or a module path that holds one op.
+        options
+            Limits of each such solve.
+
+        Raises
+        ------
+        RuleError
+            If a name matches no op, with the nearest names; or several.
+        """
+        details = ExtractionDetails(self.extraction)
+        return explain(self.instance, self.solution, a, b, bound=self.bound, options=options, details=details)
 
     def compile(self, model: Any = None) -> ModelProgram:
         """Load the emitted module and bind it to the model's parameters.

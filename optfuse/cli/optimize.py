@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,12 +28,15 @@ def command(
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 30.0,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
     size: Annotated[str, typer.Option(help="full or small: which of the model's two sizes.")] = "full",
+    rules: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Save instance, solution, kernels, report.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a graph, on stdout.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check results and compile every kernel for sm_90.")] = False,
 ) -> None:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is."""
-    options = solve_options(time_limit=time_limit, workers=workers)
+    options = solve_options(time_limit=time_limit, workers=workers, rules=rules)
     chosen = known_size(size)
     if out is not None and out.exists() and not out.is_dir():
         raise OutputError(f"{out}: exists and is not a folder; name another with --out")
@@ -41,7 +45,9 @@ def command(
         if verify:
             from optfuse.cli.verification import compile_schedules, verify_model
 
-            verify_model(model, train, device, options)
+            if options.rules:  # they name ops of the full size's graph
+                say("results are compared at the small size, without the rules")
+            verify_model(model, train, device, replace(options, rules=()))
             compile_schedules(schedules)
         if out is not None:
             save(schedules, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from optfuse.rules import load_rules
 from optfuse.solve.options import SolveOptions
 
 
@@ -12,5 +13,9 @@ def solve_options(**values: Any) -> SolveOptions:
 
     Raises:
         InvalidOptionError: On a value out of range.
+        RuleError: When the file of ``rules`` cannot be read.
     """
-    return SolveOptions.from_mapping({name: value for name, value in values.items() if value is not None})
+    given = {name: value for name, value in values.items() if value is not None}
+    if "rules" in given:
+        given["rules"] = load_rules(given["rules"])
+    return SolveOptions.from_mapping(given)

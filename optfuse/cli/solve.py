@@ -18,6 +18,9 @@ def command(
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the whole solve.")] = 30.0,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
     seed: Annotated[int, typer.Option(metavar="K", help="Seed of the search.")] = 0,
+    rules: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="SOLUTION.json", help="Where to save the solution.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -27,7 +30,7 @@ def command(
     from optfuse.report.summary import certificate, summary
     from optfuse.solve.solve import solve
 
-    options = solve_options(solver=solver, time_limit=time_limit, workers=workers, seed=seed)
+    options = solve_options(solver=solver, time_limit=time_limit, workers=workers, seed=seed, rules=rules)
     problem = load_instance(instance)
     if out is not None and not out.parent.is_dir():
         raise OutputError(f"{out}: there is no folder {out.parent}; make it or name another with --out")

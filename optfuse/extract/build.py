@@ -72,7 +72,17 @@ def extract(
         )
         weight = len(found.loads) + len(found.stores)
         ops.append(
-            problem.Op(op.name, "loop", offers, nest_work(op), weight=max(1, weight), recompute=not op.reductions)
+            problem.Op(
+                op.name,
+                "loop",
+                offers,
+                nest_work(op),
+                weight=max(1, weight),
+                recompute=not op.reductions,
+                node=_node(op),
+                module=op.origin.module,
+                source=op.origin.source,
+            )
         )
     edges = tuple(
         problem.Edge(
@@ -117,8 +127,19 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
     written = dict.fromkeys([*(name for name in call.outputs if name is not None), *call.mutates])
     writes = tuple(Write(ids[name], buffer_bytes(buffers[name])) for name in written)
     return problem.Op(
-        call.name, "library", (Offer(ALONE, tuple(largest.values()), writes),), library_work(call, buffers)
+        call.name,
+        "library",
+        (Offer(ALONE, tuple(largest.values()), writes),),
+        library_work(call, buffers),
+        node=_node(call),
+        module=call.origin.module,
+        source=call.origin.source,
     )
+
+
+def _node(op: LoopNest | LibraryCall) -> str:
+    """The FX node where it is called otherwise than the op."""
+    return "" if op.origin.node == op.name else op.origin.node
 
 
 def _view_bytes(view: View, buffers: Mapping[str, Buffer]) -> int:

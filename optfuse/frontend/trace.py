@@ -116,6 +116,7 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
         if shared:
             once = PassedOnce(model, leaves, in_spec, positions, shared)
             program = export(once, tuple(leaves[k] for k in positions), {})
+            _forget_wrapper(program.graph_module.graph)
         else:
             program = export(model, args, kwargs)
     except Exception as error:  # the model's own code runs here, and may raise anything
@@ -158,6 +159,17 @@ def feeds(traced: Traced, program: torch.export.ExportedProgram | None = None) -
                     f"the model takes a {spec.kind.name.lower()} ({spec.arg.name}); pass tensors instead"
                 )
     return result
+
+
+def _forget_wrapper(graph: torch.fx.Graph) -> None:
+    """Name modules as the user's model does: rules and reports go by their paths."""
+    for node in graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        if stack:
+            own = {k: (path, kind) for k, (path, kind) in stack.items() if path.startswith(PassedOnce.PREFIX)}
+            node.meta["nn_module_stack"] = {
+                k: (path.removeprefix(PassedOnce.PREFIX), kind) for k, (path, kind) in own.items()
+            }
 
 
 def _refuse_unknown_sizes(name: str, program: torch.export.ExportedProgram) -> None:

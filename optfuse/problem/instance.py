@@ -93,7 +93,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A node of the dependency graph. ``weight`` is its share of a kernel's registers (operand count, roughly)."""
+    """A node of the dependency graph. ``weight`` is its share of a kernel's registers (operand count, roughly).
+
+    ``node``, ``module`` and ``source`` tie it to the model, for people and for rules: the graph node (where it is
+    called otherwise than the op), the path of the module, and "file:line, code". They mean nothing to the solvers.
+    """
 
     name: str
     kind: OpKind
@@ -102,6 +106,9 @@ class Op:
     device: int = 0
     weight: int = 1
     recompute: bool = False
+    node: str = ""
+    module: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

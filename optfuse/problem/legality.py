@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.memo import per_instance
@@ -85,13 +86,33 @@ class Reach:
         return not self.between(mask)
 
 
+#: At most so many ops are named in a message.
+LISTED = 8
+
+RefusalCode = Literal["scheme", "index", "device", "limit", "rule", "variant", "connection", "path"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A condition that a kernel violates, in words, and the ops to blame.
+
+    The code: an op does not offer the scheme; an edge is not allowed in it (by how the two index the value); devices;
+    size or weight; a rule of the user's; alternatives of one variant; nothing links the ops; a path leaves and returns.
+    """
+
+    code: RefusalCode
+    reason: str
+    ops: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LegalIndex:
     """What legality needs of an instance, by op.
 
     ``successors[u]`` are pairs (v, schemes); ``footprints[u][scheme]`` the (buffer, footprint) read there, and its keys
-    are the schemes offered. ``apart[u]`` may never share a kernel with u, ``together[u]`` must. ``exact[u]`` is the one
-    kernel that may hold u, or 0. ``mandatory`` are the ops of no variant.
+    are the schemes offered. ``apart[u]`` may never share a kernel with u, and of these ``rivals[u]`` never even run
+    with it; ``together[u]`` must. ``exact[u]`` is the one kernel that may hold u, or 0. ``mandatory`` are the ops of no
+    variant.
     """
 
     instance: Instance
@@ -99,6 +120,7 @@ class LegalIndex:
     neighbours: tuple[int, ...]
     footprints: tuple[dict[int, frozenset[tuple[int, int]]], ...]
     apart: tuple[int, ...]
+    rivals: tuple[int, ...]
     together: tuple[int, ...]
     exact: tuple[int, ...]
     barrier: int
@@ -148,7 +170,7 @@ def legal_index(instance: Instance) -> LegalIndex:
         {offer.scheme: frozenset((read.buffer, read.footprint) for read in offer.reads) for offer in op.offers}
         for op in instance.ops
     )
-    apart, together, exact = [0] * count, [0] * count, [0] * count
+    apart, rivals, together, exact = [0] * count, [0] * count, [0] * count, [0] * count
     for left, right in instance.rules.no_fuse:
         apart[left] |= 1 << right
         apart[right] |= 1 << left
@@ -163,13 +185,15 @@ def legal_index(instance: Instance) -> LegalIndex:
     for options in alternatives:
         mandatory &= ~_union(options)
         for op in bits(_union(options)):
-            apart[op] |= _union(options) & ~_union(option for option in options if option >> op & 1)
+            rivals[op] = _union(options) & ~_union(option for option in options if option >> op & 1)
+            apart[op] |= rivals[op]
     return LegalIndex(
         instance,
         tuple(map(tuple, successors)),
         tuple(neighbours),
         footprints,
         tuple(apart),
+        tuple(rivals),
         tuple(together),
         tuple(exact),
         mask_of(instance.rules.barrier),
@@ -183,13 +207,22 @@ def is_legal(instance: Instance, ops: Collection[int], scheme: int) -> bool:
     return _refusal(legal_index(instance), ops, mask_of(ops), scheme) is None
 
 
+def refusal(instance: Instance, ops: Collection[int], scheme: int) -> Refusal | None:
+    """The first condition that a kernel violates, or None when it is legal."""
+    return _refusal(legal_index(instance), ops, mask_of(ops), scheme)
+
+
 def why_illegal(instance: Instance, ops: Collection[int], scheme: int) -> str | None:
     """One line that names the ops and the violated condition, or None when the kernel is legal."""
-    refusal = _refusal(legal_index(instance), ops, mask_of(ops), scheme)
-    if refusal is None:
-        return None
-    reason, culprits = refusal
-    return f"{reason}: {', '.join(instance.ops[op].name for op in culprits)}"
+    found = refusal(instance, ops, scheme)
+    return None if found is None else f"{found.reason}: {listed(instance, found.ops)}"
+
+
+def listed(instance: Instance, ops: Collection[int]) -> str:
+    """Ops by name, for a message of one line: the first of them, and how many more."""
+    names = [instance.ops[op].name for op in ops]
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 def common_schemes(instance: Instance, ops: Iterable[int]) -> tuple[int, ...]:
@@ -206,11 +239,11 @@ def common_schemes(instance: Instance, ops: Iterable[int]) -> tuple[int, ...]:
 
 def is_connected(index: LegalIndex, mask: int, scheme: int) -> bool:
     """Whether the ops hang together by inside edges or by reads of a common footprint in the scheme."""
-    return _component(index, mask, scheme) == mask
+    return component(index, mask, scheme) == mask
 
 
-def _component(index: LegalIndex, mask: int, scheme: int) -> int:
-    """The connected part of ``mask`` that holds its first op."""
+def component(index: LegalIndex, mask: int, scheme: int) -> int:
+    """The connected part of ``mask`` that holds its first op; every op of it offers the scheme."""
     start = mask & -mask
     part, frontier, rest = start, start, mask ^ start
     readers: dict[tuple[int, int], int] | None = None
@@ -233,30 +266,28 @@ def _component(index: LegalIndex, mask: int, scheme: int) -> int:
     return part
 
 
-Refusal = tuple[str, tuple[int, ...]]
-
-
 def _refusal(index: LegalIndex, ops: Collection[int], mask: int, scheme: int) -> Refusal | None:
     """The first violated condition and the ops to blame. The cheap tests come first."""
     if not mask:
-        return "a kernel holds at least one op", ()
+        return Refusal("scheme", "a kernel holds at least one op", ())
     for op in ops:
         if scheme not in index.footprints[op]:
-            return f"scheme {index.instance.schemes[scheme].name} is not offered by", (op,)
+            return Refusal("scheme", f"scheme {index.instance.schemes[scheme].name} is not offered by", (op,))
     if not mask & mask - 1:
         return _broken_rule(index, ops, mask)
-    refusal = _broken_limit(index, ops, scheme) or _broken_edge(index, ops, mask, scheme)
-    if refusal is None:
-        refusal = _broken_rule(index, ops, mask)
-    if refusal is not None:
-        return refusal
+    found = _broken_limit(index, ops, scheme) or _broken_edge(index, ops, mask, scheme)
+    if found is None:
+        found = _broken_rule(index, ops, mask)
+    if found is not None:
+        return found
     if index.instance.limits.connected:
-        part = _component(index, mask, scheme)
+        part = component(index, mask, scheme)
         if part != mask:
-            return "nothing links the first of these to the others", (next(bits(part)), *bits(mask & ~part))
+            culprits = (next(bits(part)), *bits(mask & ~part))
+            return Refusal("connection", "nothing links the first of these to the others", culprits)
     between = index.reach(mask).between(mask)
     if between:
-        return "a path leaves the kernel and comes back through", tuple(bits(between))
+        return Refusal("path", "a path leaves the kernel and comes back through", tuple(bits(between)))
     return None
 
 
@@ -264,13 +295,13 @@ def _broken_limit(index: LegalIndex, ops: Collection[int], scheme: int) -> Refus
     """Too many ops for the scheme, the limits or one device."""
     instance = index.instance
     if scheme == ALONE:
-        return "ops that run alone cannot share a kernel", tuple(ops)
+        return Refusal("scheme", "ops that run alone cannot share a kernel", tuple(ops))
     if len(ops) > instance.limits.max_ops:
-        return f"more than {instance.limits.max_ops} ops in one kernel", tuple(ops)
+        return Refusal("limit", f"more than {instance.limits.max_ops} ops in one kernel", tuple(ops))
     if sum(instance.ops[op].weight for op in ops) > instance.limits.max_weight:
-        return f"weight above {instance.limits.max_weight} in one kernel", tuple(ops)
+        return Refusal("limit", f"weight above {instance.limits.max_weight} in one kernel", tuple(ops))
     if len({instance.ops[op].device for op in ops}) > 1:
-        return "ops of different devices in one kernel", tuple(ops)
+        return Refusal("device", "ops of different devices in one kernel", tuple(ops))
     return None
 
 
@@ -280,22 +311,24 @@ def _broken_edge(index: LegalIndex, ops: Iterable[int], mask: int, scheme: int) 
         for after, schemes in index.successors[op]:
             if mask >> after & 1 and scheme not in schemes:
                 name = index.instance.schemes[scheme].name
-                return f"the edge between these is not allowed inside scheme {name}", (op, after)
+                return Refusal("index", f"the edge between these is not allowed inside scheme {name}", (op, after))
     return None
 
 
 def _broken_rule(index: LegalIndex, ops: Iterable[int], mask: int) -> Refusal | None:
     """The first of the user's rules, or of the variants' exclusions, that a kernel breaks."""
     if mask & index.barrier and mask & mask - 1:
-        return "a barrier op stays alone", tuple(bits(mask & index.barrier))
+        return Refusal("rule", "a barrier op stays alone", tuple(bits(mask & index.barrier)))
     for op in ops:
-        if mask & index.apart[op]:
-            return "these may not share a kernel (no_fuse, or alternatives of one variant)", (
-                op,
-                *bits(mask & index.apart[op]),
+        if mask & index.rivals[op]:
+            return Refusal(
+                "variant", "alternatives of one variant never both run", (op, *bits(mask & index.rivals[op]))
             )
+        if mask & index.apart[op]:
+            return Refusal("rule", "these may not share a kernel (no_fuse)", (op, *bits(mask & index.apart[op])))
         if index.together[op] & ~mask:
-            return "these must share a kernel (fuse)", (op, *bits(index.together[op] & ~mask))
+            return Refusal("rule", "these must share a kernel (fuse)", (op, *bits(index.together[op] & ~mask)))
         if index.exact[op] and index.exact[op] != mask:
-            return "these must be a kernel of their own (single_kernel)", tuple(bits(index.exact[op]))
+            reason = "these must be a kernel of their own (single_kernel)"
+            return Refusal("rule", reason, tuple(bits(index.exact[op])))
     return None

@@ -248,12 +248,16 @@ def _writes_always(op: Op) -> set[int]:
 def _rules(instance: Instance) -> Iterator[str]:
     rules = instance.rules
     name = [op.name for op in instance.ops]
+    # Rules on ops of alternatives contradict each other only if these run: that is for the solver to see.
+    optional = {op for variant in instance.variants for alternative in variant.alternatives for op in alternative}
     for label, pairs in (("fuse", rules.fuse), ("no_fuse", rules.no_fuse)):
         for left, right in pairs:
             if left == right:
                 yield f"rule {label} pairs op {name[left]!r} with itself"
     apart = {frozenset(pair) for pair in rules.no_fuse}
     for pair in rules.fuse:
+        if optional.issuperset(pair):
+            continue
         if frozenset(pair) in apart:
             yield f"rules fuse and no_fuse contradict each other on {name[pair[0]]!r} and {name[pair[1]]!r}"
         for op in pair:
@@ -267,7 +271,7 @@ def _rules(instance: Instance) -> Iterator[str]:
             if op in seen:
                 yield f"rule single_kernel names op {name[op]!r} twice"
             seen.add(op)
-            if op in rules.barrier and len(group) > 1:
+            if op in rules.barrier and len(group) > 1 and not optional.issuperset(group):
                 yield f"rules single_kernel and barrier contradict each other on {name[op]!r}"
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from optfuse.errors import CaptureError, InvalidOptionError
+from optfuse.errors import CaptureError, InvalidOptionError, RuleError
 from optfuse.extract.device import load_device
 from optfuse.frontend.aot import make_backend
 from optfuse.frontend.captured import Captured
-from optfuse.pipeline import schedule
+from optfuse.pipeline import fusion_problem, schedule
+from optfuse.problem.instance import Instance
+from optfuse.problem.rules import meaning, rules_from_plain
+from optfuse.rules import load_rules
 from optfuse.runtime.program import Program
 from optfuse.schedule import Schedule
 from optfuse.solve.options import SolveOptions
@@ -30,10 +34,12 @@ class Record:
     """What one call of the backend has compiled so far: the inference graph, or forward and later backward.
 
     ``unplanned`` has (graph, reason) for graphs that carry what cannot be scheduled: they run as they were traced.
+    ``unmatched`` has (graph, reason) for rules that match no op of a graph: they may be meant for another one.
     """
 
     schedules: list[Schedule] = field(default_factory=list)
     unplanned: list[tuple[str, str]] = field(default_factory=list)
+    unmatched: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def library_ops(self) -> tuple[str, ...]:
@@ -56,6 +62,8 @@ def backend(
         As torch.compile hands them over.
     options
         Fields of ``SolveOptions``, and ``device``: a shipped device's name or a device file ("h200" by default).
+        ``rules`` may be rules, a table as in a TOML file, or the path of one. A rule that matches no op of a graph is
+        logged and kept in the record: torch.compile may still bring the graph that it is meant for.
     mode
         torch.compile's own; only its default has a meaning here.
 
@@ -76,7 +84,8 @@ def backend(
 
     def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
         try:
-            made = schedule(captured, device, solve_options)
+            problem = fusion_problem(captured, device)
+            made = schedule(captured, problem, _with_matching_rules(problem.instance, solve_options, record))
         except CaptureError as error:
             record.unplanned.append((captured.name, str(error)))
             logger.warning("%s is not scheduled and runs as it was traced: %s", captured.name, error)
@@ -101,6 +110,20 @@ def backend(
     return run
 
 
+def _with_matching_rules(instance: Instance, options: SolveOptions, record: Record) -> SolveOptions:
+    """The options with the rules that match in this graph; the others are said once."""
+    kept = []
+    for rule in options.rules:
+        try:
+            meaning(instance, rule)
+        except RuleError as error:
+            record.unmatched.append((instance.name, str(error)))
+            logger.warning("%s", error)
+        else:
+            kept.append(rule)
+    return replace(options, rules=tuple(kept))
+
+
 def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
     """The device and the solver's options.
 
@@ -116,4 +139,9 @@ def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
             raise InvalidOptionError(f"unknown option {key!r}; did you mean {near!r}? (known: {', '.join(known)})")
     device = str(options.get("device", DEVICE))
     load_device(device)
-    return device, SolveOptions.from_mapping({key: value for key, value in options.items() if key != "device"})
+    values = {key: value for key, value in options.items() if key != "device"}
+    if isinstance(values.get("rules"), (str, Path)):
+        values["rules"] = load_rules(values["rules"])
+    elif isinstance(values.get("rules"), Mapping):
+        values["rules"] = rules_from_plain(values["rules"])
+    return device, SolveOptions.from_mapping(values)

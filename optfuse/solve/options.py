@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from optfuse.errors import InvalidOptionError
+from optfuse.problem.rules import Rule
 
 Solver = Literal["cpsat", "greedy", "exhaustive"]
 OrderChoice = Literal["memory", "program"]
@@ -29,6 +30,8 @@ class SolveOptions:
         workers: Threads that CP-SAT may use.
         seed: Seed of CP-SAT's search.
         deterministic: The same answer on every run and machine: CP-SAT is limited by deterministic time.
+        rules: What must and must not share a kernel (``optfuse.rules``), beside the instance's own rules. The solution
+            answers the instance under all of them.
         order: "memory" looks for the order of least peak memory, "program" keeps the program's order.
 
     Raises:
@@ -41,6 +44,7 @@ class SolveOptions:
     seed: int = 0
     deterministic: bool = False
     order: OrderChoice = "memory"
+    rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -54,6 +58,9 @@ class SolveOptions:
             raise InvalidOptionError(f"seed must be a whole number from 0 to 2**31 - 1, not {self.seed!r}")
         if not isinstance(self.deterministic, bool):
             raise InvalidOptionError(f"deterministic must be True or False, not {self.deterministic!r}")
+        if not isinstance(self.rules, (tuple, list)) or not all(isinstance(rule, Rule) for rule in self.rules):
+            raise InvalidOptionError(f"rules must be a list of rules such as fuse('a', 'b'), not {self.rules!r}")
+        object.__setattr__(self, "rules", tuple(self.rules))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SolveOptions:

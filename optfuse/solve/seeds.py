@@ -1,13 +1,20 @@
-"""Where greedy fusion starts: which ops run, and which of them the user's rules put together from the start."""
+"""Where greedy fusion starts: which ops run, and which of them the user's rules put together from the start.
+
+Mostly the rules ask for no more than the ops they name and what lies between. Where that is no legal kernel, a larger
+one may be, and whether there is one is decided exactly (``cpsat.feasible``).
+"""
 
 from __future__ import annotations
 
 import heapq
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index, mask_of, why_illegal
+from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index, listed, mask_of, why_illegal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +24,12 @@ class Group:
     ops: tuple[int, ...]
     schemes: frozenset[int]
     closed: bool
+
+
+Status = Literal["possible", "impossible", "undecided"]
+
+#: Seconds for the exact answer, at most.
+EXACT_SECONDS = 10.0
 
 
 def first_alternatives(instance: Instance) -> int:
@@ -37,12 +50,60 @@ def seed_groups(instance: Instance) -> list[Group]:
     """The starting groups in topological order: single ops, and the kernels that the rules ask for.
 
     Raises:
-        IllegalKernelError: When such a kernel may not be, or two of them wait for each other.
+        RuleConflictError: When no schedule obeys the rules: names the smallest set that conflicts.
+        IllegalKernelError: When this could not be decided in time.
+    """
+    try:
+        return quick_seeds(instance)
+    except IllegalKernelError as error:
+        status, groups = _exact_seeds(instance, time.monotonic() + EXACT_SECONDS)
+        if status == "undecided":
+            raise IllegalKernelError(f"{error} (whether larger kernels could obey them was not decided)") from error
+        if status == "possible":
+            return groups
+        from optfuse.solve.conflict import as_written, conflict_error
+
+        raise conflict_error(instance, as_written(instance)) from error
+
+
+def rules_status(instance: Instance, deadline: float | None = None) -> Status:
+    """Whether some schedule obeys the rules of an instance, its memory cap aside."""
+    try:
+        quick_seeds(instance)
+    except IllegalKernelError:
+        exact = time.monotonic() + EXACT_SECONDS
+        return _exact_seeds(instance, exact if deadline is None else min(deadline, exact))[0]
+    return "possible"
+
+
+def _exact_seeds(instance: Instance, deadline: float) -> tuple[Status, list[Group]]:
+    # ortools takes most of a second to import, and this is rarely needed.
+    from optfuse.solve.cpsat.feasible import kernels_asked_for, ruled_part
+
+    part = ruled_part(instance)
+    asked = kernels_asked_for(part.shape.problem, deadline)
+    if asked.status != "possible":
+        return asked.status, []
+    inside = mask_of(part.ops)
+    active = legal_index(instance).mandatory & ~inside | mask_of(part.ops[op] for op in bits(asked.active))
+    masks = [mask_of(part.ops[op] for op in ops) for ops, _ in asked.kernels]
+    return "possible", _ordered(instance, _with_single_ops(masks, active))
+
+
+def quick_seeds(instance: Instance) -> list[Group]:
+    """The starting groups if the rules need no more than what they name and what lies between.
+
+    Raises:
+        IllegalKernelError: When such a kernel may not be, or two of them wait for each other; rarely, a larger one may.
     """
     active = first_alternatives(instance)
     if not instance.rules.fuse and not instance.rules.single_kernel:
         return [_group(instance, 1 << op) for op in bits(active)]
-    masks = _joined(instance, active)
+    return _ordered(instance, _joined(instance, active))
+
+
+def _ordered(instance: Instance, masks: Iterable[int]) -> list[Group]:
+    """Groups of ops, each after those it waits for."""
     groups = [_group(instance, mask) for mask in masks]
     owner = {op: number for number, group in enumerate(groups) for op in group.ops}
     after: list[set[int]] = [set() for _ in groups]
@@ -65,8 +126,8 @@ def seed_groups(instance: Instance) -> list[Group]:
                 heapq.heappush(heap, (groups[target].ops[0], target))
     if len(ordered) < len(groups):
         stuck = [groups[n].ops for n, count in enumerate(waiting) if count and len(groups[n].ops) > 1]
-        names = "; ".join(", ".join(instance.ops[op].name for op in ops) for ops in stuck)
-        raise IllegalKernelError(f"the kernels that the rules ask for wait for each other: {names}; drop one rule")
+        names = "; ".join(listed(instance, ops) for ops in stuck)
+        raise IllegalKernelError(f"the kernels that the rules ask for wait for each other: {names}")
     return ordered
 
 
@@ -91,10 +152,18 @@ def _joined(instance: Instance, active: int) -> list[int]:
                 merged.append(mask)
         settled = settled and len(merged) == len(masks)
         masks = merged
+    for mask in masks:
+        if mask & ~active:
+            names = listed(instance, list(bits(mask)))
+            raise IllegalKernelError(f"the rules ask for one kernel of {names}, not all of which can run")
+    return _with_single_ops(masks, active)
+
+
+def _with_single_ops(masks: Sequence[int], active: int) -> list[int]:
     taken = 0
     for mask in masks:
         taken |= mask
-    return masks + [1 << op for op in bits(active & ~taken)]
+    return [*masks, *(1 << op for op in bits(active & ~taken))]
 
 
 def _group(instance: Instance, mask: int) -> Group:
@@ -109,8 +178,8 @@ def _group(instance: Instance, mask: int) -> Group:
     legal = frozenset(scheme for scheme in offered if is_legal(instance, ops, scheme))
     if not legal:
         reasons = sorted({why_illegal(instance, ops, scheme) or "" for scheme in offered})
-        names = ", ".join(instance.ops[op].name for op in ops)
+        names = listed(instance, ops)
         reason = reasons[0] if reasons else "they have no scheme in common"
-        raise IllegalKernelError(f"the rules ask for one kernel of {names}, but {reason}; change the rules")
+        raise IllegalKernelError(f"the rules ask for one kernel of {names}, but {reason}")
     closed = bool(mask & index.barrier) or bool(index.exact[ops[0]])
     return Group(ops, legal, closed)

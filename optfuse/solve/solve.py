@@ -16,6 +16,7 @@ from optfuse.problem.solution import Solution
 from optfuse.problem.validate import validate
 from optfuse.solve.arena import arena_floor
 from optfuse.solve.assemble import arena_spans, arrange, assemble
+from optfuse.solve.conflict import under_rules
 from optfuse.solve.exact_order import OrderOutcome, least_peak_order
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy_partition
@@ -37,12 +38,15 @@ def solve(instance: Instance, options: SolveOptions | None = None) -> SolveResul
 
     Raises:
         InvalidInstanceError: When the instance breaks its own format.
-        IllegalKernelError: When the rules ask for a kernel that may not be.
+        RuleError: When a rule matches no op.
+        RuleConflictError: When no schedule obeys the rules; names the smallest set that conflicts.
+        IllegalKernelError: When that was not decided in time.
         InfeasibleError: When no schedule was found within the memory cap.
         InvalidOptionError: When the exhaustive solver is asked to take a large instance.
     """
     options = SolveOptions() if options is None else options
     start = time.monotonic()
+    instance = under_rules(instance, options.rules)
     validate(instance)
     deadline = start + options.time_limit
     given_up: list[str] = []

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from optfuse.errors import CaptureError
 from optfuse.frontend import capture, capture_training
+from optfuse.frontend.trace import trace
 
 
 class Branches(nn.Module):
@@ -51,3 +52,22 @@ def test_args_must_be_a_tuple() -> None:
 def test_nothing_to_train() -> None:
     with pytest.raises(CaptureError, match="requires a gradient"):
         capture_training(nn.ReLU(), (torch.ones(3),))
+
+
+class Twice(nn.Module):
+    """A model whose call passes one tensor twice, which is traced through a wrapper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.model(x) + y
+
+
+def test_modules_keep_their_names_when_a_tensor_is_passed_twice() -> None:
+    x = torch.randn(3, 4)
+    for args in ((x, x), (x, torch.randn(3, 4))):
+        graph = trace(Twice(), args, None, "twice").program.graph_module.graph
+        paths = {path for node in graph.nodes for path, _ in node.meta.get("nn_module_stack", {}).values()}
+        assert paths - {""} == {"model"}

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.problem.cost import topology
-from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Rules, Scheme, Variant, Write
+from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Scheme, Variant, Write
 from optfuse.problem.legality import LegalIndex, bits, legal_index, mask_of
+from optfuse.problem.rules import restricted
 from optfuse.solve.cpsat.components import Components
 
 
@@ -128,7 +129,7 @@ def cut_out(instance: Instance, ops: Sequence[int]) -> Block:
             for i, variant in enumerate(v for v in instance.variants if v.alternatives[0][0] in local)
         ),
         limits=instance.limits,
-        rules=_rules(instance.rules, local),
+        rules=restricted(instance.rules, local),
     )
     index = topology(instance)
     fed = mask_of(local[op] for op in ops if any(source not in local for source, _ in index.sources[op]))
@@ -248,15 +249,3 @@ def _reached(index: LegalIndex, op: int, block: int) -> int:
         if before & (reach.descendants[op] | 1 << op):
             found |= 1 << target
     return found
-
-
-def _rules(rules: Rules, local: dict[int, int]) -> Rules:
-    def inside(groups: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
-        return (tuple(local[op] for op in group) for group in groups if all(op in local for op in group))
-
-    return Rules(
-        fuse=tuple((a, b) for a, b in inside(rules.fuse)),
-        no_fuse=tuple((a, b) for a, b in inside(rules.no_fuse)),
-        single_kernel=tuple(inside(rules.single_kernel)),
-        barrier=tuple(local[op] for op in rules.barrier if op in local),
-    )
