@@ -16,7 +16,7 @@ from optfuse.frontend.decompositions import decompositions
 from optfuse.frontend.flat import Binding, bind_placeholders, specialize_sizes, take_literals
 from optfuse.frontend.layouts import choose_layouts, kept_strides
 from optfuse.frontend.passes import normalize
-from optfuse.frontend.passes.attention import attention_calls, simplify_attention_masks
+from optfuse.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
 from optfuse.frontend.passes.effects import drop_effect_tokens
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import (
@@ -97,16 +97,14 @@ def compile_flat(
     A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
     split = _Split()
-    wanted = attention_calls(graph)
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
             visible = range(split.user_outputs) if kind == "forward" and split.user_outputs is not None else None
             with outside_of_modes():  # torch calls us while tensors are fake
-                notes = () if kind == "backward" else _attention_notes(wanted - attention_calls(module))
                 given = split.kept if kind == "backward" else {}
                 seen = None if visible is None else frozenset(visible)
-                adapted = adapt(module, f"{name}.{kind}", feeds, seen, notes, given)
+                adapted = adapt(module, f"{name}.{kind}", feeds, seen, given)
                 if kind == "forward":
                     split.kept = kept_strides(adapted.captured, _output_names(module))
                 compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
@@ -120,7 +118,7 @@ def compile_flat(
         if isinstance(feed, torch.Tensor)
     }
     return aot_compile(
-        simplify_attention_masks(graph, known),
+        keep_attention_whole(simplify_attention_masks(graph, known)),
         inputs,
         forward=compiler("forward"),
         backward=compiler("backward"),
@@ -135,20 +133,11 @@ def _output_names(module: GraphModule) -> list[str | None]:
     return [node.name if isinstance(node, torch.fx.Node) else None for node in module.graph.output_node().args[0]]  # type: ignore[union-attr]
 
 
-def _attention_notes(apart: int) -> tuple[str, ...]:
-    """Say that attention came apart where eager has no fused kernel for it either."""
-    if apart <= 0:
-        return ()
-    reason = "no fused kernel of this device takes their dropout, or a mask that needs a gradient"
-    return (f"{apart} attention calls run as matmul and softmax, as in eager: {reason}",)
-
-
 def adapt(
     module: GraphModule,
     name: str,
     feeds: Sequence[Feed],
     visible: frozenset[int] | None = None,
-    notes: tuple[str, ...] = (),
     given: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Adapted:
     """One of AOTAutograd's graphs, over tensors alone, normalized and laid out (``given``: as in choose_layouts)."""
@@ -163,7 +152,7 @@ def adapt(
     ]
     literals = take_literals(graph)
     inputs, constants = bind_placeholders(graph, bindings)
-    captured = Captured(name, graph, inputs, constants, visible=visible, notes=notes)
+    captured = Captured(name, graph, inputs, constants, visible=visible)
     kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
     return Adapted(choose_layouts(normalize(captured), given), kept, literals)
 

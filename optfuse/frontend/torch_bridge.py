@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 try:  # saves a third of the time of a capture; absent, graphs are compiled at each step
     from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
@@ -57,6 +57,7 @@ __all__ = [
     "key_paths",
     "min_cut_partition",
     "operator_name",
+    "operators_of",
     "outside_of_modes",
     "returns_of",
     "shares_memory",
@@ -208,6 +209,38 @@ def fake_strided(value: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """A fake tensor like ``value`` with memory of its own and other strides (in elements)."""
     with detect_fake_mode([value]) or FakeTensorMode():
         return torch.empty_strided(value.shape, tuple(stride), dtype=value.dtype, device=value.device)
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes the operators that run within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators.append(operator_name(func))
+        return func(*args, **(kwargs or {}))
+
+
+def operators_of(function: Callable[..., Any], like: Sequence[torch.Tensor | None]) -> tuple[list[str], Any]:
+    """The operators that ``function`` runs on tensors such as these, and its result as a fake tensor.
+
+    Of ``like`` only sizes, strides, dtypes, devices and whether gradients are wanted count; nothing is computed, and
+    no tracer that is at work sees it.
+    """
+
+    def fake(x: torch.Tensor | None) -> torch.Tensor | None:
+        if x is None:
+            return None
+        shape, stride = [int(n) for n in x.shape], [int(n) for n in x.stride()]
+        return torch.empty_strided(shape, stride, dtype=x.dtype, device=x.device, requires_grad=x.requires_grad)
+
+    with outside_of_modes(), FakeTensorMode():
+        arguments = [fake(x) for x in like]
+        with _Recorder() as recorder:
+            result = function(*arguments)
+    return recorder.operators, result
 
 
 def operator_name(target: Any) -> str:

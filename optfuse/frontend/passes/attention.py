@@ -1,4 +1,4 @@
-"""Attention masks that say nothing, or only "causal", before dispatch chooses an attention kernel by them."""
+"""Attention before dispatch: masks that say nothing or only "causal" go, and every call becomes one operator."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
+from optfuse.frontend.attention import attend
 from optfuse.frontend.passes.evaluate import Evaluator, constant_nodes
 from optfuse.frontend.passes.rewrite import copied, is_impure
 from optfuse.frontend.torch_bridge import OpOverload, operator_name
@@ -44,11 +45,48 @@ def simplify_attention_masks(graph: GraphModule, known: Mapping[str, torch.Tenso
     return graph
 
 
-def attention_calls(graph: GraphModule) -> int:
-    """How many attention operators a graph has, before or after dispatch, backward ones not counted."""
-    names = (operator_name(node.target) for node in graph.graph.nodes if node.target not in _ATTENTION)
-    fused = sum("scaled_dot_product" in name and not name.endswith("backward") for name in names)
-    return fused + sum(node.target in _ATTENTION for node in graph.graph.nodes)
+def keep_attention_whole(graph: GraphModule) -> GraphModule:
+    """Replace each ``scaled_dot_product_attention`` by ``attend``, which is one operator whatever its arguments.
+
+    Works on graphs before autograd, and on those that they hold (under autocast, checkpoints).
+    """
+    calls = [node for node in graph.graph.nodes if node.target in _ATTENTION]
+    inner = {str(node.target): getattr(graph, str(node.target), None) for node in graph.graph.find_nodes(op="get_attr")}
+    replaced = {name: keep_attention_whole(module) for name, module in inner.items() if isinstance(module, GraphModule)}
+    changed = {name: module for name, module in replaced.items() if module is not inner[name]}
+    if not calls and not changed:
+        return graph
+    graph = copied(graph)
+    for name, module in changed.items():
+        setattr(graph, name, module)
+    for number, node in enumerate(node for node in graph.graph.nodes if node.target in _ATTENTION):
+        node.target = attend
+        node.kwargs = {**node.kwargs, "draw": number, "any_layout": _layout_is_free(node)}
+    graph.recompile()
+    return graph
+
+
+def _layout_is_free(node: Node) -> bool:
+    """Whether nobody sees an attention's strides: heads and rows change places, and then all is made contiguous."""
+    return bool(node.users) and all(
+        _swaps_heads_and_rows(user) and all(_name(after) in {"contiguous", "reshape"} for after in user.users)
+        for user in node.users
+    )
+
+
+def _swaps_heads_and_rows(node: Node) -> bool:
+    dims = [arg for group in node.args[1:] for arg in (group if isinstance(group, list | tuple) else [group])]
+    if node.kwargs or not all(isinstance(dim, int) for dim in dims):
+        return False
+    dims = [dim % 4 for dim in dims]
+    return sorted(dims) == [1, 2] if _name(node) == "transpose" else _name(node) == "permute" and dims == [0, 2, 1, 3]
+
+
+def _name(node: Node) -> str:
+    """What a node calls, in any spelling: a method, a torch function, an ATen operator."""
+    if isinstance(node.target, str):
+        return node.target if node.op == "call_method" else ""
+    return operator_name(node.target) or getattr(node.target, "__name__", "")
 
 
 def mask_meaning(mask: torch.Tensor) -> str | None:

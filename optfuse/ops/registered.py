@@ -1,0 +1,72 @@
+"""``optfuse::attention`` and ``optfuse::attention_backward`` as torch operators. Importing this registers them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from optfuse.ops.attention import attention, attention_backward, attention_dtype, attention_mask_gradient
+
+_FORWARD = (
+    "(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout_p, bool is_causal, float scale, bool keep, "
+    "int draw) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_BACKWARD = (
+    "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor out, Tensor lse, Tensor? seed, "
+    "Tensor? offset, float dropout_p, bool is_causal, float scale, bool mask_grad) -> Tensor[]"
+)
+
+attention_operator = torch.library.custom_op(
+    "optfuse::attention",
+    attention,
+    mutates_args=(),
+    schema=_FORWARD,
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+attention_backward_operator = torch.library.custom_op(
+    "optfuse::attention_backward", attention_backward, mutates_args=(), schema=_BACKWARD
+)
+
+
+def _rows(x: torch.Tensor, width: int) -> torch.Tensor:
+    batch, heads, length, _ = x.shape
+    return x.new_empty((batch, length, heads, width)).transpose(1, 2)
+
+
+@attention_operator.register_fake
+def _attention_fake(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
+    keep = rest[-2]
+    batch, heads, length, _ = query.shape
+    lse = query.new_empty((batch, heads, length + -length % 32 if keep else 0), dtype=attention_dtype(query))
+    seed, offset = (torch.empty((), dtype=torch.int64, device="cpu") for _ in range(2))
+    return _rows(query, value.shape[-1]), lse, seed, offset
+
+
+@attention_backward_operator.register_fake
+def _attention_backward_fake(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, *rest: Any
+) -> Any:
+    results = [_rows(x, x.shape[-1]) for x in (query, key, value)]
+    return [*results, attention_mask_gradient(mask)] if rest[-1] else results
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    query, key, value, mask, ctx.dropout_p, ctx.is_causal, ctx.scale, _, _ = inputs
+    ctx.save_for_backward(query, key, value, mask, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grad: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 9
+    query, key, value, mask, out, lse, seed, offset = ctx.saved_tensors
+    rng = (seed, offset) if ctx.dropout_p > 0 else (None, None)
+    wanted = ctx.needs_input_grad[3]
+    grads = attention_backward_operator(
+        grad, query, key, value, mask, out, lse, *rng, ctx.dropout_p, ctx.is_causal, ctx.scale, wanted
+    )
+    return (*grads[:3], grads[3] if wanted else None, None, None, None, None, None)
+
+
+attention_operator.register_autograd(_backward, setup_context=_setup_context)
