@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,3 +223,46 @@ def test_other_arguments_are_refused() -> None:
 
 def test_functions_train_by_their_inputs() -> None:
     check(Function(lambda x: (x.exp().sum(1).log(), x * 2)), randn(5, 6).requires_grad_(), train=True)
+
+
+class Biased(nn.Module):
+    """Attention with a learned bias, shared keys and an odd head size."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.project = nn.Linear(12, 24)
+        self.bias = nn.Parameter(torch.linspace(-1, 1, 4 * 7 * 7).reshape(4, 7, 7))
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.project(x).unflatten(-1, (8, 3)).transpose(1, 2)
+        query, key, value = heads.split([4, 2, 2], dim=1)
+        out = F.scaled_dot_product_attention(query, key, value, self.bias, self.dropout, enable_gqa=True)
+        return out.transpose(1, 2).flatten(2).relu()
+
+
+def test_attention_with_a_learned_bias() -> None:
+    torch.manual_seed(0)
+    check(Biased(), randn(2, 7, 12), train=True)
+
+
+def test_attention_with_dropout_follows_the_seed_and_replays(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Biased(0.5), randn(2, 7, 12)
+    schedule = optfuse.optimize(model, (x,), train=True, options=OPTIONS, name="net")
+    run = schedule.compile()
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(run(x))
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+    for half, own, other in (
+        (schedule.forward, "def attention(", "def attention_backward("),
+        (schedule.backward, "def attention_backward(", "def attention("),
+    ):
+        assert own in half.source
+        assert other not in half.source
+        assert not [line for line in half.source.splitlines() if "import" in line and "optfuse" in line]
+        half.save(tmp_path / half.name)
+        assert optfuse.load(tmp_path / half.name).source == half.source

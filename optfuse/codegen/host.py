@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from optfuse.codegen.carried import callee
 from optfuse.codegen.kernel import KernelSource
 from optfuse.codegen.libraries import ALWAYS_CONTIGUOUS, arguments, out_call, returns_one_tensor, takes_out, views
 from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variables
@@ -143,7 +144,7 @@ class _Host:
 
     def _library(self, call: LibraryCall) -> list[str]:
         origin = call.origin
-        target = call.target.removeprefix("aten.").removesuffix(".default")
+        target = callee(call.target).removeprefix("aten.").removesuffix(".default")
         lines = [f"{INDENT}# {origin.module or origin.node}: {target}".rstrip()]
         for view in views(call):
             lines += self._ready(view.buffer, call.name)
@@ -155,13 +156,13 @@ class _Host:
             return lines + call_text(f"{overload}(", [*given, where])
         self.alive |= set(outputs)
         if not outputs:
-            return lines + call_text(f"{call.target}(", given)
+            return lines + call_text(f"{callee(call.target)}(", given)
         if returns_one_tensor(call.target):
             target = self.names[outputs[0]]
         else:
             slots = [self.names[name] if name is not None else "_" for name in call.outputs]
             target = tuple_text(slots)[1:-1]
-        lines += call_text(f"{target} = {call.target}(", given)
+        lines += call_text(f"{target} = {callee(call.target)}(", given)
         for name in outputs:
             buffer = self.buffers[name]
             if call.target in ALWAYS_CONTIGUOUS and _is_contiguous(buffer.shape, buffer.stride):

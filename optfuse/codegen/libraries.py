@@ -86,6 +86,8 @@ def returns_one_tensor(target: str) -> bool:
     """
     import torch
 
+    import optfuse.ops.registered  # noqa: F401 - has the schemas of ours
+
     overload: Any = torch.ops
     for part in target.split("."):
         overload = getattr(overload, part)

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from optfuse import __version__
+from optfuse.codegen.carried import carried
 from optfuse.codegen.host import MemoryLayout, Step, host_program, used_constants
 from optfuse.codegen.kernel import KernelSource
 from optfuse.codegen.prelude import PRELUDE
-from optfuse.codegen.text import INDENT, call_text, tuple_text
+from optfuse.codegen.text import INDENT, call_text, tuple_text, with_callees
 from optfuse.errors import PlanError
-from optfuse.ir.nodes import LoopGraph, LoopNest
+from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest
 
 _IMPORTS = """\
 import torch
@@ -108,20 +109,22 @@ def emit_module(
     kernels = _functions(steps)
     names = [kernel.name for kernel in kernels]
     prelude = _prelude(kernels)
-    reserved = [*_RESERVED, *re.findall(r"^def (\w+)", prelude, flags=re.MULTILINE)]
+    library = carried(step.target for step in steps if isinstance(step, LibraryCall))
+    reserved = [*_RESERVED, *prelude, *library]
     taken = sorted(set(names) & set(reserved))
     if taken:
         raise PlanError(f"the kernel name {taken[0]} is taken; names must be unique in a module")
     parts = [
         _docstring(graph, kernels, steps, certificate, versions) + "\n" + _IMPORTS,
         _HELPERS,
-        prelude,
+        *library.values(),
+        *prelude.values(),
         *(kernel.source.strip() + "\n" for kernel in kernels),
         _tables(graph, steps) + "\n" + _kernel_table(kernels),
         host_program(graph, steps, memory, [*reserved, *names]),
         _MAIN,
     ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
 def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
@@ -223,18 +226,11 @@ def _dict(items: Iterable[tuple[str, object]]) -> str:
     return "{" + ", ".join(f'"{key}": {value}' for key, value in items) + "}"
 
 
-def _prelude(kernels: Sequence[KernelSource]) -> str:
+def _prelude(kernels: Sequence[KernelSource]) -> dict[str, str]:
     """Those of the shared functions that the kernels use, directly or through each other, in their order."""
     functions = {
         name: text.strip() + "\n"
         for text in re.split(r"^(?=@triton\.jit$)", PRELUDE, flags=re.MULTILINE)
         for name in re.findall(r"^def (\w+)", text, flags=re.MULTILINE)
     }
-    used: set[str] = set()
-    texts = [kernel.source for kernel in kernels]
-    while texts:
-        words = set(re.findall(r"\w+", texts.pop()))
-        fresh = (words & functions.keys()) - used
-        used |= fresh
-        texts += [functions[name] for name in fresh]
-    return "\n\n".join(text for name, text in functions.items() if name in used)
+    return with_callees(functions, [kernel.source for kernel in kernels])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 WIDTH = 112
 INDENT = "    "
@@ -51,3 +52,17 @@ def call_text(head: str, arguments: Sequence[str], *, indent: str = INDENT, tail
             grown = f"{indent}{INDENT}{argument},"
         current = grown
     return [*lines, current, f"{indent}{tail}"]
+
+
+def with_callees(definitions: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
+    """Those of the definitions (name to text) that ``texts`` name, directly or through each other, in their order.
+
+    An attribute of that name (``tl.maximum``) does not count.
+    """
+    used: set[str] = set()
+    waiting = list(texts)
+    while waiting:
+        fresh = (set(re.findall(r"(?<![.\w])\w+", waiting.pop())) & definitions.keys()) - used
+        used |= fresh
+        waiting += [definitions[name] for name in fresh]
+    return {name: text for name, text in definitions.items() if name in used}

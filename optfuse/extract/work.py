@@ -90,10 +90,12 @@ def library_work(call: LibraryCall, buffers: Mapping[str, Buffer]) -> Work:
     if name == "convolution_backward":
         wanted = sum(output is not None for output in call.outputs[:2])
         return Work(tensor=2 * wanted * prod(shapes[0]) * prod(shapes[2][1:]))
-    if "scaled_dot_product" in name:
-        query, key = (shapes[1], shapes[2]) if "backward" in name else (shapes[0], shapes[1])
-        factor = 10 if "backward" in name else 4
-        return Work(tensor=factor * prod(query) * key[-2])
+    if "scaled_dot_product" in name or call.target.startswith("optfuse.attention"):
+        backward = "backward" in name
+        query, key, value = shapes[1:4] if backward else shapes[:3]
+        # scores and output; backward the scores again, and gradients of query, key, weights and value
+        width = 3 * key[-1] + 2 * value[-1] if backward else key[-1] + value[-1]
+        return Work(tensor=2 * prod(query[:-1]) * key[-2] * width)
     return Work()
 
 

@@ -7,14 +7,13 @@ one operator or matrix products and a softmax. Where it would be the latter, ``o
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from optfuse.frontend.torch_bridge import operators_of
-from optfuse.ops.registered import attention_operator
+from optfuse.ops.registered import attention, attention_dropout
 
 
 def attend(
@@ -84,11 +83,13 @@ def _attend_batched(
     query = _with_heads(query, heads)
     if key.shape[-3] != value.shape[-3]:  # else query heads may share them
         key, value = _with_heads(key, heads), _with_heads(value, heads)
-    four = [x.expand(*batch, *x.shape[-3:]).reshape(-1, *x.shape[-3:]) for x in (query, key, value)]
+    batches = math.prod(batch)
+    four = [x.expand(*batch, *x.shape[-3:]).reshape(batches, *x.shape[-3:]) for x in (query, key, value)]
     if mask is not None:
         scores = (heads, query.shape[-2], key.shape[-2])
-        mask = mask.expand(*batch, *scores).reshape(-1, *scores)
-    out, *_ = attention_operator(*four, mask, dropout_p, is_causal, scale, keep, draw if dropout_p > 0 else 0)
+        mask = mask.expand(*batch, *scores).reshape(batches, *scores)
+    operator, number = (attention_dropout, draw) if dropout_p > 0 else (attention, 0)
+    out, *_ = operator(*four, mask, dropout_p, is_causal, scale, keep, number)
     if len(batch) != 1:
         out = out.reshape(*batch, *out.shape[1:])
     return out.squeeze(0) if flat else out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -80,8 +80,6 @@ class Captured:
         Output position to the strides (in elements) in which that output must leave, where they are not its node's.
     call
         Only for graphs of ``capture``.
-    notes
-        What the user should know: things recorded while capturing, one line each.
     """
 
     name: str
@@ -92,7 +90,6 @@ class Captured:
     visible: frozenset[int] | None = None
     strides: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     call: CallSpec | None = None
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def placeholders(self) -> tuple[torch.fx.Node, ...]:

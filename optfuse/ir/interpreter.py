@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 import torch
 
+import optfuse.ops.registered  # noqa: F401 - the operators of ours that a graph may call
 from optfuse.errors import InvalidGraphError
 from optfuse.ir.algebra import evaluate
 from optfuse.ir.nodes import (

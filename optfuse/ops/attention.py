@@ -9,6 +9,8 @@ out the same on every device: the output and the gradients of query, key and val
 log-sum-exp with rows padded to 32, the mask's gradient with rows padded to 16, as the GPU kernels write them.
 """
 
+# ruff: noqa: SLF001  (the kernels of scaled_dot_product_attention have no public name)
+
 from __future__ import annotations
 
 import torch
@@ -255,7 +257,7 @@ def attention_kernel_cuda(
     allowed = torch.nn.attention.sdpa_kernel([kernels.FLASH_ATTENTION, kernels.EFFICIENT_ATTENTION])
     with allowed, torch.enable_grad(), torch.cuda.device(query.device):
         heads, groups = shapes[0][1], shapes[1][1]
-        # flash attention's dropout keeps its state on the GPU, the other kernel's on the host: one of them must do
+        # the flash kernel keeps the state of dropout on the GPU, the other one on the host: one of them must do
         if unmasked and dropout_p == 0 and shapes[0][3] == shapes[2][3]:
             examples = (example(shapes[0], heads), example(shapes[1], groups), example(shapes[2], groups))
             if cuda.can_use_flash_attention(cuda.SDPAParams(*examples, None, 0.0, is_causal, heads != groups)):
@@ -282,7 +284,7 @@ def attention_groups(x: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def attention_padded(x: torch.Tensor) -> torch.Tensor:
-    """A tensor as GPU kernels take it: the last dimension a multiple of 8, rows aligned to 16 bytes; itself if it is."""
+    """A tensor as GPU kernels take it: a last dimension of a multiple of 8, aligned to 16 bytes; itself if it is so."""
     if x.shape[-1] % 8:
         return torch.nn.functional.pad(x, (0, -x.shape[-1] % 8))
     fits = x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step % 8 == 0 for step in x.stride()[:-1])

@@ -1,12 +1,13 @@
-"""``optfuse::attention`` and ``optfuse::attention_backward`` as torch operators. Importing this registers them."""
+"""``optfuse::attention``, with and without dropout, and its backward as torch operators. Importing registers them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.library import custom_op
 
-from optfuse.ops.attention import attention, attention_backward, attention_dtype, attention_mask_gradient
+from optfuse.ops import attention as functions
 
 _FORWARD = (
     "(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout_p, bool is_causal, float scale, bool keep, "
@@ -17,15 +18,17 @@ _BACKWARD = (
     "Tensor? offset, float dropout_p, bool is_causal, float scale, bool mask_grad) -> Tensor[]"
 )
 
-attention_operator = torch.library.custom_op(
-    "optfuse::attention",
-    attention,
+attention = custom_op("optfuse::attention", functions.attention, mutates_args=(), schema=_FORWARD)
+#: The same function, for calls that draw random numbers: only these may not be repeated or joined.
+attention_dropout = custom_op(
+    "optfuse::attention_dropout",
+    functions.attention,
     mutates_args=(),
     schema=_FORWARD,
     tags=(torch.Tag.nondeterministic_seeded,),
 )
-attention_backward_operator = torch.library.custom_op(
-    "optfuse::attention_backward", attention_backward, mutates_args=(), schema=_BACKWARD
+attention_backward = custom_op(
+    "optfuse::attention_backward", functions.attention_backward, mutates_args=(), schema=_BACKWARD
 )
 
 
@@ -34,21 +37,22 @@ def _rows(x: torch.Tensor, width: int) -> torch.Tensor:
     return x.new_empty((batch, length, heads, width)).transpose(1, 2)
 
 
-@attention_operator.register_fake
+@attention.register_fake
+@attention_dropout.register_fake
 def _attention_fake(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
     keep = rest[-2]
     batch, heads, length, _ = query.shape
-    lse = query.new_empty((batch, heads, length + -length % 32 if keep else 0), dtype=attention_dtype(query))
+    lse = query.new_empty((batch, heads, length + -length % 32 if keep else 0), dtype=functions.attention_dtype(query))
     seed, offset = (torch.empty((), dtype=torch.int64, device="cpu") for _ in range(2))
     return _rows(query, value.shape[-1]), lse, seed, offset
 
 
-@attention_backward_operator.register_fake
+@attention_backward.register_fake
 def _attention_backward_fake(
     grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, *rest: Any
 ) -> Any:
     results = [_rows(x, x.shape[-1]) for x in (query, key, value)]
-    return [*results, attention_mask_gradient(mask)] if rest[-1] else results
+    return [*results, functions.attention_mask_gradient(mask)] if rest[-1] else results
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -63,10 +67,11 @@ def _backward(ctx: Any, grad: torch.Tensor | None, *_: Any) -> tuple[torch.Tenso
     query, key, value, mask, out, lse, seed, offset = ctx.saved_tensors
     rng = (seed, offset) if ctx.dropout_p > 0 else (None, None)
     wanted = ctx.needs_input_grad[3]
-    grads = attention_backward_operator(
+    grads = attention_backward(
         grad, query, key, value, mask, out, lse, *rng, ctx.dropout_p, ctx.is_causal, ctx.scale, wanted
     )
     return (*grads[:3], grads[3] if wanted else None, None, None, None, None, None)
 
 
-attention_operator.register_autograd(_backward, setup_context=_setup_context)
+attention.register_autograd(_backward, setup_context=_setup_context)
+attention_dropout.register_autograd(_backward, setup_context=_setup_context)

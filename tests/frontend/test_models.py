@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 MODELS = sorted(path.stem for path in (Path(__file__).parents[2] / "models").glob("*.py"))
 ATTENDING = {"bert", "gpt2", "llama", "swin", "t5", "vit"}
-#: Their learned position bias is a mask that needs a gradient, for which CPU attention has no fused kernel.
+#: Their learned position bias is a mask that needs a gradient, for which torch has no operator on the CPU.
 BIASED = {"swin", "t5"}
 
 
@@ -47,7 +47,7 @@ def test_inference_like_eager(name: str) -> None:
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "mobilenetv2" else n for n in MODELS])
 def test_training_like_eager(name: str) -> None:
     file = load(name)
-    # Float64, since batch norm over few values is ill-conditioned; but CPU attention mislabels its float64 by-products.
+    # Float64, since batch norm over few values is ill-conditioned; float32 where torch's own attention is what counts.
     dtype = torch.float32 if name in ATTENDING else torch.float64
     model = _without_dropout(file.model("small", dtype)).train()
     eager = copied(model)
@@ -69,8 +69,10 @@ def test_training_like_eager(name: str) -> None:
             assert (ours.grad - theirs.grad).norm() <= 1e-3 * theirs.grad.norm() + 1e-4, path
     assert_same(dict(model.named_buffers()), dict(eager.named_buffers()), rtol=1e-4, atol=1e-5)
     for captured in graphs.values():
-        assert ("scaled_dot_product" in str(targets(captured))) == (name in ATTENDING - {"swin"})
-        assert (targets(captured)["aten.bmm.default"] > 1) == (name in BIASED)
+        found = str(targets(captured))
+        assert ("scaled_dot_product" in found) == (name in ATTENDING - {"swin"})
+        assert ("optfuse.attention" in found) == (name in BIASED)
+        assert targets(captured)["aten.bmm.default"] <= 1  # some versions of Llama multiply positions by frequencies so
 
 
 def _without_dropout(model: torch.nn.Module) -> torch.nn.Module:

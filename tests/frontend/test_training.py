@@ -148,18 +148,6 @@ def test_attention_stays_whole_and_loses_its_mask(masked: bool) -> None:
     assert_same(gradients(model), gradients(eager))
 
 
-def test_attention_that_comes_apart_is_noted() -> None:
-    class Dropping(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
-
-    forward, backward = capture_training(Dropping(), (torch.ones(1, 2, 4, 8, requires_grad=True),))
-    assert len(forward.notes) == 1
-    assert forward.notes[0].startswith("1 attention calls run as matmul and softmax")
-    assert backward.notes == ()
-    assert capture_training(Attention(masked=True), (torch.ones(2, 5, 8),))[0].notes == ()
-
-
 def test_input_written_in_place_and_view_returned() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -1,0 +1,45 @@
+"""Library calls of our own (``optfuse.ops``): an emitted module carries their text, so that it stands alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+
+from optfuse.codegen.text import with_callees
+
+#: The function of ``optfuse/ops/attention.py`` that an operator of ours calls.
+CARRIED: Mapping[str, str] = {
+    "optfuse.attention.default": "attention",
+    "optfuse.attention_dropout.default": "attention",
+    "optfuse.attention_backward.default": "attention_backward",
+}
+
+
+def callee(target: str) -> str:
+    """What an emitted module calls for an operator: a function that it carries, or the operator itself."""
+    return CARRIED.get(target, target)
+
+
+def carried(targets: Iterable[str]) -> dict[str, str]:
+    """The definitions that a module must carry to call these operators: name to text, in their order."""
+    return with_callees(_definitions(), [CARRIED[target] for target in targets if target in CARRIED])
+
+
+@cache
+def _definitions() -> dict[str, str]:
+    """Functions and constants of the file; its imports are those of every emitted module."""
+    text = files("optfuse.ops").joinpath("attention.py").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    found: dict[str, str] = {}
+    for node in ast.parse(text).body:
+        match node:
+            case ast.FunctionDef(name=name):
+                first = node.lineno
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                first = node.lineno - 1  # the comment above says what it is
+            case _:
+                continue
+        found[name] = "\n".join(lines[first - 1 : node.end_lineno]) + "\n"
+    return found

@@ -1,0 +1,96 @@
+"""Our attention operators by themselves: what torch expects of an operator, and their seeds."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import optfuse.ops.registered  # noqa: F401 - registers what is tested
+from optfuse.ops.attention import attention, attention_bias, attention_padded
+
+OPS = torch.ops.optfuse
+
+
+def arguments(masked: bool, dropout_p: float, keep: bool, rows: int = 5, columns: int = 7) -> tuple[Any, ...]:
+    def make(*shape: int) -> Tensor:
+        return torch.randn(shape, requires_grad=keep)
+
+    query, key, value = make(2, 4, rows, 6), make(2, 2, columns, 6), make(2, 2, columns, 3)
+    mask = make(4, rows, columns).expand(2, -1, -1, -1) if masked else None
+    return (query, key, value, mask, dropout_p, not masked, 0.5, keep, 0)
+
+
+@pytest.mark.parametrize(
+    ("masked", "dropout_p", "keep"), list(itertools.product((False, True), (0.0, 0.5), (False, True)))
+)
+def test_registration(masked: bool, dropout_p: float, keep: bool) -> None:
+    checks = ["test_faketensor", "test_schema"] if dropout_p == 0 else ["test_faketensor"]
+    operator = OPS.attention_dropout if dropout_p else OPS.attention
+    torch.library.opcheck(operator.default, arguments(masked, dropout_p, keep), test_utils=checks)
+    if keep:
+        call = arguments(masked, dropout_p, keep)
+        out, *rest = (x.detach() for x in operator(*call))
+        inputs = [x.detach() if isinstance(x, Tensor) else x for x in call[:4]]
+        backward = (torch.ones_like(out), *inputs, out, *rest, *call[4:7], masked)
+        torch.library.opcheck(OPS.attention_backward.default, backward, test_utils=checks)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 32, 33])
+def test_layouts_at_multiples_of_the_padding(rows: int) -> None:
+    torch.library.opcheck(OPS.attention.default, arguments(True, 0.0, True, rows, rows), test_utils=["test_faketensor"])
+    OPS.attention(*arguments(True, 0.0, True, rows, rows))[0].sum().backward()
+
+
+def test_gradients_by_finite_differences() -> None:
+    query, key, value, mask, *rest = arguments(True, 0.0, True)
+    tensors = [x.detach().double().requires_grad_() for x in (query, key, value, mask.contiguous())]
+    assert torch.autograd.gradcheck(lambda *inputs: OPS.attention(*inputs, *rest)[0], tensors)
+
+
+def test_rows_without_keys_are_zero() -> None:
+    query, key, value, mask, *rest = arguments(True, 0.3, True)
+    mask = mask.detach().masked_fill(torch.arange(5)[:, None] == 2, -torch.inf).requires_grad_()
+    out = OPS.attention(query, key, value, mask, *rest)[0]
+    out.sum().backward()
+    assert bool((out[:, :, 2] == 0).all())
+    for x in (query, key, value, mask):
+        assert bool(x.grad.isfinite().all())
+    assert bool((query.grad[:, :, 2] == 0).all())
+
+
+def test_dropout_keeps_its_share() -> None:
+    query, key = torch.zeros(2, 3, 64, 8), torch.zeros(2, 3, 100, 8)
+    value = torch.ones(2, 3, 100, 1)
+    torch.manual_seed(0)
+    out = attention(query, key, value, None, 0.25, False, 1.0, True, 0)[0]
+    assert abs(out.mean() - 1) < 0.01  # 38400 draws
+    kept = out * 0.75 * 100
+    torch.testing.assert_close(kept, kept.round(), rtol=0, atol=1e-3)
+    assert not attention(query, key, value, None, 1.0, False, 1.0, True, 0)[0].any()
+
+
+@pytest.mark.parametrize("columns", [7, 8, 16])
+@pytest.mark.parametrize("shape", [(1, 4, 5, -1), (2, 1, 1, -1), (2, 4, 5, 1)])
+def test_bias_for_the_gpu_is_aligned(shape: tuple[int, ...], columns: int) -> None:
+    shape = tuple(columns if size == -1 else size for size in shape)
+    mask = torch.randn(shape)
+    bias = attention_bias(mask.expand(2, 4, 5, columns), torch.zeros(1, dtype=torch.bfloat16))
+    assert bias is not None
+    assert bias.dtype == torch.bfloat16
+    assert bias.stride(-1) == 1
+    assert all(step % 8 == 0 for step in bias.stride()[:-1])
+    torch.testing.assert_close(bias, mask.expand(2, 4, 5, columns).bfloat16())
+
+
+def test_heads_for_the_gpu_are_aligned() -> None:
+    x = torch.randn(2, 5, 3, 12).transpose(1, 2)
+    padded = attention_padded(x)
+    assert padded.shape == (2, 3, 5, 16)
+    assert not padded[..., 12:].any()
+    whole = torch.randn(2, 5, 3, 16).transpose(1, 2)
+    assert attention_padded(whole) is whole
+    assert attention_padded(torch.randn(3, 2, 3, 5, 8 + 1)[..., 1:][0]).stride(2) % 8 == 0
