@@ -81,7 +81,7 @@ def attention(
                 query, key, value, bias, True, dropout_p, is_causal, scale=scale
             )
             seed, offset = drawn if dropout_p > 0 else (seed, offset)
-        out = out[..., :width]
+        out = out.narrow(-1, 0, width)
     if lse.shape[-1] == length:
         lse = torch.nn.functional.pad(lse, (0, -length % 32)) if length % 32 else lse.contiguous()
     return attention_rows(out), lse, seed, offset
@@ -143,11 +143,11 @@ def attention_backward_cuda(
     if kernel == "flash":
         rng = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of dropout, which there is none of
         found = aten._scaled_dot_product_flash_attention_backward(
-            *(grad, query, key, value, out, lse[..., :length].contiguous(), None, None, length, key.shape[2]),
-            *(0.0, is_causal, rng, rng[0]),
+            *(grad, query, key, value, out, lse.narrow(-1, 0, length).contiguous(), None, None, length, key.shape[2]),
+            *(0.0, is_causal, rng, rng.narrow(0, 0, 1)),
             scale=scale,
         )
-        return [x[..., :width] for x, width in zip(found, widths, strict=True)]
+        return [x.narrow(-1, 0, width) for x, width in zip(found, widths, strict=True)]
     void = torch.zeros((), dtype=torch.int64)
     seed, offset = (void if x is None else attention_host(x) for x in (seed, offset))
     key, value = attention_heads(key, heads), attention_heads(value, heads)
@@ -156,7 +156,7 @@ def attention_backward_cuda(
         *([True, True, True, mask_grad], is_causal),
         scale=scale,
     )
-    narrow = [x[..., :width] for x, width in zip(found[:3], widths, strict=True)]
+    narrow = [x.narrow(-1, 0, width) for x, width in zip(found[:3], widths, strict=True)]
     return [narrow[0], attention_groups(narrow[1], groups), attention_groups(narrow[2], groups), found[3]]
 
 
@@ -174,7 +174,7 @@ def attention_backward_math(
 ) -> list[torch.Tensor]:
     """The gradients by matrix products, in float32 or wider."""
     heads, groups = query.shape[1], key.shape[1]
-    weights, _ = attention_weights(query, key, mask, is_causal, scale, lse[..., : query.shape[2]])
+    weights, _ = attention_weights(query, key, mask, is_causal, scale, lse.narrow(-1, 0, query.shape[2]))
     dtype = weights.dtype
     grad, query = grad.to(dtype), query.to(dtype)
     key, value = attention_heads(key.to(dtype), heads), attention_heads(value.to(dtype), heads)
@@ -246,25 +246,24 @@ def attention_kernel_cuda(
     query: torch.Tensor, shapes: tuple[torch.Size, ...], unmasked: bool, dropout_p: float, is_causal: bool
 ) -> str:
     """Ask torch which of its kernels take tensors of these shapes, padded and aligned."""
-    cuda = torch.backends.cuda
-    kernels = torch.nn.attention.SDPBackend
-
-    def example(shape: torch.Size, heads: int) -> torch.Tensor:
-        row = torch.empty(shape[3] + -shape[3] % 8, dtype=query.dtype, device=query.device, requires_grad=True)
-        return row.expand(shape[0], heads, shape[2], -1)
-
+    heads, groups = shapes[0][1], shapes[1][1]
+    cuda, kernels = torch.backends.cuda, torch.nn.attention.SDPBackend
+    # the flash kernel keeps the state of dropout on the GPU, the other one on the host: one of them must do
+    flash = unmasked and dropout_p == 0 and shapes[0][3] == shapes[2][3]
     # whatever is switched off just now: the backward may run under other switches
     allowed = torch.nn.attention.sdpa_kernel([kernels.FLASH_ATTENTION, kernels.EFFICIENT_ATTENTION])
     with allowed, torch.enable_grad(), torch.cuda.device(query.device):
-        heads, groups = shapes[0][1], shapes[1][1]
-        # the flash kernel keeps the state of dropout on the GPU, the other one on the host: one of them must do
-        if unmasked and dropout_p == 0 and shapes[0][3] == shapes[2][3]:
-            examples = (example(shapes[0], heads), example(shapes[1], groups), example(shapes[2], groups))
-            if cuda.can_use_flash_attention(cuda.SDPAParams(*examples, None, 0.0, is_causal, heads != groups)):
-                return "flash"
-        examples = tuple(example(shape, heads) for shape in shapes)
-        if cuda.can_use_efficient_attention(cuda.SDPAParams(*examples, None, dropout_p, is_causal, False)):
-            return "efficient"
+        for name, usable, shared in (
+            ("flash", cuda.can_use_flash_attention, groups),
+            ("efficient", cuda.can_use_efficient_attention, heads),
+        ):
+            examples = []
+            for (batch, _, rows, width), count in zip(shapes, (heads, shared, shared), strict=True):
+                row = torch.empty(width + -width % 8, dtype=query.dtype, device=query.device, requires_grad=True)
+                examples.append(row.expand(batch, count, rows, -1))
+            params = cuda.SDPAParams(*examples, None, dropout_p, is_causal, heads != shared)  # type: ignore
+            if (flash or name == "efficient") and usable(params):
+                return name
     return "math"
 
 
@@ -285,23 +284,31 @@ def attention_groups(x: torch.Tensor, groups: int) -> torch.Tensor:
 
 def attention_padded(x: torch.Tensor) -> torch.Tensor:
     """A tensor as GPU kernels take it: a last dimension of a multiple of 8, aligned to 16 bytes; itself if it is so."""
-    if x.shape[-1] % 8:
-        return torch.nn.functional.pad(x, (0, -x.shape[-1] % 8))
-    fits = x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step % 8 == 0 for step in x.stride()[:-1])
-    return x if fits else x.clone(memory_format=torch.contiguous_format)
+    width = x.shape[-1]
+    if width % 8:
+        padded = x.new_zeros((*x.shape[:-1], width + -width % 8))
+        padded.narrow(-1, 0, width).copy_(x)
+        return padded
+    return x if attention_aligned(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def attention_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
     """A mask as the GPU kernel takes it: of the query's dtype, rows aligned. What is broadcast stays so."""
     if mask is None:
         return None
-    steps = mask.stride()
-    base = mask[tuple(slice(0, 1) if step == 0 else slice(None) for step in steps[:-1])].to(query.dtype)
-    fits = base.stride(-1) == 1 and base.data_ptr() % 16 == 0 and all(step % 8 == 0 for step in base.stride()[:-1])
-    if not fits:
-        columns = base.shape[-1]
-        base = torch.nn.functional.pad(base, (0, -columns % 16))[..., :columns]
+    base = mask
+    for dim in range(3):
+        base = base.narrow(dim, 0, 1) if mask.stride(dim) == 0 else base
+    base = base.to(query.dtype)
+    if not attention_aligned(base):
+        base = attention_mask_memory(base).copy_(base)
     return base.expand(mask.shape)
+
+
+def attention_aligned(x: torch.Tensor) -> bool:
+    """Whether every row is contiguous and starts at a multiple of 16 bytes, for items of 2 bytes or more."""
+    rows = [step for size, step in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
+    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step % 8 == 0 for step in rows)
 
 
 def attention_host(x: torch.Tensor) -> torch.Tensor:
@@ -318,10 +325,10 @@ def attention_padded_rows(x: torch.Tensor) -> torch.Tensor:
     """A mask's gradient whose rows are padded to a multiple of 16; itself if they are."""
     _, heads, length, columns = x.shape
     row = columns + -columns % 16
-    return x if x.stride() == (heads * length * row, length * row, row, 1) else attention_mask_gradient(x).copy_(x)
+    return x if x.stride() == (heads * length * row, length * row, row, 1) else attention_mask_memory(x).copy_(x)
 
 
-def attention_mask_gradient(mask: torch.Tensor) -> torch.Tensor:
-    """Memory for the gradient of a mask."""
+def attention_mask_memory(mask: torch.Tensor) -> torch.Tensor:
+    """Memory for a mask of that shape, or for its gradient: rows are padded to a multiple of 16."""
     columns = mask.shape[-1]
-    return mask.new_empty((*mask.shape[:-1], columns + -columns % 16))[..., :columns]
+    return mask.new_empty((*mask.shape[:-1], columns + -columns % 16)).narrow(-1, 0, columns)

@@ -52,7 +52,7 @@ def _attention_backward_fake(
     grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, *rest: Any
 ) -> Any:
     results = [_rows(x, x.shape[-1]) for x in (query, key, value)]
-    return [*results, functions.attention_mask_gradient(mask)] if rest[-1] else results
+    return [*results, functions.attention_mask_memory(mask)] if rest[-1] else results
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

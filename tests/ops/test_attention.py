@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import optfuse.ops.registered  # noqa: F401 - registers what is tested
+from optfuse.ops import attention as functions
+from optfuse.ops import registered
 from optfuse.ops.attention import attention, attention_bias, attention_padded
 
 OPS = torch.ops.optfuse
@@ -73,11 +74,13 @@ def test_dropout_keeps_its_share() -> None:
     assert not attention(query, key, value, None, 1.0, False, 1.0, True, 0)[0].any()
 
 
+@pytest.mark.parametrize("permuted", [False, True])
 @pytest.mark.parametrize("columns", [7, 8, 16])
 @pytest.mark.parametrize("shape", [(1, 4, 5, -1), (2, 1, 1, -1), (2, 4, 5, 1)])
-def test_bias_for_the_gpu_is_aligned(shape: tuple[int, ...], columns: int) -> None:
+def test_bias_for_the_gpu_is_aligned(shape: tuple[int, ...], columns: int, permuted: bool) -> None:
     shape = tuple(columns if size == -1 else size for size in shape)
     mask = torch.randn(shape)
+    mask = mask.to(memory_format=torch.channels_last) if permuted else mask
     bias = attention_bias(mask.expand(2, 4, 5, columns), torch.zeros(1, dtype=torch.bfloat16))
     assert bias is not None
     assert bias.dtype == torch.bfloat16
@@ -94,3 +97,37 @@ def test_heads_for_the_gpu_are_aligned() -> None:
     whole = torch.randn(2, 5, 3, 16).transpose(1, 2)
     assert attention_padded(whole) is whole
     assert attention_padded(torch.randn(3, 2, 3, 5, 8 + 1)[..., 1:][0]).stride(2) % 8 == 0
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.1])
+@pytest.mark.parametrize("sizes", [(5, 7, 12, 12, 4), (32, 48, 16, 16, 2), (33, 49, 32, 24, 4)])
+def test_calls_of_gpu_kernels_have_the_promised_results(
+    kernel: str, masked: bool, dropout_p: float, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On meta tensors: the kernels' own shape functions against those of our operators."""
+    rows, columns, width, value_width, groups = sizes
+    if kernel == "flash" and (masked or dropout_p or width != value_width):
+        pytest.skip("no call for this kernel")
+    monkeypatch.setattr(functions, "attention_kernel", lambda *_: kernel)
+    monkeypatch.setattr(Tensor, "data_ptr", lambda _: 0)
+
+    def make(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.bfloat16, device="meta")
+
+    query = make(2, rows, 4, width).transpose(1, 2)
+    tensors = (query, make(2, groups, columns, width), make(2, groups, columns, value_width))
+    mask = make(4, rows, columns).expand(2, -1, -1, -1) if masked else None
+    rest = (dropout_p, not masked, 0.5)
+    results = functions.attention(*tensors, mask, *rest, True, 0)
+    same_layout(results, registered._attention_fake(*tensors, mask, *rest, True, 0))  # noqa: SLF001
+    out, lse, *rng = results
+    backward = (torch.empty_like(out), *tensors, mask, out, lse, *(rng if dropout_p else (None, None)), *rest, masked)
+    same_layout(functions.attention_backward(*backward), registered._attention_backward_fake(*backward))  # noqa: SLF001
+
+
+def same_layout(found: Any, promised: Any) -> None:
+    assert len(found) == len(promised)
+    for ours, theirs in zip(found, promised, strict=True):
+        assert (ours.shape, ours.dtype, ours.stride()) == (theirs.shape, theirs.dtype, theirs.stride())

@@ -75,10 +75,10 @@ def _layout_is_free(node: Node) -> bool:
 
 
 def _swaps_heads_and_rows(node: Node) -> bool:
-    dims = [arg for group in node.args[1:] for arg in (group if isinstance(group, list | tuple) else [group])]
-    if node.kwargs or not all(isinstance(dim, int) for dim in dims):
+    given = [arg for group in node.args[1:] for arg in (group if isinstance(group, list | tuple) else [group])]
+    dims = [dim % 4 for dim in given if isinstance(dim, int)]
+    if node.kwargs or len(dims) < len(given):
         return False
-    dims = [dim % 4 for dim in dims]
     return sorted(dims) == [1, 2] if _name(node) == "transpose" else _name(node) == "permute" and dims == [0, 2, 1, 3]
 
 
