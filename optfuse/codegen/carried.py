@@ -14,6 +14,7 @@ CARRIED: Mapping[str, str] = {
     "optfuse.attention.default": "attention",
     "optfuse.attention_dropout.default": "attention",
     "optfuse.attention_backward.default": "attention_backward",
+    "optfuse.padded_rows.default": "attention_padded_rows",
 }
 
 

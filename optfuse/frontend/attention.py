@@ -7,14 +7,13 @@ one operator or matrix products and a softmax. Where it would be the latter, ``o
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from optfuse.frontend.torch_bridge import operators_of
-from optfuse.ops.registered import attention, attention_dropout
+from optfuse.ops.registered import attention, attention_dropout, padded_rows
 
 
 def attend(
@@ -56,21 +55,6 @@ def attend(
     return out if any_layout or not expected.is_contiguous() else out.contiguous()
 
 
-class _AlignedRows(torch.autograd.Function):
-    """A mask with rows at multiples of 16 elements, as GPU kernels want them. The gradient is as it comes."""
-
-    @staticmethod
-    def forward(_: Any, mask: Tensor) -> Tensor:
-        """Copy the mask to rows with room behind them."""
-        columns = mask.shape[-1]
-        return F.pad(mask.contiguous(), (0, -columns % 16)).narrow(-1, 0, columns)
-
-    @staticmethod
-    def backward(_: Any, grad: Tensor) -> Tensor:
-        """Hand the gradient on."""
-        return grad
-
-
 def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A mask as it is added to the scores, aligned here, where generated kernels can do it once for all calls."""
     if mask is None:
@@ -79,7 +63,7 @@ def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         mask = torch.where(mask, 0.0, -torch.inf).to(dtype)
     rows = [int(step) for size, step in zip(mask.shape[:-1], mask.stride()[:-1], strict=True) if size > 1]
     aligned = mask.stride(-1) == 1 and all(step % 8 == 0 for step in rows)
-    return mask if aligned or mask.shape[-1] == 1 else _AlignedRows.apply(mask)
+    return mask if aligned or mask.shape[-1] == 1 else padded_rows(mask)
 
 
 def _attend_batched(

@@ -25,6 +25,7 @@ def converted(builder: Builder, source: View | Uniform) -> Value:
     "aten._to_copy.default",
     "aten.clone.default",
     "aten.lift_fresh_copy.default",
+    "optfuse.padded_rows.default",
     "prims.convert_element_type.default",
 )
 def lower_convert(builder: Builder, source: View | Uniform, *_: Any, pin_memory: bool = False, **__: Any) -> Value:

@@ -75,3 +75,13 @@ def _backward(ctx: Any, grad: torch.Tensor | None, *_: Any) -> tuple[torch.Tenso
 
 attention.register_autograd(_backward, setup_context=_setup_context)
 attention_dropout.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _padded_rows(mask: torch.Tensor) -> torch.Tensor:
+    return functions.attention_mask_memory(mask).copy_(mask)
+
+
+#: A copy of a mask with rows at multiples of 16 elements, as GPU kernels want them. Generated kernels do it.
+padded_rows = custom_op("optfuse::padded_rows", _padded_rows, mutates_args=(), schema="(Tensor mask) -> Tensor")
+padded_rows.register_fake(functions.attention_mask_memory)
+padded_rows.register_autograd(lambda _, grad: grad)

@@ -46,6 +46,15 @@ def test_layouts_at_multiples_of_the_padding(rows: int) -> None:
     OPS.attention(*arguments(True, 0.0, True, rows, rows))[0].sum().backward()
 
 
+@pytest.mark.parametrize("columns", [1, 7, 16])
+def test_padded_rows(columns: int) -> None:
+    mask = torch.randn(2, columns, 5).mT.requires_grad_()
+    torch.library.opcheck(OPS.padded_rows.default, (mask,), test_utils=["test_faketensor", "test_schema"])
+    assert torch.equal(OPS.padded_rows(mask), mask)
+    (OPS.padded_rows(mask) * 3).sum().backward()
+    assert torch.equal(mask.grad, torch.full_like(mask, 3))
+
+
 def test_gradients_by_finite_differences() -> None:
     query, key, value, mask, *rest = arguments(True, 0.0, True)
     tensors = [x.detach().double().requires_grad_() for x in (query, key, value, mask.contiguous())]
