@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from optfuse.cli import check, demo, optimize, solve
+from optfuse.cli import bench, check, demo, optimize, solve
 from optfuse.errors import OptfuseError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("optimize")(optimize.command)
 app.command("solve")(solve.command)
 app.command("check")(check.command)
 app.command("demo")(demo.command)
+app.command("bench")(bench.command)
 
 
 def main() -> NoReturn:
