@@ -84,7 +84,7 @@ def steps_of(schedule: Schedule) -> tuple[Step, ...]:
 
 
 def operator_name(target: str) -> str:
-    """ "aten.mm.default" as a profile writes it: "aten::mm"."""
+    """An operator as a profile writes it: "aten::mm" for "aten.mm.default"."""
     parts = target.split(".")
     return "::".join(parts[:2]) if len(parts) > 1 else target
 

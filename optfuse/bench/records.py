@@ -69,10 +69,10 @@ def known_systems(text: str) -> tuple[System, ...]:
     InvalidOptionError
         An unknown name.
     """
-    found: dict[System, None] = {}
+    found: list[System] = []
     for word in (word.strip() for word in text.split(",") if word.strip()):
         names = OURS if word == "ours" else tuple(name for name in SYSTEMS if name == word)
         if not names:
             raise InvalidOptionError(f"unknown system {word!r}; known: ours, {', '.join(SYSTEMS)}")
-        found.update(dict.fromkeys(names))
+        found += [name for name in names if name not in found]
     return tuple(found)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._inductor.utils import fresh_inductor_cache
 from torch.utils import _pytree as pytree
 
 from optfuse.bench.meter import Meter
@@ -128,7 +129,7 @@ class Systems:
             torch.compiler.cudagraph_mark_step_begin()
             return self.case.run(compiled)
 
-        with torch._inductor.utils.fresh_cache():  # noqa: SLF001 - torch's name for it
+        with fresh_inductor_cache():
             prepared = self._timed(step, {})
         if mode is not None:  # graphs are recorded in the second and third run
             step()

@@ -185,7 +185,7 @@ def main() -> int:
     """``python -m optfuse.bench.worker REQUEST.json OUT.jsonl``."""
     warnings.simplefilter("ignore")
     request = json.loads(Path(sys.argv[1]).read_text())
-    tasks = [Task(**{**task, "systems": tuple(task["systems"])}) for task in request["tasks"]]
+    tasks = [Task(task["path"], task["name"], task["train"], tuple(task["systems"])) for task in request["tasks"]]
     with Path(sys.argv[2]).open("a", encoding="utf-8") as out:
 
         def write(record: Record) -> None:

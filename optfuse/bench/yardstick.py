@@ -1,4 +1,4 @@
-"""What the device does at best, measured in the same run: copies by size, and the time that launches take in a graph."""
+"""What the device does at best, measured in the same run: copies by size, and how long launches take in a graph."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LAUNCHES = 512
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """``copies``: (bytes moved, microseconds) with nothing in L2, ascending. ``gap_us``: a graph's time between kernels.
+    """``copies``: (bytes moved, microseconds) with nothing in L2, ascending.
 
-    ``tiny_us`` is the duration of a kernel that does next to nothing.
+    ``gap_us`` is a graph's time between kernels, ``tiny_us`` the duration of a kernel that does next to nothing.
     """
 
     copies: tuple[tuple[int, float], ...]
@@ -75,7 +75,6 @@ def measure_yardstick(meter: Meter) -> Yardstick:
     found = [] if trace is None else [_copy_times(run) for run in trace.runs]
     good = [times for times in found if len(times) == len(sizes)]
     curve = tuple((size, median(times[k] for times in good)) for k, size in enumerate(sizes)) if good else ()
-    del flush, source, target
     gap, tiny = _launch_gap(meter)
     return Yardstick(curve, gap, tiny)
 
