@@ -71,7 +71,7 @@ def known_systems(text: str) -> tuple[System, ...]:
     """
     found: list[System] = []
     for word in (word.strip() for word in text.split(",") if word.strip()):
-        names = OURS if word == "ours" else tuple(name for name in SYSTEMS if name == word)
+        names: tuple[System, ...] = OURS if word == "ours" else tuple(name for name in SYSTEMS if name == word)
         if not names:
             raise InvalidOptionError(f"unknown system {word!r}; known: ours, {', '.join(SYSTEMS)}")
         found += [name for name in names if name not in found]

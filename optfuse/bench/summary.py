@@ -157,7 +157,8 @@ def _overall(summary: Mapping[str, Any]) -> list[str]:
     for kernel in summary["furthest_from_copy"]:
         lines.append(
             f"- {kernel['row']}, {kernel['graph']} {kernel['position']} {kernel['name']} "
-            f"({kernel['x']} x {kernel['r']}): {kernel['measured_us']:.0f} us, a copy {kernel['copy_us']:.0f} us, {kernel['copy_ratio']:.2f}x"
+            f"({kernel['x']} x {kernel['r']}): "
+            f"{kernel['measured_us']:.0f} us, a copy {kernel['copy_us']:.0f} us, {kernel['copy_ratio']:.2f}x"
         )
     for row in summary["rows"]:
         lines += [f"- {row['row']}, {system}: failed: {reason}" for system, reason in row["failed"].items()]
