@@ -74,5 +74,5 @@ def known_systems(text: str) -> tuple[System, ...]:
         names: tuple[System, ...] = OURS if word == "ours" else tuple(name for name in SYSTEMS if name == word)
         if not names:
             raise InvalidOptionError(f"unknown system {word!r}; known: ours, {', '.join(SYSTEMS)}")
-        found += [name for name in names if name not in found]
+        found.extend(name for name in names if name not in found)
     return tuple(found)

@@ -19,15 +19,17 @@ from torch.utils import _pytree as pytree
 
 from optfuse.bench.meter import Meter
 from optfuse.bench.records import Record, Settings, System, Task
-from optfuse.bench.yardstick import graph_of
 from optfuse.frontend.zoo import known_size, load_model_file
 from optfuse.pipeline import optimize
+from optfuse.runtime.graphs import GraphStatistics
 from optfuse.schedule import Schedule
 from optfuse.solve.options import SolveOptions
 
 if TYPE_CHECKING:
     from optfuse.schedule import TrainingSchedule
 
+#: Calls after which both graphs of a training step are recorded.
+RUNS_TO_RECORD = 6
 #: Settings of Inductor that decide what is fused, and how.
 FUSION_FLAGS = re.compile(
     r"fus|loop_order|combo|mix_order|persistent|split_red|reorder|epilogue|prologue|coordinate|max_autotune|cudagraph"
@@ -96,7 +98,6 @@ class Systems:
         self.settings = settings
         self.meter = meter
         self._schedule: Schedule | TrainingSchedule | None = None
-        self._program: Callable[..., Any] | None = None
         self._ours: Prepared | None = None
 
     def prepare(self, system: System) -> Prepared:
@@ -138,13 +139,13 @@ class Systems:
 
     def _optfuse(self) -> Prepared:
         if self._ours is None:
-            self._ours, self._schedule, self._program = self._compile("cpsat")
+            self._ours, self._schedule = self._compile("cpsat")
         return self._ours
 
     def _optfuse_greedy(self) -> Prepared:
         return self._compile("greedy")[0]
 
-    def _compile(self, solver: str) -> tuple[Prepared, Schedule | TrainingSchedule, Callable[..., Any]]:
+    def _compile(self, solver: str) -> tuple[Prepared, Schedule | TrainingSchedule]:
         case, chosen = self.case, {"solver": solver, "time_limit": self.settings.time_limit}
         if self.settings.workers:
             chosen["workers"] = self.settings.workers
@@ -159,40 +160,40 @@ class Systems:
             )  # fmt: skip
             phases["capture, solve, emit"] = time.perf_counter() - start
             start = time.perf_counter()
-            program = found.compile()
+            program = found.compile(cudagraphs=False)
             phases["load"] = time.perf_counter() - start
             prepared = self._timed(lambda: case.run(program), phases)
         prepared.schedules = (found,) if isinstance(found, Schedule) else tuple(found)
         phases["of it, solve"] = sum(schedule.result.statistics.wall_s for schedule in prepared.schedules)
-        return prepared, found, program
+        return prepared, found
 
     def _optfuse_graphs(self) -> Prepared:
         plain = self._optfuse()
+        assert self._schedule is not None, "the plain program was made from it"
         if self.meter.device.type != "cuda":
             raise RuntimeError("CUDA graphs need a GPU")
         start = time.perf_counter()
-        kept: list[Any] = []
-
-        def once() -> None:
-            kept[:] = [plain.step()]
-
-        replay = graph_of(once)
+        program = self._schedule.compile(cudagraphs=True)
+        for _ in range(RUNS_TO_RECORD):
+            self.case.run(program)
         self.meter.synchronize()
-        capture_s = time.perf_counter() - start
-        gradients = [(parameter, parameter.grad) for parameter in self.case.model.parameters()]
-
-        def step() -> Any:
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
-            replay()
-            return kept[0]
-
-        phases = {**plain.phases, "capture of the graph": capture_s}
-        return Prepared(step, plain.compile_s + capture_s, phases=phases, schedules=plain.schedules)
+        seconds = time.perf_counter() - start
+        found: tuple[GraphStatistics, ...] = program.graphs  # type: ignore[attr-defined]
+        plainly = [graph.reason for graph in found if not graph.replays]
+        return Prepared(
+            lambda: self.case.run(program),
+            plain.compile_s + seconds,
+            phases={**plain.phases, "load and record": seconds},
+            schedules=plain.schedules,
+            note="; ".join(
+                [*(f"without a graph: {reason}" for reason in plainly)]
+                + [f"copied inputs: {', '.join(graph.copied)}" for graph in found if graph.copied]
+            ),
+        )
 
     def release(self) -> None:
         """Let go of everything compiled."""
-        self._schedule = self._program = self._ours = None
+        self._schedule = self._ours = None
         forget(self.case)
 
 

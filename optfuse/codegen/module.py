@@ -36,6 +36,11 @@ def window(tensor, shape, stride, offset=0):
     return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
 
 
+def scratch(size, device):
+    """Memory for temporaries, of which the plan says what lies where."""
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
 def planned(tensor, shape, stride):
     """A library's result with the strides that the kernels were generated for: copied if it chose others."""
     if tensor.stride() == stride or all(n == 1 or a == b for n, a, b in zip(shape, tensor.stride(), stride)):
@@ -70,7 +75,7 @@ if __name__ == "__main__":
 #: Names of the module that the host program's variables must not hide.
 _RESERVED = (
     *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
-    *("window", "planned", "launch", "example", "call"),
+    *("window", "scratch", "planned", "launch", "example", "call"),
 )
 
 
