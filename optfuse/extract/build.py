@@ -60,7 +60,7 @@ def extract(
     ops = []
     for position, op in enumerate(graph.ops):
         if isinstance(op, LibraryCall):
-            ops.append(_library_op(op, by_name, ids))
+            ops.append(_library_op(op, by_name, ids, device))
             continue
         found = touched[position]
         assert found is not None, "a nest has accesses"
@@ -103,7 +103,7 @@ def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:
     return tuple(problem.Edge(*key, schemes) for key, schemes in joined.items())
 
 
-def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int]) -> problem.Op:
+def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int], device: Device) -> problem.Op:
     reads: dict[tuple[str, int], Read] = {}
     for view in views(call):
         size = _view_bytes(view, buffers)
@@ -115,7 +115,7 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
     written = dict.fromkeys([*(name for name in call.outputs if name is not None), *call.mutates])
     writes = tuple(Write(ids[name], buffer_bytes(buffers[name])) for name in written)
     return problem.Op(
-        call.name, "library", (Offer(ALONE, tuple(largest.values()), writes),), library_work(call, buffers)
+        call.name, "library", (Offer(ALONE, tuple(largest.values()), writes),), library_work(call, buffers, device)
     )
 
 
