@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from optfuse.errors import PlanError
-from optfuse.frontend.calling import checked_leaves, lookup
+from optfuse.frontend.calling import Feed, checked_leaves, feed_of
 from optfuse.frontend.captured import CallSpec, InputSource
 from optfuse.frontend.torch_bridge import tree_unflatten
 from optfuse.runtime.graphs import Choice, GraphStatistics, Interest, runner, statistics_of
@@ -38,10 +38,9 @@ class ModelProgram:
         self.name = name
         self.program = program
         self._run = run
-        self._inputs = inputs
         self._outputs = outputs
         self._call = call
-        self._owner = owner
+        self._feeds = tuple(_feed(source, owner) for source in inputs)
 
     @property
     def graphs(self) -> tuple[GraphStatistics, ...]:
@@ -59,16 +58,24 @@ class ModelProgram:
             Tensors of another shape, dtype or device.
         """
         leaves = checked_leaves(self.name, self._call, args, kwargs)
-        values: dict[int, Any] = dict(
-            zip(self._outputs, self._run([self._find(s, leaves) for s in self._inputs]), strict=True)
-        )
+        results = self._run([feed(leaves) for feed in self._feeds])
+        values: dict[int, Any] = dict(zip(self._outputs, map(_plain, results), strict=True))
         values.update(self._call.literals)
         return tree_unflatten([values[k] for k in self._call.user_outputs], self._call.out_spec)
 
-    def _find(self, source: InputSource, leaves: Sequence[Any]) -> torch.Tensor:
-        if source.kind == "user" or isinstance(self._owner, torch.nn.Module):
-            return lookup(source, self._owner, leaves).detach()  # type: ignore[arg-type]
-        return self._owner[source.target].detach()
+
+def _feed(source: InputSource, owner: torch.nn.Module | Mapping[str, torch.Tensor]) -> Feed:
+    if isinstance(owner, torch.nn.Module):
+        return feed_of(source, owner)
+    if source.kind == "user":
+        return feed_of(source, torch.nn.Module())
+    weight = owner[source.target]
+    return lambda leaves: weight
+
+
+def _plain(value: Value) -> Value:
+    """A result; a parameter or input that is handed on does not bring its gradient along."""
+    return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
 
 
 def bind(schedule: Schedule, model: torch.nn.Module | None = None, *, cudagraphs: Choice = "auto") -> ModelProgram:
