@@ -28,10 +28,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size": 131,
     },
 }
+#: What is measured side by side with other compilers: fewer layers of the same width, the same batch.
+CONFIGS["bench"] = {**CONFIGS["full"], "num_hidden_layers": 6}
 
 #: Rows and columns of token ids.
-SHAPES = {"full": (32, 512), "small": (3, 17)}
-VOCABULARY = {"full": 30522, "small": 131}
+SHAPES = {"full": (32, 512), "small": (3, 17), "bench": (32, 512)}
+VOCABULARY = {"full": 30522, "small": 131, "bench": 30522}
 
 
 def model(size: str = "full", dtype: torch.dtype = DTYPE) -> torch.nn.Module:

@@ -28,10 +28,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size": 131,
     },
 }
+#: What is measured side by side with other compilers: fewer layers of the same width, the same batch.
+CONFIGS["bench"] = {**CONFIGS["full"], "n_layer": 6}
 
 #: Rows and columns of token ids.
-SHAPES = {"full": (8, 1024), "small": (2, 19)}
-VOCABULARY = {"full": 50257, "small": 131}
+SHAPES = {"full": (8, 1024), "small": (2, 19), "bench": (8, 1024)}
+VOCABULARY = {"full": 50257, "small": 131, "bench": 50257}
 
 
 def model(size: str = "full", dtype: torch.dtype = DTYPE) -> torch.nn.Module:

@@ -33,10 +33,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size": 131,
     },
 }
+#: What is measured side by side with other compilers: fewer layers of the same width, the same batch.
+CONFIGS["bench"] = {**CONFIGS["full"], "num_hidden_layers": 4}
 
 #: Rows and columns of token ids.
-SHAPES = {"full": (4, 2048), "small": (2, 21)}
-VOCABULARY = {"full": 32000, "small": 131}
+SHAPES = {"full": (4, 2048), "small": (2, 21), "bench": (4, 2048)}
+VOCABULARY = {"full": 32000, "small": 131, "bench": 32000}
 
 
 def model(size: str = "full", dtype: torch.dtype = DTYPE) -> torch.nn.Module:

@@ -13,7 +13,7 @@ DTYPE = torch.bfloat16
 TRAINS = True
 
 #: Rows, width, number of layers, classes.
-SHAPES = {"full": (4096, 4096, 4, 1000), "small": (7, 33, 2, 11)}
+SHAPES = {"full": (4096, 4096, 4, 1000), "small": (7, 33, 2, 11), "bench": (4096, 4096, 4, 1000)}
 
 
 class Perceptron(nn.Module):

@@ -22,9 +22,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "depths": [1, 2],
     },
 }
+#: What is measured side by side with other compilers is the full model.
+CONFIGS["bench"] = CONFIGS["full"]
 
 #: Number of images, and their side.
-SHAPES = {"full": (128, 224), "small": (3, 35)}
+SHAPES = {"full": (128, 224), "small": (3, 35), "bench": (128, 224)}
 
 
 def model(size: str = "full", dtype: torch.dtype = DTYPE) -> torch.nn.Module:

@@ -25,9 +25,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "window_size": 5,
     },
 }
+#: What is measured side by side with other compilers: fewer layers of the same width, the same batch.
+CONFIGS["bench"] = {**CONFIGS["full"], "depths": [2, 2, 2, 2]}
 
 #: Number of images, and their side.
-SHAPES = {"full": (64, 224), "small": (2, 40)}
+SHAPES = {"full": (64, 224), "small": (2, 40), "bench": (64, 224)}
 
 
 def model(size: str = "full", dtype: torch.dtype = DTYPE) -> torch.nn.Module:

@@ -38,10 +38,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size": 131,
     },
 }
+#: What is measured side by side with other compilers: fewer layers of the same width, the same batch.
+CONFIGS["bench"] = {**CONFIGS["full"], "num_layers": 4}
 
 #: Rows and columns of token ids.
-SHAPES = {"full": (16, 512), "small": (2, 15)}
-VOCABULARY = {"full": 32128, "small": 131}
+SHAPES = {"full": (16, 512), "small": (2, 15), "bench": (16, 512)}
+VOCABULARY = {"full": 32128, "small": 131, "bench": 32128}
 
 
 def model(size: str = "full", dtype: torch.dtype = DTYPE) -> torch.nn.Module:

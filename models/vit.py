@@ -25,9 +25,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "patch_size": 8,
     },
 }
+#: What is measured side by side with other compilers: fewer layers of the same width, the same batch.
+CONFIGS["bench"] = {**CONFIGS["full"], "num_hidden_layers": 6}
 
 #: Number of images, and their side.
-SHAPES = {"full": (64, 224), "small": (3, 32)}
+SHAPES = {"full": (64, 224), "small": (3, 32), "bench": (64, 224)}
 
 
 def model(size: str = "full", dtype: torch.dtype = DTYPE) -> torch.nn.Module:

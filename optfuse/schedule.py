@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from optfuse.interface import Interface
+    from optfuse.runtime.graphs import Choice
     from optfuse.runtime.model_program import ModelProgram
 
 
@@ -148,15 +149,23 @@ class Schedule:
         details = ExtractionDetails(self.extraction)
         return explain(self.instance, self.solution, a, b, bound=self.bound, options=options, details=details)
 
-    def compile(self, model: Any = None) -> ModelProgram:
+    def compile(self, model: Any = None, *, cudagraphs: Choice = "auto") -> ModelProgram:
         """Load the emitted module and bind it to the model's parameters.
 
         Runs where the tensors live: compiled for CUDA, else by Triton's interpreter, which checks and does not race.
-        ``model`` replaces the model that was captured (or gives one to a plan saved without weights).
+
+        Parameters
+        ----------
+        model
+            Replaces the model that was captured (or gives one to a plan saved without weights).
+        cudagraphs
+            On a GPU, replay calls from a CUDA graph. "auto": results stay the caller's own. True: they are valid until
+            the next call. False: launch every kernel.
         """
+        from optfuse.runtime.graphs import checked_choice
         from optfuse.runtime.model_program import bind
 
-        return bind(self, model)
+        return bind(self, model, cudagraphs=checked_choice(cudagraphs))
 
     def save(self, path: str | Path, *, weights: bool = True) -> None:
         """Write the plan to a folder, all or nothing; ``optfuse.load`` reads it back."""
@@ -183,8 +192,13 @@ class TrainingSchedule:
         """The figures of both graphs."""
         return [schedule.summary() for schedule in self]
 
-    def compile(self) -> Callable[..., Any]:
-        """A callable like the model, whose outputs carry gradients computed by the backward schedule."""
+    def compile(self, *, cudagraphs: Choice = "auto") -> Callable[..., Any]:
+        """A callable like the model, whose outputs carry gradients computed by the backward schedule.
+
+        ``cudagraphs`` as for ``Schedule.compile``. Gradients, and what a forward call saves for its backward call, are
+        never overwritten while they are in use.
+        """
+        from optfuse.runtime.graphs import checked_choice
         from optfuse.training import bind_training
 
-        return bind_training(self)
+        return bind_training(self, cudagraphs=checked_choice(cudagraphs))

@@ -11,18 +11,23 @@ from optfuse.errors import PlanError
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.training import train_module
 from optfuse.pipeline import loop_graph
-from optfuse.runtime.program import Program
+from optfuse.runtime.graphs import Choice, interest_of, runner, statistics_of
+from optfuse.runtime.program import Arena, Program
 from optfuse.schedule import TrainingSchedule
 
 
-def bind_training(schedule: TrainingSchedule) -> Callable[..., Any]:
+def bind_training(schedule: TrainingSchedule, *, cudagraphs: Choice = "auto") -> Callable[..., Any]:
     """A function like the model whose outputs carry gradients, both computed by the schedules.
+
+    Its attribute ``graphs`` tells how its CUDA graphs are used, see ``runtime.graphs.GraphStatistics``.
 
     Raises
     ------
     PlanError
         If the model's training graphs are not those that were scheduled (it was changed since).
     """
+    arena = Arena()
+    runs: list[Callable[[Sequence[torch.Tensor]], Sequence[Any]]] = []
     made = {half.name: half for half in schedule}
 
     def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
@@ -30,7 +35,10 @@ def bind_training(schedule: TrainingSchedule) -> Callable[..., Any]:
         half = made.get(captured.name)
         if half is None or half.graph != graph:
             raise PlanError(f"{captured.name} is not the graph that was scheduled: the model changed; optimize again")
-        return Program(half.source, captured.constants).run
+        runs.append(runner(Program(half.source, captured.constants), cudagraphs, interest_of(captured), arena))
+        return runs[-1]
 
     name = schedule.forward.name.removesuffix(".forward")
-    return train_module(schedule.model, schedule.args, schedule.kwargs, compile_graph, name=name)
+    step = train_module(schedule.model, schedule.args, schedule.kwargs, compile_graph, name=name)
+    step.graphs = statistics_of(runs)  # type: ignore[attr-defined]
+    return step

@@ -80,7 +80,9 @@ def with_solution(schedule: Schedule, solution: Solution) -> Schedule:
     """The schedule with another solution, and with memory that holds NaN until it is written."""
     result = replace(schedule.result, solution=solution)
     source = emit(schedule.extraction, result)
-    poisoned = re.sub(r"arena = torch\.empty\((\d+),", r"arena = torch.full((\1,), 255,", source)
+    poisoned = re.sub(
+        r"arena = scratch\((\d+), device\)", r"arena = torch.full((\1,), 255, dtype=torch.uint8, device=device)", source
+    )
     assert poisoned != source or not solution.arena_bytes
     return replace(schedule, result=result, source=poisoned)
 

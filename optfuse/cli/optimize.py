@@ -12,7 +12,7 @@ import typer
 from optfuse.cli.files import whole_folders
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json, print_summary, quiet_stdout, say
-from optfuse.errors import InvalidOptionError, OutputError
+from optfuse.errors import OutputError
 from optfuse.report.summary import certificate
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def command(
     device: Annotated[str, typer.Option(help="A shipped device's name, or the path of a device file.")] = "h200",
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 30.0,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
-    size: Annotated[str, typer.Option(help="full or small: which of the model's two sizes.")] = "full",
+    size: Annotated[str, typer.Option(help="full, bench or small: which of the model's sizes.")] = "full",
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
     ] = None,
@@ -36,6 +36,8 @@ def command(
     verify: Annotated[bool, typer.Option("--verify", help="Check results and compile every kernel for sm_90.")] = False,
 ) -> None:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is."""
+    from optfuse.frontend.zoo import known_size  # torch takes seconds to import: only commands that need it pay
+
     options = solve_options(time_limit=time_limit, workers=workers, rules=rules)
     chosen = known_size(size)
     if out is not None and out.exists() and not out.is_dir():
@@ -60,20 +62,8 @@ def command(
             print(f"{schedule.name}: {certificate(schedule.result)}.")
 
 
-def known_size(size: str) -> Size:
-    """Refuse any other word before seconds are spent.
-
-    Raises:
-        InvalidOptionError: On an unknown size.
-    """
-    if size == "full" or size == "small":
-        return size
-    raise InvalidOptionError(f"size must be one of full, small, not {size!r}")
-
-
 def schedule_model(path: Path, size: Size, train: bool, device: str, options: SolveOptions) -> tuple[Schedule, ...]:
     """The schedules of a model file: one for inference, two (forward, backward) for training."""
-    # torch takes seconds to import: only commands that need it pay.
     from optfuse.frontend.zoo import load_model_file
     from optfuse.pipeline import optimize
     from optfuse.schedule import Schedule

@@ -98,7 +98,7 @@ class _Host:
         source = f"{self.names[self.device_source]}.device" if self.device_source else "DEVICE"
         lines.append(f"{INDENT}device = {source}")
         if self.arena_bytes:
-            lines.append(f"{INDENT}arena = torch.empty({self.arena_bytes}, dtype=torch.uint8, device=device)")
+            lines.append(f"{INDENT}arena = scratch({self.arena_bytes}, device)")
             for dtype in sorted({self.buffers[name].dtype for name in self.offsets}):
                 lines.append(f"{INDENT}arena_{dtype} = arena.view(torch.{dtype})")
         return lines

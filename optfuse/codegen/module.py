@@ -29,12 +29,18 @@ aten = torch.ops.aten
 # Triton's interpreter checks results where there is no GPU: it runs the same kernels in larger tiles.
 INTERPRET = triton.knobs.runtime.interpret
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+stream_of = triton.runtime.driver.active.get_current_stream if torch.cuda.is_available() else None
 """
 
 _HELPERS = '''\
 def window(tensor, shape, stride, offset=0):
     """A strided window of a tensor's memory; the offset is in elements from the tensor's first one."""
     return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+
+
+def scratch(size, device):
+    """Memory for temporaries, of which the plan says what lies where."""
+    return torch.empty(size, dtype=torch.uint8, device=device)
 
 
 def planned(tensor, shape, stride):
@@ -45,12 +51,28 @@ def planned(tensor, shape, stride):
 
 
 def launch(kernel, *pointers):
-    """Run a kernel as its row of KERNELS says."""
+    """Run a kernel as its row of KERNELS says: from the second time on without triton's checks of every argument."""
     row = KERNELS[kernel.__name__]
     if INTERPRET:
         kernel[row["grid"](**row["interpret"])](*pointers, **row["interpret"])
-    else:
+        return
+    addresses = [pointer.data_ptr() for pointer in pointers]
+    bits = 0
+    for address in addresses:
+        bits |= address
+    if bits & 15:  # triton compiles another variant for these
         kernel[row["grid"](**row["constants"])](*pointers, **row["constants"], **row["options"])
+        return
+    device = pointers[0].get_device()
+    ready = row.get(device)
+    if ready is None:
+        grid = row["grid"](**row["constants"])
+        made = kernel[grid](*pointers, **row["constants"], **row["options"])
+        rest = [row["constants"][name] for name in kernel.arg_names[len(pointers) :]]
+        row[device] = (made.run, (*grid, 1, 1)[:3], made.function, made.packed_metadata, rest)
+        return
+    run, grid, function, metadata, rest = ready
+    run(*grid, stream_of(device), function, metadata, None, None, None, *addresses, *rest)
 '''
 
 _MAIN = '''\
@@ -71,7 +93,7 @@ if __name__ == "__main__":
 #: Names of the module that the host program's variables must not hide.
 _RESERVED = (
     *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
-    *("window", "planned", "launch", "example", "call"),
+    *("stream_of", "window", "scratch", "planned", "launch", "example", "call"),
 )
 
 

@@ -62,7 +62,7 @@ def extract(
     ops = []
     for position, op in enumerate(graph.ops):
         if isinstance(op, LibraryCall):
-            ops.append(_library_op(op, by_name, ids))
+            ops.append(_library_op(op, by_name, ids, device))
             continue
         found = touched[position]
         assert found is not None, "a nest has accesses"
@@ -115,7 +115,7 @@ def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:
     return tuple(problem.Edge(*key, schemes) for key, schemes in joined.items())
 
 
-def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int]) -> problem.Op:
+def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int], device: Device) -> problem.Op:
     reads: dict[tuple[str, int], Read] = {}
     for view in views(call):
         size = _view_bytes(view, buffers)
@@ -130,7 +130,7 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
         call.name,
         "library",
         (Offer(ALONE, tuple(largest.values()), writes),),
-        library_work(call, buffers),
+        library_work(call, buffers, device),
         node=_node(call),
         module=call.origin.module,
         source=call.origin.source,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from optfuse.extract.access import Access, roots
 from optfuse.ir.functions import FUNCTIONS
 from optfuse.ir.nodes import Arg, Buffer, Call, Expr, LibraryCall, Load, LoopNest, View
-from optfuse.problem.instance import Work
+from optfuse.problem.instance import Device, Work
 
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2, "float32": 4,
@@ -76,8 +77,21 @@ def _views(args: Iterable[Arg]) -> Iterable[View]:
             yield from _views(arg)
 
 
-def library_work(call: LibraryCall, buffers: Mapping[str, Buffer]) -> Work:
-    """Multiply-adds of matmuls, convolutions and attention, as two operations each; 0 for other calls."""
+def library_work(call: LibraryCall, buffers: Mapping[str, Buffer], device: Device | None = None) -> Work:
+    """Multiply-adds of matmuls, convolutions and attention, as two operations each; 0 for other calls.
+
+    With a device, operations are counted in those of its matmuls: it says how much dearer the others are.
+    """
+    work = _library_work(call, buffers)
+    percent = 100
+    if device is not None and "convolution" in call.target:
+        percent = device.convolution_percent
+    elif device is not None and "scaled_dot_product" in call.target:
+        percent = device.attention_percent
+    return replace(work, tensor=work.tensor * percent // 100)
+
+
+def _library_work(call: LibraryCall, buffers: Mapping[str, Buffer]) -> Work:
     shapes = [tuple(int(s) for s in view.shape) for view in views(call)]
     name = call.target.split(".")[1] if "." in call.target else call.target
     if name in {"mm", "bmm"}:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -111,6 +111,28 @@ def lookup(source: InputSource, model: torch.nn.Module, leaves: Sequence[Any]) -
             return leaves[source.position]
         case "saved":
             raise CaptureError(f"{source.target} comes from a forward graph, not from a call of the model")
+
+
+Feed = Callable[[Sequence[Any]], torch.Tensor]
+
+
+def feed_of(source: InputSource, model: torch.nn.Module) -> Feed:
+    """``lookup`` for many calls: the submodule that holds a parameter is found now, the parameter at each call.
+
+    So new values and new parameters count, a submodule put in another's place does not.
+    """
+    if source.kind not in ("parameter", "buffer"):
+        return lambda leaves: lookup(source, model, leaves)
+    lookup(source, model, ())  # says what is missing
+    path, _, name = source.target.rpartition(".")
+    owner = model.get_submodule(path)
+    held = owner._parameters if source.kind == "parameter" else owner._buffers  # noqa: SLF001 - torch's own dictionaries
+
+    def read(_: Sequence[Any]) -> torch.Tensor:
+        tensor = held.get(name)
+        return lookup(source, model, ()) if tensor is None else tensor  # gone from there: parametrized, say
+
+    return read
 
 
 def _checked(name: str, source: InputSource, tensor: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:

@@ -45,6 +45,7 @@ __all__ = [
     "TreeSpec",
     "aot_compile",
     "boxed",
+    "copy_all",
     "decompose_exported",
     "decomposition_of",
     "export",
@@ -65,6 +66,7 @@ __all__ = [
     "spec_to_json",
     "standard_decompositions",
     "static_value",
+    "storage_users",
     "tree_flatten",
     "tree_leaves",
     "tree_map",
@@ -270,6 +272,16 @@ def is_mutating(target: Any, kwargs: Mapping[str, Any] | None = None) -> bool:
 def shares_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors are windows of one storage."""
     return a.untyped_storage()._cdata == b.untyped_storage()._cdata  # noqa: SLF001
+
+
+def storage_users(storage: torch.UntypedStorage) -> int:
+    """How many references there are to a piece of memory: tensors, views and whatever autograd keeps."""
+    return torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001
+
+
+def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Copy tensor by tensor, in one launch where they are on one GPU."""
+    torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
 
 
 _IN_PLACE = "setitem __setitem__ iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul"

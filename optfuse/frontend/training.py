@@ -9,7 +9,8 @@ import torch
 
 from optfuse.errors import CaptureError
 from optfuse.frontend.aot import CompileGraph, Feed, compile_flat
-from optfuse.frontend.calling import checked_leaves, lookup
+from optfuse.frontend.calling import Feed as Take
+from optfuse.frontend.calling import checked_leaves, feed_of, lookup
 from optfuse.frontend.captured import CallSpec, Captured, InputSource
 from optfuse.frontend.flat import bind_placeholders
 from optfuse.frontend.passes.rewrite import copied
@@ -68,12 +69,13 @@ def train_module(
     run = _compile_training(traced, model, name, compile_graph)
     fed = feeds(traced)
     out_spec = traced.program.call_spec.out_spec
+    takes = _takers(model, fed)
     call = CallSpec(traced.in_spec, out_spec, traced.fixed, traced.shared, ())  # type: ignore[arg-type]
 
     def step(*args: Any, **kwargs: Any) -> Any:
         leaves = checked_leaves(name, call, args, kwargs)
         _require_same_layout(name, traced, leaves)
-        return tree_unflatten(list(run(*_arguments(model, fed, leaves))), out_spec)
+        return tree_unflatten(list(run(*[take(leaves) for take in takes])), out_spec)
 
     return step
 
@@ -114,6 +116,21 @@ def _arguments(model: torch.nn.Module, fed: Sequence[Fed], leaves: Sequence[Any]
         for feed in fed
         if feed.source is not None or feed.constant is not None
     ]
+
+
+def _takers(model: torch.nn.Module, fed: Sequence[Fed]) -> list[Take]:
+    """What finds each tensor of ``_arguments``, call after call."""
+
+    def constant(value: torch.Tensor) -> Take:
+        return lambda _: value
+
+    takes: list[Take] = []
+    for feed in fed:
+        if feed.source is not None:
+            takes.append(feed_of(feed.source, model))
+        elif feed.constant is not None:
+            takes.append(constant(feed.constant))
+    return takes
 
 
 def _require_same_layout(name: str, traced: Traced, leaves: Sequence[Any]) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
-from optfuse.errors import ModelFileError
+from optfuse.errors import InvalidOptionError, ModelFileError
 
-Size = Literal["full", "small"]
+Size = Literal["full", "bench", "small"]
 Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
@@ -91,4 +91,24 @@ def _call(function: Callable[..., Any], size: Size, dtype: torch.dtype | None) -
     if dtype is not None:
         offered["dtype"] = dtype
     taken = inspect.signature(function).parameters
-    return function(**{name: value for name, value in offered.items() if name in taken})
+    try:
+        return function(**{name: value for name, value in offered.items() if name in taken})
+    except KeyError as error:
+        if error.args != (size,):
+            raise
+        file = inspect.getsourcefile(function)
+        raise ModelFileError(f"{file}: {function.__name__}() knows no size {size!r}; choose another one") from error
+
+
+def known_size(size: str) -> Size:
+    """The size of that name.
+
+    Raises
+    ------
+    InvalidOptionError
+        An unknown size.
+    """
+    for known in get_args(Size):
+        if size == known:
+            return known
+    raise InvalidOptionError(f"size must be one of {', '.join(get_args(Size))}, not {size!r}")

@@ -157,12 +157,14 @@ def _priced(instance: Instance, offer: Offer, device: Device) -> PricedOffer:
     for read in offer.reads:
         amount = _scaled(read.bytes, read.access, device)
         rate = _read_rate(instance, read.buffer, device)
-        first, later = _whole(amount * rate, MIB), _whole(amount * device.l2_ps_per_mib, MIB)
+        first = _whole(_with_ramp(amount * rate, device), MIB)
+        later = _whole(amount * device.l2_ps_per_mib, MIB)
         reads.append((read.buffer, read.footprint, first, later, read.bytes))
     writes = []
     for write in offer.writes:
         buffer = instance.buffers[write.buffer]
-        price = _whole(_scaled(write.bytes, write.access, device) * device.dram_ps_per_mib, MIB)
+        amount = _scaled(write.bytes, write.access, device)
+        price = _whole(_with_ramp(amount * _write_rate(instance, write.buffer, device), device), MIB)
         writes.append((write.buffer, price, write.bytes, buffer.output or buffer.kind != "temporary"))
     return PricedOffer(tuple(reads), tuple(writes), offer.full, offer.reduces)
 
@@ -221,6 +223,18 @@ def _read_rate(instance: Instance, buffer: int, device: Device) -> int:
     if target.kind == "temporary" and target.bytes * 8 <= device.l2_bytes:
         return device.l2_ps_per_mib
     return device.dram_ps_per_mib
+
+
+def _write_rate(instance: Instance, buffer: int, device: Device) -> int:
+    """What a reader will find in L2 has been written there, where the device prices that apart."""
+    if device.l2_write_ps_per_mib and _read_rate(instance, buffer, device) == device.l2_ps_per_mib:
+        return device.l2_write_ps_per_mib
+    return device.dram_ps_per_mib
+
+
+def _with_ramp(price: int, device: Device) -> int:
+    """A first pass over memory, in picoseconds times ``MIB``, with the time that it takes to come up to speed."""
+    return price + min(price, device.ramp_ps * MIB)
 
 
 def _passes(index: Topology, inside: set[int], scheme: int) -> dict[int, int]:

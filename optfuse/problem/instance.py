@@ -156,6 +156,10 @@ class Device:
     ``strided_percent`` and ``gather_percent`` scale the bytes of such an access (100 = as contiguous).
     A kernel that reduces needs ``saturating_programs`` programs to reach full bandwidth. Reductions longer than
     ``persistent_elements`` are looped: inputs used again after the reduction are read again, through L2.
+
+    ``ramp_ps``: what each access to memory pays until the memory is at its rate; at most as much as its bytes cost.
+    ``l2_write_ps_per_mib``: writes of temporaries that L2 holds until they are read; 0 prices them like other writes.
+    ``attention_percent`` and ``convolution_percent`` scale the tensor operations of such library calls.
     """
 
     name: str
@@ -172,6 +176,10 @@ class Device:
     strided_percent: int = 200
     gather_percent: int = 150
     memory_bytes: int = 0
+    ramp_ps: int = 0
+    l2_write_ps_per_mib: int = 0
+    attention_percent: int = 100
+    convolution_percent: int = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from optfuse.pipeline import fusion_problem, schedule
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning, rules_from_plain
 from optfuse.rules import load_rules
-from optfuse.runtime.program import Program
+from optfuse.runtime.graphs import checked_choice, interest_of, runner
+from optfuse.runtime.program import Arena, Program
 from optfuse.schedule import Schedule
 from optfuse.solve.options import SolveOptions
 
@@ -61,7 +62,8 @@ def backend(
     graph, example_inputs
         As torch.compile hands them over.
     options
-        Fields of ``SolveOptions``, and ``device``: a shipped device's name or a device file ("h200" by default).
+        Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file ("h200" by default);
+        and ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``.
         ``rules`` may be rules, a table as in a TOML file, or the path of one. A rule that matches no op of a graph is
         logged and kept in the record: torch.compile may still bring the graph that it is meant for.
     mode
@@ -80,7 +82,9 @@ def backend(
     if mode not in (None, "default"):
         raise InvalidOptionError(f"mode {mode!r} is Inductor's; the backend optfuse takes options={{...}} instead")
     device, solve_options = parse_options(options or {})
+    cudagraphs = checked_choice((options or {}).get("cudagraphs", "auto"))
     record = Record()
+    arena = Arena()
 
     def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
         try:
@@ -99,7 +103,7 @@ def backend(
             len(made.library_ops),
             ", ".join(made.library_ops) or "none",
         )
-        return Program(made.source, captured.constants).run
+        return runner(Program(made.source, captured.constants), cudagraphs, interest_of(captured), arena)
 
     compiled = make_backend(compile_graph)(graph, example_inputs)
 
@@ -132,14 +136,14 @@ def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
     InvalidOptionError
         An unknown key, with the nearest known one; an unknown device; a value out of range.
     """
-    known = ["device", *(item.name for item in fields(SolveOptions))]
+    known = ["device", "cudagraphs", *(item.name for item in fields(SolveOptions))]
     for key in options:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
             raise InvalidOptionError(f"unknown option {key!r}; did you mean {near!r}? (known: {', '.join(known)})")
     device = str(options.get("device", DEVICE))
     load_device(device)
-    values = {key: value for key, value in options.items() if key != "device"}
+    values = {key: value for key, value in options.items() if key not in ("device", "cudagraphs")}
     if isinstance(values.get("rules"), (str, Path)):
         values["rules"] = load_rules(values["rules"])
     elif isinstance(values.get("rules"), Mapping):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from optfuse.errors import PlanError
-from optfuse.frontend.calling import checked_leaves, lookup
+from optfuse.frontend.calling import Feed, checked_leaves, feed_of
 from optfuse.frontend.captured import CallSpec, InputSource
 from optfuse.frontend.torch_bridge import tree_unflatten
-from optfuse.runtime.program import Program
+from optfuse.runtime.graphs import Choice, GraphStatistics, Interest, runner, statistics_of
+from optfuse.runtime.program import Program, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from optfuse.schedule import Schedule
 
 
@@ -30,6 +29,7 @@ class ModelProgram:
         self,
         name: str,
         program: Program,
+        run: Callable[[Sequence[torch.Tensor]], list[Value]],
         inputs: tuple[InputSource, ...],
         outputs: tuple[int, ...],
         call: CallSpec,
@@ -37,10 +37,15 @@ class ModelProgram:
     ) -> None:
         self.name = name
         self.program = program
-        self._inputs = inputs
+        self._run = run
         self._outputs = outputs
         self._call = call
-        self._owner = owner
+        self._feeds = tuple(_feed(source, owner) for source in inputs)
+
+    @property
+    def graphs(self) -> tuple[GraphStatistics, ...]:
+        """How calls were served by CUDA graphs; nothing without them."""
+        return statistics_of([self._run])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's result for these arguments, in the model's own structure.
@@ -53,20 +58,30 @@ class ModelProgram:
             Tensors of another shape, dtype or device.
         """
         leaves = checked_leaves(self.name, self._call, args, kwargs)
-        values: dict[int, Any] = dict(
-            zip(self._outputs, self.program.run([self._find(s, leaves) for s in self._inputs]), strict=True)
-        )
+        results = self._run([feed(leaves) for feed in self._feeds])
+        values: dict[int, Any] = dict(zip(self._outputs, map(_plain, results), strict=True))
         values.update(self._call.literals)
         return tree_unflatten([values[k] for k in self._call.user_outputs], self._call.out_spec)
 
-    def _find(self, source: InputSource, leaves: Sequence[Any]) -> torch.Tensor:
-        if source.kind == "user" or isinstance(self._owner, torch.nn.Module):
-            return lookup(source, self._owner, leaves).detach()  # type: ignore[arg-type]
-        return self._owner[source.target].detach()
+
+def _feed(source: InputSource, owner: torch.nn.Module | Mapping[str, torch.Tensor]) -> Feed:
+    if isinstance(owner, torch.nn.Module):
+        return feed_of(source, owner)
+    if source.kind == "user":
+        return feed_of(source, torch.nn.Module())
+    weight = owner[source.target]
+    return lambda leaves: weight
 
 
-def bind(schedule: Schedule, model: torch.nn.Module | None = None) -> ModelProgram:
+def _plain(value: Value) -> Value:
+    """A result; a parameter or input that is handed on does not bring its gradient along."""
+    return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
+
+
+def bind(schedule: Schedule, model: torch.nn.Module | None = None, *, cudagraphs: Choice = "auto") -> ModelProgram:
     """Load a schedule's module and tie it to the model's parameters.
+
+    ``cudagraphs`` says whether calls on a GPU are replayed from a CUDA graph, see ``runtime.graphs``.
 
     Raises
     ------
@@ -82,7 +97,9 @@ def bind(schedule: Schedule, model: torch.nn.Module | None = None) -> ModelProgr
         raise PlanError(f"plan {schedule.name} was saved without weights; give the model: load(path).compile(model)")
     _require_all(schedule.name, interface.inputs, owner)
     program = Program(schedule.source, interface.constants)
-    return ModelProgram(schedule.name, program, interface.inputs, interface.outputs, interface.call, owner)
+    fixed = frozenset(k for k, source in enumerate(interface.inputs) if source.kind in ("parameter", "buffer"))
+    run = runner(program, cudagraphs, Interest(fixed=fixed))
+    return ModelProgram(schedule.name, program, run, interface.inputs, interface.outputs, interface.call, owner)
 
 
 def _require_all(

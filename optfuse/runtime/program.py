@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,32 @@ class Expected:
         if stride == self.stride or 0 in self.shape:
             return True
         return all(n == 1 or a == b for n, a, b in zip(self.shape, stride, self.stride, strict=True))
+
+
+#: Gives so many bytes on a device.
+Take = Callable[[int, torch.device], torch.Tensor]
+
+
+@dataclass(slots=True)
+class Arena:
+    """Memory for the temporaries of programs that run one after the other, as large as the largest has asked for."""
+
+    bytes: int = 0
+    memory: list[torch.Tensor] = field(default_factory=list)
+
+    def probe(self, size: int, device: torch.device) -> torch.Tensor:
+        """Memory of its own for one run, which tells how much a program needs."""
+        self.bytes = max(self.bytes, size)
+        return torch.empty(size, dtype=torch.uint8, device=device)
+
+    def take(self, size: int, device: torch.device) -> torch.Tensor:
+        """The first ``size`` bytes. They stay where they are: recordings refer to them."""
+        self.bytes = max(self.bytes, size)
+        found = next((m for m in self.memory if m.numel() >= size and m.device == device), None)
+        if found is None:
+            found = torch.empty(self.bytes, dtype=torch.uint8, device=device)
+            self.memory.append(found)
+        return found[:size]
 
 
 class Program:
@@ -89,6 +115,11 @@ class Program:
             A wrong number of inputs; an input of another dtype, shape or device; another layout of an input that the
             graph writes in place.
         """
+        given, main = self.accept(inputs)
+        return self.execute(given, main)
+
+    def accept(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.device]:
+        """The inputs as the kernels take them, and the device that they run on. Raises what ``run`` raises."""
         if len(inputs) != len(self.inputs):
             raise InvalidInputError(f"{len(inputs)} inputs were given to a program of {len(self.inputs)}")
         devices = {planned: inputs[k].device for planned, k in self._witness.items()}
@@ -101,8 +132,13 @@ class Program:
                 "the inputs are on the CPU, and kernels are compiled for the GPU here: move model and inputs to "
                 "the GPU, or set TRITON_INTERPRET=1 before starting to check them on the CPU"
             )
+        return given, main
+
+    def execute(self, given: list[torch.Tensor], main: torch.device, take: Take | None = None) -> list[Value]:
+        """Run with inputs that ``accept`` has returned (the list is emptied), temporaries in what ``take`` gives."""
+        devices = {planned: given[k].device for planned, k in self._witness.items()}
         constants = self._constants_on(devices, main)
-        with torch.no_grad(), _autocast_off(main.type), _current(main):
+        with torch.no_grad(), _autocast_off(main.type), _current(main), _temporaries(self.module, take):
             return list(self.module.call(given, constants))
 
     def _accept(self, expected: Expected, x: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -167,6 +203,20 @@ def _restrided(x: torch.Tensor, expected: Expected, device: torch.device) -> tor
         )
     memory.as_strided(source.shape, expected.stride).copy_(source)
     return memory.as_strided(expected.shape, expected.stride)
+
+
+@contextlib.contextmanager
+def _temporaries(module: Any, take: Take | None) -> Iterator[None]:
+    """Let a module ask ``take`` for its arena rather than the allocator."""
+    if take is None:
+        yield
+        return
+    before = module.scratch
+    module.scratch = take
+    try:
+        yield
+    finally:
+        module.scratch = before
 
 
 def _autocast_off(device_type: str) -> contextlib.AbstractContextManager[Any]:

@@ -69,7 +69,7 @@ def test_chain_of_library_calls(chain, memory, tmp_path):
 def test_library_calls_write_into_the_arena(chain):
     text = host_program(chain, chain.ops, LAYOUT)
     assert "aten.mm.out(x, w, out=h)" in text
-    assert "arena = torch.empty(256, dtype=torch.uint8, device=device)" in text
+    assert "arena = scratch(256, device)" in text
     assert "y = arena_float32.as_strided((4, 6), (6, 1), 32)" in text
     assert "e = aten.exp.default(y)" in text
 

@@ -202,3 +202,58 @@ def test_runs_on_its_own(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"torch.float32[{ROWS}, {COLUMNS}]", f"torch.float32[{ROWS}]"]
+
+
+class Stub:
+    """A Triton function that records its launches instead; ``ready`` are those that went past triton's checks."""
+
+    __name__ = "stub"
+    arg_names = ("x", "y", "BLOCK")
+
+    def __init__(self):
+        self.checked, self.ready = [], []
+
+    def __getitem__(self, grid):
+        def run(*pointers, **constants):
+            self.checked.append((grid, pointers, constants))
+            return self
+
+        return run
+
+    function, packed_metadata = 77, "metadata"
+
+    def run(self, *arguments):
+        self.ready.append(arguments)
+
+
+@pytest.fixture
+def stubbed(tmp_path, monkeypatch):
+    graph = build()
+    module = Program(
+        emit_module(graph, steps(graph), MemoryLayout()), {"w": torch.zeros(COLUMNS, COLUMNS)}, folder=tmp_path
+    ).module
+    stub = Stub()
+    row = {"grid": lambda BLOCK: (8 // BLOCK,), "constants": {"BLOCK": 4}, "options": {"num_warps": 2}}
+    monkeypatch.setattr(module, "KERNELS", {"stub": row})
+    monkeypatch.setattr(module, "INTERPRET", False)
+    monkeypatch.setattr(module, "stream_of", lambda device: 5)
+    return module, stub
+
+
+def test_the_second_launch_goes_past_the_checks(stubbed):
+    module, stub = stubbed
+    x, y = torch.zeros(8), torch.zeros(8)
+    for _ in range(3):
+        module.launch(stub, x, y)
+    assert stub.checked == [((2,), (x, y), {"BLOCK": 4, "num_warps": 2})]
+    wanted = (2, 1, 1, 5, 77, "metadata", None, None, None, x.data_ptr(), y.data_ptr(), 4)
+    assert stub.ready == [wanted, wanted]
+
+
+def test_unaligned_pointers_are_checked_each_time(stubbed):
+    module, stub = stubbed
+    x = torch.zeros(9)
+    for _ in range(2):
+        module.launch(stub, x[:8], x[1:])
+    assert len(stub.checked) == 2
+    assert not stub.ready

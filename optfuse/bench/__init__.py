@@ -1,0 +1,1 @@
+"""Models measured in several compilers side by side: ``optfuse bench``."""

@@ -1,0 +1,1 @@
+"""A device file from measurements: ``optfuse calibrate``."""

@@ -1,0 +1,88 @@
+"""``optfuse bench``: models measured in several compilers side by side, in one process a model."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from optfuse.cli.output import say
+from optfuse.errors import OutputError
+
+if TYPE_CHECKING:
+    from optfuse.bench.records import Task
+
+Model = Annotated[list[Path], typer.Argument(metavar="MODEL.py...", help="Model files, such as models/gpt2.py.")]
+Against = Annotated[
+    str, typer.Option(help="Peers, by commas: eager, inductor, inductor-graphs, inductor-max-autotune.")
+]
+Only = Annotated[str | None, typer.Option(help='Exactly these systems, by commas; "ours" is optfuse,optfuse-graphs.')]
+Limit = Annotated[float, typer.Option(metavar="S", help="Seconds after which nothing more is begun.")]
+Patience = Annotated[float, typer.Option(metavar="S", help="Seconds without a sign after which a system has failed.")]
+
+
+def command(
+    models: Model,
+    train: Annotated[bool, typer.Option("--train", help="A training step: forward, backward.")] = False,
+    both: Annotated[bool, typer.Option("--both", help="Inference, and then a training step.")] = False,
+    against: Against = "eager,inductor,inductor-graphs",
+    only: Only = None,
+    size: Annotated[str, typer.Option(help="full, bench or small: which of the models' sizes.")] = "full",
+    device: Annotated[str, typer.Option(help="The cost model's device: a shipped name, or a device file.")] = "h200",
+    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 10.0,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Solver threads; one a core when left out.")] = None,
+    check: Annotated[bool, typer.Option(help="Compare results with eager and float64.")] = True,
+    limit: Limit = 3600.0,
+    patience: Patience = 400.0,
+    json: Annotated[Path | None, typer.Option(metavar="OUT.json", help="Everything, rewritten as it grows.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="OUT.csv", help="A line a kernel of optfuse's.")] = None,
+) -> None:
+    """Measure models in optfuse and other compilers side by side, and hold each kernel against its prediction."""
+    # torch takes seconds to import: only commands that need it pay.
+    from optfuse.bench.records import Settings, Task, known_systems
+    from optfuse.bench.run import run
+    from optfuse.bench.summary import kernels_csv, markdown
+    from optfuse.extract.device import load_device
+    from optfuse.frontend.zoo import known_size, load_model_file
+
+    systems = known_systems(only if only is not None else f"{against},ours")
+    settings = Settings(known_size(size), device, time_limit, workers or 0, check)
+    load_device(device)
+    tasks: list[Task] = []
+    for path in models:
+        entry = load_model_file(path)
+        for training in (False, True) if both else (train,):
+            tasks.append(Task(str(path), entry.name, training, systems))
+
+    def keep(document: dict[str, Any]) -> None:
+        if json is not None:
+            write(json, json_format.dumps(document, indent=1) + "\n")
+        if csv is not None:
+            write(csv, kernels_csv(document["kernels"]))
+
+    document = run(tasks, settings, limit=limit, patience=patience, say=say, keep=keep)
+    print(_flags(document))
+    print(markdown(document))
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        OutputError: When it cannot be written.
+    """
+    from optfuse.runtime.loader import write_atomically
+
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror or error}); name another file") from error
+
+
+def _flags(document: dict[str, Any]) -> str:
+    versions = dict(document["versions"])
+    inductor = versions.pop("inductor", {})
+    facts = [", ".join(f"{key} {value}" for key, value in versions.items())]
+    return "\n".join([*facts, "Inductor: " + ", ".join(f"{key}={value}" for key, value in inductor.items()), ""])

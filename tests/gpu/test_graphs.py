@@ -1,0 +1,150 @@
+"""CUDA graphs on a GPU: results that are held, gradients that add up, several forward calls, random numbers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import optfuse
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+OPTIONS = optfuse.SolveOptions(time_limit=5, workers=8)
+#: Calls after which a graph is recorded.
+SETTLED = 6
+
+
+class Net(nn.Module):
+    """Two products with a norm, an activation and, if wanted, dropout in between.
+
+    What is saved for the backward graph is large enough to be left where it is rather than copied.
+    """
+
+    def __init__(self, p: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(64, 128), nn.LayerNorm(128), nn.Linear(128, 32)
+        self.drop = nn.Dropout(p)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.drop(torch.nn.functional.gelu(self.norm(self.first(x)))))
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().cuda()
+
+
+def fresh(k: int) -> torch.Tensor:
+    return torch.randn(4096, 64, device="cuda", generator=torch.Generator("cuda").manual_seed(k))
+
+
+def trained(net: nn.Module, choice: Any) -> Any:
+    return optfuse.optimize(net.train(), (fresh(0),), train=True, options=OPTIONS, name="net").compile(  # type: ignore[union-attr]
+        cudagraphs=choice
+    )
+
+
+def test_results_that_are_held_stay(net: Net) -> None:
+    program = optfuse.optimize(net.eval(), (fresh(0),), options=OPTIONS, name="net").compile()  # type: ignore[union-attr]
+    with torch.no_grad():
+        held = [(program(fresh(k)), net(fresh(k))) for k in range(8)]
+    for got, wanted in held:
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    assert program.graphs[0].replays == 2
+
+
+def test_parameters_that_change_in_place_and_that_are_replaced_count(net: Net) -> None:
+    program = optfuse.optimize(net.eval(), (fresh(0),), options=OPTIONS, name="net").compile()  # type: ignore[union-attr]
+    for k in range(12):
+        with torch.no_grad():
+            net.second.bias.add_(1)
+            if k == 5:
+                net.first.weight = nn.Parameter(net.first.weight.detach().clone() * 2)
+            torch.testing.assert_close(program(fresh(k)), net(fresh(k)), rtol=1e-4, atol=1e-5)
+    assert program.graphs[0].recordings >= 2
+
+
+@pytest.mark.parametrize("choice", [True, "auto"])
+def test_training_steps(net: Net, choice: Any) -> None:
+    program, other = trained(net, choice), copy.deepcopy(net)
+    mine, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (net, other))
+    for k in range(2 * SETTLED):
+        for call, optimizer in ((program, mine), (other, theirs)):
+            out = call(fresh(k))
+            optimizer.zero_grad()
+            out.square().mean().backward()
+            optimizer.step()
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+    assert all(graph.replays > SETTLED // 2 for graph in program.graphs), program.graphs
+
+
+@pytest.mark.parametrize("choice", [True, "auto"])
+def test_gradients_add_up_over_several_forward_calls(net: Net, choice: Any) -> None:
+    program, other = trained(net, choice), copy.deepcopy(net)
+    for k in range(SETTLED):
+        for call, owner in ((program, net), (other, other)):
+            owner.zero_grad(set_to_none=True)
+            if k % 2:  # all forward calls first
+                losses = [call(fresh(10 * k + j)).square().mean() for j in range(3)]
+                for loss in losses:
+                    loss.backward()
+            else:
+                for j in range(3):
+                    call(fresh(10 * k + j)).square().mean().backward()
+        for p, q in zip(net.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_gradients_that_are_kept_are_not_overwritten(net: Net) -> None:
+    program = trained(net, "auto")
+    kept: list[torch.Tensor] = []
+    for k in range(SETTLED):
+        net.zero_grad(set_to_none=True)
+        program(fresh(k)).square().mean().backward()
+        assert net.first.weight.grad is not None
+        kept.append(net.first.weight.grad)
+    other = copy.deepcopy(net)
+    for k, gradient in enumerate(kept):
+        other.zero_grad(set_to_none=True)
+        other(fresh(k)).square().mean().backward()
+        torch.testing.assert_close(gradient, other.first.weight.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_random_numbers_differ_between_replays_and_follow_the_seed() -> None:
+    net = Net(0.5).cuda().train()
+    program = trained(net, True)
+
+    def draws() -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        found = []
+        for _ in range(3):
+            net.zero_grad(set_to_none=True)
+            out = program(fresh(0))
+            found.append(out.detach().clone())
+            out.square().mean().backward()
+        return found
+
+    for _ in range(SETTLED):
+        draws()
+    first, again = draws(), draws()
+    assert all(graph.replays for graph in program.graphs)
+    assert not torch.equal(first[0], first[1])
+    assert all(map(torch.equal, first, again))
+
+
+def test_torch_compile_takes_the_option(net: Net) -> None:
+    for choice in (True, "auto", False):
+        torch.compiler.reset()
+        compiled = torch.compile(net.eval(), backend="optfuse", options={"time_limit": 5, "cudagraphs": choice})
+        with torch.no_grad():
+            for k in range(SETTLED):
+                torch.testing.assert_close(compiled(fresh(k)), net(fresh(k)), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,172 @@
+"""The ten models on a GPU, inference and training step, fp32 and bf16, at the small (odd) sizes: eager and float64.
+
+The judge is that of ``optfuse.runtime.verify``: an error at most twice eager's own. Run them with ``pytest -m gpu``.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import optfuse
+from optfuse.frontend.zoo import load_model_file
+from optfuse.runtime.verify import FACTOR, copy_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+MODELS = Path(__file__).parent.parent.parent / "models"
+NAMES = sorted(path.stem for path in MODELS.glob("*.py"))
+DTYPES = (torch.float32, torch.bfloat16)
+OPTIONS = optfuse.SolveOptions(time_limit=5, workers=8)
+#: Draws of the weights over which errors are summed: one loss says little.
+DRAWS = 4
+#: Units in the last place that always pass.
+ROUNDINGS = 10
+
+
+@pytest.fixture(autouse=True)
+def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 means float32 here, in eager and in libraries alike."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def moved(tree: Any, dtype: torch.dtype | None = None) -> Any:
+    """Tensors on the GPU, floating ones in another dtype if one is given."""
+
+    def move(x: torch.Tensor) -> torch.Tensor:
+        return x.to("cuda", dtype if dtype is not None and x.is_floating_point() else x.dtype)
+
+    return pytree.tree_map_only(torch.Tensor, move, tree)
+
+
+def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
+    """Dropout draws other numbers in every system; ``test_dropout`` is about it."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name in ("dropout", "attention_dropout", "hidden_dropout", "drop_prob"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
+def outcome(call: Any, owner: torch.nn.Module, args: Any, kwargs: Any, train: bool) -> dict[str, torch.Tensor]:
+    """Outputs, gradients and buffers by name."""
+    owner.zero_grad(set_to_none=True)
+    with torch.set_grad_enabled(train):
+        leaves = [x for x in pytree.tree_leaves(call(*args, **kwargs)) if isinstance(x, torch.Tensor)]
+    found = {f"output {k}": x.detach().clone() for k, x in enumerate(leaves)}
+    if train:
+        leaves[0].float().sum().backward()
+        found |= {f"gradient of {n}": p.grad.clone() for n, p in owner.named_parameters() if p.grad is not None}
+    return found | {f"buffer {n}": b.detach().clone() for n, b in owner.named_buffers() if b.is_floating_point()}
+
+
+def judge(program: Any, model: torch.nn.Module, args: Any, kwargs: Any, train: bool) -> None:
+    """Errors against float64, summed over draws of the weights, at most ``FACTOR`` times eager's."""
+    errors: dict[str, list[float]] = {}
+    eps = max(torch.finfo(p.dtype).eps for p in model.parameters())
+    for draw in range(DRAWS):
+        if draw:
+            generator = torch.Generator("cuda").manual_seed(draw)
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.mul_(1 + torch.randn(p.shape, generator=generator, device="cuda", dtype=torch.float32) / 32)
+        eager, wide = copy.deepcopy(model), copy.deepcopy(model).double()
+        got = outcome(program, model, args, kwargs, train)
+        expected = outcome(eager, eager, args, kwargs, train)
+        exact = outcome(wide, wide, *moved((args, kwargs), torch.float64), train)
+        assert got.keys() == expected.keys()
+        largest = max(float(x.norm()) for name, x in exact.items() if name.startswith("gradient")) if train else 0.0
+        for name, value in exact.items():
+            assert got[name].shape == expected[name].shape
+            assert got[name].dtype == expected[name].dtype
+            if not value.is_floating_point():
+                continue
+            # a gradient that vanishes is rounding noise, and counts against the scale of the others
+            scale = max(float(value.norm()), 1e-3 * largest if name.startswith("gradient") else 0.0, 1e-30)
+            pair = errors.setdefault(name, [0.0, 0.0])
+            pair[0] += float((got[name].double() - value.double()).norm()) / scale / DRAWS
+            pair[1] += float((expected[name].double() - value.double()).norm()) / scale / DRAWS
+    wrong = {n: (a, b) for n, (a, b) in errors.items() if not a <= FACTOR * b + ROUNDINGS * eps}
+    assert errors
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", NAMES)
+def test_model(name: str, train: bool, dtype: torch.dtype) -> None:
+    entry = load_model_file(MODELS / f"{name}.py")
+    model = without_dropout(entry.model("small", dtype).cuda().train(train))
+    args, kwargs = moved(entry.inputs("small", dtype, train=train))
+    found = optfuse.optimize(model, args, kwargs, train=train, options=OPTIONS, name=name)
+    state = copy.deepcopy(model.state_dict())
+    for choice in (False, "auto", True):
+        model.load_state_dict(state)
+        program = found.compile(cudagraphs=choice)
+        judge(program, model, args, kwargs, train)
+        replays = sum(graph.replays for graph in program.graphs)  # type: ignore[union-attr]
+        assert (replays > 0) == (choice is not False), [graph.reason for graph in program.graphs]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17])
+@pytest.mark.parametrize("columns", [1, 31, 257, 1000, 12289])
+def test_odd_sizes(rows: int, columns: int) -> None:
+    def layer(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.nn.functional.gelu(x + 1) * w
+        s = torch.softmax(y.float(), -1).to(x.dtype)
+        return s, y.sum(0), torch.nn.functional.layer_norm(y, (y.shape[-1],)) if columns > 1 else y
+
+    class Layer(torch.nn.Module):
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return layer(x, w)
+
+    for dtype in DTYPES:
+        x, w = (torch.randn(shape, device="cuda").to(dtype) for shape in ((rows, columns), (columns,)))
+        program = optfuse.optimize(Layer(), (x, w), options=OPTIONS, name="layer").compile()  # type: ignore[union-attr]
+        for _ in range(3):
+            got, eager, exact = program(x, w), layer(x, w), layer(x.double(), w.double())
+            for a, b, c in zip(got, eager, exact, strict=True):
+                error, own = (float((v.double() - c.double()).norm()) for v in (a, b))
+                assert error <= FACTOR * own + ROUNDINGS * torch.finfo(dtype).eps * float(c.double().norm())
+
+
+def test_inputs_off_by_an_element_are_right() -> None:
+    """Kernels are compiled for aligned pointers first."""
+
+    class Add(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin() + 1
+
+    memory = torch.randn(4097, device="cuda")
+    program = optfuse.optimize(Add(), (memory[:4096],), options=OPTIONS, name="add").compile(cudagraphs=False)  # type: ignore[union-attr]
+    for start in (0, 1, 0, 1):
+        x = memory[start : start + 4096]
+        torch.testing.assert_close(program(x), x.sin() + 1)
+
+
+def test_mutated_inputs_arrive_once_a_call() -> None:
+    class Count(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(4, device="cuda"))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return x + self.count
+
+    model, x = Count(), torch.zeros(4, device="cuda")
+    program = optfuse.optimize(model, (x,), options=OPTIONS, name="count").compile()  # type: ignore[union-attr]
+    results = [program(x)[0].item() for _ in range(6)]
+    assert results == [1, 2, 3, 4, 5, 6]
+    assert copy_of(model.count).tolist() == [6] * 4
