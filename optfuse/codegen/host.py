@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from optfuse.codegen.carried import callee
 from optfuse.codegen.kernel import KernelSource
 from optfuse.codegen.libraries import ALWAYS_CONTIGUOUS, arguments, out_call, returns_one_tensor, takes_out, views
+from optfuse.codegen.ragged import matmul_parts
 from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variables
 from optfuse.errors import PlanError
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, Size, View
@@ -148,8 +149,15 @@ class _Host:
         lines = [f"{INDENT}# {origin.module or origin.node}: {target}".rstrip()]
         for view in views(call):
             lines += self._ready(view.buffer, call.name)
-        given = arguments(call, self._window, self._device)
         outputs = [name for name in call.outputs if name is not None]
+        parts = matmul_parts(call, self.buffers)
+        if parts:
+            lines += self._ready(outputs[0], call.name, writes=True)
+            for part in parts:
+                operands = [self._window(view) for view in part.operands]
+                lines += call_text(f"{part.overload}(", [*operands, f"out={self._window(part.out)}"])
+            return lines
+        given = arguments(call, self._window, self._device)
         if takes_out(call) and outputs and outputs[0] in self.offsets:
             lines += self._ready(outputs[0], call.name, writes=True)
             overload, where = out_call(call.target, self.names[outputs[0]])

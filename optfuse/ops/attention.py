@@ -296,13 +296,17 @@ def attention_groups(x: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def attention_padded(x: torch.Tensor) -> torch.Tensor:
-    """A tensor as GPU kernels take it: a last dimension of a multiple of 8, aligned to 16 bytes; itself if it is so."""
+    """A tensor as GPU kernels take it: a last dimension of a multiple of 8, aligned to 16 bytes; itself if it is so.
+
+    A copy lies in memory as (B, L, H, E): the backward kernel takes that of the output for granted.
+    """
     width = x.shape[-1]
     if width % 8:
-        padded = x.new_zeros((*x.shape[:-1], width + -width % 8))
+        batch, heads, length, _ = x.shape
+        padded = x.new_zeros((batch, length, heads, width + -width % 8)).transpose(1, 2)
         padded.narrow(-1, 0, width).copy_(x)
         return padded
-    return x if attention_aligned(x) else x.clone(memory_format=torch.contiguous_format)
+    return x if attention_aligned(x) else x.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 
 def attention_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
