@@ -37,6 +37,11 @@ class Step:
     r: int
     price: Price
 
+    @property
+    def composite(self) -> bool:
+        """Whether it is a function that the module carries, which calls several operators."""
+        return self.function.startswith("optfuse::")
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -110,13 +115,23 @@ def measure_steps(steps: Sequence[Step], trace: Trace) -> tuple[tuple[Measured, 
 
 
 def _match(steps: Sequence[Step], run: Run) -> tuple[list[tuple[float, int, tuple[str, ...]]], str]:
-    """Walk the device's work and the schedule together: a Triton function by name, a library call by its operator."""
+    """Walk the device's work and the schedule together: a Triton function by name, a library call by its operator.
+
+    A function of ours that calls several operators has all of them up to the next step's.
+    """
     triton = {step.function for step in steps if step.triton}
     results: list[tuple[float, int, tuple[str, ...]]] = []
     events = _calls(run, triton)
     at = 0
     for number, step in enumerate(steps):
         where = at
+        if step.composite:
+            following = steps[number + 1].function if number + 1 < len(steps) else ""
+            while where < len(events) and events[where][0] not in triton and events[where][0] != following:
+                where += 1
+            results.append(_together(events[at:where]))
+            at = where
+            continue
         while where < len(events) and events[where][0] != step.function:
             if events[where][0] in triton:
                 break
@@ -130,6 +145,12 @@ def _match(steps: Sequence[Step], run: Run) -> tuple[list[tuple[float, int, tupl
         else:
             results.append((0.0, 0, ()))  # a call without device work, such as one that returns a view
     return results, ""
+
+
+def _together(events: Sequence[tuple[str, float, int, tuple[str, ...]]]) -> tuple[float, int, tuple[str, ...]]:
+    """Several calls as one."""
+    names = tuple(name for event in events for name in event[3])
+    return sum(event[1] for event in events), sum(event[2] for event in events), names
 
 
 def _calls(run: Run, triton: set[str]) -> list[tuple[str, float, int, tuple[str, ...]]]:

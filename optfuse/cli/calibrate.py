@@ -27,7 +27,7 @@ def command(
 
     start = load_device(base)
     if measured is not None:
-        found: dict[str, Any] = json.loads(measured.read_text())
+        found = _read(measured)
     else:
         found = _measure(device)
         if raw is not None:
@@ -40,6 +40,18 @@ def command(
     for family, reason in found["failed"].items():
         print(f"{family} was not measured: {reason}")
     print(f"special functions, in exponentials: {special_weights(found)}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except OSError as error:
+        raise InvalidOptionError(f"{path}: cannot be read ({error.strerror}); give a file of --raw's") from error
+    except ValueError as error:
+        raise InvalidOptionError(f"{path}: not measurements ({error}); give a file of --raw's") from error
+    if not isinstance(found, dict) or not {"probes", "failed"} <= found.keys():
+        raise InvalidOptionError(f"{path}: not measurements; give a file of --raw's")
+    return found
 
 
 def _measure(device: str) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def library_work(call: LibraryCall, buffers: Mapping[str, Buffer], device: Devic
     percent = 100
     if device is not None and "convolution" in call.target:
         percent = device.convolution_percent
-    elif device is not None and "scaled_dot_product" in call.target:
+    elif device is not None and ("scaled_dot_product" in call.target or call.target.startswith("optfuse.attention")):
         percent = device.attention_percent
     return replace(work, tensor=work.tensor * percent // 100)
 

@@ -17,6 +17,7 @@ Random numbers differ from replay to replay: the program draws its seed from tor
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -136,9 +137,14 @@ class GraphedProgram:
     _unsettled: int = 0
     _place: object = None
     _given_up: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
-        """As ``Program.run``; the results' memory is the graph's (see the module's text)."""
+        """As ``Program.run``; the results' memory is the graph's (see the module's text). Threads take turns."""
+        with self._lock:  # between the copies of a call and its replay nobody else may write them
+            return self._run(inputs)
+
+    def _run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
         given, main = self.program.accept(inputs)
         if self.recorder is None:
             if main.type != "cuda" or any(x.device != main for x in given):

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from optfuse.errors import ModelFileError
-from optfuse.frontend.zoo import load_model_file
+from optfuse.errors import InvalidOptionError, ModelFileError
+from optfuse.frontend.zoo import known_size, load_model_file
+
+MODELS = Path(__file__).parent.parent.parent / "models"
 
 MINIMAL = """
 import torch
@@ -64,3 +66,20 @@ def test_functions_that_return_something_else(tmp_path: Path) -> None:
         file.model()
     with pytest.raises(ModelFileError, match="must return"):
         file.inputs()
+
+
+def test_sizes_that_a_file_does_not_know(tmp_path: Path) -> None:
+    text = MINIMAL.replace("def model():", "def model(size):\n    {'full': 1, 'small': 2}[size]")
+    file = load_model_file(write(tmp_path, text))
+    file.model("small")
+    with pytest.raises(ModelFileError, match="knows no size 'bench'"):
+        file.model("bench")
+    with pytest.raises(InvalidOptionError, match="full, bench, small"):
+        known_size("large")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in MODELS.glob("*.py")))
+def test_the_measured_size_is_known_to_every_model(name: str) -> None:
+    module = load_model_file(MODELS / f"{name}.py").module
+    assert set(module.SHAPES) == {"full", "bench", "small"}
+    assert set(getattr(module, "CONFIGS", module.SHAPES)) == set(module.SHAPES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -58,6 +59,13 @@ def test_odd_problems(instance: Instance) -> None:
 @given(instances(min_ops=3, max_ops=8, variants=True, rules=True))
 def test_problems_with_variants_and_rules(instance: Instance) -> None:
     assert_optimal(instance)
+
+
+@settings(QUIET, max_examples=60)
+@given(layered(5, 9))
+def test_problems_of_a_device_whose_memory_ramps_up(instance: Instance) -> None:
+    devices = tuple(replace(device, ramp_ps=700_000, l2_write_ps_per_mib=300_000) for device in instance.devices)
+    assert_optimal(replace(instance, devices=devices))
 
 
 @settings(QUIET, max_examples=250)

@@ -52,6 +52,28 @@ def test_access_classes_scale_bytes() -> None:
         assert kernel_price(single(offer, flat), (0,), 1).memory == DRAM * percent // 100 + DRAM
 
 
+def test_each_access_pays_until_memory_is_at_its_rate() -> None:
+    offer = Offer(1, (Read(0, MIB),), (Write(1, MIB),))
+    plain = single(offer, Scheme("flat", MIB, 1, MIB))
+    for ramp, paid in ((0, 0), (1000, 2000), (100 * DRAM, 2 * DRAM)):  # at most as much as the bytes themselves
+        slow = replace(plain, devices=(replace(DEVICE, ramp_ps=ramp),))
+        assert kernel_price(slow, (0,), 1).memory == 2 * DRAM + paid
+
+
+def test_writes_that_stay_in_l2_may_have_a_price_of_their_own() -> None:
+    offer = Offer(1, (Read(0, MIB),), (Write(1, 1024),))
+    buffers = (Buffer("in", MIB, "input"), Buffer("small", 1024))
+    reader = Op("reader", "loop", (Offer(1, (Read(1, 1024),)),))
+    writer = Op("writer", "loop", (offer,))
+    flat = Scheme("flat", MIB, 1, MIB)
+    found = []
+    for rate in (0, L2 // 2):
+        device = replace(DEVICE, l2_write_ps_per_mib=rate)
+        case = Instance("pair", (device,), (Scheme("alone", 1), flat), buffers, (writer, reader), (Edge(0, 1, 1),))
+        found.append(kernel_price(case, (0,), 1).memory)
+    assert found == [DRAM + DRAM // 1024, DRAM + L2 // 2 // 1024]
+
+
 def test_few_programs_cannot_fill_the_device() -> None:
     offer = Offer(1, (Read(0, MIB),), (Write(1, MIB),), reduces=True)
     full = kernel_price(single(offer, Scheme("rows", 64, 64, parallel=64)), (0,), 1)

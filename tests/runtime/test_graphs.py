@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +219,14 @@ def test_an_arena_is_as_large_as_its_largest_user() -> None:
 def test_other_choices_are_refused(value: object) -> None:
     with pytest.raises(InvalidOptionError, match="cudagraphs"):
         checked_choice(value)
+
+
+def test_threads_take_turns(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    inputs = [case.fresh(k) for k in range(40)]
+    case.tape.inputs = (case.count,)
+    with ThreadPoolExecutor(4) as pool:
+        held = list(pool.map(lambda x: case(x), inputs))
+    for results, x in zip(held, inputs, strict=True):
+        case.check(results, x)
+    assert case.count.tolist() == [40, 40]
