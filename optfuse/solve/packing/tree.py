@@ -16,7 +16,7 @@ The ideas are those of MiniMalloc (Moffitt, ASPLOS 2023); no code is.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,25 @@ NEVER = 1 << 60
 Outcome = Literal["packed", "infeasible", "stopped"]
 
 
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What placed buffers leave.
+
+    Attributes:
+        lowest: The lowest offset of each buffer; ``NEVER`` once it is placed.
+        left: Units of the open buffers of each section.
+        floors: The lowest offset of the open buffers of each section.
+        floor: The offset of the last placed buffer, below which none is placed any more.
+        latest: That buffer, or -1.
+    """
+
+    lowest: Ints
+    left: Ints
+    floors: Ints
+    floor: int
+    latest: int
+
+
 @dataclass(slots=True)
 class _Frame:
     """A part of the problem: its open buffers, and the choices for the next of them that are not tried yet.
@@ -37,16 +56,10 @@ class _Frame:
     """
 
     open: Ints
-    lowest: Ints
-    left: Ints
-    floor: int
-    latest: int
+    state: _State
     choices: list[int]
     parts: list[Ints] | None = None
-    next_lowest: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    next_left: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    next_floor: int = 0
-    next_latest: int = -1
+    next: _State | None = None
 
 
 class TreeSearch:
@@ -67,6 +80,7 @@ class TreeSearch:
         self.by_offset = True
         self.aligned = bool((problem.aligns > 1).any())
         self.twins = _twins(problem)
+        self.reach = _reach(problem)
 
     def run(self, rank: Ints, by_offset: bool, max_nodes: int, deadline: float) -> Outcome:
         """Search until all is packed, nothing is left to try, or the limit is reached.
@@ -79,9 +93,10 @@ class TreeSearch:
         """
         self.rank, self.by_offset, self.nodes = rank, by_offset, 0
         self.blame[:] = 0
-        root = _Frame(np.arange(0), self.blame, self.blame, 0, -1, [])
-        root.parts = self._parts(np.arange(self.problem.count))
-        root.next_lowest, root.next_left = np.zeros(self.problem.count, np.int64), self.problem.loads
+        problem = self.problem
+        nothing = np.zeros(problem.count, np.int64)
+        start = _State(nothing, problem.loads, np.zeros(len(problem.members), np.int64), 0, -1)
+        root = _Frame(nothing[:0], start, [], self._parts(np.argsort(problem.first, kind="stable")), start)
         stack = [root]
         while stack:
             frame = stack[-1]
@@ -93,7 +108,8 @@ class TreeSearch:
             if not frame.parts:
                 stack.pop()
                 continue
-            child = self._open(frame, frame.parts.pop())
+            assert frame.next is not None
+            child = self._open(frame.next, frame.parts.pop())
             if child is None:
                 frame.parts = None
             else:
@@ -103,63 +119,77 @@ class TreeSearch:
                 return "stopped"
         return "packed" if root.parts is not None else "infeasible"
 
-    def _open(self, frame: _Frame, part: Ints) -> _Frame | None:
+    def _open(self, state: _State, part: Ints) -> _Frame | None:
         """What may come next in a part, or None when it cannot be packed."""
-        lowest = frame.next_lowest[part]
-        at = np.maximum(lowest, frame.next_floor)
-        sizes = self.problem.sizes[part]
-        if self.aligned:
-            aligns = self.problem.aligns[part]
-            lowest, at = -(-lowest // aligns) * aligns, -(-at // aligns) * aligns
-        start, end = self.problem.first[part].min(), self.problem.last[part].max()
-        floors = (self.never[part, start:end] + at[:, None]).min(axis=0)
-        short = floors + frame.next_left[start:end] > self.capacity
-        short &= frame.next_left[start:end] > 0
+        problem = self.problem
+        start, end = problem.first[part[0]], problem.last[part].max()
+        left = state.left[start:end]
+        short = np.maximum(state.floors[start:end], state.floor) + left > self.capacity
+        short &= left > 0
         if short.any():
             self.blame[start:end][short] += 1
             return None
-        fits = (at < (at + sizes).min()) & (lowest >= frame.next_floor) & (at + sizes <= self.capacity)
+        lowest = state.lowest[part]
+        at = np.maximum(lowest, state.floor)
+        if self.aligned:
+            aligns = problem.aligns[part]
+            lowest, at = -(-lowest // aligns) * aligns, -(-at // aligns) * aligns
+        tops = at + problem.sizes[part]
+        fits = (at < tops.min()) & (lowest >= state.floor) & (tops <= self.capacity)
         if self.twins is not None:
-            unplaced = np.zeros(self.problem.count + 1, np.bool_)
+            unplaced = np.zeros(problem.count + 1, np.bool_)
             unplaced[part] = True
             fits &= ~unplaced[self.twins[part]]
-        if frame.next_latest >= 0:
-            fits &= (at > frame.next_floor) | (self.rank[part] > self.rank[frame.next_latest])
         places = np.nonzero(fits)[0]
         ranks = self.rank[part[places]]
+        if state.latest >= 0:
+            later = (at[places] > state.floor) | (ranks > self.rank[state.latest])
+            places, ranks = places[later], ranks[later]
         order = np.lexsort((ranks, at[places])) if self.by_offset else np.argsort(ranks)
-        choices = places[order][::-1].tolist()
-        return _Frame(part, frame.next_lowest, frame.next_left, frame.next_floor, frame.next_latest, choices)
+        return _Frame(part, state, places[order][::-1].tolist())
 
     def _choose(self, frame: _Frame) -> bool:
         """Place the next choice of a part; False when there is none left."""
         if not frame.choices:
             return False
+        problem, state = self.problem, frame.state
         place = frame.choices.pop()
         buffer = int(frame.open[place])
-        offset = max(int(frame.lowest[buffer]), frame.floor)
-        align = int(self.problem.aligns[buffer])
-        offset = -(-offset // align) * align
-        top = offset + int(self.problem.sizes[buffer])
+        align = int(problem.aligns[buffer])
+        offset = -(-max(int(state.lowest[buffer]), state.floor) // align) * align
         self.offsets[buffer] = offset
-        lowest = frame.lowest.copy()
-        meets = self.problem.meets[buffer]
-        lowest[meets] = np.maximum(lowest[meets], top)
-        left = frame.left.copy()
-        left[self.problem.first[buffer] : self.problem.last[buffer]] -= self.problem.sizes[buffer]
-        frame.next_lowest, frame.next_left, frame.next_floor, frame.next_latest = lowest, left, offset, buffer
+        lowest, left, floors = state.lowest.copy(), state.left.copy(), state.floors.copy()
+        meets = problem.meets[buffer]
+        lowest[meets] = np.maximum(lowest[meets], offset + problem.sizes[buffer])
+        lowest[buffer] = NEVER
+        left[problem.first[buffer] : problem.last[buffer]] -= problem.sizes[buffer]
+        rows, sections = self.reach[buffer]
+        floors[sections] = (self.never[rows, sections] + lowest[rows, None]).min(axis=0)
+        frame.next = _State(lowest, left, floors, offset, buffer)
         rest = np.delete(frame.open, place)
         frame.parts = self._parts(rest) if len(rest) else []
         return True
 
     def _parts(self, buffers: Ints) -> list[Ints]:
-        """The buffers in parts that share no section; the part of fewest buffers is last, and so is taken first."""
-        by_time = buffers[np.argsort(self.problem.first[buffers], kind="stable")]
-        ends = np.maximum.accumulate(self.problem.last[by_time])
-        cuts = np.nonzero(self.problem.first[by_time[1:]] >= ends[:-1])[0] + 1
+        """Buffers in order of time, in parts that share no section; the part of fewest is last, and is taken first."""
+        ends = np.maximum.accumulate(self.problem.last[buffers])
+        cuts = np.nonzero(self.problem.first[buffers[1:]] >= ends[:-1])[0] + 1
         if not len(cuts):
-            return [by_time]
-        return sorted(np.split(by_time, cuts), key=len, reverse=True)
+            return [buffers]
+        return sorted(np.split(buffers, cuts), key=len, reverse=True)
+
+
+def _reach(problem: Layout) -> list[tuple[slice, slice]]:
+    """Whose floors change when a buffer is placed: those sections, and rows that hold all buffers live in them.
+
+    The rows are few when buffers are numbered by time.
+    """
+    found: list[tuple[slice, slice]] = []
+    for meets in problem.meets:
+        start, end = int(problem.first[meets].min()), int(problem.last[meets].max())
+        near = np.nonzero((problem.first < end) & (problem.last > start))[0]
+        found.append((slice(int(near[0]), int(near[-1]) + 1), slice(start, end)))
+    return found
 
 
 def _twins(problem: Layout) -> Ints | None:

@@ -14,8 +14,8 @@ from tests.packings import least_height, perfect, random_lifetimes
 
 @pytest.mark.parametrize("alignments", [(1,), (1, 2, 4)])
 def test_complete_on_small_problems(alignments: tuple[int, ...]) -> None:
-    for seed in range(120):
-        buffers = random_lifetimes(seed, 3 + seed % 4, alignments)
+    for seed in range(60):
+        buffers = random_lifetimes(seed, 3 + seed % 3, alignments)
         problem, least = layout(buffers), least_height(buffers)
         for capacity in (least - 1, least):
             outcome, offsets, _ = search(problem, capacity // problem.unit, seed, time.monotonic() + 60)
