@@ -55,6 +55,7 @@ def least_peak_order(
     until = math.inf if deadline is None else deadline
     states = min(max_states, MAX_BITS // (2 * len(problem.before)))
     searches = (_Search(problem, start_peak, until), _Search(_backwards(problem), start_peak, until))
+    # Masks of very many kernels take a while to build: that is when a deadline may have passed.
     while all(search.looked_at <= states for search in searches) and time.monotonic() <= until:
         for search, backwards in zip(searches, (False, True), strict=True):
             order = search.advance(TURN, states)
