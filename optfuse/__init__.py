@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from optfuse.plan import load
     from optfuse.schedule import Schedule, TrainingSchedule
     from optfuse.solve.options import SolveOptions
+    from optfuse.solve.packing.pack import pack
 
 __version__ = "0.1.0"
-__all__ = ["Schedule", "SolveOptions", "TrainingSchedule", "errors", "load", "optimize", "rules"]
+__all__ = ["Schedule", "SolveOptions", "TrainingSchedule", "errors", "load", "optimize", "pack", "rules"]
 
 #: Public names and the modules that hold them: torch is imported only when something needs it.
 _HOMES = {
@@ -23,6 +24,7 @@ _HOMES = {
     "TrainingSchedule": "optfuse.schedule",
     "load": "optfuse.plan",
     "optimize": "optfuse.pipeline",
+    "pack": "optfuse.solve.packing.pack",
 }
 
 

@@ -59,5 +59,9 @@ class ModelFileError(OptfuseError):
     """A model file that is missing, does not load, or lacks a function it must have."""
 
 
+class InvalidPackingError(OptfuseError):
+    """A packing problem that cannot be read: a missing column, a lifetime that ends before it starts, two equal ids."""
+
+
 class InfeasibleError(OptfuseError):
     """No schedule was found that obeys the rules and the memory cap: the message says which to relax."""

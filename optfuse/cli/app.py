@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from optfuse.cli import bench, calibrate, check, demo, explain, optimize, solve
+from optfuse.cli import bench, calibrate, check, demo, explain, optimize, pack, solve
 from optfuse.errors import OptfuseError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("optimize")(optimize.command)
 app.command("solve")(solve.command)
 app.command("check")(check.command)
 app.command("explain")(explain.command)
+app.command("pack")(pack.command)
 app.command("demo")(demo.command)
 app.command("bench")(bench.command)
 app.command("calibrate")(calibrate.command)

@@ -75,7 +75,7 @@ def pack(spans: Sequence[Span], deadline: float | None = None) -> Packing:
 def _first_fit(spans: Sequence[Span], sequence: Sequence[int]) -> Packing:
     """Place spans one by one, each at the lowest offset where it meets no placed span that is live with it."""
     offsets = [0] * len(spans)
-    index = _TimeIndex(max((span.last for span in spans), default=0) + 1)
+    index = TimeIndex(max((span.last for span in spans), default=0) + 1)
     arena = 0
     for number in sequence:
         span = spans[number]
@@ -92,7 +92,7 @@ def _first_fit(spans: Sequence[Span], sequence: Sequence[int]) -> Packing:
     return Packing(tuple(offsets), arena)
 
 
-class _TimeIndex:
+class TimeIndex:
     """Occupied intervals of the arena, found by time: a binary tree of time ranges."""
 
     def __init__(self, length: int) -> None:

@@ -4,20 +4,30 @@ Which bytes are live after some kernels have run depends on which have run, not 
 these sets, always onward from the one reached at the lowest peak; the first to reach the end is optimal, and the peak
 of the set in hand is a lower bound on every order's peak at any time. A kernel that fits under the peak reached so far
 and leaves no more bytes live than it found is run at once: doing so never raises another kernel's peak.
+
+The search runs forwards and backwards in turns (an order and its reverse have the same peak). Each is at a loss where
+the other is not: forwards, kernels that need nothing and make much may run at any time, and every set of them is a
+set of its own; backwards they are run at once, right after whoever reads them.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from optfuse.problem.legality import bits, mask_of
-from optfuse.solve.memory import OrderProblem, floor_bytes, peak_bytes
+from optfuse.solve.memory import OrderProblem, Storage, floor_bytes, peak_bytes
 
+#: Sets of finished kernels looked at, and the bits of all those kept: each is a mask of all kernels.
 MAX_STATES = 100_000
+MAX_BITS = 4_000_000_000
+#: Steps (a kernel tried after a set) that one direction takes before the other has its turn. A count of sets would not
+#: do: what one set costs differs a hundredfold between directions.
+TURN = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +50,80 @@ def least_peak_order(
     """Improve on ``start``, a valid order. Stops with a bound after ``max_states`` sets or at the deadline."""
     start_peak = peak_bytes(problem, start)
     bound = floor_bytes(problem)
-    if start_peak == bound:
+    if start_peak == bound or (deadline is not None and time.monotonic() > deadline):
         return OrderOutcome(tuple(start), start_peak, bound)
-    states = _States(problem)
-    goal = (1 << len(problem.before)) - 1
-    heap = [_Entry(0, len(problem.before), 0, states.roots, states.at_start, -1, ())]
-    reached: dict[int, _Entry] = {}
-    while heap:
-        here = heapq.heappop(heap)
-        if here.done in reached:
-            continue
-        bound = max(bound, here.peak)
-        reached[here.done] = here
-        if here.done == goal:
-            order = _walk_back(reached, goal)
-            return OrderOutcome(order, peak_bytes(problem, order), bound)
-        if len(reached) > max_states or (deadline is not None and time.monotonic() > deadline):
-            return OrderOutcome(tuple(start), start_peak, bound)
-        for kernel in bits(here.ready):
-            during, after = states.step(here.done, here.live, kernel)
-            peak = max(here.peak, during)
-            if peak < start_peak:
-                entry = states.run_free(here, kernel, peak, after, max(peak, bound))
-                if entry.done not in reached:
-                    heapq.heappush(heap, entry)
-    return OrderOutcome(tuple(start), start_peak, start_peak)
+    until = math.inf if deadline is None else deadline
+    states = min(max_states, MAX_BITS // (2 * len(problem.before)))
+    searches = (_Search(problem, start_peak, until), _Search(_backwards(problem), start_peak, until))
+    # Masks of very many kernels take a while to build: that is when a deadline may have passed.
+    while all(search.looked_at <= states for search in searches) and time.monotonic() <= until:
+        for search, backwards in zip(searches, (False, True), strict=True):
+            order = search.advance(TURN, states)
+            bound = max(bound, search.bound)
+            if order is not None:
+                found = order[::-1] if backwards else order
+                return OrderOutcome(found, peak_bytes(problem, found), bound)
+            if search.exhausted:
+                return OrderOutcome(tuple(start), start_peak, start_peak)
+    return OrderOutcome(tuple(start), start_peak, min(bound, start_peak))
+
+
+def _backwards(problem: OrderProblem) -> OrderProblem:
+    """The problem with time reversed: the reverse of an order has the same peak.
+
+    Donated inputs that nobody uses would be live at the last kernel instead of the first: they are left out, so that
+    the bound stays true.
+    """
+    storages = tuple(
+        Storage(storage.buffer, storage.bytes, storage.users, storage.to_end, storage.from_start)
+        for storage in problem.storages
+        if storage.users or storage.to_end
+    )
+    return OrderProblem(problem.after, problem.before, storages, problem.base, tuple(-a for a in problem.anchor))
+
+
+class _Search:
+    """Best-first search over sets of finished kernels, in turns.
+
+    ``bound`` is not above the peak of any order, ``exhausted`` says that none has a lower peak than ``limit``.
+    """
+
+    def __init__(self, problem: OrderProblem, limit: int, deadline: float) -> None:
+        self.limit, self.deadline = limit, deadline
+        self.states = _States(problem)
+        self.goal = (1 << len(problem.before)) - 1
+        self.heap = [_Entry(0, len(problem.before), 0, self.states.roots, self.states.at_start, -1, ())]
+        self.reached: dict[int, _Entry] = {}
+        self.bound = floor_bytes(problem)
+        self.exhausted = False
+
+    @property
+    def looked_at(self) -> int:
+        """How many sets were taken up."""
+        return len(self.reached)
+
+    def advance(self, steps: int, max_looked_at: int) -> tuple[int, ...] | None:
+        """Go on for about so many steps, or to the deadline; an order of least peak when the last set is reached."""
+        end = self.states.steps + steps
+        while self.heap and self.states.steps < end and self.looked_at <= max_looked_at:
+            here = heapq.heappop(self.heap)
+            if here.done in self.reached:
+                continue
+            self.bound = max(self.bound, here.peak)
+            self.reached[here.done] = here
+            if here.done == self.goal:
+                return _walk_back(self.reached, self.goal)
+            for kernel in bits(here.ready):
+                if time.monotonic() > self.deadline:
+                    return None
+                during, after = self.states.step(here.done, here.live, kernel)
+                peak = max(here.peak, during)
+                if peak < self.limit:
+                    entry = self.states.run_free(here, kernel, peak, after, max(peak, self.bound), self.deadline)
+                    if entry.done not in self.reached:
+                        heapq.heappush(self.heap, entry)
+        self.exhausted = not self.heap
+        return None
 
 
 class _Entry(NamedTuple):
@@ -96,6 +155,7 @@ class _States:
 
     def __init__(self, problem: OrderProblem) -> None:
         self.problem = problem
+        self.steps = 0
         self.before = [mask_of(mine) for mine in problem.before]
         self.roots = mask_of(kernel for kernel, mine in enumerate(problem.before) if not mine)
         self.users = [mask_of(storage.users) for storage in problem.storages]
@@ -110,6 +170,7 @@ class _States:
 
     def step(self, done: int, live: int, kernel: int) -> tuple[int, int]:
         """Live bytes while a kernel runs, and after it."""
+        self.steps += 1
         during = live
         freed = 0 if done else self.brief
         finished = done | 1 << kernel
@@ -121,14 +182,20 @@ class _States:
                 freed += storage.bytes
         return during, during - freed
 
-    def run_free(self, here: _Entry, kernel: int, peak: int, live: int, allowance: int) -> _Entry:
-        """Run ``kernel``, then all that stay within ``allowance`` and do not add to what is live after them."""
+    def run_free(self, here: _Entry, kernel: int, peak: int, live: int, allowance: int, deadline: float) -> _Entry:
+        """Run ``kernel``, then all that stay within ``allowance`` and do not add to what is live after them.
+
+        Those not yet run at the deadline are left for later: the entry is as true, only less far.
+        """
         done, ready = self.advance(here.done, here.ready, kernel)
         path = [kernel]
         moved = True
         while moved:
             moved = False
             for candidate in bits(ready):
+                if time.monotonic() > deadline:
+                    moved = False
+                    break
                 during, after = self.step(done, live, candidate)
                 if during <= allowance and after <= live:
                     done, ready = self.advance(done, ready, candidate)

@@ -25,6 +25,8 @@ class Statistics:
         order_s: Seconds of it for the order and the memory plan.
         order_bound: Proven lower bound on peak bytes over all orders of the chosen kernels.
         order_proven: Whether no order of the chosen kernels has a lower peak.
+        heuristic_peaks: Peak bytes of the chosen kernels in the orders that TorchInductor picks from, as pairs (name,
+            bytes): "program", "dfs", "bfs", "lpmf" (least peak memory first). One that had no time is left out.
         arena_bound: Lower bound on the arena's bytes in the chosen order.
         given_up: One line for each thing that was not done or not proven, and why.
     """
@@ -39,6 +41,7 @@ class Statistics:
     order_s: float = 0.0
     order_bound: int = 0
     order_proven: bool = False
+    heuristic_peaks: tuple[tuple[str, int], ...] = ()
     arena_bound: int = 0
     given_up: tuple[str, ...] = ()
 

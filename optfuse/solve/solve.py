@@ -17,11 +17,11 @@ from optfuse.problem.validate import validate
 from optfuse.solve.arena import arena_floor
 from optfuse.solve.assemble import arena_spans, arrange, assemble
 from optfuse.solve.conflict import under_rules
-from optfuse.solve.exact_order import OrderOutcome, least_peak_order
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy_partition
-from optfuse.solve.memory import HEURISTICS, OrderProblem, floor_bytes, order_problem, peak_bytes, program_order
+from optfuse.solve.memory import order_problem
 from optfuse.solve.options import SolveOptions
+from optfuse.solve.ordering import improve_arena, order_kernels
 from optfuse.solve.result import SolveResult, Statistics
 from optfuse.solve.reuse import arena_cells, pack_cells
 from optfuse.solve.seeds import seed_groups
@@ -86,6 +86,7 @@ def solve(instance: Instance, options: SolveOptions | None = None) -> SolveResul
             order_s=ended - searched,
             order_bound=plan.order_bound,
             order_proven=plan.order_bound == plan.solution.peak_bytes,
+            heuristic_peaks=plan.heuristic_peaks,
             arena_bound=plan.arena_bound,
             given_up=tuple(given_up),
         ),
@@ -167,6 +168,7 @@ class _Plan:
     solution: Solution
     order_bound: int
     arena_bound: int
+    heuristic_peaks: tuple[tuple[str, int], ...]
     given_up: tuple[str, ...] = ()
 
 
@@ -211,38 +213,20 @@ def _plan(instance: Instance, solution: Solution, options: SolveOptions, deadlin
     """The order of least peak that can be found in time, then the smallest arena."""
     problem = order_problem(instance, solution.kernels)
     given_up: list[str] = []
-    if options.order == "program":
-        found = _as_is(program_order(problem), problem)
-    else:
-        starts = [program_order(problem)]
-        for heuristic in HEURISTICS[1:]:
-            if time.monotonic() < deadline:
-                starts.append(heuristic(problem))
-        best = min(starts, key=lambda order: peak_bytes(problem, order))
-        found = least_peak_order(problem, best, deadline=min(deadline, time.monotonic() + 2.0))
-        if not found.proven and options.solver == "cpsat":
-            from optfuse.solve.cpsat.order import improve_order
-
-            now = time.monotonic()
-            found = improve_order(problem, found, options, now + 0.75 * (deadline - now))
-        if not found.proven:
-            given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
+    ordering = order_kernels(problem, options, deadline)
+    found = ordering.outcome
+    if not found.proven and options.order == "memory":
+        given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
     spans = arena_spans(instance, problem, found.order)
     choices = arena_cells(instance, solution.kernels, found.order, spans)
     floor = arena_floor(choices[0].spans)
     cells, packing = pack_cells(choices, deadline)
-    if packing.arena_bytes > floor and options.solver == "cpsat":
-        from optfuse.solve.cpsat.order import improve_packing
-
-        packing = improve_packing(cells.spans, packing, options, deadline)
+    if packing.arena_bytes > floor:
+        packing = improve_arena(cells.spans, packing, options, deadline)
     if packing.arena_bytes > floor:
         given_up.append(f"arena: {packing.arena_bytes} bytes not proven least; live bytes alone need {floor}")
     arranged = arrange(instance, solution.kernels, problem, found.order, cells.apart(packing))
-    return _Plan(arranged, found.bound, floor, tuple(given_up))
-
-
-def _as_is(order: list[int], problem: OrderProblem) -> OrderOutcome:
-    return OrderOutcome(tuple(order), peak_bytes(problem, order), floor_bytes(problem))
+    return _Plan(arranged, found.bound, floor, ordering.heuristic_peaks, tuple(given_up))
 
 
 def _judge(instance: Instance, solution: Solution, solver: str, ignore_cap: bool = False) -> None:

@@ -1,0 +1,67 @@
+"""The order and the arena of a chosen partition: heuristics first, then proofs, within a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optfuse.solve.arena import Packing, Span, arena_floor
+from optfuse.solve.exact_order import OrderOutcome, least_peak_order
+from optfuse.solve.memory import HEURISTICS, OrderProblem, floor_bytes, peak_bytes, program_order
+from optfuse.solve.options import SolveOptions
+
+#: Seconds at most for the exact search before CP-SAT has its turn, and for a smaller arena.
+EXACT_ORDER_S = 2.0
+ARENA_S = 5.0
+#: What the heuristics are called in results.
+NAMES = {
+    "program_order": "program",
+    "depth_first": "dfs",
+    "breadth_first": "bfs",
+    "least_memory_first": "lpmf",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """An order with its bound, and the peak bytes of each heuristic that had time to run: pairs (name, bytes)."""
+
+    outcome: OrderOutcome
+    heuristic_peaks: tuple[tuple[str, int], ...]
+
+
+def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float) -> Ordering:
+    """The order of least peak that can be found by the deadline (``time.monotonic``); the program's if so asked."""
+    first = program_order(problem)
+    orders = {NAMES["program_order"]: first}
+    for heuristic in HEURISTICS:
+        if heuristic is not program_order and time.monotonic() < deadline:
+            orders[NAMES[heuristic.__name__]] = heuristic(problem)
+    peaks = {name: peak_bytes(problem, order) for name, order in orders.items()}
+    shown = tuple(peaks.items())
+    if options.order == "program":
+        return Ordering(OrderOutcome(tuple(first), peaks["program"], floor_bytes(problem)), shown)
+    best = orders[min(peaks, key=peaks.__getitem__)]
+    found = least_peak_order(problem, best, deadline=min(deadline, time.monotonic() + EXACT_ORDER_S))
+    if not found.proven and options.solver == "cpsat":
+        from optfuse.solve.cpsat.order import improve_order
+
+        now = time.monotonic()
+        found = improve_order(problem, found, options, now + 0.75 * (deadline - now))
+    return Ordering(found, shown)
+
+
+def improve_arena(spans: Sequence[Span], start: Packing, options: SolveOptions, deadline: float) -> Packing:
+    """Look for offsets in a smaller arena than ``start``'s for a few seconds; ``start`` itself when there are none."""
+    if start.arena_bytes <= arena_floor(spans) or options.solver != "cpsat":
+        return start
+    deadline = min(deadline, time.monotonic() + ARENA_S)
+    if options.deterministic:
+        from optfuse.solve.cpsat.order import improve_packing
+
+        return improve_packing(spans, start, options, deadline)
+    # numpy takes a while to import; most arenas are as small as they can be at once.
+    from optfuse.solve.packing.spans import least_arena
+
+    return least_arena(spans, start, options, deadline)

@@ -1,0 +1,60 @@
+"""Packings are checked, least where it is said, and refused with a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+import optfuse
+from optfuse.errors import InfeasibleError, InvalidOptionError
+from optfuse.problem.packing import Lifetime, check_packing
+from tests.packings import least_height, perfect, random_lifetimes
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_least_height_on_small_problems(workers: int) -> None:
+    for seed in range(25):
+        buffers = random_lifetimes(seed, 6, (1, 1, 4))
+        result = optfuse.pack(buffers, workers=workers)
+        assert check_packing(buffers, result.offsets, result.height) == ()
+        assert result.bound == result.height == least_height(buffers)
+        assert result.status == "OPTIMAL"
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_a_full_memory_is_packed(seed: int) -> None:
+    buffers = perfect(seed, pieces=80)
+    result = optfuse.pack(buffers, 1024, workers=2)
+    assert check_packing(buffers, result.offsets, 1024) == ()
+    assert result.height == result.bound == 1024
+
+
+def test_sizes_of_zero_and_nothing_at_all() -> None:
+    assert optfuse.pack([]).offsets == ()
+    assert optfuse.pack([Lifetime("a", 0, 1, 0), Lifetime("b", 0, 1, 4)], 4).offsets == (0, 0)
+
+
+def test_too_much_at_once_is_refused_with_the_load() -> None:
+    with pytest.raises(InfeasibleError, match="7 bytes are live at once"):
+        optfuse.pack([Lifetime("a", 0, 2, 3), Lifetime("b", 1, 3, 4)], 6)
+
+
+def test_what_no_search_can_pack_is_proven_so() -> None:
+    buffers = [Lifetime("a", 0, 2, 3, alignment=4), Lifetime("b", 1, 3, 3, alignment=4)]
+    with pytest.raises(InfeasibleError, match="proven by search"):
+        optfuse.pack(buffers, 6, workers=2)
+    assert optfuse.pack(buffers, 7).bound == 6 < optfuse.pack(buffers).bound == 7
+
+
+def test_no_time_gives_a_packing_and_a_bound() -> None:
+    buffers = perfect(1, pieces=150)
+    result = optfuse.pack(buffers, time_limit=1e-6, workers=1)
+    assert check_packing(buffers, result.offsets, result.height) == ()
+    assert result.bound == 1024 <= result.height
+    with pytest.raises(InfeasibleError, match="raise the time limit"):
+        optfuse.pack(buffers, 1024, time_limit=1e-6)
+
+
+@pytest.mark.parametrize("bad", [{"capacity": -1}, {"time_limit": 0}, {"workers": 0}, {"seed": -1}])
+def test_arguments_out_of_range(bad: dict[str, int]) -> None:
+    with pytest.raises(InvalidOptionError, match=next(iter(bad))):
+        optfuse.pack([Lifetime("a", 0, 1, 1)], **bad)
