@@ -10,12 +10,12 @@ Once no root makes a profit this is the value of the relaxation over all candida
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, is_legal, mask_of
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.candidates import Candidate
 from optfuse.solve.cpsat.master import Cover, Master
@@ -25,6 +25,8 @@ from optfuse.solve.cpsat.rooted import Profit, Roots
 
 MAX_ROUNDS = 200
 LOWERING_ROUNDS = 20
+#: What one root takes for each atom of the block, roughly.
+ROOT_SECONDS = 3e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,17 @@ def generate(
     covers: Sequence[Cover],
     variants: tuple[tuple[int, ...], ...],
     deadline: float,
+    clock: Clock = WALL,
 ) -> Generated:
-    """Extend some candidates of a block by those that the relaxation wants, until ``deadline`` (monotonic)."""
+    """Extend some candidates of a block by those that the relaxation wants, until ``deadline`` (of ``clock``)."""
     known = {candidate.mask: candidate for candidate in candidates}
     roots = Roots(problem, atoms)
     bound = 0
     prices: list[int] = []
     for _ in range(MAX_ROUNDS):
         master = Master(tuple(known.values()), tuple(covers), variants)
-        prices = _by_atom(atoms, covers, LinearMaster(master, ()).relax(deadline).prices)
-        found = _profits(roots, prices, deadline)
+        prices = _by_atom(atoms, covers, LinearMaster(master, (), clock).relax(deadline).prices)
+        found = _profits(roots, prices, deadline, clock)
         if found is None:
             return Generated(tuple(known.values()), bound)
         bound = max(bound, _bound(prices, found))
@@ -60,16 +63,17 @@ def generate(
             _take(problem, atoms, profit, prices, known)
         if len(known) == before:
             break
-    return Generated(tuple(known.values()), max(bound, _lowered(roots, prices, deadline)))
+    return Generated(tuple(known.values()), max(bound, _lowered(roots, prices, deadline, clock)))
 
 
-def _profits(roots: Roots, prices: Sequence[int], deadline: float) -> list[list[Profit]] | None:
+def _profits(roots: Roots, prices: Sequence[int], deadline: float, clock: Clock) -> list[list[Profit]] | None:
     """The profits of every root; None when time runs out."""
     found: list[list[Profit]] = []
     for root in range(len(prices)):
-        if time.monotonic() > deadline:
+        if clock.now() >= deadline:
             return None
         found.append(roots.profits(prices, root))
+        clock.spend(ROOT_SECONDS * len(prices))
     return found
 
 
@@ -78,12 +82,12 @@ def _bound(prices: Sequence[int], found: Sequence[Sequence[Profit]]) -> int:
     return -((paid - sum(prices)) // UNIT)
 
 
-def _lowered(roots: Roots, prices: Sequence[int], deadline: float) -> int:
+def _lowered(roots: Roots, prices: Sequence[int], deadline: float, clock: Clock) -> int:
     """The best bound after lowering the prices of sets that are profitable but not legal, a few times."""
     prices = list(prices)
     best = 0
     for _ in range(LOWERING_ROUNDS):
-        found = _profits(roots, prices, deadline)
+        found = _profits(roots, prices, deadline, clock)
         if found is None:
             break
         best = max(best, _bound(prices, found))
