@@ -38,7 +38,7 @@ def kind_of(name: str) -> str:
 def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
     """A table with a line of headings; lines end in a newline alone, on every system."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer: csv.DictWriter[str] = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
