@@ -17,6 +17,7 @@ cost, with nothing but the objective to compare: ``lift`` is the identity on ker
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections.abc import Iterable
@@ -120,9 +121,11 @@ def tie_groups(instance: Instance, fed: int, used: int, deadline: float) -> list
     moves = Moves(instance, free)
     groups = {op: 1 << op for op in bits(free)}
     pairs: list[tuple[int, int]] = []
-    waiting = sorted(groups)
+    waiting = [-head for head in sorted(groups, reverse=True)]
+    queued = set(groups)
     while waiting and time.monotonic() < deadline:
-        first = waiting.pop()
+        first = -heapq.heappop(waiting)
+        queued.discard(first)
         partner = _partner(moves, groups, first, fed, used) if first in groups else None
         if partner is None:
             continue
@@ -132,8 +135,9 @@ def tie_groups(instance: Instance, fed: int, used: int, deadline: float) -> list
         groups[head] = merged
         for op in bits(merged):
             moves.head[op] = head
-        waiting.extend({head, *(moves.head[op] for op in bits(moves.around(merged) & free))} - set(waiting))
-        waiting.sort()
+        for other in {head, *(moves.head[op] for op in bits(moves.around(merged) & free))} - queued:
+            heapq.heappush(waiting, -other)
+            queued.add(other)
     return pairs
 
 
