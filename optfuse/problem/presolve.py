@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from time import monotonic
 
 from optfuse.problem.instance import Instance, Op
 from optfuse.problem.legality import bits
@@ -42,17 +42,23 @@ class Presolved:
         return tuple(kernels)
 
 
-def presolve(instance: Instance, fed: int = 0, used: int = 0, deadline: float = math.inf) -> Presolved:
+def presolve(
+    instance: Instance,
+    fed: int = 0,
+    used: int = 0,
+    deadline: float = math.inf,
+    now: Callable[[], float] = monotonic,
+) -> Presolved:
     """Apply all rules until none fires. Instances with variants or several devices come back as they are.
 
     Where the instance is a block of a larger one, ``fed`` and ``used`` are its ops (as bitmasks) that outsiders feed or
     use. They limit what may move: a kernel must not begin to wait for an outsider that it did not wait for before.
-    After ``deadline`` (a ``time.monotonic`` value) no more rules are tried.
+    After ``deadline``, a time of ``now``, no more rules are tried.
     """
     if instance.variants or len({op.device for op in instance.ops}) > 1:
         return Presolved(instance, 0, 0)
     reduced, dropped = drop_dominated_schemes(instance)
-    pairs = tie_groups(reduced, fed, used, deadline)
+    pairs = tie_groups(reduced, fed, used, lambda: now() >= deadline)
     rules = replace(reduced.rules, fuse=(*reduced.rules.fuse, *pairs))
     return Presolved(replace(reduced, rules=rules) if pairs else reduced, len(pairs), dropped)
 
@@ -115,7 +121,7 @@ def _without(instance: Instance, scheme: int) -> Instance:
     )
 
 
-def tie_groups(instance: Instance, fed: int, used: int, deadline: float) -> list[tuple[int, int]]:
+def tie_groups(instance: Instance, fed: int, used: int, late: Callable[[], bool]) -> list[tuple[int, int]]:
     """Pairs of ops that some optimal solution has in one kernel, as groups grow."""
     free = shareable(instance)
     moves = Moves(instance, free)
@@ -123,7 +129,7 @@ def tie_groups(instance: Instance, fed: int, used: int, deadline: float) -> list
     pairs: list[tuple[int, int]] = []
     waiting = [-head for head in sorted(groups, reverse=True)]
     queued = set(groups)
-    while waiting and time.monotonic() < deadline:
+    while waiting and not late():
         first = -heapq.heappop(waiting)
         queued.discard(first)
         partner = _partner(moves, groups, first, fed, used) if first in groups else None

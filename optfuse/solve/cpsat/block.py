@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,7 @@ MAX_CANDIDATES = 600_000
 #: In that case, candidates of a scheme that start at the same atom.
 SOME_CANDIDATES = 200
 #: What presolve takes for an op, roughly.
-PRESOLVE_SECONDS = 1e-3
+PRESOLVE_SECONDS = 3e-4
 
 Partition = tuple[tuple[tuple[int, ...], int], ...]  # (ops, scheme) of each kernel
 
@@ -129,10 +128,8 @@ def _attempt(
 
 
 def _presolved(shape: Shape, problem: Instance, deadline: float, clock: Clock) -> Instance:
-    """Presolve takes its time from the wall; where answers must repeat, it takes what it needs."""
-    until = math.inf if clock.deterministic and not clock.stopped else within(clock, deadline, 0.2)
     clock.spend(PRESOLVE_SECONDS * len(problem.ops))
-    return presolve(problem, shape.fed, shape.used, until).instance
+    return presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.2), clock.now).instance
 
 
 def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadline: float, clock: Clock) -> Partition:

@@ -47,9 +47,14 @@ def meet(problem: Instance, atoms: Atoms, scheme: int) -> Meeting:
     for readers in together.values():
         for atom in bits(readers):
             links[atom] |= readers
-    devices = [{problem.ops[op].device for op in ops} for ops in atoms.ops]
+    on_device: dict[int, int] = {}
     for atom in bits(allowed):
-        clashes[atom] |= mask_of(other for other in bits(allowed) if len(devices[atom] | devices[other]) > 1)
+        for op in atoms.ops[atom]:
+            on_device[problem.ops[op].device] = on_device.get(problem.ops[op].device, 0) | 1 << atom
+    for device, here in on_device.items() if len(on_device) > 1 else ():
+        elsewhere = mask_of(atom for other, there in on_device.items() if other != device for atom in bits(there))
+        for atom in bits(here):
+            clashes[atom] |= elsewhere
     coherent = mask_of(atom for atom in bits(allowed) if not clashes[atom] >> atom & 1)
     return Meeting(scheme, coherent, links, clashes)
 

@@ -73,6 +73,9 @@ class _Rows:
         for mask in self.masks:
             rest, place, found = mask, 0, ()
             while rest:
+                empty = ((rest & -rest).bit_length() - 1) // PART_BITS * PART_BITS
+                rest >>= empty
+                place += empty
                 key = (rest & PART, place)
                 part = parts.get(key)
                 if part is None:
