@@ -47,6 +47,7 @@ class Walking:
         self._keys: dict[tuple[int, int], _Key | None] = {}
         self._reads: dict[int, tuple[tuple[int, int], ...]] = {}
         self._made: dict[int, dict[tuple[int, int], None]] = {}
+        self._dearest: dict[tuple[int, int], int] = {}
         for op, offers in enumerate(index.priced):
             if scheme not in offers:
                 continue
@@ -55,6 +56,8 @@ class Walking:
             self._full |= (offers[scheme].full and not offers[scheme].reduces) << op
             for buffer, footprint, first, later, _ in offers[scheme].reads:
                 makers = sum({1 << source for source, carried in index.sources[op] if carried == buffer})
+                dearest = max(self._dearest.get((buffer, footprint), 0), first // MIB)
+                self._dearest[buffer, footprint] = dearest
                 for maker in bits(makers):
                     self._made.setdefault(maker, {})[buffer, footprint] = None
                 self._note((buffer, footprint), _Key(first // MIB, later // MIB, 1 << op, makers))
@@ -93,6 +96,20 @@ class Walking:
             return True
         mates = sum(1 << op for op in bits(self.offering & ~host) if not self._hull(host | 1 << op) & ~self.offering)
         return self._fits(mates | host | group)
+
+    def unreduced(self, host: int, shunned: int) -> int:
+        """The host, and all ops that a kernel around it could hold that reduces nothing and holds none of some ops."""
+        barred = shunned | self.reduces
+        mates = host
+        for op in bits(self.offering & ~host & ~barred):
+            hull = self._hull(host | 1 << op)
+            if not hull & barred and self.takes(hull):
+                mates |= 1 << op
+        return self._part(host, mates) if self._limits.connected else mates
+
+    def most_read(self, group: int) -> int:
+        """The most that a group could pay to read all that it reads, each key once."""
+        return sum(self._dearest[key] for key in {key for op in bits(group) for key in self._reads[op]})
 
     def _fits(self, mask: int) -> bool:
         return (
