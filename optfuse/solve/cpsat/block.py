@@ -15,15 +15,16 @@ from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
 from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.generation import generate
-from optfuse.solve.cpsat.master import Master, covers_of
+from optfuse.solve.cpsat.master import Cover, Master, covers_of
 from optfuse.solve.cpsat.neighbourhood import improve
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.search import Incumbent, search
 from optfuse.solve.options import SolveOptions
 
-#: Candidates of one block; beyond that the block is solved over some of them.
+#: Candidates of one block that are listed at once, and at most; beyond that it is solved over some of them.
+FEW_CANDIDATES = 60_000
 MAX_CANDIDATES = 600_000
-#: In that case, candidates of a scheme that start at the same atom.
+#: In the first round of generation, candidates of a scheme that start at the same atom.
 SOME_CANDIDATES = 200
 #: What presolve takes for an op, roughly.
 PRESOLVE_SECONDS = 3e-4
@@ -101,30 +102,69 @@ def _attempt(
     deadline: float,
     clock: Clock,
 ) -> BlockResult:
-    """Presolve, list or generate candidates, solve the master problem. ``bound`` is known already."""
+    """Presolve, list or generate candidates, solve the master problem. ``bound`` is known already.
+
+    A few candidates are listed in any case. Where there are more, the relaxation says which are wanted; only if that
+    does not settle the block are all of them listed, as far as there is room.
+    """
     whole = shape.problem
     reduced = _presolved(shape, problem, deadline, clock)
     atoms = find_atoms(reduced)
-    covers, variants = covers_of(reduced, atoms)
-    pool = enumerate_candidates(reduced, atoms, MAX_CANDIDATES, within(clock, deadline, 0.5), clock=clock)
+    task = _Task(whole, reduced, atoms, covers_of(reduced, atoms), options, clock)
+    pool = enumerate_candidates(reduced, atoms, FEW_CANDIDATES, within(clock, deadline, 0.3), clock=clock)
     _demand_cover(reduced, atoms, pool)
+    if pool.complete:
+        return _chosen(task, pool, warm, bound, deadline)
+    first = _generated(task, warm, bound, within(clock, deadline, 0.6))
+    if first.cost == first.bound or clock.now() >= deadline:
+        return first
+    pool = enumerate_candidates(reduced, atoms, MAX_CANDIDATES, within(clock, deadline, 0.5), clock=clock)
     if not pool.complete:
-        until = within(clock, deadline, 0.1)
-        pool = enumerate_candidates(reduced, atoms, MAX_CANDIDATES, until, each=SOME_CANDIDATES, clock=clock)
-    start = _incumbent(whole, atoms, pool.candidates, warm)
+        if problem.variants:
+            return first
+        kernels = _improved(whole, first.kernels, options, deadline, clock)
+        return replace(first, kernels=kernels, cost=cost_of(whole, kernels))
+    second = _chosen(task, pool, first.kernels, first.bound, deadline)
+    return replace(second, cuts=first.cuts + second.cuts, rounds=first.rounds + second.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A block as it is and presolved, and what all ways of solving it need."""
+
+    whole: Instance
+    reduced: Instance
+    atoms: Atoms
+    covers: tuple[tuple[Cover, ...], tuple[tuple[int, ...], ...]]
+    options: SolveOptions
+    clock: Clock
+
+
+def _chosen(task: _Task, pool: Pool, warm: Partition, bound: int, deadline: float) -> BlockResult:
+    """Choose among the candidates of a pool and those of the warm start."""
+    start = _incumbent(task.whole, task.atoms, pool.candidates, warm)
     known = {candidate.mask for candidate in pool.candidates}
     candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
-    if not pool.complete:
-        generated = generate(reduced, atoms, candidates, covers, variants, within(clock, deadline, 0.5), clock)
-        candidates, bound = generated.candidates, max(bound, generated.bound)
-    found = search(Master(candidates, covers, variants), atoms, start, bound, options, deadline, clock)
-    kernels = _partition(atoms, found.incumbent.kernels, warm)
-    if pool.complete:
-        bound = found.bound
-    elif found.incumbent.cost > bound and not whole.variants:
-        kernels = _improved(whole, kernels, options, deadline, clock)
-    cost = cost_of(whole, kernels)
-    return BlockResult(kernels, cost, min(bound, cost), len(candidates), len(found.cuts), found.rounds, pool.complete)
+    master = Master(candidates, *task.covers)
+    found = search(master, task.atoms, start, bound, task.options, deadline, task.clock)
+    kernels = _partition(task.atoms, found.incumbent.kernels, warm)
+    cost = cost_of(task.whole, kernels)
+    bound = found.bound if pool.complete else bound
+    return BlockResult(
+        kernels, cost, min(bound, cost), len(candidates), len(found.cuts), found.rounds, complete=pool.complete
+    )
+
+
+def _generated(task: _Task, warm: Partition, bound: int, deadline: float) -> BlockResult:
+    """Start from the first candidates of every atom, add those that the relaxation wants, and choose among them."""
+    until = within(task.clock, deadline, 0.1)
+    pool = enumerate_candidates(task.reduced, task.atoms, MAX_CANDIDATES, until, each=SOME_CANDIDATES, clock=task.clock)
+    start = _incumbent(task.whole, task.atoms, pool.candidates, warm)
+    known = {candidate.mask for candidate in pool.candidates}
+    candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
+    until = within(task.clock, deadline, 0.8)
+    generated = generate(task.reduced, task.atoms, candidates, *task.covers, until, task.clock)
+    return _chosen(task, Pool(generated.candidates, complete=False), warm, max(bound, generated.bound), deadline)
 
 
 def _presolved(shape: Shape, problem: Instance, deadline: float, clock: Clock) -> Instance:

@@ -10,13 +10,14 @@ Few columns enter the program at first; those of negative reduced cost follow un
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ortools.linear_solver import pywraplp
 
 from optfuse.problem.legality import bits
 from optfuse.solve.clock import WALL, Clock
+from optfuse.solve.cpsat.candidates import Candidate
 from optfuse.solve.cpsat.master import Cut, Master
 
 T = TypeVar("T", int, float)
@@ -63,14 +64,24 @@ class _Rows:
     """The rows that each candidate's column meets: covers once, cuts as often as the cut counts."""
 
     def __init__(self, master: Master) -> None:
-        by_atom: dict[int, list[int]] = {}
+        self._by_atom: dict[int, list[int]] = {}
         for number, cover in enumerate(master.covers):
-            by_atom.setdefault(cover.atom, []).append(number)
-        parts: dict[tuple[int, int], tuple[int, ...]] = {}
+            self._by_atom.setdefault(cover.atom, []).append(number)
+        self._parts: dict[tuple[int, int], tuple[int, ...]] = {}
         self.covers: list[tuple[int, ...]] = []
-        self.masks = [candidate.mask for candidate in master.candidates]
-        self.costs = [candidate.cost for candidate in master.candidates]
-        for mask in self.masks:
+        self.masks: list[int] = []
+        self.costs: list[int] = []
+        self.cuts: dict[int, list[tuple[int, int]]] = {}
+        self._count = 0
+        self.extend(master.candidates)
+
+    def extend(self, candidates: Iterable[Candidate]) -> None:
+        """Append the columns of some candidates. No cut may have been counted in yet."""
+        parts = self._parts
+        for candidate in candidates:
+            mask = candidate.mask
+            self.masks.append(mask)
+            self.costs.append(candidate.cost)
             rest, place, found = mask, 0, ()
             while rest:
                 empty = ((rest & -rest).bit_length() - 1) // PART_BITS * PART_BITS
@@ -79,14 +90,12 @@ class _Rows:
                 key = (rest & PART, place)
                 part = parts.get(key)
                 if part is None:
-                    numbers = (by_atom[atom + place] for atom in bits(rest & PART))
+                    numbers = (self._by_atom[atom + place] for atom in bits(rest & PART))
                     part = parts[key] = tuple(number for several in numbers for number in several)
                 found += part
                 rest >>= PART_BITS
                 place += PART_BITS
             self.covers.append(found)
-        self.cuts: dict[int, list[tuple[int, int]]] = {}
-        self._count = 0
 
     def add_cut(self, cut: Cut) -> dict[int, int]:
         """Count a cut in; the weights of the columns that it weighs."""
@@ -129,6 +138,14 @@ class LinearMaster:
         for cut in cuts:
             self._cuts.append(cut)
             self._program.add_cut(cut, self._rows.add_cut(cut))
+
+    def add_candidates(self, candidates: Sequence[Candidate]) -> None:
+        """Candidates to choose from as well, from now on. Only before there are cuts."""
+        start = len(self.master.candidates)
+        self.master = replace(self.master, candidates=(*self.master.candidates, *candidates))
+        self._program.master = self.master
+        self._rows.extend(candidates)
+        self._program.add(range(start, start + len(candidates)))
 
     def relax(self, deadline: float) -> Relaxation:
         """Solve; when time runs out (``deadline`` is a time of the clock) the bound is weaker, and still a bound."""
