@@ -1,48 +1,120 @@
-"""``optfuse solve``: one instance in, a solution with its certificate out. Needs no PyTorch."""
+"""``optfuse solve``: instances in, solutions with their certificates out. Needs no PyTorch."""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json, print_summary, say
+from optfuse.cli.signals import stop_on_signals
 from optfuse.errors import OutputError
+
+if TYPE_CHECKING:
+    from optfuse.problem.instance import Instance
+    from optfuse.solve.options import SolveOptions
+    from optfuse.solve.result import SolveResult
 
 
 def command(
-    instance: Annotated[Path, typer.Argument(metavar="INSTANCE.json", help="The fusion problem.")],
+    instances: Annotated[list[Path], typer.Argument(metavar="INSTANCE.json...", help="The fusion problems.")],
     solver: Annotated[str, typer.Option(help="cpsat, greedy or exhaustive.")] = "cpsat",
-    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the whole solve.")] = 30.0,
+    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the whole solve of one.")] = 30.0,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
     seed: Annotated[int, typer.Option(metavar="K", help="Seed of the search.")] = 0,
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="SOLUTION.json", help="Where to save the solution.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same answer on every run; the limit counts work, not time.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="PLACE", help="Where to save the solution; a folder for several instances.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="OUT.csv", help="Where to save a row for each instance.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Solve a fusion problem and say what was proved."""
+    """Solve fusion problems and say what was proved. SIGINT and SIGTERM end it early, with the best found so far."""
     # ortools takes most of a second to import: `--help` and `check` do without.
-    from optfuse.problem.serialize import load_instance, save_solution
+    from optfuse.problem.serialize import save_solution
+    from optfuse.report.rows import csv_text, row
     from optfuse.report.summary import certificate, summary
+
+    options = solve_options(
+        solver=solver, time_limit=time_limit, workers=workers, seed=seed, deterministic=deterministic, rules=rules
+    )
+    places = _places(instances, out)
+    _demand_folder(csv, "--csv")
+    rows: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
+    with stop_on_signals() as stop:
+        for path, (instance, result) in _solved(instances, options, stop):
+            if path in places:
+                save_solution(result.solution, places[path])
+                say(f"wrote {places[path]}")
+            rows.append(row(instance, result))
+            records.append(summary(instance, result))
+            if csv is not None:
+                _replace(csv, csv_text(rows))
+            if not json:
+                print_summary([records[-1]])
+                print(f"{certificate(result)}.")
+                for line in result.statistics.given_up:
+                    print(f"given up: {line}", flush=True)
+        if stop.is_set():
+            say(f"stopped after {len(rows)} of {len(instances)} instances")
+    if json:
+        print_json(records[0] if len(instances) == 1 else records)
+
+
+def _solved(
+    paths: list[Path], options: SolveOptions, stop: threading.Event
+) -> Iterator[tuple[Path, tuple[Instance, SolveResult]]]:
+    """Each instance with its result, until told to stop: the one in hand is brought to an end, the rest is left."""
+    from optfuse.cli.live import live_line
+    from optfuse.problem.serialize import load_instance
     from optfuse.solve.solve import solve
 
-    options = solve_options(solver=solver, time_limit=time_limit, workers=workers, seed=seed, rules=rules)
-    problem = load_instance(instance)
-    if out is not None and not out.parent.is_dir():
-        raise OutputError(f"{out}: there is no folder {out.parent}; make it or name another with --out")
-    result = solve(problem, options)
-    if out is not None:
-        save_solution(result.solution, out)
-        say(f"wrote {out}")
-    record = summary(problem, result)
-    if json:
-        print_json(record)
-    else:
-        print_summary([record])
-        print(f"{certificate(result)}.")
-        for line in result.statistics.given_up:
-            print(f"given up: {line}")
+    for number, path in enumerate(paths):
+        if stop.is_set() and number:
+            return
+        with live_line(path.name) as on_progress:
+            instance = load_instance(path)
+            result = solve(instance, options, on_progress=on_progress, stop=stop)
+        yield path, (instance, result)
+
+
+def _places(paths: list[Path], out: Path | None) -> dict[Path, Path]:
+    """Where the solution of each instance goes."""
+    if out is None:
+        return {}
+    if len(paths) == 1:
+        _demand_folder(out, "--out")
+        return {paths[0]: out}
+    if not out.is_dir():
+        raise OutputError(f"{out}: there is no such folder for several solutions; make it or name another with --out")
+    places = {path: out / f"{path.name.removesuffix('.gz').removesuffix('.json')}.solution.json" for path in paths}
+    if len(set(places.values())) < len(places):
+        raise OutputError(f"{out}: two instances have the same file name; save their solutions in different runs")
+    return places
+
+
+def _demand_folder(path: Path | None, option: str) -> None:
+    if path is not None and not path.parent.is_dir():
+        raise OutputError(f"{path}: there is no folder {path.parent}; make it or name another with {option}")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise OutputError(f"{path}: cannot be written ({error.strerror or error}); name another with --csv") from error

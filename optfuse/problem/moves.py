@@ -89,7 +89,7 @@ class Moves:
     def _rise_before(self, group: int, host: int, scheme: int) -> int | None:
         """The group computes what the host reads: its reads come, the host's reads of it go."""
         walking = self._walking[scheme]
-        if group & walking.reduces and (walking.looped or walking.stretch > (1, 1)):
+        if group & walking.reduces and walking.looped:
             return None
         readers = [op for op in bits(host) if self.sources[op] & group]
         if walking.looped and walking.reduces and len(readers) > 1:
@@ -103,7 +103,7 @@ class Moves:
         growth = max(
             come.first + come.later * (extra + late) - go.first - go.later * extra for extra in repeats
         ) + self._written(group, scheme, always=True)
-        return self._risen(growth, group, scheme)
+        return self._risen(growth, group, scheme) + self._slowed(group, host, scheme)
 
     def _fall_before(self, group: int, host: int, scheme: int) -> int | None:
         """The group leaves a kernel that used none of its values: its writes go, those it spared others may come."""
@@ -122,7 +122,7 @@ class Moves:
     def _rise_after(self, group: int, host: int, scheme: int) -> int | None:
         """The group uses what the host makes: its writes and other reads come, the host's writes for it alone go."""
         walking = self._walking[scheme]
-        if group & walking.reduces and (walking.stretch > (1, 1) or (walking.looped and group & group - 1)):
+        if group & walking.reduces and walking.looped and (walking.stretch > (1, 1) or group & group - 1):
             return None
         feeding = [op for op in bits(host) if self.users[op] & group]
         if walking.looped and walking.reduces and len(feeding) > 1 and walking.repeating(feeding):
@@ -137,7 +137,7 @@ class Moves:
                 if not always and users and not users & ~group:
                     spared += price
         written = self._written(group, scheme, always=True) + self._written(group, scheme, always=False)
-        return self._risen(come.first + written - spared, group, scheme)
+        return self._risen(come.first + written - spared, group, scheme) + self._slowed(group, host, scheme)
 
     def _fall_after(self, group: int, host: int, scheme: int) -> int | None:
         """The group leaves a kernel that holds none of its sources: reads of its own go, reads of it come."""
@@ -162,6 +162,17 @@ class Moves:
         many, few = self._walking[scheme].stretch
         growth = -(-growth * many // few) if growth > 0 else growth
         return growth if self._memory_bound(scheme) else max(growth, self._work(group))
+
+    def _slowed(self, group: int, host: int, scheme: int) -> int:
+        """What a kernel of the host alone pays more for its memory when the group makes it a reduction."""
+        walking = self._walking[scheme]
+        many, few = walking.stretch
+        if many == few or not group & walking.reduces or host & walking.reduces:
+            return 0
+        mates = walking.unreduced(host, group)
+        memory = walking.most_read(mates)
+        memory += sum(price for op in bits(mates) for _, price, _ in self._writes[op][scheme])
+        return -(-memory * (many - few) // few)
 
     def _fallen(self, saved: int, group: int, host: int, scheme: int) -> int | None:
         """From memory to cost, if what stays behind stays one kernel; a launch more if nothing can stay behind."""

@@ -17,10 +17,11 @@ cost, with nothing but the objective to compare: ``lift`` is the identity on ker
 
 from __future__ import annotations
 
+import heapq
 import math
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from time import monotonic
 
 from optfuse.problem.instance import Instance, Op
 from optfuse.problem.legality import bits
@@ -41,17 +42,23 @@ class Presolved:
         return tuple(kernels)
 
 
-def presolve(instance: Instance, fed: int = 0, used: int = 0, deadline: float = math.inf) -> Presolved:
+def presolve(
+    instance: Instance,
+    fed: int = 0,
+    used: int = 0,
+    deadline: float = math.inf,
+    now: Callable[[], float] = monotonic,
+) -> Presolved:
     """Apply all rules until none fires. Instances with variants or several devices come back as they are.
 
     Where the instance is a block of a larger one, ``fed`` and ``used`` are its ops (as bitmasks) that outsiders feed or
     use. They limit what may move: a kernel must not begin to wait for an outsider that it did not wait for before.
-    After ``deadline`` (a ``time.monotonic`` value) no more rules are tried.
+    After ``deadline``, a time of ``now``, no more rules are tried.
     """
     if instance.variants or len({op.device for op in instance.ops}) > 1:
         return Presolved(instance, 0, 0)
     reduced, dropped = drop_dominated_schemes(instance)
-    pairs = tie_groups(reduced, fed, used, deadline)
+    pairs = tie_groups(reduced, fed, used, lambda: now() >= deadline)
     rules = replace(reduced.rules, fuse=(*reduced.rules.fuse, *pairs))
     return Presolved(replace(reduced, rules=rules) if pairs else reduced, len(pairs), dropped)
 
@@ -114,15 +121,17 @@ def _without(instance: Instance, scheme: int) -> Instance:
     )
 
 
-def tie_groups(instance: Instance, fed: int, used: int, deadline: float) -> list[tuple[int, int]]:
+def tie_groups(instance: Instance, fed: int, used: int, late: Callable[[], bool]) -> list[tuple[int, int]]:
     """Pairs of ops that some optimal solution has in one kernel, as groups grow."""
     free = shareable(instance)
     moves = Moves(instance, free)
     groups = {op: 1 << op for op in bits(free)}
     pairs: list[tuple[int, int]] = []
-    waiting = sorted(groups)
-    while waiting and time.monotonic() < deadline:
-        first = waiting.pop()
+    waiting = [-head for head in sorted(groups, reverse=True)]
+    queued = set(groups)
+    while waiting and not late():
+        first = -heapq.heappop(waiting)
+        queued.discard(first)
         partner = _partner(moves, groups, first, fed, used) if first in groups else None
         if partner is None:
             continue
@@ -132,8 +141,9 @@ def tie_groups(instance: Instance, fed: int, used: int, deadline: float) -> list
         groups[head] = merged
         for op in bits(merged):
             moves.head[op] = head
-        waiting.extend({head, *(moves.head[op] for op in bits(moves.around(merged) & free))} - set(waiting))
-        waiting.sort()
+        for other in {head, *(moves.head[op] for op in bits(moves.around(merged) & free))} - queued:
+            heapq.heappush(waiting, -other)
+            queued.add(other)
     return pairs
 
 

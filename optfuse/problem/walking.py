@@ -46,6 +46,8 @@ class Walking:
         self.offering = self.reduces = self._full = 0
         self._keys: dict[tuple[int, int], _Key | None] = {}
         self._reads: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._made: dict[int, dict[tuple[int, int], None]] = {}
+        self._dearest: dict[tuple[int, int], int] = {}
         for op, offers in enumerate(index.priced):
             if scheme not in offers:
                 continue
@@ -54,6 +56,10 @@ class Walking:
             self._full |= (offers[scheme].full and not offers[scheme].reduces) << op
             for buffer, footprint, first, later, _ in offers[scheme].reads:
                 makers = sum({1 << source for source, carried in index.sources[op] if carried == buffer})
+                dearest = max(self._dearest.get((buffer, footprint), 0), first // MIB)
+                self._dearest[buffer, footprint] = dearest
+                for maker in bits(makers):
+                    self._made.setdefault(maker, {})[buffer, footprint] = None
                 self._note((buffer, footprint), _Key(first // MIB, later // MIB, 1 << op, makers))
             self._reads[op] = tuple((buffer, footprint) for buffer, footprint, *_ in offers[scheme].reads)
         self.looped = facts.r > device.persistent_elements
@@ -63,10 +69,15 @@ class Walking:
         if self.stretch[0] == self.stretch[1]:
             self.stretch = (1, 1)
         self._barred, self._links = _edges(instance, scheme, self.offering)
-        for key in self._keys:
-            readers = sum(1 << op for op, keys in self._reads.items() if key in keys)
-            for op in bits(readers):
-                self._links[op] |= readers & ~(1 << op)
+        readers: dict[tuple[int, int], int] = {}
+        for op, keys in self._reads.items():
+            for key in keys:
+                readers[key] = readers.get(key, 0) | 1 << op
+        for op, keys in self._reads.items():
+            for key in keys:
+                self._links[op] |= readers[key] & ~(1 << op)
+        weights = sum(op.weight for op in instance.ops)
+        self._roomy = self._limits.max_ops >= len(instance.ops) and self._limits.max_weight >= weights
 
     def _note(self, key: tuple[int, int], seen: _Key) -> None:
         known = self._keys.get(key, seen)
@@ -81,18 +92,24 @@ class Walking:
 
     def has_room(self, host: int, group: int) -> bool:
         """Whether no kernel around ``host`` can be so large that ``group`` does not fit in as well."""
-        mates = self.offering
-        if not self._fits(mates | host | group):
-            mates = sum(
-                1 << op for op in bits(self.offering & ~host) if not self._hull(host | 1 << op) & ~self.offering
-            )
+        if self._roomy or self._fits(self.offering | host | group):
+            return True
+        mates = sum(1 << op for op in bits(self.offering & ~host) if not self._hull(host | 1 << op) & ~self.offering)
         return self._fits(mates | host | group)
 
-    def _mates(self, host: int) -> int:
-        """Ops that some kernel could hold beside ``host``: each may be with it, and links lead to it through others."""
-        rest = bits(self.offering & ~host)
-        possible = sum(1 << op for op in rest if self.takes(self._hull(host | 1 << op)))
-        return self._part(host, possible | host) if self._limits.connected else possible
+    def unreduced(self, host: int, shunned: int) -> int:
+        """The host, and all ops that a kernel around it could hold that reduces nothing and holds none of some ops."""
+        barred = shunned | self.reduces
+        mates = host
+        for op in bits(self.offering & ~host & ~barred):
+            hull = self._hull(host | 1 << op)
+            if not hull & barred and self.takes(hull):
+                mates |= 1 << op
+        return self._part(host, mates) if self._limits.connected else mates
+
+    def most_read(self, group: int) -> int:
+        """The most that a group could pay to read all that it reads, each key once."""
+        return sum(self._dearest[key] for key in {key for op in bits(group) for key in self._reads[op]})
 
     def _fits(self, mask: int) -> bool:
         return (
@@ -120,7 +137,12 @@ class Walking:
     def reads_of(self, group: int) -> Reading | None:
         """What others pay, together, to read what the group makes."""
         others = self.offering & ~group
-        keys = [key for op in bits(others) for key in self._reads[op]]
+        keys = [
+            key
+            for op in bits(group)
+            for key in self._made.get(op, ())
+            if (known := self._keys[key]) is None or known.readers & others
+        ]
         return self._sum(others, keys, lambda makers: bool(makers & group))
 
     def _sum(self, readers: int, keys: Sequence[tuple[int, int]], wanted: Callable[[int], bool]) -> Reading | None:

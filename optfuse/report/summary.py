@@ -44,6 +44,8 @@ def summary(instance: Instance, result: SolveResult, library_ops: Iterable[str] 
         "greedy_peak_memory_bytes": result.greedy_solution.peak_bytes,
         "library_ops": sorted(set(library_ops)),
         "given_up": list(statistics.given_up),
+        "stopped": statistics.stopped,
+        "progress": [[round(r.seconds, 3), r.stage, r.objective, r.bound] for r in statistics.progress],
         "seed": result.seed,
         "versions": dict(result.versions),
     }

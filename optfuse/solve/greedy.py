@@ -19,7 +19,6 @@ the cheapest at the end. The first alternative of each variant runs, unless a ru
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import LegalIndex, legal_index
 from optfuse.problem.solution import Solution
 from optfuse.solve.assemble import assemble
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.quotient import Quotient
 from optfuse.solve.seeds import seed_groups
 
@@ -97,9 +97,9 @@ def greedy(instance: Instance, deadline: float | None = None) -> Solution:
     return assemble(instance, greedy_partition(instance, deadline).partition)
 
 
-def greedy_partition(instance: Instance, deadline: float | None = None) -> GreedyOutcome:
-    """The kernels that greedy fusion ends with."""
-    search = _Greedy(instance, deadline)
+def greedy_partition(instance: Instance, deadline: float | None = None, clock: Clock = WALL) -> GreedyOutcome:
+    """The kernels that greedy fusion ends with, or has by ``deadline``, a time of ``clock``."""
+    search = _Greedy(instance, deadline, clock)
     rounds = 0
     for _ in range(ROUNDS):
         before = len(search.nodes)
@@ -117,9 +117,10 @@ def greedy_partition(instance: Instance, deadline: float | None = None) -> Greed
 class _Greedy:
     """The nodes so far and the graph between them."""
 
-    def __init__(self, instance: Instance, deadline: float | None) -> None:
+    def __init__(self, instance: Instance, deadline: float | None, clock: Clock) -> None:
         self.instance = instance
         self.deadline = deadline
+        self.clock = clock
         self.late = False
         self.index: LegalIndex = legal_index(instance)
         self.topology: Topology = topology(instance)
@@ -199,7 +200,7 @@ class _Greedy:
 
     def out_of_time(self) -> bool:
         """Whether the deadline has passed; remembered in ``late``."""
-        self.late = self.late or (self.deadline is not None and time.monotonic() > self.deadline)
+        self.late = self.late or (self.deadline is not None and self.clock.now() >= self.deadline)
         return self.late
 
     def try_fusion(self, left: int, right: int) -> None:

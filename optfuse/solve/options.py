@@ -29,7 +29,9 @@ class SolveOptions:
         time_limit: Seconds for the whole solve, memory plan included; above zero and finite.
         workers: Threads that CP-SAT may use.
         seed: Seed of CP-SAT's search.
-        deterministic: The same answer on every run and machine: CP-SAT is limited by deterministic time.
+        deterministic: The same answer on every run: no decision looks at the wall clock. ``time_limit`` then counts
+            work, in seconds of a typical core, and CP-SAT runs with one worker; the wall may show more or less.
+        interruptible: On a KeyboardInterrupt return the best answer known, with its bound, instead of raising it.
         rules: What must and must not share a kernel (``optfuse.rules``), beside the instance's own rules. The solution
             answers the instance under all of them.
         order: "memory" looks for the order of least peak memory, "program" keeps the program's order.
@@ -43,6 +45,7 @@ class SolveOptions:
     workers: int = field(default_factory=_default_workers)
     seed: int = 0
     deterministic: bool = False
+    interruptible: bool = True
     order: OrderChoice = "memory"
     rules: tuple[Rule, ...] = ()
 
@@ -56,8 +59,9 @@ class SolveOptions:
             raise InvalidOptionError(f"workers must be a whole number of at least 1, not {self.workers!r}")
         if not _is_whole(self.seed) or not 0 <= self.seed < 1 << 31:
             raise InvalidOptionError(f"seed must be a whole number from 0 to 2**31 - 1, not {self.seed!r}")
-        if not isinstance(self.deterministic, bool):
-            raise InvalidOptionError(f"deterministic must be True or False, not {self.deterministic!r}")
+        for name in ("deterministic", "interruptible"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidOptionError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if not isinstance(self.rules, (tuple, list)) or not all(isinstance(rule, Rule) for rule in self.rules):
             raise InvalidOptionError(f"rules must be a list of rules such as fuse('a', 'b'), not {self.rules!r}")
         object.__setattr__(self, "rules", tuple(self.rules))

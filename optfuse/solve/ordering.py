@@ -43,7 +43,9 @@ def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float)
     if options.order == "program":
         return Ordering(OrderOutcome(tuple(first), peaks["program"], floor_bytes(problem)), shown)
     best = orders[min(peaks, key=peaks.__getitem__)]
-    found = least_peak_order(problem, best, deadline=min(deadline, time.monotonic() + EXACT_ORDER_S))
+    # where answers must repeat, searches are limited by their own counts
+    until = deadline if options.deterministic else min(deadline, time.monotonic() + EXACT_ORDER_S)
+    found = least_peak_order(problem, best, deadline=until)
     if not found.proven and options.solver == "cpsat":
         from optfuse.solve.cpsat.order import improve_order
 
@@ -56,11 +58,11 @@ def improve_arena(spans: Sequence[Span], start: Packing, options: SolveOptions, 
     """Look for offsets in a smaller arena than ``start``'s for a few seconds; ``start`` itself when there are none."""
     if start.arena_bytes <= arena_floor(spans) or options.solver != "cpsat":
         return start
-    deadline = min(deadline, time.monotonic() + ARENA_S)
     if options.deterministic:
         from optfuse.solve.cpsat.order import improve_packing
 
         return improve_packing(spans, start, options, deadline)
+    deadline = min(deadline, time.monotonic() + ARENA_S)
     # numpy takes a while to import; most arenas are as small as they can be at once.
     from optfuse.solve.packing.spans import least_arena
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from optfuse.problem.solution import Solution
+from optfuse.solve.progress import Progress
 
 Status = Literal["OPTIMAL", "FEASIBLE"]
 
@@ -29,6 +30,9 @@ class Statistics:
             bytes): "program", "dfs", "bfs", "lpmf" (least peak memory first). One that had no time is left out.
         arena_bound: Lower bound on the arena's bytes in the chosen order.
         given_up: One line for each thing that was not done or not proven, and why.
+        search_s: Seconds of wall time for the search, between greedy and the order.
+        stopped: Whether the solve was told to stop before the end.
+        progress: Objective and bound over time.
     """
 
     blocks: int = 0
@@ -44,6 +48,9 @@ class Statistics:
     heuristic_peaks: tuple[tuple[str, int], ...] = ()
     arena_bound: int = 0
     given_up: tuple[str, ...] = ()
+    search_s: float = 0.0
+    stopped: bool = False
+    progress: tuple[Progress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import platform
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
 
 from optfuse.errors import InfeasibleError
 from optfuse.problem.checker import check
@@ -16,25 +19,43 @@ from optfuse.problem.solution import Solution
 from optfuse.problem.validate import validate
 from optfuse.solve.arena import arena_floor
 from optfuse.solve.assemble import arena_spans, arrange, assemble
+from optfuse.solve.clock import NEVER, Clock, WorkClock
 from optfuse.solve.conflict import under_rules
 from optfuse.solve.exhaustive import exhaustive
-from optfuse.solve.greedy import greedy_partition
+from optfuse.solve.greedy import GreedyOutcome, greedy_partition
 from optfuse.solve.memory import order_problem
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.ordering import improve_arena, order_kernels
+from optfuse.solve.progress import Journal, OnProgress
 from optfuse.solve.result import SolveResult, Statistics
 from optfuse.solve.reuse import arena_cells, pack_cells
 from optfuse.solve.seeds import seed_groups
+
+T = TypeVar("T")
 
 #: Of the time that is left after greedy, the share kept for the order and the offsets.
 ORDER_SHARE = 0.2
 ORDER_SHARE_MAX_S = 5.0
 
 
-def solve(instance: Instance, options: SolveOptions | None = None) -> SolveResult:
+def solve(
+    instance: Instance,
+    options: SolveOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    stop: threading.Event | None = None,
+) -> SolveResult:
     """The best schedule found within the time limit, and a true bound on every schedule's cost under the model.
 
     Never worse than greedy. The answer and greedy's are judged by the checker before they are returned.
+
+    Args:
+        instance: The problem.
+        options: The time limit and the rest; ``SolveOptions()`` if not given.
+        on_progress: Called with a ``Progress`` whenever the objective falls or the bound rises. What it raises ends
+            the solve.
+        stop: When it is set, by another thread or a signal handler, the solve wraps up and returns what it has. So it
+            does on a KeyboardInterrupt, if ``options.interruptible``; a second one is not caught.
 
     Raises:
         InvalidInstanceError: When the instance breaks its own format.
@@ -45,31 +66,47 @@ def solve(instance: Instance, options: SolveOptions | None = None) -> SolveResul
         InvalidOptionError: When the exhaustive solver is asked to take a large instance.
     """
     options = SolveOptions() if options is None else options
-    start = time.monotonic()
+    kind = WorkClock if options.deterministic else Clock
+    clock = kind(stop, interruptible=options.interruptible)
+    journal = Journal(on_progress)
+    start, started = clock.now(), time.monotonic()
     instance = under_rules(instance, options.rules)
     validate(instance)
     deadline = start + options.time_limit
     given_up: list[str] = []
 
-    partition = greedy_partition(instance, start + options.time_limit / 2)
+    partition = _guarded(clock, lambda: _greedy(instance, options, clock, start))
     if not partition.complete:
-        given_up.append("greedy: stopped at half the time limit before its rounds were over")
+        given_up.append("greedy: stopped before its rounds were over")
     greedy_done = time.monotonic()
     greedy_solution = assemble(instance, partition.partition)
     _judge(instance, greedy_solution, "greedy", ignore_cap=True)
-    wrap_up = 2 * (time.monotonic() - greedy_done)
-
-    finish_by = deadline - wrap_up
-    search = _search(instance, options, greedy_solution, _search_deadline(finish_by))
+    journal.note("greedy", greedy_solution.objective, _floor(instance))
+    # The answer will have to be assembled and judged too, and packed with more care.
+    finish_by = deadline if clock.deterministic else deadline - 2 * (time.monotonic() - greedy_done)
+    context = _Context(instance, options, clock, journal)
+    search = _guarded(
+        clock,
+        lambda: _search(context, greedy_solution, _search_deadline(clock, finish_by)),
+        lambda: _Found((), _floor(instance), Statistics()),
+    )
     given_up.extend(search.given_up)
 
     searched = time.monotonic()
-    plan = _best_plan(instance, [*search.solutions, greedy_solution], options, finish_by)
+    candidates = [*search.solutions, greedy_solution]
+    plan = _guarded(
+        clock,
+        lambda: _best_plan(instance, candidates, options, _plan_deadline(clock, finish_by)),
+        lambda: _best_plan(instance, candidates, replace(options, order="program"), 0.0),
+    )
     given_up.extend(plan.given_up)
-    _judge(instance, plan.solution, options.solver)
+    _guarded(clock, lambda: _judge(instance, plan.solution, options.solver))
+    if clock.stopped:
+        given_up.append("stopped before the end, as asked")
 
     objective = plan.solution.objective
     bound = min(search.bound, objective)
+    journal.note("done", objective, bound)
     ended = time.monotonic()
     return SolveResult(
         status="OPTIMAL" if bound == objective else "FEASIBLE",
@@ -81,18 +118,46 @@ def solve(instance: Instance, options: SolveOptions | None = None) -> SolveResul
         greedy_solution=greedy_solution,
         statistics=replace(
             search.statistics,
-            wall_s=ended - start,
-            greedy_s=greedy_done - start,
+            wall_s=ended - started,
+            greedy_s=greedy_done - started,
+            search_s=searched - greedy_done,
             order_s=ended - searched,
             order_bound=plan.order_bound,
             order_proven=plan.order_bound == plan.solution.peak_bytes,
             heuristic_peaks=plan.heuristic_peaks,
             arena_bound=plan.arena_bound,
             given_up=tuple(given_up),
+            stopped=clock.stopped,
+            progress=journal.records,
         ),
         seed=options.seed,
         versions=_versions(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the search needs beside the time it has."""
+
+    instance: Instance
+    options: SolveOptions
+    clock: Clock
+    journal: Journal
+
+
+def _guarded(clock: Clock, action: Callable[[], T], otherwise: Callable[[], T] | None = None) -> T:
+    """Do something. When a KeyboardInterrupt comes, do the other thing, or the same again with no time left."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        clock.interrupted()
+        return (otherwise or action)()
+
+
+def _greedy(instance: Instance, options: SolveOptions, clock: Clock, start: float) -> GreedyOutcome:
+    """Greedy takes at most half the time; where answers must repeat, what it needs."""
+    half = NEVER / 2 if clock.deterministic else start + options.time_limit / 2
+    return greedy_partition(instance, half, clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +170,26 @@ class _Found:
     given_up: tuple[str, ...] = ()
 
 
-def _search_deadline(finish_by: float) -> float:
-    left = max(0.0, finish_by - time.monotonic())
+def _search_deadline(clock: Clock, finish_by: float) -> float:
+    left = max(0.0, finish_by - clock.now())
     return finish_by - min(ORDER_SHARE * left, ORDER_SHARE_MAX_S)
 
 
-def _search(instance: Instance, options: SolveOptions, greedy_solution: Solution, deadline: float) -> _Found:
+def _plan_deadline(clock: Clock, finish_by: float) -> float:
+    """Order and offsets look at the wall clock; where answers must repeat, they are limited by their own counts."""
+    if clock.stopped:
+        return 0.0
+    return math.inf if clock.deterministic else finish_by
+
+
+def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _Found:
     """Run the solver that was asked for."""
+    instance, options = context.instance, context.options
     match options.solver:
         case "greedy":
             return _Found((), _floor(instance), Statistics())
         case "exhaustive":
-            outcome = exhaustive(instance, deadline)
+            outcome = exhaustive(instance, None if context.clock.deterministic else deadline)
             found = () if outcome.solution is None else (outcome.solution,)
             if outcome.complete and outcome.solution is not None:
                 return _Found(found, outcome.solution.objective, Statistics(blocks=1, candidates=outcome.kernels))
@@ -132,7 +205,7 @@ def _search(instance: Instance, options: SolveOptions, greedy_solution: Solution
 
             # Without the memory cap the bound still holds; whether the partition keeps the cap is seen afterwards.
             free = replace(instance, rules=replace(instance.rules, peak_memory=None))
-            outcome = solve_cpsat(free, options, greedy_solution, deadline)
+            outcome = solve_cpsat(free, options, greedy_solution, deadline, context.clock, context.journal)
             parts = [(kernel.ops, kernel.scheme) for kernel in outcome.kernels]
             return _Found(
                 (assemble(instance, parts),),

@@ -150,11 +150,12 @@ def any_neighbour(self: Moves, table: list[int], group: int) -> int | None:
         (Walking, "has_room", always(True), seeded(20)),
         (Moves, "_rise_before", always(0), seeded(2)),
         (Moves, "_rise_after", always(0), seeded(24)),
+        (Moves, "_slowed", always(0), seeded(39)),
         (Walking, "neighbours", always(0), seeded(10)),
         (Moves, "only", any_neighbour, seeded(14)),
         (module, "_dominates", always(True), seeded(15)),
     ],
-    ids=["connected", "memory bound", "room", "rise before", "rise after", "neighbours", "only", "dominated"],
+    ids=["connected", "memory bound", "room", "rise before", "rise after", "slowed", "neighbours", "only", "dominated"],
 )
 def test_without_a_guard_the_optimum_is_lost(
     monkeypatch: pytest.MonkeyPatch, owner: Any, guard: str, broken: Callable[..., object], instance: Instance

@@ -14,6 +14,7 @@ from optfuse.problem.instance import Buffer, Edge, Instance, Offer, Op, Read, Ru
 from optfuse.problem.legality import is_legal, mask_of
 from optfuse.problem.solution import Kernel
 from optfuse.solve.assemble import assemble
+from optfuse.solve.clock import Clock
 from optfuse.solve.cpsat import CpsatOutcome, solve_cpsat
 from optfuse.solve.cpsat import solver as module
 from optfuse.solve.cpsat.block import BlockResult, Partition
@@ -133,7 +134,7 @@ def test_without_time_blocks_on_a_circle_go_back_to_the_warm_start(monkeypatch: 
     apart = assemble(instance, [((0,), 1), ((1,), 2), ((2,), 2), ((3,), 1)])
     solve_block = module.solve_block
 
-    def unhurried(shape: Shape, warm: Partition, options: SolveOptions, deadline: float) -> BlockResult:
+    def unhurried(shape: Shape, warm: Partition, options: SolveOptions, deadline: float, clock: Clock) -> BlockResult:
         return solve_block(shape, warm, options, time.monotonic() + 60)
 
     monkeypatch.setattr(module, "solve_block", unhurried)

@@ -117,6 +117,7 @@ def _closed(problem: Instance, ops: tuple[tuple[int, ...], ...], of: tuple[int, 
     index = legal_index(problem)
     topo = topology(problem)
     before, after, sources = [0] * len(ops), [0] * len(ops), [0] * len(ops)
+    direct: list[set[int]] = [set() for _ in ops]
     for atom, group in enumerate(ops):
         own = 1 << atom
         for op in group:
@@ -124,8 +125,9 @@ def _closed(problem: Instance, ops: tuple[tuple[int, ...], ...], of: tuple[int, 
                 sources[atom] |= (1 << of[source]) & ~own
                 if index.mandatory >> source & index.mandatory >> op & 1 and of[source] != atom:
                     before[atom] |= before[of[source]] | 1 << of[source]
+                    direct[atom].add(of[source])
     for atom in reversed(range(len(ops))):
-        for earlier in bits(before[atom]):
-            after[earlier] |= 1 << atom
+        for earlier in direct[atom]:
+            after[earlier] |= after[atom] | 1 << atom
     sealed = mask_of(of[op] for op in (*problem.rules.barrier, *(op for g in problem.rules.single_kernel for op in g)))
     return Atoms(ops, of, tuple(before), tuple(after), tuple(sources), sealed)

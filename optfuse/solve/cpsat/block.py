@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,21 +9,25 @@ from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
 from optfuse.problem.presolve import presolve
+from optfuse.solve.clock import WALL, Clock, within
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
 from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
 from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.generation import generate
-from optfuse.solve.cpsat.master import Master, covers_of
+from optfuse.solve.cpsat.master import Cover, Master, covers_of
 from optfuse.solve.cpsat.neighbourhood import improve
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.search import Incumbent, search
 from optfuse.solve.options import SolveOptions
 
-#: Candidates of one block; beyond that the block is solved over some of them.
+#: Candidates of one block that are listed at once, and at most; beyond that it is solved over some of them.
+FEW_CANDIDATES = 60_000
 MAX_CANDIDATES = 600_000
-#: In that case, candidates of a scheme that start at the same atom.
+#: In the first round of generation, candidates of a scheme that start at the same atom.
 SOME_CANDIDATES = 200
+#: What presolve takes for an op, roughly.
+PRESOLVE_SECONDS = 3e-4
 
 Partition = tuple[tuple[tuple[int, ...], int], ...]  # (ops, scheme) of each kernel
 
@@ -51,7 +54,9 @@ def cost_of(problem: Instance, kernels: Partition) -> int:
     return sum(prices.price(mask_of(ops), scheme) for ops, scheme in kernels)
 
 
-def solve_block(shape: Shape, warm: Partition, options: SolveOptions, deadline: float) -> BlockResult:
+def solve_block(
+    shape: Shape, warm: Partition, options: SolveOptions, deadline: float, clock: Clock = WALL
+) -> BlockResult:
     """Solve a block. ``warm`` is a legal, acyclic partition of it: the result costs no more.
 
     Presolve needs to know that a kernel has room for one more. So the limits on a kernel's size are lifted first, and
@@ -64,14 +69,15 @@ def solve_block(shape: Shape, warm: Partition, options: SolveOptions, deadline: 
     if len(whole.ops) == 1:
         return _single(whole)
     floor = floor_cost(whole)
-    if time.monotonic() >= deadline:
+    if clock.now() >= deadline:
         cost = cost_of(whole, warm)
         return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
     roomy = _roomy(whole)
-    first = _attempt(shape, roomy, warm, floor, options, _within(deadline, 1.0 if roomy is whole else 0.85))
+    until = within(clock, deadline, 1.0 if roomy is whole else 0.85)
+    first = _attempt(shape, roomy, warm, floor, options, until, clock)
     if all(_fits(whole, ops) for ops, _ in first.kernels):
         return first
-    second = _attempt(shape, whole, warm, first.bound, options, deadline)
+    second = _attempt(shape, whole, warm, first.bound, options, deadline, clock)
     return replace(
         second,
         candidates=first.candidates + second.candidates,
@@ -88,38 +94,91 @@ def _single(problem: Instance) -> BlockResult:
 
 
 def _attempt(
-    shape: Shape, problem: Instance, warm: Partition, bound: int, options: SolveOptions, deadline: float
+    shape: Shape,
+    problem: Instance,
+    warm: Partition,
+    bound: int,
+    options: SolveOptions,
+    deadline: float,
+    clock: Clock,
 ) -> BlockResult:
-    """Presolve, list or generate candidates, solve the master problem. ``bound`` is known already."""
+    """Presolve, list or generate candidates, solve the master problem. ``bound`` is known already.
+
+    A few candidates are listed in any case. Where there are more, the relaxation says which are wanted; only if that
+    does not settle the block are all of them listed, as far as there is room.
+    """
     whole = shape.problem
-    reduced = presolve(problem, shape.fed, shape.used, _within(deadline, 0.2)).instance
+    reduced = _presolved(shape, problem, deadline, clock)
     atoms = find_atoms(reduced)
-    covers, variants = covers_of(reduced, atoms)
-    pool = enumerate_candidates(reduced, atoms, MAX_CANDIDATES, _within(deadline, 0.5))
+    task = _Task(whole, reduced, atoms, covers_of(reduced, atoms), options, clock)
+    pool = enumerate_candidates(reduced, atoms, FEW_CANDIDATES, within(clock, deadline, 0.3), clock=clock)
     _demand_cover(reduced, atoms, pool)
+    if pool.complete:
+        return _chosen(task, pool, warm, bound, deadline)
+    first = _generated(task, warm, bound, within(clock, deadline, 0.6))
+    if first.cost == first.bound or clock.now() >= deadline:
+        return first
+    pool = enumerate_candidates(reduced, atoms, MAX_CANDIDATES, within(clock, deadline, 0.5), clock=clock)
     if not pool.complete:
-        pool = enumerate_candidates(reduced, atoms, MAX_CANDIDATES, _within(deadline, 0.1), each=SOME_CANDIDATES)
-    start = _incumbent(whole, atoms, pool.candidates, warm)
+        if problem.variants:
+            return first
+        kernels = _improved(whole, first.kernels, options, deadline, clock)
+        return replace(first, kernels=kernels, cost=cost_of(whole, kernels))
+    second = _chosen(task, pool, first.kernels, first.bound, deadline)
+    return replace(second, cuts=first.cuts + second.cuts, rounds=first.rounds + second.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A block as it is and presolved, and what all ways of solving it need."""
+
+    whole: Instance
+    reduced: Instance
+    atoms: Atoms
+    covers: tuple[tuple[Cover, ...], tuple[tuple[int, ...], ...]]
+    options: SolveOptions
+    clock: Clock
+
+
+def _chosen(task: _Task, pool: Pool, warm: Partition, bound: int, deadline: float) -> BlockResult:
+    """Choose among the candidates of a pool and those of the warm start."""
+    start = _incumbent(task.whole, task.atoms, pool.candidates, warm)
     known = {candidate.mask for candidate in pool.candidates}
     candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
-    if not pool.complete:
-        generated = generate(reduced, atoms, candidates, covers, variants, _within(deadline, 0.5))
-        candidates, bound = generated.candidates, max(bound, generated.bound)
-    found = search(Master(candidates, covers, variants), atoms, start, bound, options, deadline)
-    kernels = _partition(atoms, found.incumbent.kernels, warm)
-    if pool.complete:
-        bound = found.bound
-    elif found.incumbent.cost > bound and not whole.variants:
-        kernels = _improved(whole, kernels, options, deadline)
-    cost = cost_of(whole, kernels)
-    return BlockResult(kernels, cost, min(bound, cost), len(candidates), len(found.cuts), found.rounds, pool.complete)
+    master = Master(candidates, *task.covers)
+    found = search(master, task.atoms, start, bound, task.options, deadline, task.clock)
+    kernels = _partition(task.atoms, found.incumbent.kernels, warm)
+    cost = cost_of(task.whole, kernels)
+    bound = found.bound if pool.complete else bound
+    return BlockResult(
+        kernels, cost, min(bound, cost), len(candidates), len(found.cuts), found.rounds, complete=pool.complete
+    )
 
 
-def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadline: float) -> Partition:
+def _generated(task: _Task, warm: Partition, bound: int, deadline: float) -> BlockResult:
+    """Start from the first candidates of every atom, add those that the relaxation wants, and choose among them."""
+    until = within(task.clock, deadline, 0.1)
+    pool = enumerate_candidates(task.reduced, task.atoms, MAX_CANDIDATES, until, each=SOME_CANDIDATES, clock=task.clock)
+    start = _incumbent(task.whole, task.atoms, pool.candidates, warm)
+    known = {candidate.mask for candidate in pool.candidates}
+    candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
+    until = within(task.clock, deadline, 0.8)
+    generated = generate(task.reduced, task.atoms, candidates, *task.covers, until, task.clock)
+    return _chosen(task, Pool(generated.candidates, complete=False), warm, max(bound, generated.bound), deadline)
+
+
+def _presolved(shape: Shape, problem: Instance, deadline: float, clock: Clock) -> Instance:
+    clock.spend(PRESOLVE_SECONDS * len(problem.ops))
+    return presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.2), clock.now).instance
+
+
+def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadline: float, clock: Clock) -> Partition:
     """Window by window. Without presolve's ties every legal kernel can be said in atoms, the warm start's too."""
     atoms = find_atoms(whole)
     known = _incumbent(whole, atoms, (), kernels).kernels
-    return kernels if known is None else _partition(atoms, improve(whole, atoms, known, options, deadline), kernels)
+    return (
+        kernels if known is None else _partition(atoms, improve(whole, atoms, known, options, deadline, clock), kernels)
+    )
 
 
 def _roomy(problem: Instance) -> Instance:
@@ -134,12 +193,6 @@ def _fits(whole: Instance, ops: Sequence[int]) -> bool:
     """Whether a kernel keeps the limits on its size."""
     weight = sum(whole.ops[op].weight for op in ops)
     return len(ops) == 1 or (len(ops) <= whole.limits.max_ops and weight <= whole.limits.max_weight)
-
-
-def _within(deadline: float, share: float) -> float:
-    """The moment at which a share of the time left is over."""
-    now = time.monotonic()
-    return now + share * max(0.0, deadline - now)
 
 
 def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:

@@ -226,12 +226,16 @@ def _outside_paths(instance: Instance, ops: Sequence[int], local: dict[int, int]
             if user not in local and index.mandatory >> user & 1:
                 found |= _reached(index, user, block)
         entered[op] = found
-    edges = []
-    for op in ops:
-        later = reach.descendants[op] & block
+    edges: list[Edge] = []
+    beyond: dict[int, int] = {}  # what is entered from any op of the block behind an op
+    for op in reversed(ops):
         implied = 0
-        for after in bits(later) if entered[op] else ():
-            implied |= entered[after]
+        rest = reach.descendants[op] & block
+        while rest:
+            after = (rest & -rest).bit_length() - 1
+            implied |= entered[after] | beyond[after]
+            rest &= ~(reach.descendants[after] | 1 << after)
+        beyond[op] = implied
         for target in bits(entered[op] & ~implied):
             if not reach.ancestors[target] & entered[op]:
                 edges.append(Edge(local[op], local[target], None, ()))

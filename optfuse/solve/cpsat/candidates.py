@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, is_legal, mask_of
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.growth import Growth
 from optfuse.solve.cpsat.meeting import meet
@@ -37,6 +38,7 @@ def enumerate_candidates(
     *,
     within: int | None = None,
     each: int | None = None,
+    clock: Clock = WALL,
 ) -> Pool:
     """All candidates of a block.
 
@@ -45,7 +47,7 @@ def enumerate_candidates(
     limit, each
         The most candidates in all, and the most of a scheme that start at the same atom.
     deadline
-        When to stop (``time.monotonic``).
+        When to stop, a time of ``clock``.
     within
         The atoms that kernels may be made of, as a bitmask; all if not given.
     """
@@ -57,7 +59,7 @@ def enumerate_candidates(
     for scheme in range(1, len(problem.schemes)):
         meeting = meet(problem, atoms, scheme)
         if (meeting.allowed & within).bit_count() > 1 and len(best) < limit:
-            complete &= Growth(problem, atoms, meeting, best, deadline).grow(within, limit, each)
+            complete &= Growth(problem, atoms, meeting, best, deadline, clock).grow(within, limit, each)
     complete &= len(best) < limit
     return Pool(tuple(Candidate(mask, scheme, cost) for mask, (cost, scheme) in best.items()), complete)
 

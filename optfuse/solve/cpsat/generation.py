@@ -10,12 +10,12 @@ Once no root makes a profit this is the value of the relaxation over all candida
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, is_legal, mask_of
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.candidates import Candidate
 from optfuse.solve.cpsat.master import Cover, Master
@@ -24,7 +24,11 @@ from optfuse.solve.cpsat.relaxation import UNIT, LinearMaster
 from optfuse.solve.cpsat.rooted import Profit, Roots
 
 MAX_ROUNDS = 200
+#: How near the prices stay to those of the best bound so far.
+TRUST = 0.8
 LOWERING_ROUNDS = 20
+#: What one root takes for each atom of the block, roughly.
+ROOT_SECONDS = 3e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +46,58 @@ def generate(
     covers: Sequence[Cover],
     variants: tuple[tuple[int, ...], ...],
     deadline: float,
+    clock: Clock = WALL,
 ) -> Generated:
-    """Extend some candidates of a block by those that the relaxation wants, until ``deadline`` (monotonic)."""
+    """Extend some candidates of a block by those that the relaxation wants, until ``deadline`` (of ``clock``)."""
     known = {candidate.mask: candidate for candidate in candidates}
-    roots = Roots(problem, atoms)
+    roots = Roots(problem, atoms, lambda: clock.now() >= deadline)
     bound = 0
-    prices: list[int] = []
+    centre: list[int] = []
+    trust = TRUST
+    linear = LinearMaster(Master(tuple(known.values()), tuple(covers), variants), (), clock)
     for _ in range(MAX_ROUNDS):
-        master = Master(tuple(known.values()), tuple(covers), variants)
-        prices = _by_atom(atoms, covers, LinearMaster(master, ()).relax(deadline).prices)
-        found = _profits(roots, prices, deadline)
+        wanted = _by_atom(atoms, covers, linear.relax(deadline).prices)
+        prices = _between(wanted, centre, trust) if centre else wanted
+        found = _profits(roots, prices, deadline, clock)
         if found is None:
             return Generated(tuple(known.values()), bound)
+        if not centre or _bound(prices, found) > bound:
+            centre = prices
         bound = max(bound, _bound(prices, found))
-        before = len(known)
-        for profit in (profit for mine in found for profit in mine):
-            _take(problem, atoms, profit, prices, known)
-        if len(known) == before:
+        new = [
+            candidate
+            for mine in found
+            for profit in mine
+            if (candidate := _candidate(problem, atoms, profit, wanted, known)) is not None
+        ]
+        if new:
+            linear.add_candidates(new)
+            known.update((candidate.mask, candidate) for candidate in new)
+            continue
+        # All kernels seen from here are known: move to where the relaxation is, then look more closely there.
+        if trust > 0:
+            trust = trust - 0.3 if trust > 0.3 else 0.0
+        elif bound * UNIT >= sum(prices) or not roots.look_closer():
             break
-    return Generated(tuple(known.values()), max(bound, _lowered(roots, prices, deadline)))
+        else:
+            trust = TRUST
+    return Generated(tuple(known.values()), max(bound, _lowered(roots, centre, deadline, clock)))
 
 
-def _profits(roots: Roots, prices: Sequence[int], deadline: float) -> list[list[Profit]] | None:
+def _between(wanted: Sequence[int], centre: Sequence[int], trust: float) -> list[int]:
+    """Prices between those that the relaxation wants, which leap about, and the best so far."""
+    share = round(trust * 16)
+    return [(share * old + (16 - share) * new) // 16 for old, new in zip(centre, wanted, strict=True)]
+
+
+def _profits(roots: Roots, prices: Sequence[int], deadline: float, clock: Clock) -> list[list[Profit]] | None:
     """The profits of every root; None when time runs out."""
     found: list[list[Profit]] = []
     for root in range(len(prices)):
-        if time.monotonic() > deadline:
+        if clock.now() >= deadline:
             return None
         found.append(roots.profits(prices, root))
+        clock.spend(ROOT_SECONDS * len(prices))
     return found
 
 
@@ -78,12 +106,12 @@ def _bound(prices: Sequence[int], found: Sequence[Sequence[Profit]]) -> int:
     return -((paid - sum(prices)) // UNIT)
 
 
-def _lowered(roots: Roots, prices: Sequence[int], deadline: float) -> int:
+def _lowered(roots: Roots, prices: Sequence[int], deadline: float, clock: Clock) -> int:
     """The best bound after lowering the prices of sets that are profitable but not legal, a few times."""
     prices = list(prices)
     best = 0
     for _ in range(LOWERING_ROUNDS):
-        found = _profits(roots, prices, deadline)
+        found = _profits(roots, prices, deadline, clock)
         if found is None:
             break
         best = max(best, _bound(prices, found))
@@ -104,8 +132,10 @@ def _by_atom(atoms: Atoms, covers: Sequence[Cover], prices: Sequence[int]) -> li
     return found
 
 
-def _take(problem: Instance, atoms: Atoms, profit: Profit, prices: Sequence[int], known: dict[int, Candidate]) -> None:
-    """Add the set of a profit, closed under paths, if it is legal and really makes one."""
+def _candidate(
+    problem: Instance, atoms: Atoms, profit: Profit, prices: Sequence[int], known: Mapping[int, Candidate]
+) -> Candidate | None:
+    """The set of a profit, closed under paths, if it is legal, makes one at some prices, and is not known."""
     above = below = 0
     for atom in bits(profit.atoms):
         above |= atoms.before[atom]
@@ -113,9 +143,8 @@ def _take(problem: Instance, atoms: Atoms, profit: Profit, prices: Sequence[int]
     mask = profit.atoms | above & below
     ops = atoms.ops_of(mask)
     if any(profit.scheme not in pricer(problem).terms[op] for op in ops) or not is_legal(problem, ops, profit.scheme):
-        return
+        return None
     cost = pricer(problem).price(mask_of(ops), profit.scheme)
     old = known.get(mask)
     gains = sum(prices[atom] for atom in bits(mask)) > cost * UNIT
-    if gains and (old is None or cost < old.cost):
-        known[mask] = Candidate(mask, profit.scheme, cost)
+    return Candidate(mask, profit.scheme, cost) if gains and (old is None or cost < old.cost) else None

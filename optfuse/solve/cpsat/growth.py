@@ -8,19 +8,20 @@ hull is what makes the sets convex.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.meeting import Meeting, doubt
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.sums import SumTable, sum_table
 
-#: Steps between two looks at the clock.
+#: Steps between two looks at the clock, and what one takes, roughly.
 STEPS = 2048
+STEP_SECONDS = 1e-5
 
 #: A set, what it may not take, atoms before, behind and beside it, its ops, weight, memory and compute time.
 State = tuple[int, int, int, int, int, int, int, int, int]
@@ -30,10 +31,17 @@ class Growth:
     """Grows the kernels of one scheme into ``best``: by atoms, (cost, scheme) of the cheapest scheme so far."""
 
     def __init__(
-        self, problem: Instance, atoms: Atoms, meeting: Meeting, best: dict[int, tuple[int, int]], deadline: float
+        self,
+        problem: Instance,
+        atoms: Atoms,
+        meeting: Meeting,
+        best: dict[int, tuple[int, int]],
+        deadline: float,
+        clock: Clock = WALL,
     ) -> None:
-        """Look up what every step needs. ``deadline`` is a ``time.monotonic`` value."""
-        self.problem, self.atoms, self.meeting, self.best, self.deadline = problem, atoms, meeting, best, deadline
+        """Look up what every step needs. ``deadline`` is a time of ``clock``."""
+        self.problem, self.atoms, self.meeting, self.best = problem, atoms, meeting, best
+        self.deadline, self.clock = deadline, clock
         self.sizes = [len(ops) for ops in atoms.ops]
         self.weights = [sum(problem.ops[op].weight for op in ops) for ops in atoms.ops]
         self.table = sum_table(pricer(problem), atoms, meeting.scheme, meeting.allowed)
@@ -52,7 +60,7 @@ class Growth:
             stop = limit if each is None else min(limit, len(self.best) + each)
             done = self._grow_from(root, within, stop, small_first=each is not None)
             complete = complete and done
-            if len(self.best) >= limit or time.monotonic() > self.deadline:
+            if len(self.best) >= limit or self.clock.now() >= self.deadline:
                 return False
         return complete
 
@@ -77,8 +85,10 @@ class Growth:
         while states:
             mask, banned, above, below, near, size, weight, memory, compute = take()
             self.steps += 1
-            if not self.steps % STEPS and time.monotonic() > self.deadline:
-                return False
+            if not self.steps % STEPS:
+                self.clock.spend(STEPS * STEP_SECONDS)
+                if self.clock.now() >= self.deadline:
+                    return False
             options = near & ~mask & ~banned
             while options:
                 low = options & -options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
@@ -47,11 +47,24 @@ def meet(problem: Instance, atoms: Atoms, scheme: int) -> Meeting:
     for readers in together.values():
         for atom in bits(readers):
             links[atom] |= readers
-    devices = [{problem.ops[op].device for op in ops} for ops in atoms.ops]
-    for atom in bits(allowed):
-        clashes[atom] |= mask_of(other for other in bits(allowed) if len(devices[atom] | devices[other]) > 1)
+    for atom, others in _on_other_devices(problem, atoms, allowed):
+        clashes[atom] |= others
     coherent = mask_of(atom for atom in bits(allowed) if not clashes[atom] >> atom & 1)
     return Meeting(scheme, coherent, links, clashes)
+
+
+def _on_other_devices(problem: Instance, atoms: Atoms, allowed: int) -> Iterator[tuple[int, int]]:
+    """Atoms, each with those that run on another device, itself too if its own ops differ."""
+    on_device: dict[int, int] = {}
+    for atom in bits(allowed):
+        for op in atoms.ops[atom]:
+            on_device[problem.ops[op].device] = on_device.get(problem.ops[op].device, 0) | 1 << atom
+    for device, here in on_device.items():
+        elsewhere = 0
+        for other, there in on_device.items():
+            elsewhere |= there if other != device else 0
+        for atom in bits(here if elsewhere else 0):
+            yield atom, elsewhere
 
 
 def doubt(problem: Instance, atoms: Atoms, meeting: Meeting) -> Callable[[int], bool] | None:

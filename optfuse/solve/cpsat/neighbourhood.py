@@ -5,11 +5,11 @@ For blocks with too many candidates to list. A window has few, so each is solved
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.candidates import Candidate, enumerate_candidates
 from optfuse.solve.cpsat.cycles import find_cuts
@@ -24,21 +24,26 @@ WINDOW_CANDIDATES = 20_000
 
 
 def improve(
-    problem: Instance, atoms: Atoms, kernels: Sequence[Candidate], options: SolveOptions, deadline: float
+    problem: Instance,
+    atoms: Atoms,
+    kernels: Sequence[Candidate],
+    options: SolveOptions,
+    deadline: float,
+    clock: Clock = WALL,
 ) -> tuple[Candidate, ...]:
-    """An acyclic partition at most as dear as ``kernels``, until no window improves or ``deadline`` (monotonic).
+    """An acyclic partition at most as dear as ``kernels``, until no window improves or ``deadline`` (of ``clock``).
 
     Not for blocks with variants, whose windows depend on what is chosen elsewhere.
     """
     near = _links(problem, atoms)
     current = list(kernels)
     centres = [kernel.mask for kernel in current]
-    while centres and time.monotonic() < deadline:
+    while centres and clock.now() < deadline:
         centre = centres.pop()
         if all(kernel.mask != centre for kernel in current):
             continue
         window = _window(current, centre, near)
-        better = _solved(problem, atoms, window, options, deadline)
+        better = _solved(problem, atoms, window, options, deadline, clock)
         if better is None:
             continue
         rest = [kernel for kernel in current if kernel not in window]
@@ -82,16 +87,21 @@ def _window(kernels: Sequence[Candidate], centre: int, near: Sequence[int]) -> l
 
 
 def _solved(
-    problem: Instance, atoms: Atoms, window: Sequence[Candidate], options: SolveOptions, deadline: float
+    problem: Instance,
+    atoms: Atoms,
+    window: Sequence[Candidate],
+    options: SolveOptions,
+    deadline: float,
+    clock: Clock,
 ) -> tuple[Candidate, ...] | None:
     """A cheaper partition of a window, or None."""
     within = 0
     for kernel in window:
         within |= kernel.mask
-    pool = enumerate_candidates(problem, atoms, WINDOW_CANDIDATES, deadline, within=within)
+    pool = enumerate_candidates(problem, atoms, WINDOW_CANDIDATES, deadline, within=within, clock=clock)
     known = {candidate.mask for candidate in pool.candidates}
     candidates = (*pool.candidates, *(kernel for kernel in window if kernel.mask not in known))
     master = Master(candidates, tuple(Cover(atom, None) for atom in bits(within)), ())
     start = Incumbent(tuple(window), total(window))
-    found = search(master, atoms, start, 0, options, deadline).incumbent
+    found = search(master, atoms, start, 0, options, deadline, clock).incumbent
     return found.kernels if found.cost < start.cost else None

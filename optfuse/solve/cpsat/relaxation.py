@@ -9,14 +9,15 @@ Few columns enter the program at first; those of negative reduced cost follow un
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ortools.linear_solver import pywraplp
 
 from optfuse.problem.legality import bits
+from optfuse.solve.clock import WALL, Clock
+from optfuse.solve.cpsat.candidates import Candidate
 from optfuse.solve.cpsat.master import Cut, Master
 
 T = TypeVar("T", int, float)
@@ -27,6 +28,9 @@ FIRST_COLUMNS = 3000
 MORE_COLUMNS = 1500
 #: Reduced costs above this (relative to the dearest candidate) count as nonnegative while columns are added.
 TOLERANCE = 1e-9
+#: What the simplex method takes for one column in one iteration, roughly, and what it takes to price a column.
+ITERATION_SECONDS = 2e-8
+PRICING_SECONDS = 5e-7
 #: Masks are spelled out in parts of so many bits, each distinct part once.
 PART_BITS = 12
 PART = (1 << PART_BITS) - 1
@@ -60,27 +64,38 @@ class _Rows:
     """The rows that each candidate's column meets: covers once, cuts as often as the cut counts."""
 
     def __init__(self, master: Master) -> None:
-        by_atom: dict[int, list[int]] = {}
+        self._by_atom: dict[int, list[int]] = {}
         for number, cover in enumerate(master.covers):
-            by_atom.setdefault(cover.atom, []).append(number)
-        parts: dict[tuple[int, int], tuple[int, ...]] = {}
+            self._by_atom.setdefault(cover.atom, []).append(number)
+        self._parts: dict[tuple[int, int], tuple[int, ...]] = {}
         self.covers: list[tuple[int, ...]] = []
-        self.masks = [candidate.mask for candidate in master.candidates]
-        self.costs = [candidate.cost for candidate in master.candidates]
-        for mask in self.masks:
+        self.masks: list[int] = []
+        self.costs: list[int] = []
+        self.cuts: dict[int, list[tuple[int, int]]] = {}
+        self._count = 0
+        self.extend(master.candidates)
+
+    def extend(self, candidates: Iterable[Candidate]) -> None:
+        """Append the columns of some candidates. No cut may have been counted in yet."""
+        parts = self._parts
+        for candidate in candidates:
+            mask = candidate.mask
+            self.masks.append(mask)
+            self.costs.append(candidate.cost)
             rest, place, found = mask, 0, ()
             while rest:
+                empty = ((rest & -rest).bit_length() - 1) // PART_BITS * PART_BITS
+                rest >>= empty
+                place += empty
                 key = (rest & PART, place)
                 part = parts.get(key)
                 if part is None:
-                    numbers = (by_atom[atom + place] for atom in bits(rest & PART))
+                    numbers = (self._by_atom[atom + place] for atom in bits(rest & PART))
                     part = parts[key] = tuple(number for several in numbers for number in several)
                 found += part
                 rest >>= PART_BITS
                 place += PART_BITS
             self.covers.append(found)
-        self.cuts: dict[int, list[tuple[int, int]]] = {}
-        self._count = 0
 
     def add_cut(self, cut: Cut) -> dict[int, int]:
         """Count a cut in; the weights of the columns that it weighs."""
@@ -107,13 +122,14 @@ class _Rows:
 class LinearMaster:
     """The linear relaxation of a master problem, with columns and cuts added as they are needed."""
 
-    def __init__(self, master: Master, first: Iterable[int]) -> None:
+    def __init__(self, master: Master, first: Iterable[int], clock: Clock = WALL) -> None:
         """``first`` are candidates worth having from the start."""
         self.master = master
+        self._clock = clock
         self._rows = _Rows(master)
         self._cuts: list[Cut] = []
         self._tolerance = TOLERANCE * max((candidate.cost for candidate in master.candidates), default=0)
-        self._program = _Program(master, self._rows)
+        self._program = _Program(master, self._rows, clock)
         self._program.add(_first_columns(master, first))
         self.add_cuts(master.cuts)
 
@@ -123,11 +139,20 @@ class LinearMaster:
             self._cuts.append(cut)
             self._program.add_cut(cut, self._rows.add_cut(cut))
 
+    def add_candidates(self, candidates: Sequence[Candidate]) -> None:
+        """Candidates to choose from as well, from now on. Only before there are cuts."""
+        start = len(self.master.candidates)
+        self.master = replace(self.master, candidates=(*self.master.candidates, *candidates))
+        self._program.master = self.master
+        self._rows.extend(candidates)
+        self._program.add(range(start, start + len(candidates)))
+
     def relax(self, deadline: float) -> Relaxation:
-        """Solve; when time runs out (``deadline`` is monotonic) the bound is weaker, and still a bound."""
+        """Solve; when time runs out (``deadline`` is a time of the clock) the bound is weaker, and still a bound."""
         program = self._program
         prices = program.solve(deadline)
-        while prices is not None and time.monotonic() < deadline:
+        while prices is not None and self._clock.now() < deadline:
+            self._clock.spend(PRICING_SECONDS * len(self.master.candidates))
             reduced = self._rows.reduced_costs(prices.covers, prices.cuts, 1.0)
             waiting = [
                 (amount, column)
@@ -160,8 +185,8 @@ def _first_columns(master: Master, first: Iterable[int]) -> list[int]:
 class _Program:
     """The linear program in GLOP, with some of the candidates as columns."""
 
-    def __init__(self, master: Master, rows: _Rows) -> None:
-        self.master, self.rows = master, rows
+    def __init__(self, master: Master, rows: _Rows, clock: Clock) -> None:
+        self.master, self.rows, self.clock = master, rows, clock
         self.solver: pywraplp.Solver = pywraplp.Solver.CreateSolver("GLOP")
         self.columns: dict[int, pywraplp.Variable] = {}
         self.objective = self.solver.Objective()
@@ -198,11 +223,14 @@ class _Program:
 
     def solve(self, deadline: float) -> _Prices | None:
         """The dual prices of an optimum; None when there was no time to find one."""
-        left = int(1000 * (deadline - time.monotonic()))
+        left = int(1000 * (deadline - self.clock.now()))
         if left <= 0:
             return None
-        self.solver.SetTimeLimit(left)
-        if self.solver.Solve() != pywraplp.Solver.OPTIMAL:
+        if not self.clock.deterministic:
+            self.solver.SetTimeLimit(left)
+        done = self.solver.Solve() == pywraplp.Solver.OPTIMAL
+        self.clock.spend(ITERATION_SECONDS * self.solver.iterations() * len(self.columns))
+        if not done:
             return None
         self.found = tuple((column, variable.solution_value()) for column, variable in self.columns.items())
         return _Prices(

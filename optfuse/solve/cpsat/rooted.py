@@ -11,7 +11,7 @@ nor what a looped or starved reduction pays on top, so that a profit is an upper
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
@@ -23,8 +23,9 @@ from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.relaxation import UNIT
 from optfuse.solve.cpsat.sums import SumTable, sum_table
 
-#: Minimum cuts for one root in one scheme, after which the bound is taken as it is.
+#: Minimum cuts for one root in one scheme, after which the bound is taken as it is: at first, and at most.
 CUTS = 40
+MOST_CUTS = 2560
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,19 @@ class _Node:
 class Roots:
     """Finds profits in one block."""
 
-    def __init__(self, problem: Instance, atoms: Atoms) -> None:
-        """Look up what every cut needs."""
+    def __init__(self, problem: Instance, atoms: Atoms, late: Callable[[], bool] = lambda: False) -> None:
+        """Look up what every cut needs. Once it is ``late``, profits are looser bounds, found quickly."""
         self.atoms = atoms
+        self._late = late
         self._connected = problem.limits.connected
         self._launch = min((device.launch_ps for device in problem.devices), default=0) * UNIT
         self._tables: list[tuple[Meeting, SumTable | None]] = []
+        self._apart: dict[int, list[int]] = {}
+        self._cuts = CUTS
         for scheme in range(1, len(problem.schemes)):
             meeting = meet(problem, atoms, scheme)
             if meeting.allowed:
+                self._apart[scheme] = _apart(atoms, meeting)
                 self._tables.append((meeting, sum_table(pricer(problem), atoms, scheme, meeting.allowed)))
         self._alone: list[tuple[int, int]] = []
         for ops in atoms.ops:
@@ -77,6 +82,11 @@ class Roots:
                     found.append(Profit(-node.loss - self._launch, inside, meeting.scheme))
         return [profit for profit in found if profit.amount > 0]
 
+    def look_closer(self) -> bool:
+        """Allow more cuts for each root; False when there are as many as there may be."""
+        self._cuts *= 4
+        return self._cuts <= MOST_CUTS
+
     def _best(self, meeting: Meeting, table: SumTable | None, prices: Sequence[int], root: int) -> _Node | None:
         """The set of largest profit, by best-first search, or the last one looked at when there were too many cuts."""
         later = meeting.allowed & ~((1 << root) - 1)
@@ -84,7 +94,7 @@ class Roots:
         cuts = 1
         while heap:
             node = heapq.heappop(heap)
-            if cuts >= CUTS:
+            if cuts >= self._cuts or self._late():
                 return node
             children = list(self._branches(meeting, node))
             if not children:
@@ -99,7 +109,7 @@ class Roots:
     def _dive(self, meeting: Meeting, table: SumTable | None, prices: Sequence[int], node: _Node) -> int:
         """A set of a node that is a kernel and makes a good profit; the node's own set if it is one, or if none is."""
         best: _Node | None = node
-        while best is not None:
+        while best is not None and not self._late():
             children = list(self._branches(meeting, best))
             if not children:
                 return best.inside
@@ -119,19 +129,28 @@ class Roots:
 
     def _compatible(self, meeting: Meeting, forced: int, members: int) -> int:
         """The members that can be with every forced atom, together with all that lies between the two."""
-        before, after = self.atoms.before, self.atoms.after
+        before, after, apart = self.atoms.before, self.atoms.after, self._apart[meeting.scheme]
         for fixed in bits(forced):
-            kept = 0
-            for atom in bits(members):
-                hull = after[fixed] & before[atom] | after[atom] & before[fixed] | 1 << fixed | 1 << atom
-                if not hull & ~members and not any(meeting.clashes[one] & hull for one in bits(hull)):
-                    kept |= 1 << atom
-            members = kept
+            members &= ~apart[fixed]
+        for fixed in bits(forced):
+            for gone in bits((before[fixed] | after[fixed]) & ~members):
+                # What lies beyond a missing atom, seen from the forced one, cannot be there either.
+                members &= ~(after[gone] if after[fixed] >> gone & 1 else before[gone])
         return members
 
     def _branches(self, meeting: Meeting, node: _Node) -> Iterator[tuple[int, int]]:
         """Parts of a node, as (forced, members), that together hold all its kernels; nothing if its set is one."""
-        pair = self._broken_pair(meeting, node)
+        apart = self._apart[meeting.scheme]
+        torn = max(bits(node.inside), key=lambda atom: (apart[atom] & node.inside).bit_count())
+        enemies = apart[torn] & node.members
+        if enemies & node.inside:
+            # Either nobody who shuns all of these is there, or one is, and then these are not.
+            alike = mask_of(atom for atom in bits(node.members) if not enemies & ~apart[atom])
+            for gone in (enemies, alike):
+                if not gone & node.forced:
+                    yield node.forced, node.members & ~gone
+            return
+        pair = self._broken_pair(node)
         if pair is not None:
             one, other, both = pair
             for atom in (one, other):
@@ -152,18 +171,38 @@ class Roots:
             yield node.forced | 1 << step, members
             members &= ~(1 << step)
 
-    def _broken_pair(self, meeting: Meeting, node: _Node) -> tuple[int, int, bool] | None:
-        """Two atoms of a set that clash, or with something between them outside; and whether both might be taken."""
+    def _broken_pair(self, node: _Node) -> tuple[int, int, bool] | None:
+        """Two atoms of a set with something between them outside; and whether both might be taken."""
         for atom in bits(node.inside):
-            clash = meeting.clashes[atom] & node.inside
-            if clash:
-                return atom, clash.bit_length() - 1, False
             later = self.atoms.after[atom] & node.inside
             for other in bits(later):
                 between = self.atoms.after[atom] & self.atoms.before[other]
                 if between & ~node.inside:
                     return atom, other, not between & ~node.members
         return None
+
+
+def _apart(atoms: Atoms, meeting: Meeting) -> list[int]:
+    """For each atom those that no kernel of a scheme holds beside it: between the two lie atoms that clash."""
+    apart = [0] * len(atoms.ops)
+    for one in range(len(atoms.ops)):
+        if not meeting.allowed >> one & 1:
+            # Who stands on both sides of it would have to take it in.
+            for atom in bits(atoms.before[one]):
+                apart[atom] |= atoms.after[one]
+            for atom in bits(atoms.after[one]):
+                apart[atom] |= atoms.before[one]
+            continue
+        up_one, down_one = atoms.before[one] | 1 << one, atoms.after[one] | 1 << one
+        for other in bits(meeting.clashes[one]):
+            up, down = atoms.before[other] | 1 << other, atoms.after[other] | 1 << other
+            above, below = up_one & up, down_one & down
+            for atom in bits(above):
+                apart[atom] |= below
+            for atom in bits(below):
+                apart[atom] |= above
+            apart[one] |= 1 << other
+    return [mask & ~(1 << atom) for atom, mask in enumerate(apart)]
 
 
 def _component(meeting: Meeting, mask: int, start: int) -> int:

@@ -6,12 +6,12 @@ distance between the best solution known and the bound cannot be part of a bette
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.candidates import Candidate
 from optfuse.solve.cpsat.constraints import add_cover, add_cuts, add_variants
@@ -19,6 +19,7 @@ from optfuse.solve.cpsat.cycles import find_cuts
 from optfuse.solve.cpsat.master import Cut, Master, total
 from optfuse.solve.cpsat.objective import add_objective
 from optfuse.solve.cpsat.relaxation import UNIT, LinearMaster, Relaxation
+from optfuse.solve.cpsat.running import configured, run
 from optfuse.solve.cpsat.triples import find_triples
 from optfuse.solve.cpsat.variables import Variables, add_variables
 from optfuse.solve.options import SolveOptions
@@ -66,12 +67,13 @@ class _State:
     bound: int
     options: SolveOptions
     deadline: float
+    clock: Clock
     rounds: int = 0
     prices: tuple[int, ...] = ()
 
     @property
     def done(self) -> bool:
-        return self.bound >= self.incumbent.cost or time.monotonic() >= self.deadline
+        return self.bound >= self.incumbent.cost or self.clock.now() >= self.deadline
 
     def learn(self, cuts: Iterable[Cut]) -> None:
         """Add cuts to the model."""
@@ -91,16 +93,33 @@ class _State:
 
 
 def search(
-    master: Master, atoms: Atoms, incumbent: Incumbent, bound: int, options: SolveOptions, deadline: float
+    master: Master,
+    atoms: Atoms,
+    incumbent: Incumbent,
+    bound: int,
+    options: SolveOptions,
+    deadline: float,
+    clock: Clock = WALL,
 ) -> Found:
     """The best choice of candidates: at least as good as ``incumbent``, with a bound of at least ``bound``.
 
     ``bound`` in the result is that of the master problem; it is one of the block only if the candidates are complete.
     """
-    state = _State(master, atoms, incumbent, bound, options, deadline)
+    state = _State(master, atoms, incumbent, bound, options, deadline, clock)
+    try:
+        _search(state)
+    except KeyboardInterrupt:
+        clock.interrupted()
+    bound = min(state.bound, state.incumbent.cost)
+    return Found(state.incumbent, bound, state.master.cuts, state.rounds, state.prices)
+
+
+def _search(state: _State) -> None:
+    """Relax, take the relaxation if it is a solution, branch if it is not."""
+    master, incumbent = state.master, state.incumbent
     masks = {kernel.mask for kernel in incumbent.kernels or ()}
     first = [column for column, candidate in enumerate(master.candidates) if candidate.mask in masks]
-    linear = LinearMaster(master, first)
+    linear = LinearMaster(master, first, state.clock)
     while not state.done:
         relaxation = _tightened(state, linear)
         chosen = [column for column, value in enumerate(relaxation.values) if value > 0.5]
@@ -114,8 +133,6 @@ def search(
         if not state.done:
             _branch(state, relaxation)
         break
-    bound = min(state.bound, state.incumbent.cost)
-    return Found(state.incumbent, bound, state.master.cuts, state.rounds, state.prices)
 
 
 def _tightened(state: _State, linear: LinearMaster) -> Relaxation:
@@ -170,7 +187,7 @@ def _branch(state: _State, relaxation: Relaxation) -> None:
         if len(columns) <= size:
             _settle(state, columns, state.deadline, bounding=True)
             return
-        now = time.monotonic()
+        now = state.clock.now()
         _settle(state, _core(state, columns, size), now + (state.deadline - now) / 3, bounding=False)
         size *= 4
 
@@ -179,7 +196,7 @@ def _settle(state: _State, columns: Sequence[int], deadline: float, *, bounding:
     """Solve some columns and cut circles until there are none."""
     while not _solve(state, columns, deadline, bounding=bounding):
         state.rounds += 1
-        if state.done or time.monotonic() >= deadline:
+        if state.done or state.clock.now() >= deadline:
             return
 
 
@@ -204,7 +221,7 @@ def _solve(state: _State, columns: Sequence[int], deadline: float, *, bounding: 
 
     Returns False when the solution found closes a circle.
     """
-    if time.monotonic() + BUILD_SECONDS * len(columns) > deadline:
+    if state.clock.now() + BUILD_SECONDS * len(columns) > deadline:
         return True
     model = cp_model.CpModel()
     variables = add_variables(model, state.master, columns)
@@ -213,8 +230,9 @@ def _solve(state: _State, columns: Sequence[int], deadline: float, *, bounding: 
     add_cuts(model, variables, state.master)
     add_objective(model, variables, state.master)
     _hint(model, variables, state)
-    solver = configured(state.options, deadline)
-    status = solver.solve(model)
+    state.clock.spend(BUILD_SECONDS * len(columns))
+    solver = configured(state.options, state.clock, deadline)
+    status = run(solver, model, state.clock)
     if status == cp_model.INFEASIBLE:
         if bounding:
             state.bound = max(state.bound, state.incumbent.cost)
@@ -236,16 +254,3 @@ def _hint(model: cp_model.CpModel, variables: Variables, state: _State) -> None:
     chosen = {kernel.mask for kernel in state.incumbent.kernels or ()}
     for column, variable in variables.chosen.items() if chosen else ():
         model.add_hint(variable, state.master.candidates[column].mask in chosen)
-
-
-def configured(options: SolveOptions, deadline: float) -> cp_model.CpSolver:
-    """A CP-SAT solver that obeys the options and stops at ``deadline`` (monotonic)."""
-    solver = cp_model.CpSolver()
-    left = max(0.01, deadline - time.monotonic())
-    solver.parameters.max_time_in_seconds = left
-    solver.parameters.num_workers = options.workers
-    solver.parameters.random_seed = options.seed
-    if options.deterministic:
-        solver.parameters.num_workers = 1
-        solver.parameters.max_deterministic_time = options.time_limit
-    return solver

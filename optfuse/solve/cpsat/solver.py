@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,12 +10,15 @@ from optfuse.errors import InvalidOptionError
 from optfuse.problem.cost import default_writes, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
+from optfuse.solve.clock import Clock
 from optfuse.solve.cpsat.block import BlockResult, Partition, cost_of, lifted, solve_block
 from optfuse.solve.cpsat.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solve.cpsat.components import Components
 from optfuse.solve.cpsat.cycles import find_circles
+from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.outcome import CpsatOutcome
 from optfuse.solve.options import SolveOptions
+from optfuse.solve.progress import Journal, Stage
 
 #: What a block gets at least, as long as four times as much is left.
 LEAST_SECONDS = 2.0
@@ -45,11 +47,28 @@ class _Work:
     warm: Solution
     options: SolveOptions
     deadline: float
+    clock: Clock
+    journal: Journal
     results: dict[Shape, BlockResult] = field(default_factory=dict)
+    blocks: dict[tuple[int, ...], Block] = field(default_factory=dict)
     joins: int = 0
 
+    def cut_out(self, groups: Iterable[tuple[int, ...]]) -> list[Block]:
+        """The blocks of some groups of ops, each cut out once."""
+        for group in groups:
+            if group not in self.blocks:
+                self.blocks[group] = cut_out(self.instance, group)
+        return [self.blocks[group] for group in groups]
 
-def solve_cpsat(instance: Instance, options: SolveOptions, warm: Solution, deadline: float) -> CpsatOutcome:
+
+def solve_cpsat(
+    instance: Instance,
+    options: SolveOptions,
+    warm: Solution,
+    deadline: float,
+    clock: Clock | None = None,
+    journal: Journal | None = None,
+) -> CpsatOutcome:
     """The cheapest partition of an instance into kernels, as far as it can be found and proven before ``deadline``.
 
     Parameters
@@ -57,7 +76,9 @@ def solve_cpsat(instance: Instance, options: SolveOptions, warm: Solution, deadl
     warm
         A valid solution; the result costs no more.
     deadline
-        A ``time.monotonic`` value.
+        A time of ``clock``; of ``time.monotonic`` if that is not given.
+    journal
+        Where to note objective and bound as they change.
 
     Raises
     ------
@@ -71,17 +92,24 @@ def solve_cpsat(instance: Instance, options: SolveOptions, warm: Solution, deadl
             f"instance {instance.name!r} caps peak memory, which solver 'cpsat' does not decide yet; "
             "drop rules.peak_memory, or use 'exhaustive' on a small instance"
         )
-    work = _Work(instance, warm, options, deadline)
+    clock = Clock(interruptible=False) if clock is None else clock
+    work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal)
     groups = find_blocks(instance)
     answers = _solve_groups(work, groups, {})
     while circles := _circles(instance, answers):
-        if time.monotonic() >= deadline:
+        if work.clock.now() >= deadline:
             answers = _retreat(work, groups, answers)
             break
         groups, floors = _join(instance, groups, answers, circles)
         work.joins += 1
         answers = _solve_groups(work, groups, floors)
+    _note(work, "search", answers)
     return _outcome(work, groups, _once_more(work, groups, answers))
+
+
+def _note(work: _Work, stage: Stage, answers: Sequence[Answer]) -> None:
+    """Objective and bound of answers that do not wait for each other in a circle."""
+    work.journal.note(stage, sum(answer.cost for answer in answers), sum(answer.bound for answer in answers))
 
 
 def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[int, int]) -> list[Answer]:
@@ -89,7 +117,7 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
 
     ``floors`` are known bounds of groups, by first op. Some time is kept for blocks that will have to be joined.
     """
-    blocks = [cut_out(work.instance, group) for group in groups]
+    blocks = work.cut_out(groups)
     warm_starts = _warm_starts(work, blocks)
     starts: dict[Shape, Partition] = {}
     for block, start in zip(blocks, warm_starts, strict=True):
@@ -98,13 +126,51 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
         if known is None or cost_of(problem, start) < cost_of(problem, known):
             starts[block.shape] = start
     waiting = sorted((shape for shape in starts if shape not in work.results), key=lambda s: len(s.problem.ops))
-    finish_by = time.monotonic() + FIRST_SHARE * max(0.0, work.deadline - time.monotonic())
+    now = work.clock.now()
+    finish_by = now + FIRST_SHARE * max(0.0, work.deadline - now)
+    tally = _Tally(work, blocks, [floors.get(group[0], 0) for group in groups])
     for number, shape in enumerate(waiting):
-        left = max(0.0, finish_by - time.monotonic())
+        now = work.clock.now()
+        left = max(0.0, finish_by - now)
         share = left * _share([len(other.problem.ops) for other in waiting[number:]])
-        until = time.monotonic() + max(share, min(LEAST_SECONDS, left / 4))
-        work.results[shape] = solve_block(shape, starts[shape], work.options, until)
+        until = now + max(share, min(LEAST_SECONDS, left / 4))
+        work.results[shape] = _solved(work, shape, starts[shape], until)
+        tally.note("join" if work.joins else "blocks", shape)
     return [_answer(work, block, floors.get(group[0], 0)) for block, group in zip(blocks, groups, strict=True)]
+
+
+def _solved(work: _Work, shape: Shape, start: Partition, deadline: float) -> BlockResult:
+    """Solve a block; when interrupted, its start is the answer."""
+    try:
+        return solve_block(shape, start, work.options, deadline, work.clock)
+    except KeyboardInterrupt:
+        work.clock.interrupted()
+        return solve_block(shape, start, work.options, deadline, work.clock)
+
+
+class _Tally:
+    """The bound of the whole while its blocks are solved one after another."""
+
+    def __init__(self, work: _Work, blocks: Sequence[Block], floors: Sequence[int]) -> None:
+        self._work = work
+        self._floors: dict[Shape, list[int]] = {}
+        for block, floor in zip(blocks, floors, strict=True):
+            self._floors.setdefault(block.shape, []).append(floor)
+        self._known = {
+            shape: work.results[shape].bound if shape in work.results else floor_cost(shape.problem)
+            for shape in self._floors
+        }
+        self._bound = sum(self._share_of(shape) for shape in self._known)
+
+    def _share_of(self, shape: Shape) -> int:
+        return sum(max(self._known[shape], floor) for floor in self._floors[shape])
+
+    def note(self, stage: Stage, shape: Shape) -> None:
+        """A block has its result. The objective follows once no blocks wait for each other in a circle."""
+        self._bound -= self._share_of(shape)
+        self._known[shape] = self._work.results[shape].bound
+        self._bound += self._share_of(shape)
+        self._work.journal.bound(stage, self._bound)
 
 
 def _answer(work: _Work, block: Block, floor: int) -> Answer:
@@ -120,15 +186,16 @@ def _once_more(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Ans
     """
     if all(answer.cost == answer.bound for answer in answers):
         return answers
-    blocks = [cut_out(work.instance, group) for group in groups]
+    blocks = work.cut_out(groups)
     gaps = {block.shape: answer.cost - answer.bound for block, answer in zip(blocks, answers, strict=True)}
     late = sorted((shape for shape, gap in gaps.items() if gap > 0), key=lambda shape: -gaps[shape])
     for number, shape in enumerate(late):
-        left = work.deadline - time.monotonic()
+        now = work.clock.now()
+        left = work.deadline - now
         if left <= 0:
             break
         old = work.results[shape]
-        new = solve_block(shape, old.kernels, work.options, time.monotonic() + left / (len(late) - number))
+        new = _solved(work, shape, old.kernels, now + left / (len(late) - number))
         work.results[shape] = replace(new, bound=min(new.cost, max(old.bound, new.bound)))
     better = [_answer(work, block, answer.bound) for block, answer in zip(blocks, answers, strict=True)]
     if not _circles(work.instance, better):
@@ -188,7 +255,7 @@ def _join(
 
 def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
     """Out of time: blocks on circles go back to the warm start, until no circle is left."""
-    blocks = [cut_out(work.instance, group) for group in groups]
+    blocks = work.cut_out(groups)
     starts = _warm_starts(work, blocks)
     while circles := _circles(work.instance, answers):
         for number in set().union(*circles):

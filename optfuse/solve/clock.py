@@ -1,0 +1,75 @@
+"""What time it is for a solve: the wall's, or, where answers must repeat, an amount of work; and whether to stop.
+
+Deadlines are times of a clock. Once a solve is told to stop, by ``stop`` or by a KeyboardInterrupt, it is later than
+any deadline, and all stages wrap up as they do when time runs out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+#: Later than any deadline, and finite: differences of times stay numbers.
+NEVER = 1e18
+
+
+class Clock:
+    """The wall clock (``time.monotonic``)."""
+
+    #: Whether only ``spend`` moves the clock on.
+    deterministic = False
+
+    def __init__(self, stop: threading.Event | None = None, *, interruptible: bool = True) -> None:
+        """``stop`` ends the solve when set; so does a KeyboardInterrupt, unless it is to pass through."""
+        self._stop = threading.Event() if stop is None else stop
+        self._interruptible = interruptible
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the solve was told to stop."""
+        return self._stop.is_set()
+
+    def now(self) -> float:
+        """The time in seconds; only differences mean anything."""
+        return NEVER if self._stop.is_set() else time.monotonic()
+
+    def spend(self, seconds: float) -> None:
+        """Say that work was done which takes about so long. The wall does not need to be told."""
+
+    def interrupted(self) -> None:
+        """To be called where a KeyboardInterrupt was caught: stop, or let it through.
+
+        Raises:
+            KeyboardInterrupt: When the solve is not interruptible.
+        """
+        if not self._interruptible:
+            raise KeyboardInterrupt
+        self._stop.set()
+
+
+class WorkClock(Clock):
+    """Moves on only as work is done: the same on every run and machine. Its seconds are roughly those of one core."""
+
+    deterministic = True
+
+    def __init__(self, stop: threading.Event | None = None, *, interruptible: bool = True) -> None:
+        super().__init__(stop, interruptible=interruptible)
+        self._spent = 0.0
+
+    def now(self) -> float:
+        """The seconds of work done so far."""
+        return NEVER if self._stop.is_set() else self._spent
+
+    def spend(self, seconds: float) -> None:
+        """Move the clock on."""
+        self._spent += seconds
+
+
+#: For callers that care for neither.
+WALL = Clock(interruptible=False)
+
+
+def within(clock: Clock, deadline: float, share: float) -> float:
+    """The moment at which a share of the time that is left is over."""
+    now = clock.now()
+    return now + share * max(0.0, deadline - now)

@@ -1,0 +1,59 @@
+"""How the answer and its proof came closer to each other while the solve ran."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Stage = Literal["greedy", "blocks", "search", "join", "improve", "order", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The best known so far. ``seconds`` since the solve began; ``objective`` and ``bound`` are picoseconds."""
+
+    seconds: float
+    stage: Stage
+    objective: int
+    bound: int
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / objective."""
+        return (self.objective - self.bound) / self.objective if self.objective > self.bound else 0.0
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Journal:
+    """Keeps a record whenever the objective falls or the bound rises, and hands it to ``listener``."""
+
+    def __init__(self, listener: OnProgress | None = None) -> None:
+        self._listener = listener
+        self._start = time.monotonic()
+        self._records: list[Progress] = []
+
+    @property
+    def records(self) -> tuple[Progress, ...]:
+        """All records, in order of time."""
+        return tuple(self._records)
+
+    def note(self, stage: Stage, objective: int, bound: int) -> None:
+        """Say what is known now; what was known better before stays."""
+        if self._records:
+            last = self._records[-1]
+            objective, bound = min(objective, last.objective), max(bound, last.bound)
+            if (objective, bound) == (last.objective, last.bound) and stage != "done":
+                return
+        record = Progress(time.monotonic() - self._start, stage, objective, min(bound, objective))
+        self._records.append(record)
+        if self._listener is not None:
+            self._listener(record)
+
+    def bound(self, stage: Stage, bound: int) -> None:
+        """Say that the bound is known to be as high as this. Something else must have been noted before."""
+        if self._records:
+            self.note(stage, self._records[-1].objective, bound)
