@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import torch
 
 from optfuse.errors import ModelFileError
 from optfuse.frontend.zoo import load_model_file
+
+MODELS = Path(__file__).parents[2] / "models"
 
 MINIMAL = """
 import torch
@@ -64,3 +68,16 @@ def test_functions_that_return_something_else(tmp_path: Path) -> None:
         file.model()
     with pytest.raises(ModelFileError, match="must return"):
         file.inputs()
+
+
+def test_the_zoo_is_listed_and_of_one_form() -> None:
+    files = sorted(MODELS.glob("*.py"))
+    listed = re.findall(r"^\| `(\w+\.py)` \|", (MODELS / "README.md").read_text(), flags=re.MULTILINE)
+
+    assert len(files) >= 40
+    assert sorted(listed) == [path.name for path in files]
+    for path in files:
+        tree = ast.parse(path.read_text())
+        assert ast.get_docstring(tree), path
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert {"model", "inputs"} <= defined, path
