@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from optfuse import errors, rules
 
 if TYPE_CHECKING:
+    from optfuse.batch.read import read_run
     from optfuse.pipeline import optimize
     from optfuse.plan import load
     from optfuse.schedule import Schedule, TrainingSchedule
@@ -15,7 +16,17 @@ if TYPE_CHECKING:
     from optfuse.solve.packing.pack import pack
 
 __version__ = "0.1.0"
-__all__ = ["Schedule", "SolveOptions", "TrainingSchedule", "errors", "load", "optimize", "pack", "rules"]
+__all__ = [
+    "Schedule",
+    "SolveOptions",
+    "TrainingSchedule",
+    "errors",
+    "load",
+    "optimize",
+    "pack",
+    "read_run",
+    "rules",
+]
 
 #: Public names and the modules that hold them: torch is imported only when something needs it.
 _HOMES = {
@@ -25,6 +36,7 @@ _HOMES = {
     "load": "optfuse.plan",
     "optimize": "optfuse.pipeline",
     "pack": "optfuse.solve.packing.pack",
+    "read_run": "optfuse.batch.read",
 }
 
 

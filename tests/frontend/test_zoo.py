@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,10 @@ import torch
 from optfuse.errors import InvalidOptionError, ModelFileError
 from optfuse.frontend.zoo import known_size, load_model_file
 
-MODELS = Path(__file__).parent.parent.parent / "models"
+MODELS = Path(__file__).parents[2] / "models"
+
+#: The models of the speed measurements.
+MEASURED = ["bert", "convnext", "gpt2", "llama", "mlp", "mobilenetv2", "resnet", "swin", "t5", "vit"]
 
 MINIMAL = """
 import torch
@@ -78,8 +83,21 @@ def test_sizes_that_a_file_does_not_know(tmp_path: Path) -> None:
         known_size("large")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in MODELS.glob("*.py")))
-def test_the_measured_size_is_known_to_every_model(name: str) -> None:
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_measured_size_is_known_to_the_models_that_are_measured(name: str) -> None:
     module = load_model_file(MODELS / f"{name}.py").module
     assert set(module.SHAPES) == {"full", "bench", "small"}
     assert set(getattr(module, "CONFIGS", module.SHAPES)) == set(module.SHAPES)
+
+
+def test_the_zoo_is_listed_and_of_one_form() -> None:
+    files = sorted(MODELS.glob("*.py"))
+    listed = re.findall(r"^\| `(\w+\.py)` \|", (MODELS / "README.md").read_text(), flags=re.MULTILINE)
+
+    assert len(files) >= 40
+    assert sorted(listed) == [path.name for path in files]
+    for path in files:
+        tree = ast.parse(path.read_text())
+        assert ast.get_docstring(tree), path
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert {"model", "inputs"} <= defined, path
