@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from optfuse.errors import InfeasibleError
+from optfuse.errors import InfeasibleError, InvalidInstanceError
 from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import ALONE, Instance
@@ -29,6 +29,9 @@ from optfuse.solve.seeds import seed_groups
 #: Of the time that is left after greedy, the share kept for the order and the offsets.
 ORDER_SHARE = 0.2
 ORDER_SHARE_MAX_S = 5.0
+
+#: Sums of prices stay whole in the floating point of linear relaxations, and far inside of CP-SAT's 64 bits.
+LARGEST_OBJECTIVE = 1 << 52
 
 
 def solve(instance: Instance, options: SolveOptions | None = None) -> SolveResult:
@@ -56,6 +59,11 @@ def solve(instance: Instance, options: SolveOptions | None = None) -> SolveResul
         given_up.append("greedy: stopped at half the time limit before its rounds were over")
     greedy_done = time.monotonic()
     greedy_solution = assemble(instance, partition.partition)
+    if greedy_solution.objective > LARGEST_OBJECTIVE:
+        raise InvalidInstanceError(
+            f"instance {instance.name!r}: greedy's schedule alone takes {greedy_solution.objective} ps, too much to "
+            f"compare schedules exactly (at most 2**52 ps, over an hour); check its sizes and rates"
+        )
     _judge(instance, greedy_solution, "greedy", ignore_cap=True)
     wrap_up = 2 * (time.monotonic() - greedy_done)
 
