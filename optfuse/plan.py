@@ -31,11 +31,12 @@ from optfuse.extract.build import extract
 from optfuse.frontend.captured import CallSpec, InputSource
 from optfuse.frontend.torch_bridge import spec_from_json, spec_to_json
 from optfuse.interface import Interface
+from optfuse.ir.nodes import LoopGraph
 from optfuse.ir.serialize import graph_from_json, graph_to_json
 from optfuse.problem.checker import check
 from optfuse.problem.serialize import digest, load_instance, load_solution, save_instance, save_solution
 from optfuse.schedule import Schedule
-from optfuse.solve.result import SolveResult, Statistics
+from optfuse.solve.result import SolveResult, Statistics, relative_gap
 
 PLAN_FORMAT = "optfuse-plan"
 PLAN_VERSION = 1
@@ -90,7 +91,7 @@ def load(path: str | Path) -> Schedule:
             f"{folder / 'plan.json'}: malformed ({type(error).__name__}: {error}); save it again"
         ) from error
     on_disk = folder / "kernels.py"
-    if on_disk.is_file() and on_disk.read_text(encoding="utf-8") != schedule.source:
+    if on_disk.is_file() and on_disk.read_bytes() != schedule.source.encode():
         logger.warning(
             "%s differs from what the plan's graph and solution give (it was edited, or another version of optfuse "
             "wrote it); it is not used",
@@ -222,15 +223,17 @@ def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
         raise PlanError(f"{folder / 'solution.json'}: {violations[0].message}")
     found = data["result"]
     figures = (int(found["objective"]), int(found["greedy_objective"]))
-    if figures != (solution.objective, greedy.objective) or int(found["bound"]) > solution.objective:
+    bound, objective = int(found["bound"]), solution.objective
+    status = "OPTIMAL" if bound == objective else "FEASIBLE"
+    if figures != (objective, greedy.objective) or not 0 <= bound <= objective or found["status"] != status:
         raise PlanError(f"{folder / 'plan.json'}: its figures are not those of the solutions beside it; save it again")
     statistics: dict[str, Any] = {**found["statistics"], "given_up": tuple(found["statistics"]["given_up"])}
     result = SolveResult(
-        status=found["status"],
+        status=status,
         solution=solution,
-        objective=solution.objective,
-        bound=int(found["bound"]),
-        gap=float(found["gap"]),
+        objective=objective,
+        bound=bound,
+        gap=relative_gap(objective, bound),
         greedy_objective=greedy.objective,
         greedy_solution=greedy,
         statistics=Statistics(**statistics),
@@ -244,7 +247,17 @@ def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
         constants=_tensors(folder / "constants.safetensors"),
         weights=_tensors(folder / "weights.safetensors") or None,
     )
+    _require_fit(folder, interface, graph)
     return Schedule(extraction, result, emit(extraction, result), interface)
+
+
+def _require_fit(folder: Path, interface: Interface, graph: LoopGraph) -> None:
+    """Refuse an interface that speaks of other inputs or outputs than the graph has."""
+    known = set(interface.outputs) | {position for position, _ in (interface.call.literals if interface.call else ())}
+    wanted = set(interface.call.user_outputs) if interface.call else set()
+    counts = (len(interface.inputs), len(interface.outputs))
+    if counts != (len(graph.inputs), len(graph.outputs)) or not wanted <= known:
+        raise PlanError(f"{folder / 'plan.json'}: its inputs or outputs are not those of graph.json; save it again")
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:

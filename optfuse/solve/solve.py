@@ -22,7 +22,7 @@ from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy_partition
 from optfuse.solve.memory import HEURISTICS, OrderProblem, floor_bytes, order_problem, peak_bytes, program_order
 from optfuse.solve.options import SolveOptions
-from optfuse.solve.result import SolveResult, Statistics
+from optfuse.solve.result import SolveResult, Statistics, relative_gap
 from optfuse.solve.reuse import arena_cells, pack_cells
 from optfuse.solve.seeds import seed_groups
 
@@ -80,7 +80,7 @@ def solve(instance: Instance, options: SolveOptions | None = None) -> SolveResul
         solution=plan.solution,
         objective=objective,
         bound=bound,
-        gap=(objective - bound) / objective if bound < objective else 0.0,
+        gap=relative_gap(objective, bound),
         greedy_objective=greedy_solution.objective,
         greedy_solution=greedy_solution,
         statistics=replace(
