@@ -26,6 +26,7 @@ from optfuse.ir.nodes import (
     Store,
     View,
 )
+from optfuse.ir.verify_nest import result_dtypes
 from optfuse.lower.collapse import collapse
 from optfuse.lower.expressions import call, const
 from optfuse.lower.layout import Index, contiguous_stride, memory_order, overlaps, strided_index, walk
@@ -58,8 +59,7 @@ def spec_of(tensor: torch.Tensor) -> Spec:
         If a size is known only when the model runs.
     """
     shape = tuple(_size(s) for s in tensor.shape)
-    strided = tensor.layout == torch.strided
-    stride = tuple(_size(s) for s in tensor.stride()) if strided else contiguous_stride(shape)
+    stride = tuple(_size(s) for s in tensor.stride())
     return Spec(shape, stride, dtype_name(tensor.dtype), str(tensor.device))
 
 
@@ -284,16 +284,7 @@ class Builder:
 
 
 def _results(reductions: tuple[Reduction, ...]) -> tuple[Result, ...]:
-    dtypes: list[str] = []
-    for reduction in reductions:
-        match reduction.kind:
-            case "welford":
-                dtypes += [reduction.operand.dtype] * 3
-            case "argmax" | "argmin":
-                dtypes.append("int64")
-            case _:
-                dtypes.append(reduction.operand.dtype)
-    return tuple(Result(k, dtype) for k, dtype in enumerate(dtypes))
+    return tuple(Result(k, dtype) for k, dtype in enumerate(result_dtypes(reductions)))
 
 
 def _of_nothing(reduction: Reduction) -> tuple[Expr, ...]:

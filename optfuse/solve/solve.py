@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
-from optfuse.errors import InfeasibleError
+from optfuse.errors import InfeasibleError, InvalidInstanceError
 from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import ALONE, Instance
@@ -27,7 +27,7 @@ from optfuse.solve.memory import order_problem
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.ordering import improve_arena, order_kernels
 from optfuse.solve.progress import Journal, OnProgress
-from optfuse.solve.result import SolveResult, Statistics
+from optfuse.solve.result import SolveResult, Statistics, relative_gap
 from optfuse.solve.reuse import arena_cells, pack_cells
 from optfuse.solve.seeds import seed_groups
 
@@ -36,6 +36,9 @@ T = TypeVar("T")
 #: Of the time that is left after greedy, the share kept for the order and the offsets.
 ORDER_SHARE = 0.2
 ORDER_SHARE_MAX_S = 5.0
+
+#: Sums of prices stay whole in the floating point of linear relaxations, and far inside of CP-SAT's 64 bits.
+LARGEST_OBJECTIVE = 1 << 52
 
 
 def solve(
@@ -80,6 +83,7 @@ def solve(
         given_up.append("greedy: stopped before its rounds were over")
     greedy_done = time.monotonic()
     greedy_solution = assemble(instance, partition.partition)
+    _require_exact_sums(instance, greedy_solution)
     _judge(instance, greedy_solution, "greedy", ignore_cap=True)
     journal.note("greedy", greedy_solution.objective, _floor(instance))
     # The answer will have to be assembled and judged too, and packed with more care.
@@ -113,7 +117,7 @@ def solve(
         solution=plan.solution,
         objective=objective,
         bound=bound,
-        gap=(objective - bound) / objective if bound < objective else 0.0,
+        gap=relative_gap(objective, bound),
         greedy_objective=greedy_solution.objective,
         greedy_solution=greedy_solution,
         statistics=replace(
@@ -168,6 +172,14 @@ class _Found:
     bound: int
     statistics: Statistics
     given_up: tuple[str, ...] = ()
+
+
+def _require_exact_sums(instance: Instance, greedy_solution: Solution) -> None:
+    if greedy_solution.objective > LARGEST_OBJECTIVE:
+        raise InvalidInstanceError(
+            f"instance {instance.name!r}: greedy's schedule alone takes {greedy_solution.objective} ps, too much to "
+            f"compare schedules exactly (at most 2**52 ps, over an hour); check its sizes and rates"
+        )
 
 
 def _search_deadline(clock: Clock, finish_by: float) -> float:
