@@ -176,14 +176,12 @@ def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
 
 
 def _statistics(data: dict[str, Any]) -> Statistics:
-    return Statistics(
-        **{
-            **data,
-            "given_up": tuple(data["given_up"]),
-            "heuristic_peaks": tuple((str(name), int(peak)) for name, peak in data["heuristic_peaks"]),
-            "progress": tuple(Progress(**record) for record in data["progress"]),
-        }
-    )
+    tuples: dict[str, Any] = {
+        "given_up": tuple(data["given_up"]),
+        "heuristic_peaks": tuple((str(name), int(peak)) for name, peak in data["heuristic_peaks"]),
+        "progress": tuple(Progress(**record) for record in data["progress"]),
+    }
+    return Statistics(**{**data, **tuples})
 
 
 def _require_fit(folder: Path, interface: Interface, graph: LoopGraph) -> None:
