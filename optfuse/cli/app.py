@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from optfuse.cli import batch, bench, calibrate, check, demo, explain, optimize, pack, solve
+from optfuse.cli.output import complain
 from optfuse.errors import OptfuseError
+
+#: What typer raises for arguments that it cannot read; of its family, only this one has a public name.
+UsageError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="optfuse",
@@ -31,8 +35,13 @@ app.command("calibrate")(calibrate.command)
 def main() -> NoReturn:
     """Run the command line and leave: 0 when all went well, 2 on a usage error or bad input, 130 when interrupted."""
     try:
-        app(prog_name="optfuse")
+        code = app(prog_name="optfuse", standalone_mode=False)
     except OptfuseError as error:
-        print(f"optfuse: error: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(2)
-    sys.exit(0)
+    except UsageError as error:
+        if message := error.format_message():  # empty where the help was shown instead
+            command = "optfuse" if error.ctx is None else error.ctx.command_path
+            complain(f"{message.rstrip('.')}; see {command} --help")
+        sys.exit(2)
+    sys.exit(code or 0)

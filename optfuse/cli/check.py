@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from optfuse.cli.output import complain
 from optfuse.problem.checker import check
 from optfuse.problem.rules import with_rules
 from optfuse.problem.serialize import load_instance, load_solution
@@ -29,9 +29,9 @@ def command(
     answer = load_solution(solution)
     violations = check(problem, answer)
     for violation in violations[:SHOWN]:
-        print(f"optfuse: error: {solution}: {violation.message}", file=sys.stderr)
+        complain(f"{solution}: {violation.message}")
     if len(violations) > SHOWN:
-        print(f"optfuse: error: {solution}: and {len(violations) - SHOWN} more violations", file=sys.stderr)
+        complain(f"{solution}: and {len(violations) - SHOWN} more violations")
     if violations:
         raise typer.Exit(2)
     print(

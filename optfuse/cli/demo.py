@@ -10,6 +10,7 @@ import typer
 from optfuse.cli.optimize import schedule_model
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_summary, say
+from optfuse.extract.device import load_device
 from optfuse.report.summary import certificate
 
 
@@ -21,6 +22,7 @@ def command(
 ) -> None:
     """Schedule models at full size for inference and training, and verify the emitted kernels at small size."""
     options = solve_options(time_limit=time_limit, workers=workers)
+    load_device(device)
     schedules = [
         schedule
         for path in models

@@ -13,6 +13,7 @@ from optfuse.cli.files import whole_folders
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json, print_summary, quiet_stdout, say
 from optfuse.errors import OutputError
+from optfuse.extract.device import load_device
 from optfuse.report.summary import certificate
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def command(
 
     options = solve_options(time_limit=time_limit, workers=workers, rules=rules)
     chosen = known_size(size)
+    load_device(device)
     if out is not None and out.exists() and not out.is_dir():
         raise OutputError(f"{out}: exists and is not a folder; name another with --out")
     with quiet_stdout(json):

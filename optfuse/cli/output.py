@@ -38,6 +38,11 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def complain(message: object) -> None:
+    """An error, on stderr: one line whatever the message holds."""
+    say(f"optfuse: error: {' '.join(str(message).split())}")
+
+
 def summary_table(records: Iterable[Mapping[str, Any]]) -> Table:
     """Greedy beside the answer, a row a graph."""
     table = Table(title="Predicted time of one run under the stated cost model", title_justify="left")

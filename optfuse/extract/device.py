@@ -6,10 +6,12 @@ import dataclasses
 import difflib
 import json
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from optfuse.errors import InvalidOptionError
-from optfuse.problem.instance import Device
+from optfuse.problem.instance import LARGEST, Device
+from optfuse.problem.plain import PlainDataError, from_plain
 
 
 def known_devices() -> tuple[str, ...]:
@@ -19,34 +21,38 @@ def known_devices() -> tuple[str, ...]:
 
 
 def load_device(name: str) -> Device:
-    """Read a shipped device by name, or a device file by path (anything that ends in .json)."""
+    """Read a shipped device by name, or a device file by path (anything that ends in .json).
+
+    Raises
+    ------
+    InvalidOptionError
+        If there is no such device or file, or the file does not hold a device.
+    """
     if name.endswith(".json"):
         source = Path(name)
         if not source.is_file():
             raise InvalidOptionError(
                 f"device file {name} does not exist; shipped devices: {', '.join(known_devices())}"
             )
-        text = source.read_text()
-    else:
-        if name not in known_devices():
-            near = difflib.get_close_matches(name, known_devices(), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known_devices())}"
-            raise InvalidOptionError(f"unknown device {name!r}{hint}")
-        text = (resources.files("optfuse.extract") / "devices" / f"{name}.json").read_text()
-    return _parse(name, text)
+        return _read(source)
+    if name not in known_devices():
+        near = difflib.get_close_matches(name, known_devices(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known_devices())}"
+        raise InvalidOptionError(f"unknown device {name!r}{hint}")
+    return _read(resources.files("optfuse.extract") / "devices" / f"{name}.json")
 
 
-def _parse(name: str, text: str) -> Device:
+def _read(source: Path | Traversable) -> Device:
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidOptionError(f"device file {name} is not JSON: {error}") from error
-    fields = {f.name: f for f in dataclasses.fields(Device)}
-    unknown = sorted(set(data) - set(fields)) if isinstance(data, dict) else ["(not an object)"]
-    missing = sorted(k for k, f in fields.items() if f.default is dataclasses.MISSING and k not in data)
-    if unknown or missing:
-        raise InvalidOptionError(f"device file {name}: unknown keys {unknown}, missing keys {missing}")
-    wrong = [k for k, v in data.items() if k != "name" and (type(v) is not int or v < 0)]
-    if wrong:
-        raise InvalidOptionError(f"device file {name}: {wrong[0]} must be an integer of at least 0")
-    return Device(**data)
+        data = json.loads(source.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidOptionError(f"device file {source} cannot be read as JSON: {error}") from error
+    try:
+        device = from_plain(Device, data)
+    except PlainDataError as error:
+        raise InvalidOptionError(f"device file {source}: {error}") from error
+    for field in dataclasses.fields(Device):
+        value = getattr(device, field.name)
+        if isinstance(value, int) and not 0 <= value <= LARGEST:
+            raise InvalidOptionError(f"device file {source}: {field.name} must be from 0 to {LARGEST}, not {value}")
+    return device

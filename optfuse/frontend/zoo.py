@@ -40,18 +40,31 @@ class ModelFile:
 
     def model(self, size: Size = "full", dtype: torch.dtype | None = None) -> torch.nn.Module:
         """The model, with random weights, in evaluation mode."""
-        model = _call(self.module.model, size, dtype)
+        model = self._call("model", size, dtype)
         if not isinstance(model, torch.nn.Module):
             raise ModelFileError(f"{self.path}: model() returned a {type(model).__name__}; return a torch.nn.Module")
         return model.eval()
 
     def inputs(self, size: Size = "full", dtype: torch.dtype | None = None, *, train: bool = False) -> Inputs:
         """Example (args, kwargs) for inference, or for a training step whose result has a loss."""
-        function = getattr(self.module, "training_inputs", self.module.inputs) if train else self.module.inputs
-        result = _call(function, size, dtype)
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], tuple)):
-            raise ModelFileError(f"{self.path}: {function.__name__}() must return (args, kwargs), a tuple and a dict")
-        return result
+        name = "training_inputs" if train and hasattr(self.module, "training_inputs") else "inputs"
+        match self._call(name, size, dtype):
+            case (tuple() as args, Mapping() as kwargs):
+                return args, kwargs
+            case _:
+                raise ModelFileError(f"{self.path}: {name}() must return (args, kwargs), a tuple and a dict")
+
+    def _call(self, name: str, size: Size, dtype: torch.dtype | None) -> Any:
+        """Call a function of the file with the arguments among ``size`` and ``dtype`` that it takes."""
+        function: Callable[..., Any] = getattr(self.module, name)
+        offered: dict[str, Any] = {"size": size} if dtype is None else {"size": size, "dtype": dtype}
+        try:
+            taken = inspect.signature(function).parameters
+            return function(**{key: value for key, value in offered.items() if key in taken})
+        except (Exception, SystemExit) as error:  # a stranger's function may fail in any way
+            if isinstance(error, KeyError) and error.args == (size,):
+                raise ModelFileError(f"{self.path}: {name}() knows no size {size!r}; choose another one") from error
+            raise ModelFileError(f"{self.path}: {name}() fails: {_said(error)}") from error
 
 
 def load_model_file(path: str | Path) -> ModelFile:
@@ -63,6 +76,8 @@ def load_model_file(path: str | Path) -> ModelFile:
         If there is no such file, it does not run, or it lacks one of the functions.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ModelFileError(f"{path}: is a folder; give the path of a Python file that defines model() and inputs()")
     if not path.is_file():
         raise ModelFileError(f"{path}: no such file; give the path of a Python file that defines model() and inputs()")
     spec = importlib.util.spec_from_file_location(f"optfuse_model_{path.stem}", path)
@@ -71,8 +86,8 @@ def load_model_file(path: str | Path) -> ModelFile:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a stranger's file may fail in any way
-        raise ModelFileError(f"{path} does not load: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # a stranger's file may fail in any way
+        raise ModelFileError(f"{path} does not load: {_said(error)}") from error
     for function in ("model", "inputs"):
         if not callable(getattr(module, function, None)):
             raise ModelFileError(f"{path} defines no {function}(); see models/README.md for what a model file needs")
@@ -83,21 +98,6 @@ def load_model_file(path: str | Path) -> ModelFile:
         dtype=getattr(module, "DTYPE", torch.float32),
         trains=bool(getattr(module, "TRAINS", False)),
     )
-
-
-def _call(function: Callable[..., Any], size: Size, dtype: torch.dtype | None) -> Any:
-    """Call with the arguments among ``size`` and ``dtype`` that the function takes."""
-    offered: dict[str, Any] = {"size": size}
-    if dtype is not None:
-        offered["dtype"] = dtype
-    taken = inspect.signature(function).parameters
-    try:
-        return function(**{name: value for name, value in offered.items() if name in taken})
-    except KeyError as error:
-        if error.args != (size,):
-            raise
-        file = inspect.getsourcefile(function)
-        raise ModelFileError(f"{file}: {function.__name__}() knows no size {size!r}; choose another one") from error
 
 
 def known_size(size: str) -> Size:
@@ -112,3 +112,8 @@ def known_size(size: str) -> Size:
         if size == known:
             return known
     raise InvalidOptionError(f"size must be one of {', '.join(get_args(Size))}, not {size!r}")
+
+
+def _said(error: BaseException) -> str:
+    """What a stranger's code failed with, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

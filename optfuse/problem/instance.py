@@ -15,6 +15,9 @@ from typing import Literal
 
 FORMAT_VERSION = 1
 
+#: No size, rate or count is larger: whole numbers up to here are the same for every reader of JSON.
+LARGEST = 1 << 53
+
 #: Scheme 0 of every instance: a kernel of one op on its own terms (library calls, collectives, copies).
 ALONE = 0
 

@@ -86,6 +86,9 @@ def _placements(case: Case, lifetimes: dict[int, tuple[int, int]]) -> Iterator[V
                 f"buffer {buffer.name!r} at {placement.offset} with {buffer.bytes} bytes is not inside the arena of "
                 f"{case.solution.arena_bytes}",
             )
+    end = max((offset + buffers[number].bytes for number, offset in offsets.items()), default=0)
+    if case.solution.arena_bytes > end + ALIGNMENT:
+        yield Violation("arena", f"the arena has {case.solution.arena_bytes} bytes, and its last buffer ends at {end}")
     for number in sorted(belong - offsets.keys()):
         yield Violation("placement", f"buffer {buffers[number].name!r} has no place in the arena")
     placed = sorted((lifetimes[number][0], number) for number in offsets if number in belong)

@@ -44,7 +44,10 @@ def instance_from_json(text: str | bytes, where: str = "instance") -> Instance:
         instance = from_plain(Instance, data)
     except PlainDataError as error:
         raise InvalidInstanceError(f"{where}: {error}") from error
-    validate(instance)
+    try:
+        validate(instance)
+    except InvalidInstanceError as error:
+        raise InvalidInstanceError(f"{where}: {error}") from error
     return instance
 
 
@@ -154,10 +157,12 @@ def _write(path: Path, text: str) -> None:
     raw = text.encode()
     if path.suffix == ".gz":
         raw = gzip.compress(raw, mtime=0)
+    if path.exists() and not path.is_file():
+        raise OutputError(f"{path}: cannot be written: it is there and is no file; name another")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(raw)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written: {error}") from error
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}; name another place") from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 
 from optfuse.errors import InvalidInstanceError
-from optfuse.problem.instance import ALONE, FORMAT_VERSION, Edge, Instance, Op
+from optfuse.problem.instance import ALONE, FORMAT_VERSION, LARGEST, Edge, Instance, Op
 
 
 def validate(instance: Instance) -> None:
@@ -45,34 +45,34 @@ def _names(instance: Instance) -> Iterator[str]:
 
 def _sizes(instance: Instance) -> Iterator[str]:
     for device in instance.devices:
-        yield from _negative(device, f"device {device.name!r}", skip=("name",))
+        yield from _out_of_range(device, f"device {device.name!r}")
     for scheme in instance.schemes:
-        yield from _negative(scheme, f"scheme {scheme.name!r}", skip=("name",))
+        yield from _out_of_range(scheme, f"scheme {scheme.name!r}")
     for buffer in instance.buffers:
-        if buffer.bytes < 0:
-            yield f"buffer {buffer.name!r}: bytes is negative: {buffer.bytes}"
+        yield from _out_of_range(buffer, f"buffer {buffer.name!r}", skip=("alias",))
     for op in instance.ops:
-        yield from _negative(op.work, f"op {op.name!r}: work")
-        if op.weight < 0:
-            yield f"op {op.name!r}: weight is negative: {op.weight}"
+        yield from _out_of_range(op.work, f"op {op.name!r}: work")
+        yield from _out_of_range(op, f"op {op.name!r}", skip=("device",))
         for offer in op.offers:
             for access in (*offer.reads, *offer.writes):
-                if access.bytes < 0:
-                    yield f"op {op.name!r}: bytes of an access to buffer {access.buffer} is negative: {access.bytes}"
-                if access.place < 0:
-                    yield f"op {op.name!r}: place of an access to buffer {access.buffer} is negative: {access.place}"
+                where = f"op {op.name!r}: access to buffer {access.buffer}"
+                yield from _out_of_range(access, where, skip=("buffer", "footprint"))
     if instance.limits.max_ops < 1:
         yield f"limits: max_ops must be at least 1, not {instance.limits.max_ops}"
-    if instance.limits.max_weight < 0:
-        yield f"limits: max_weight is negative: {instance.limits.max_weight}"
-    if instance.rules.peak_memory is not None and instance.rules.peak_memory < 0:
-        yield f"rules: peak_memory is negative: {instance.rules.peak_memory}"
+    yield from _out_of_range(instance.limits, "limits")
+    yield from _out_of_range(instance.rules, "rules")
 
 
-def _negative(record: object, where: str, skip: tuple[str, ...] = ()) -> Iterator[str]:
+def _out_of_range(record: object, where: str, skip: tuple[str, ...] = ()) -> Iterator[str]:
+    """Numbers of a record that are negative or beyond ``LARGEST``; ids among them are left to ``_references``."""
     for item in fields(record):  # type: ignore[arg-type]
-        if item.name not in skip and getattr(record, item.name) < 0:
-            yield f"{where}: {item.name} is negative: {getattr(record, item.name)}"
+        value = getattr(record, item.name)
+        if not isinstance(value, int) or item.name in skip:
+            continue
+        if value < 0:
+            yield f"{where}: {item.name} is negative: {value}"
+        elif value > LARGEST:
+            yield f"{where}: {item.name} is above 2**53, the largest number that a file may hold"
 
 
 def _references(instance: Instance) -> Iterator[str]:

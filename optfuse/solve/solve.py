@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
-from optfuse.errors import InfeasibleError
+from optfuse.errors import InfeasibleError, InvalidInstanceError
 from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import ALONE, Instance
@@ -36,6 +36,9 @@ T = TypeVar("T")
 #: Of the time that is left after greedy, the share kept for the order and the offsets.
 ORDER_SHARE = 0.2
 ORDER_SHARE_MAX_S = 5.0
+
+#: Sums of prices stay whole in the floating point of linear relaxations, and far inside of CP-SAT's 64 bits.
+LARGEST_OBJECTIVE = 1 << 52
 
 
 def solve(
@@ -80,6 +83,11 @@ def solve(
         given_up.append("greedy: stopped before its rounds were over")
     greedy_done = time.monotonic()
     greedy_solution = assemble(instance, partition.partition)
+    if greedy_solution.objective > LARGEST_OBJECTIVE:
+        raise InvalidInstanceError(
+            f"instance {instance.name!r}: greedy's schedule alone takes {greedy_solution.objective} ps, too much to "
+            f"compare schedules exactly (at most 2**52 ps, over an hour); check its sizes and rates"
+        )
     _judge(instance, greedy_solution, "greedy", ignore_cap=True)
     journal.note("greedy", greedy_solution.objective, _floor(instance))
     # The answer will have to be assembled and judged too, and packed with more care.

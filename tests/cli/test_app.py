@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from optfuse.errors import InvalidInstanceError
 from tests.cli.conftest import Outcome
 from tests.report.cases import EXAMPLE
 
@@ -19,9 +20,37 @@ def test_help_lists_every_command(optfuse: Run) -> None:
     assert all(command in outcome.out for command in ("optimize", "solve", "check", "demo"))
 
 
-@pytest.mark.parametrize("args", [(), ("unknown",), ("check", EXAMPLE), ("solve", EXAMPLE, "--time-limit", "soon")])
-def test_a_usage_error_is_exit_code_2(optfuse: Run, args: tuple[object, ...]) -> None:
-    assert optfuse(*args).code == 2
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (("unknown",), "'unknown'"),
+        (("solve",), "INSTANCE.json"),
+        (("check", EXAMPLE), "SOLUTION.json"),
+        (("solve", EXAMPLE, "--time-limit", "soon"), "--time-limit"),
+        (("optimize", "net.py", "--device"), "--device"),
+    ],
+)
+def test_a_usage_error_is_one_line_that_leads_to_the_help(optfuse: Run, args: tuple[object, ...], reason: str) -> None:
+    line = optfuse(*args).error_line()
+
+    assert reason in line
+    assert "--help" in line
+
+
+def test_the_command_alone_shows_the_help(optfuse: Run) -> None:
+    outcome = optfuse()
+
+    assert outcome.code == 2
+    assert "Usage" in outcome.out
+
+
+def test_a_message_of_several_lines_is_printed_as_one(optfuse: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise InvalidInstanceError("two\n  lines")
+
+    monkeypatch.setattr("optfuse.cli.check.load_instance", refuse)
+
+    assert optfuse("check", EXAMPLE, EXAMPLE).error_line() == "optfuse: error: two lines"
 
 
 def test_an_interrupt_is_exit_code_130(optfuse: Run, monkeypatch: pytest.MonkeyPatch) -> None:

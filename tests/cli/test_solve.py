@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -79,6 +81,11 @@ BAD = {
     "buffer 77 does not exist": broken(lambda data: data["edges"][0].update(buffer=77)),
     "schemess: unknown key": broken(lambda data: data.update(schemess=[])),
     "ops[0].offers: missing": broken(lambda data: data["ops"][0].pop("offers")),
+    "expected a whole number, got '4'": broken(lambda data: data["buffers"][0].update(bytes="4")),
+    "expected a whole number, got nan": broken(lambda data: data["buffers"][0].update(bytes=math.nan)),
+    "expected a whole number, got None": broken(lambda data: data["buffers"][0].update(bytes=None)),
+    "bytes is above 2**53": broken(lambda data: data["buffers"][0].update(bytes=10**400)),
+    "too much to compare schedules exactly": broken(lambda data: data["devices"][0].update(launch_ps=1 << 53)),
 }
 
 
@@ -89,6 +96,7 @@ def test_a_bad_instance_is_refused_with_its_reason(optfuse: Run, tmp_path: Path,
     line = optfuse("solve", tmp_path / "bad.json", "--out", tmp_path / "s.json").error_line()
 
     assert reason in line
+    assert "bad.json" in line or "'example'" in line
     assert [path.name for path in tmp_path.iterdir()] == ["bad.json"]
 
 
@@ -97,6 +105,9 @@ def test_a_bad_instance_is_refused_with_its_reason(optfuse: Run, tmp_path: Path,
     [
         (("--time-limit", 0), "time_limit"),
         (("--time-limit", "nan"), "time_limit"),
+        (("--time-limit", -1), "time_limit"),
+        (("--time-limit", "soon"), "--time-limit"),
+        (("--solvr", "greedy"), "--solver"),
         (("--workers", 0), "workers"),
         (("--seed", -1), "seed"),
         (("--solver", "magic"), "cpsat, greedy, exhaustive"),
@@ -111,3 +122,12 @@ def test_a_place_that_cannot_be_written_is_named(optfuse: Run, tmp_path: Path) -
 
     assert "missing" in outcome.error_line()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_file_is_not_replaced_by_one(optfuse: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    line = optfuse("solve", EXAMPLE, "--out", tmp_path / "pipe", *QUICK).error_line()
+
+    assert "pipe: cannot be written" in line
+    assert (tmp_path / "pipe").is_fifo()

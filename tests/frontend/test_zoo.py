@@ -50,6 +50,8 @@ def test_a_users_own_file(tmp_path: Path) -> None:
         ("def model(): pass", "defines no inputs"),
         ("import no_such_module_anywhere", "does not load: ModuleNotFoundError"),
         ("def model(:", "does not load: SyntaxError"),
+        ("raise SystemExit(3)", "does not load: SystemExit: 3"),
+        ("raise ValueError('two\\nlines')", "does not load: ValueError: two lines"),
     ],
 )
 def test_files_that_lack_something(tmp_path: Path, text: str, message: str) -> None:
@@ -63,10 +65,12 @@ def test_missing_file_and_wrong_ending(tmp_path: Path) -> None:
         load_model_file(tmp_path / "absent.py")
     with pytest.raises(ModelFileError, match=r"\.py"):
         load_model_file(write(tmp_path, MINIMAL, "mine.txt"))
+    with pytest.raises(ModelFileError, match="is a folder"):
+        load_model_file(tmp_path)
 
 
 def test_functions_that_return_something_else(tmp_path: Path) -> None:
-    file = load_model_file(write(tmp_path, "def model(): return 3\ndef inputs(): return [1]"))
+    file = load_model_file(write(tmp_path, "def model(): return 3\ndef inputs(): return (), [1]"))
     with pytest.raises(ModelFileError, match="returned a int"):
         file.model()
     with pytest.raises(ModelFileError, match="must return"):
@@ -101,3 +105,12 @@ def test_the_zoo_is_listed_and_of_one_form() -> None:
         assert ast.get_docstring(tree), path
         defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert {"model", "inputs"} <= defined, path
+
+
+def test_functions_that_fail(tmp_path: Path) -> None:
+    text = "def model(config): pass\ndef inputs(): raise SystemExit('no\\ndata')"
+    file = load_model_file(write(tmp_path, text))
+    with pytest.raises(ModelFileError, match=r"model\(\) fails: TypeError: .*'config'"):
+        file.model()
+    with pytest.raises(ModelFileError, match=r"inputs\(\) fails: SystemExit: no data"):
+        file.inputs(train=True)

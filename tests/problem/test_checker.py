@@ -143,6 +143,7 @@ CORRUPTIONS: list[tuple[str, Corruption]] = [
     ("overlap", moved(B, answer(example()).placements[0].offset)),
     ("arena", field(arena_bytes=answer(example()).arena_bytes - 1)),
     ("arena", moved(A, -64)),
+    ("arena", field(arena_bytes=1 << 40)),
 ]
 
 
