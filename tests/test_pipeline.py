@@ -319,6 +319,21 @@ def test_other_floats(dtype: torch.dtype) -> None:
 def test_dtypes_that_have_no_loops() -> None:
     check(lambda x: (x * 2).abs().sum(0), torch.complex(randn(3, 4), randn(3, 4)))
     check(lambda x: torch.fft.rfft(x).abs() + 1, randn(3, 8))
+    check(lambda x: (x.mul_(2j), x.t().reshape(-1))[1], torch.complex(randn(3, 4), randn(3, 4)))
+
+
+def test_conjugated_and_negated_inputs() -> None:
+    z = torch.complex(randn(3, 4), randn(3, 4))
+    torch.testing.assert_close(made(lambda z: z * 1, z)(z.conj()), z.conj() * 1)
+    negated = z.conj().imag
+    torch.testing.assert_close(made(lambda x: x + 1, negated)(negated), negated + 1)
+    with pytest.raises(InvalidInputError, match="written in place"):
+        made(lambda x: x.add_(1), negated.clone())(negated)
+
+
+def test_sparse_values_are_refused_in_one_line() -> None:
+    with pytest.raises(CaptureError, match=r"_to_sparse .*which cannot be planned"):
+        made(lambda x: x.to_sparse().to_dense(), randn(3, 4))
 
 
 def test_mixed_dtypes() -> None:

@@ -208,7 +208,7 @@ def test_sizes_that_depend_on_data(compiled: Compiler) -> None:
     torch.testing.assert_close(compiled(function)(x), function(x))
 
 
-def test_complex_and_sparse_values(compiled: Compiler) -> None:
+def test_complex_values(compiled: Compiler) -> None:
     x = torch.randn(4, 6)
 
     def rotated(x: Tensor) -> Tensor:
@@ -282,3 +282,80 @@ def test_a_module_keeps_its_identity(compiled: Compiler) -> None:
     fast(torch.randn(1, 3)).sum().backward()
     assert next(iter(fast.parameters())) is model.weight
     assert model.weight.grad is not None
+
+
+def test_sparse_gradients(compiled: Compiler) -> None:
+    model = nn.Embedding(5, 3, sparse=True)
+    other = copy.deepcopy(model)
+    fast = compiled(model)
+    for function in (fast, other):
+        function(torch.tensor([1, 4, 1])).exp().sum().backward()
+    assert model.weight.grad is not None
+    assert other.weight.grad is not None
+    assert model.weight.grad.is_sparse
+    torch.testing.assert_close(model.weight.grad.to_dense(), other.weight.grad.to_dense())
+    assert [name for run in compiled.runs for name, _ in run.record.unplanned] == ["compiled0.backward"]
+
+
+def test_sparse_inputs(compiled: Compiler) -> None:
+    def product(a: Tensor, x: Tensor) -> Tensor:
+        return torch.sparse.mm(a, x) * 2
+
+    a, x = torch.eye(4).to_sparse(), torch.randn(4, 3)
+    torch.testing.assert_close(compiled(product)(a, x), product(a, x))
+
+
+def test_nested_tensors(compiled: Compiler) -> None:
+    def scaled(rows: Tensor) -> Tensor:
+        return (rows * 2).values().sum()
+
+    rows = torch.nested.nested_tensor([torch.randn(3, 4), torch.randn(2, 4)], layout=torch.jagged)
+    torch.testing.assert_close(compiled(scaled)(rows), scaled(rows))
+    assert [name for run in compiled.runs for name, _ in run.record.unplanned] == ["compiled0"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda z: z.conj().imag + 1,
+        lambda z: torch.view_as_real(z.conj().resolve_conj()) * 2,
+        lambda z: z.mH @ z,
+        lambda z: (z.conj(), z.imag * 2),
+    ],
+)
+def test_conjugates_and_negatives(compiled: Compiler, function: Callable[..., Any]) -> None:
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    torch.testing.assert_close(compiled(function)(z), function(z))
+
+
+def test_custom_operators_are_library_calls(compiled: Compiler) -> None:
+    @torch.library.custom_op("optfuse_tests::halved", mutates_args=())
+    def halved(x: Tensor) -> Tensor:
+        return x / 2
+
+    @halved.register_fake
+    def _(x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    x = torch.randn(4)
+    torch.testing.assert_close(compiled(lambda x: halved(x.exp()) + 1)(x), x.exp() / 2 + 1)
+    assert "optfuse_tests.halved.default" in {op for run in compiled.runs for op in run.record.library_ops}
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_modes_without_gradients(compiled: Compiler, context: Callable[[], Any]) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.GELU())
+    fast = compiled(model)
+    for rows in (2, 5):
+        x = torch.randn(rows, 4)
+        with context():
+            got, wanted = fast(x), model(x)
+        torch.testing.assert_close(got, wanted)
+        assert (got.requires_grad, got.is_inference()) == (wanted.requires_grad, wanted.is_inference())
+
+
+def test_double_backward_is_refused_in_words(compiled: Compiler) -> None:
+    x = torch.randn(4, requires_grad=True)
+    (grad,) = torch.autograd.grad(compiled(lambda x: x.exp().sum())(x), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        grad.sum().backward()

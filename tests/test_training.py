@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import optfuse
 from optfuse.errors import CaptureError, PlanError
@@ -266,3 +267,66 @@ def test_attention_with_dropout_follows_the_seed_and_replays(tmp_path: Path) -> 
         assert not [line for line in half.source.splitlines() if "import" in line and "optfuse" in line]
         half.save(tmp_path / half.name)
         assert optfuse.load(tmp_path / half.name).source == half.source
+
+
+class Cubed(torch.autograd.Function):
+    """An exponential that claims another derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 3
+
+
+def hooked(y: Tensor) -> Tensor:
+    """Doubles the gradient that comes through."""
+    y.register_hook(lambda grad: grad * 2)
+    return y
+
+
+def checkpointed(y: Tensor, *, reentrant: bool) -> Tensor:
+    return checkpoint(torch.exp, y, use_reentrant=reentrant)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (Cubed.apply, "Cubed"),
+        (hooked, "the hook <lambda>"),
+        (lambda y: checkpointed(y, reentrant=True), "CheckpointFunction"),
+    ],
+)
+def test_gradients_that_a_trace_would_lose_are_refused(function: Any, reason: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), Function(function))
+    with pytest.raises(CaptureError, match=f"{reason}.*torch.compile"):
+        trained(model, randn(2, 4))
+
+
+def test_gradients_of_ones_own_do_not_matter_to_inference() -> None:
+    check(nn.Sequential(nn.Linear(4, 3), Function(Cubed.apply)), randn(2, 4))
+
+
+def test_a_checkpoint_that_changes_no_gradient() -> None:
+    check(nn.Sequential(nn.Linear(4, 3), Function(lambda y: checkpointed(y, reentrant=False))), randn(2, 4), train=True)
+
+
+def test_a_custom_operator_keeps_its_gradient() -> None:
+    @torch.library.custom_op("optfuse_tests::shifted", mutates_args=())
+    def shifted(x: Tensor) -> Tensor:
+        return x + 1
+
+    @shifted.register_fake
+    def _(x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    shifted.register_autograd(lambda ctx, grad: grad * 3)
+    operator = torch.ops.optfuse_tests.shifted
+    check(nn.Sequential(nn.Linear(4, 3), Function(operator), nn.GELU()), randn(2, 4), train=True)
+
+
+def test_sparse_gradients_are_refused_in_one_line() -> None:
+    with pytest.raises(CaptureError, match=r"torch\.sparse_coo, which cannot be planned"):
+        trained(nn.Embedding(5, 3, sparse=True), torch.tensor([1, 2]))

@@ -19,7 +19,7 @@ from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.effects import drop_effect_tokens
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import decompose_exported, shares_memory
-from optfuse.frontend.trace import Fed, PassedOnce, Traced, feeds, trace
+from optfuse.frontend.trace import Fed, PassedOnce, Traced, explain, feeds, trace
 
 
 def capture(
@@ -109,7 +109,7 @@ def _decompose(traced: Traced, name: str) -> torch.export.ExportedProgram:
     except (RuntimeError, AssertionError) as error:  # torch's own words for it differ
         everywhere = overlap or _overlap([*inputs, *_state(traced.program)])
         if everywhere is None:
-            raise
+            raise CaptureError(explain(name, error)) from error
         raise CaptureError(_say_overlap(name, everywhere)) from error
     kinds = {spec.kind.name for spec in program.graph_signature.output_specs}
     if overlap is not None and "USER_INPUT_MUTATION" in kinds:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from typing import Any
 
 import torch
@@ -18,7 +21,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 
 try:  # saves a third of the time of a capture; absent, graphs are compiled at each step
     from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
@@ -33,6 +36,9 @@ tree_flatten = _pytree.tree_flatten
 tree_unflatten = _pytree.tree_unflatten
 tree_leaves = _pytree.tree_leaves
 tree_map = _pytree.tree_map
+
+#: Loggers that report, stack and all, what ends a trace.
+_LOGGERS_OF_TRACING = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
 Compiler = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 Partitioner = Callable[..., tuple[GraphModule, GraphModule]]
@@ -55,11 +61,13 @@ __all__ = [
     "graph_module",
     "is_mutating",
     "is_random",
+    "is_wrapper",
     "key_paths",
     "min_cut_partition",
     "operator_name",
     "operators_of",
     "outside_of_modes",
+    "own_gradients",
     "returns_of",
     "shares_memory",
     "spec_from_json",
@@ -95,8 +103,70 @@ def graph_module(root: GraphModule, graph: torch.fx.Graph) -> GraphModule:
 
 def export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.export.ExportedProgram:
     """Trace ``model`` to ATen operators that autograd has not seen yet. Raises whatever tracing does."""
-    with _tracing():
+    with _tracing(), _without_graph_dumps():
         return torch.export.export(model, args, dict(kwargs), strict=False)
+
+
+@contextmanager
+def _without_graph_dumps() -> Iterator[None]:
+    """When a trace fails, keep torch from printing the graph so far and its own stack: our error says it in a line.
+
+    What the model itself prints passes through. With TORCH_LOGS set, so do torch's logs.
+    """
+    loggers = [logging.getLogger(name) for name in _LOGGERS_OF_TRACING]
+    silenced = [logger for logger in loggers if not logger.isEnabledFor(logging.INFO) and not logger.disabled]
+    printed, dump = io.StringIO(), ""
+    for logger in silenced:
+        logger.disabled = True
+    try:
+        with redirect_stderr(printed):
+            yield
+    except Exception as error:
+        dump = f"{getattr(error, 'partial_fx_graph', '')}\n"
+        raise
+    finally:
+        for logger in silenced:
+            logger.disabled = False
+        sys.stderr.write(printed.getvalue().replace(dump, "") if dump.strip() else printed.getvalue())
+
+
+@contextmanager
+def own_gradients(model: torch.nn.Module) -> Iterator[list[str]]:
+    """What brings a gradient of its own while ``model`` runs, which a trace to one graph loses: functions and hooks.
+
+    Custom operators are not among them: they keep their gradients.
+    """
+    found: list[str] = []
+    register_hook = torch.Tensor.register_hook
+
+    def noting(self: torch.Tensor, hook: Any) -> Any:
+        found.append(f"the hook {getattr(hook, '__name__', hook)!s} on a tensor's gradient")
+        return register_hook(self, hook)
+
+    watch = model.register_forward_hook(lambda _model, _args, result: found.extend(_functions_behind(result)))
+    torch.Tensor.register_hook = noting  # type: ignore[assignment]
+    try:
+        yield found
+    finally:
+        torch.Tensor.register_hook = register_hook  # type: ignore[assignment]
+        watch.remove()
+
+
+def _functions_behind(result: Any) -> Iterator[str]:
+    """The user's own ``torch.autograd.Function``s among those that a result's gradient goes through."""
+    todo = [leaf.grad_fn for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        if node is None:
+            continue
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            name = type(node).__name__.removesuffix("Backward")
+            if not name.startswith("GeneratedBackwardFor_"):
+                yield f"the torch.autograd.Function {name}"
+        after = [function for function, _ in node.next_functions if function not in seen]
+        seen.update(after)
+        todo.extend(after)
 
 
 def decompose_exported(
@@ -160,6 +230,11 @@ def flat_input_index(placeholder: torch.fx.Node) -> int | None:
     """The position of an AOT forward graph's placeholder among the flat inputs, if torch says."""
     index = getattr(placeholder.meta.get("desc"), "idx", None)
     return index if isinstance(index, int) else None
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of a class that wraps others (a distributed, nested or quantised one) and has no memory."""
+    return is_traceable_wrapper_subclass(tensor)
 
 
 def key_paths(tree: Any) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from optfuse.frontend.torch_bridge import (
     TreeSpec,
     export,
     is_mutating,
+    is_wrapper,
     key_paths,
     operator_name,
     tree_flatten,
@@ -29,6 +31,7 @@ from optfuse.frontend.torch_bridge import (
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
+_PYTHON = (inspect.__file__,)  # it binds the arguments of a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +107,14 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
         If the model cannot be traced to one graph: with the line of the model that stopped it.
     """
     kwargs = dict(kwargs or {})
+    require_module(name, model)
     if not isinstance(args, tuple):
         raise CaptureError(
             f"{name}: args must be a tuple of positional arguments, not {type(args).__name__}: write (x,)"
         )
     leaves, in_spec = tree_flatten((args, kwargs))
+    paths = tuple(_path(path) for path in key_paths((args, kwargs)))
+    _require_plain(name, [*zip(paths, leaves, strict=True), *model.named_parameters(), *model.named_buffers()])
     shared = _shared(leaves)
     again = {position for _, position in shared}
     positions = tuple(k for k in range(len(leaves)) if k not in again)
@@ -123,7 +129,6 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
         raise CaptureError(explain(name, error)) from error
     _refuse_unknown_sizes(name, program)
     _drop_copies_onto_themselves(program.graph_module.graph)
-    paths = tuple(_path(path) for path in key_paths((args, kwargs)))
     traced = Traced(program, tuple(leaves), paths, in_spec, shared, positions)
     known = {
         node.name: fed.constant
@@ -132,6 +137,12 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
     }
     program.graph_module.graph = simplify_attention_masks(program.graph_module, known).graph
     return traced
+
+
+def require_module(name: str, model: Any) -> None:
+    """Refuse what has no parameters to speak of, before torch does it in other words."""
+    if not isinstance(model, torch.nn.Module):
+        raise CaptureError(f"{name}: the model must be a torch.nn.Module, not a {type(model).__name__}; wrap it in one")
 
 
 def feeds(traced: Traced, program: torch.export.ExportedProgram | None = None) -> list[Fed]:
@@ -170,6 +181,16 @@ def _forget_wrapper(graph: torch.fx.Graph) -> None:
             node.meta["nn_module_stack"] = {
                 k: (path.removeprefix(PassedOnce.PREFIX), kind) for k, (path, kind) in own.items()
             }
+
+
+def _require_plain(name: str, leaves: Iterable[tuple[str, Any]]) -> None:
+    """A plan is of buffers, of which each element has its place."""
+    for path, leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        kind = type(leaf).__name__ if is_wrapper(leaf) else "" if leaf.layout is torch.strided else str(leaf.layout)
+        if kind:
+            raise CaptureError(f"{name}: {path} is a {kind}; only plain dense tensors can be planned: convert it first")
 
 
 def _refuse_unknown_sizes(name: str, program: torch.export.ExportedProgram) -> None:
@@ -225,7 +246,7 @@ def _shared(leaves: list[Any]) -> tuple[tuple[int, int], ...]:
 def explain(name: str, error: Exception) -> str:
     """One line: what stopped the trace, at which line of the model, and the way out."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith((_TORCH, _HERE, "<"))]
+    own = [frame for frame in frames if not frame.filename.startswith((_TORCH, _HERE, "<", *_PYTHON))]
     where = ""
     if own:
         line = (own[-1].line or linecache.getline(own[-1].filename, own[-1].lineno or 0)).strip()
@@ -233,6 +254,8 @@ def explain(name: str, error: Exception) -> str:
     reason = str(error).strip().split("\n")[0] or "no message"
     if isinstance(error, GuardOnDataDependentSymNode):
         way_out = "its control flow depends on a tensor's values: use torch.where, or move it out of the model"
-    else:
+    elif own:
         way_out = "make this line traceable by torch.export, or move it out of the model"
+    else:
+        way_out = "check that the arguments are those that the model takes"
     return f"{name} cannot be captured as one graph: {type(error).__name__}: {reason}{where}; {way_out}"

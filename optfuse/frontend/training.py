@@ -14,8 +14,8 @@ from optfuse.frontend.calling import checked_leaves, feed_of, lookup
 from optfuse.frontend.captured import CallSpec, Captured, InputSource
 from optfuse.frontend.flat import bind_placeholders
 from optfuse.frontend.passes.rewrite import copied
-from optfuse.frontend.torch_bridge import tree_unflatten
-from optfuse.frontend.trace import Fed, Traced, explain, feeds, trace
+from optfuse.frontend.torch_bridge import own_gradients, tree_unflatten
+from optfuse.frontend.trace import Fed, Traced, explain, feeds, require_module, trace
 
 
 def capture_training(
@@ -83,9 +83,16 @@ def train_module(
 def trace_training(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, name: str
 ) -> Traced:
-    """``trace`` with gradients enabled, whatever the caller's mode."""
-    with torch.enable_grad():
-        return trace(model, args, kwargs, name)
+    """``trace`` with gradients enabled, whatever the caller's mode. Refuses what it would lose."""
+    require_module(name, model)
+    with torch.enable_grad(), own_gradients(model) as lost:
+        traced = trace(model, args, kwargs, name)
+    if lost:
+        raise CaptureError(
+            f"{name}: {lost[0]} brings a gradient of its own, which would be lost in one graph; do without it, or use "
+            f"torch.compile, which keeps it"
+        )
+    return traced
 
 
 def _compile_training(

@@ -58,8 +58,7 @@ def spec_of(tensor: torch.Tensor) -> Spec:
         If a size is known only when the model runs.
     """
     shape = tuple(_size(s) for s in tensor.shape)
-    strided = tensor.layout == torch.strided
-    stride = tuple(_size(s) for s in tensor.stride()) if strided else contiguous_stride(shape)
+    stride = tuple(_size(s) for s in tensor.stride())
     return Spec(shape, stride, dtype_name(tensor.dtype), str(tensor.device))
 
 

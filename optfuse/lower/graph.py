@@ -12,7 +12,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from optfuse.errors import CaptureError
-from optfuse.ir.nodes import LoopGraph, Output, View
+from optfuse.ir.nodes import LibraryCall, LoopGraph, Output, View
 from optfuse.lower.builder import Builder, spec_of
 from optfuse.lower.expressions import DTYPES
 from optfuse.lower.layout import same_layout
@@ -87,6 +87,7 @@ def _lower(
     # constants first: their buffers must bear the names that they are known by, so others give way
     for node in sorted(nodes, key=lambda n: n.op != "get_attr"):
         builder.enter(node)
+        _require_strided(node)
         match node.op:
             case "placeholder":
                 values[node] = _lower_input(builder, node)
@@ -111,8 +112,7 @@ def _lower_input(builder: Builder, node: fx.Node) -> Value:
     fake = node.meta.get("val")
     if not isinstance(fake, torch.Tensor):
         return plain(node, fake)
-    offset = int(fake.storage_offset()) if fake.layout == torch.strided else 0
-    return builder.allocate(spec_of(fake), kind="input", storage_offset=offset)
+    return builder.allocate(spec_of(fake), kind="input", storage_offset=int(fake.storage_offset()))
 
 
 def _lower_constant(builder: Builder, node: fx.Node, constants: Mapping[str, torch.Tensor], *, inline: bool) -> Value:
@@ -159,7 +159,7 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
     try:
         if rule is not None and _loops_cover(builder, node, args, kwargs):
             return rule(builder, *args, **kwargs)
-        if rule is None and is_view(node.target) and _strided(node):
+        if rule is None and is_view(node.target):
             return lower_view(builder, node, *args, **kwargs)
     except Declined:
         pass  # the op shows up among the graph's library calls, which is where its user looks
@@ -186,7 +186,7 @@ def _scalars(node: fx.Node) -> Value:
 
 
 def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> bool:
-    """Whether every tensor is strided, of a dtype that loops compute in, and on one device.
+    """Whether every tensor is of a dtype that loops compute in, and all are on one device.
 
     Uniform tensors may be anywhere: they are inlined as scalars.
     """
@@ -194,13 +194,18 @@ def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> boo
     specs = builder.specs
     dtypes = {builder.dtype(v) for v in operands} | {spec.dtype for spec in specs}
     devices = {builder.device(v) for v in operands if isinstance(v, View)} | {spec.device for spec in specs}
-    return dtypes <= DTYPES and len(devices) <= 1 and _strided(node)
+    return dtypes <= DTYPES and len(devices) <= 1
 
 
-def _strided(node: fx.Node) -> bool:
-    """Whether what the node takes and returns is dense tensors, not sparse ones."""
-    involved = pytree.tree_leaves([n.meta.get("val") for n in (node, *node.all_input_nodes)])
-    return all(v.layout == torch.strided for v in involved if isinstance(v, torch.Tensor))
+def _require_strided(node: fx.Node) -> None:
+    """Refuse sparse tensors: a plan is of buffers, of which each element has its place."""
+    for value in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+            made = f"{node.name} ({node.target})" if node.op == "call_function" else f"input {node.name}"
+            raise CaptureError(
+                f"{made} is a tensor of layout {value.layout}, which cannot be planned; make it dense, or keep it out "
+                "of the optimized model"
+            )
 
 
 def _live(graph: fx.Graph) -> list[fx.Node]:
@@ -295,4 +300,17 @@ def _update(builder: Builder, target: Value, source: Value) -> None:
     assert isinstance(target, View), f"{builder.node.name} renews an input that is no tensor"
     assert isinstance(source, View | Uniform), f"{builder.node.name} renews an input and is no tensor"
     origin = replace(builder.origin, target="aten.copy_.default")
+    if builder.dtype(target) not in DTYPES:
+        builder.emit(
+            LibraryCall(
+                name=f"{target.buffer}_update",
+                target=origin.target,
+                args=(target, builder.in_memory(source)),
+                kwargs=(),
+                outputs=(None,),
+                origin=origin,
+                mutates=(target.buffer,),
+            )
+        )
+        return
     builder.store_into(target, lambda index: builder.load(source, index), name=f"{target.buffer}_update", origin=origin)

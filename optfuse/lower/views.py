@@ -24,13 +24,10 @@ aten = torch.ops.aten
 #: Ops that return fresh tensors by their schema but are views to everybody who only reads.
 _AS_VIEW = {"aten._unsafe_view.default": aten.view.default}
 
-#: Views that change what the bits mean without changing the dtype.
-_NO_WINDOW = frozenset({"aten._neg_view.default", "aten._conj.default"})
-
 
 def is_view(target: object) -> bool:
     """Whether an FX node's target is an overload that returns a strided window of its first argument."""
-    return is_overload(target) and (target.is_view or str(target) in _AS_VIEW) and str(target) not in _NO_WINDOW
+    return is_overload(target) and (target.is_view or str(target) in _AS_VIEW)
 
 
 def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwargs: Any) -> Value:

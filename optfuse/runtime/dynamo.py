@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.fx import GraphModule
@@ -29,6 +29,8 @@ logger = logging.getLogger("optfuse")
 
 DEVICE = "h200"
 
+Runs = TypeVar("Runs", bound=Callable[..., Any])
+
 
 @dataclass(slots=True)
 class Record:
@@ -46,6 +48,12 @@ class Record:
     def library_ops(self) -> tuple[str, ...]:
         """ATen operators that are called as they are, in any of the graphs."""
         return tuple(sorted({op for schedule in self.schedules for op in schedule.library_ops}))
+
+    def leave(self, name: str, reason: str, function: Runs) -> Runs:
+        """Note and say that a graph is not scheduled; ``function`` runs it."""
+        self.unplanned.append((name, reason))
+        logger.warning("%s is not scheduled and runs as it was traced: %s", name, reason)
+        return function
 
 
 def backend(
@@ -91,9 +99,7 @@ def backend(
             problem = fusion_problem(captured, device)
             made = schedule(captured, problem, _with_matching_rules(problem.instance, solve_options, record))
         except CaptureError as error:
-            record.unplanned.append((captured.name, str(error)))
-            logger.warning("%s is not scheduled and runs as it was traced: %s", captured.name, error)
-            return lambda inputs: captured.graph(*inputs)
+            return record.leave(captured.name, str(error), lambda inputs: captured.graph(*inputs))
         record.schedules.append(made)
         logger.info(
             "%s: %s, gap %.1f%%, %d library operators: %s",
@@ -105,7 +111,10 @@ def backend(
         )
         return runner(Program(made.source, captured.constants), cudagraphs, interest_of(captured), arena)
 
-    compiled = make_backend(compile_graph)(graph, example_inputs)
+    if any(isinstance(value, torch.Tensor) and value.is_nested for value in example_inputs):
+        compiled = record.leave("compiled0", "a nested tensor's sizes have no numbers to plan with", graph)
+    else:
+        compiled = make_backend(compile_graph)(graph, example_inputs)
 
     def run(*inputs: Any) -> Any:
         return compiled(*inputs)

@@ -142,6 +142,12 @@ class Program:
             return list(self.module.call(given, constants))
 
     def _accept(self, expected: Expected, x: torch.Tensor, device: torch.device) -> torch.Tensor:
+        if x.is_neg() or x.is_conj():  # bits that tell readers to turn the elements: kernels read memory as it is
+            if expected.mutated:
+                raise InvalidInputError(
+                    f"input {expected.name} is written in place and is a negated or conjugated view; give it resolved"
+                )
+            x = x.resolve_conj().resolve_neg()
         if x.shape == expected.shape and x.dtype is expected.dtype and x.device == device and expected.strided_as(x):
             return x
         if x.dtype is not expected.dtype or tuple(x.shape) != expected.shape:

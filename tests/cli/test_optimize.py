@@ -86,7 +86,12 @@ def test_a_model_that_branches_on_data_is_refused(optfuse: Run, tmp_path: Path) 
 
     assert outcome.code == 2
     assert outcome.out == ""
-    assert outcome.err.splitlines()[-1].startswith("optfuse: error: ")
+    lines = outcome.err.splitlines()
+    assert lines[-1].startswith("optfuse: error: net cannot be captured as one graph")
+    assert lines[:-1] == [
+        "a model file may print",
+        f"{tmp_path / 'net.py'}: capturing and solving (inference, full size)",
+    ]
     assert not (tmp_path / "plans").exists()
 
 
@@ -108,6 +113,16 @@ def test_a_bad_flag_is_refused(optfuse: Run, net: Path, flags: tuple[object, ...
 
 def test_a_missing_model_file_is_named(optfuse: Run, tmp_path: Path) -> None:
     assert "net.py: no such file" in optfuse("optimize", tmp_path / "net.py").error_line()
+
+
+def test_a_model_file_that_fails_is_named(optfuse: Run, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def model(): raise RuntimeError('no\\nweights')\ndef inputs(): return (), {}")
+
+    outcome = optfuse("optimize", tmp_path / "net.py", "--out", tmp_path / "plans")
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "RuntimeError: no weights" in outcome.err.splitlines()[-1]
+    assert not (tmp_path / "plans").exists()
 
 
 def test_out_that_is_a_file_is_refused_before_any_work(optfuse: Run, net: Path) -> None:
