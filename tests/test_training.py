@@ -330,3 +330,19 @@ def test_a_custom_operator_keeps_its_gradient() -> None:
 def test_sparse_gradients_are_refused_in_one_line() -> None:
     with pytest.raises(CaptureError, match=r"torch\.sparse_coo, which cannot be planned"):
         trained(nn.Embedding(5, 3, sparse=True), torch.tensor([1, 2]))
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self:UserWarning")  # of the layer's own list of weights
+def test_recurrent_layers() -> None:
+    class Last(nn.Module):
+        def __init__(self, recurrent: nn.Module) -> None:
+            super().__init__()
+            self.recurrent = recurrent
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.recurrent(x)[0][:, -1].exp()
+
+    check(Last(nn.GRU(6, 5, batch_first=True)), randn(3, 4, 6), train=True)
+    check(Last(nn.LSTM(6, 5, batch_first=True)), randn(3, 4, 6))
+    with pytest.raises(CaptureError, match="an LSTM on the CPU"):
+        trained(Last(nn.LSTM(6, 5, batch_first=True)), randn(3, 4, 6))

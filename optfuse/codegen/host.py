@@ -173,7 +173,8 @@ class _Host:
         lines += call_text(f"{target} = {callee(call.target)}(", given)
         for name in outputs:
             buffer = self.buffers[name]
-            if call.target in ALWAYS_CONTIGUOUS and _is_contiguous(buffer.shape, buffer.stride):
+            contiguous = call.target in ALWAYS_CONTIGUOUS and _is_contiguous(buffer.shape, buffer.stride)
+            if contiguous or 0 in buffer.shape:  # an empty result may be absent altogether
                 continue
             layout = f"{_sizes(buffer.shape)}, {_sizes(buffer.stride)}"
             lines.append(f"{INDENT}{self.names[name]} = planned({self.names[name]}, {layout})")

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from optfuse.codegen.expressions import Value, pointer_type
 from optfuse.codegen.indexing import Axis
 from optfuse.codegen.members import CodegenOptions, MemberWriter
-from optfuse.codegen.passes import Passes, Role, loads, operands, order_passes, stored
+from optfuse.codegen.passes import Passes, Role, operands, order_passes, stored
 from optfuse.codegen.reductions import Accumulators, Fold, fold_one, fold_whole
 from optfuse.codegen.text import call_text
 from optfuse.codegen.tiles import Loop, TileConfig, choose_tile, memory_accesses, plan_axes
 from optfuse.codegen.writer import NOWHERE, Line, pressure, render
 from optfuse.ir.kernel import KernelSpec
 from optfuse.ir.nodes import Buffer, LoopNest, Result, Store
+from optfuse.ir.verify_nest import loads_under
 
 __all__ = ["CodegenOptions", "KernelSource", "TileConfig", "emit_kernel"]
 
@@ -305,5 +306,5 @@ class _Kernel:
 
 def _touched(nest: LoopNest) -> list[str]:
     """Buffers of a nest, what it reads before what it writes."""
-    read = [load.buffer for load in loads(operands(nest) + stored(nest))]
+    read = [load.buffer for load in loads_under(operands(nest) + stored(nest))]
     return [*read[::-1], *(store.buffer for store in nest.stores)]

@@ -6,12 +6,13 @@ two passes it holds only outer values, so each pass computes again whatever full
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from optfuse.ir.kernel import KernelSpec, Member
-from optfuse.ir.nodes import Call, Expr, Load, LoopNest
+from optfuse.ir.nodes import Expr, LoopNest
+from optfuse.ir.verify_nest import loads_under
 
 Role = Literal["full", "outer", "reduces"]
 
@@ -54,21 +55,6 @@ class Passes:
         return len(self.needed)
 
 
-def loads(roots: Iterable[Expr]) -> Iterator[Load]:
-    """Every load under some expressions, indirect ones included, each object once."""
-    stack, seen = list(roots), set[int]()
-    while stack:
-        expr = stack.pop()
-        if id(expr) in seen:
-            continue
-        seen.add(id(expr))
-        if isinstance(expr, Load):
-            yield expr
-            stack.extend(expr.indirect)
-        elif isinstance(expr, Call):
-            stack.extend(expr.args)
-
-
 def operands(nest: LoopNest) -> list[Expr]:
     """What the nest's reductions fold."""
     return [reduction.operand for reduction in nest.reductions]
@@ -97,7 +83,7 @@ def order_passes(spec: KernelSpec) -> Passes:
         elif written := {store.buffer for store in nest.stores} & set(spec.stores):
             store_pass[k] = count - 1 if written & hazards else max(uses[k], default=level[k])
             uses[k].add(store_pass[k])
-        for load in loads(roots):
+        for load in loads_under(roots):
             source = producers[k].get(load.buffer)
             if source is not None and roles[source] == "full":
                 uses[source] |= uses[k]
@@ -116,7 +102,7 @@ def _producers(spec: KernelSpec) -> tuple[Mapping[str, int], ...]:
     found: list[Mapping[str, int]] = []
     for k, member in enumerate(spec.members):
         roots = operands(member.nest) + stored(member.nest)
-        found.append({load.buffer: made[load.buffer] for load in loads(roots) if load.buffer in made})
+        found.append({load.buffer: made[load.buffer] for load in loads_under(roots) if load.buffer in made})
         made.update({store.buffer: k for store in member.nest.stores if store.buffer in spec.registers})
     return tuple(found)
 
@@ -128,7 +114,7 @@ def _levels(
     ready: list[int] = []
 
     def earliest(k: int, roots: Iterable[Expr]) -> int:
-        sources = {producers[k][load.buffer] for load in loads(roots) if load.buffer in producers[k]}
+        sources = {producers[k][load.buffer] for load in loads_under(roots) if load.buffer in producers[k]}
         return max((level[s] if roles[s] == "full" else ready[s] for s in sources), default=0)
 
     for k, member in enumerate(spec.members):
@@ -143,7 +129,7 @@ def _hazards(spec: KernelSpec, producers: tuple[Mapping[str, int], ...]) -> froz
     read = {
         load.buffer
         for k, member in enumerate(spec.members)
-        for load in loads(operands(member.nest) + stored(member.nest))
+        for load in loads_under(operands(member.nest) + stored(member.nest))
         if load.buffer not in producers[k]
     }
     return frozenset((read | spec.inplace) & set(spec.stores))

@@ -14,9 +14,10 @@ import sympy
 
 from optfuse.codegen.expressions import BITS
 from optfuse.codegen.indexing import Atom, Axis, Linear, Walk, linearize
-from optfuse.codegen.passes import Passes, loads, operands, stored
+from optfuse.codegen.passes import Passes, operands, stored
 from optfuse.ir.kernel import KernelSpec, Member, rdigit, xdigit
 from optfuse.ir.nodes import Buffer, ivar, rvar, tvar
+from optfuse.ir.verify_nest import loads_under
 
 Digits = tuple[tuple[sympy.Symbol, int], ...]
 Loop = Literal["none", "persistent", "looped"]
@@ -69,7 +70,7 @@ def memory_accesses(spec: KernelSpec, buffers: Mapping[str, Buffer], passes: Pas
     found = []
     for k, member in enumerate(spec.members):
         env = _variables(member, known)
-        for load in loads(operands(member.nest) + stored(member.nest)):
+        for load in loads_under(operands(member.nest) + stored(member.nest)):
             if load.buffer not in passes.producers[k]:
                 full = env | {tvar(j): Linear() for j in range(len(load.indirect))}
                 terms = linearize(load.index, full, _dropped).terms

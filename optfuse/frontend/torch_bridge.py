@@ -58,6 +58,7 @@ __all__ = [
     "fake_result",
     "fake_strided",
     "flat_input_index",
+    "forget_fake_results",
     "graph_module",
     "is_mutating",
     "is_random",
@@ -258,6 +259,15 @@ def static_value(value: Any) -> Any:
     shape, stride = [int(n) for n in value.shape], [int(n) for n in value.stride()]
     with FakeTensorMode():
         return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+
+
+def forget_fake_results() -> None:
+    """Empty torch's memory of what operators yield on fake tensors.
+
+    An operator may return one tensor twice; remembered, its results are two. Without this a graph traced again is
+    another graph.
+    """
+    FakeTensorMode.cache_clear()
 
 
 def outside_of_modes() -> Any:

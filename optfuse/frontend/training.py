@@ -14,7 +14,7 @@ from optfuse.frontend.calling import checked_leaves, feed_of, lookup
 from optfuse.frontend.captured import CallSpec, Captured, InputSource
 from optfuse.frontend.flat import bind_placeholders
 from optfuse.frontend.passes.rewrite import copied
-from optfuse.frontend.torch_bridge import own_gradients, tree_unflatten
+from optfuse.frontend.torch_bridge import forget_fake_results, own_gradients, tree_unflatten
 from optfuse.frontend.trace import Fed, Traced, explain, feeds, require_module, trace
 
 
@@ -85,14 +85,26 @@ def trace_training(
 ) -> Traced:
     """``trace`` with gradients enabled, whatever the caller's mode. Refuses what it would lose."""
     require_module(name, model)
+    forget_fake_results()  # a model gives the same graphs however often it is traced
     with torch.enable_grad(), own_gradients(model) as lost:
         traced = trace(model, args, kwargs, name)
+    if any(_is_cpu_lstm(node) for node in traced.program.graph.nodes):
+        raise CaptureError(
+            f"{name}: an LSTM on the CPU keeps what its gradient needs out of sight; move the model to a GPU, or write "
+            f"the layer as matrix products"
+        )
     if lost:
         raise CaptureError(
             f"{name}: {lost[0]} brings a gradient of its own, which would be lost in one graph; do without it, or use "
             f"torch.compile, which keeps it"
         )
     return traced
+
+
+def _is_cpu_lstm(node: torch.fx.Node) -> bool:
+    """Whether a node becomes the CPU library's layer, whose results depend on whether gradients are being recorded."""
+    value = node.meta.get("val")
+    return node.target is torch.ops.aten.lstm.input and value is not None and value[0].device.type == "cpu"
 
 
 def _compile_training(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never, get_args
 
 import sympy
@@ -70,8 +70,12 @@ def result_dtypes(reductions: Sequence[Reduction]) -> list[str]:
 
 def loads(nest: LoopNest) -> Iterator[Load]:
     """Every distinct load of a nest, indirect ones included."""
-    stack: list[Expr] = [r.operand for r in nest.reductions] + [s.value for s in nest.stores]
-    seen: set[int] = set()
+    yield from loads_under([*(r.operand for r in nest.reductions), *(s.value for s in nest.stores)])
+
+
+def loads_under(roots: Iterable[Expr]) -> Iterator[Load]:
+    """Every load under some expressions, indirect ones included, each object once."""
+    stack, seen = list(roots), set[int]()
     while stack:
         expr = stack.pop()
         if id(expr) in seen:

@@ -26,6 +26,7 @@ from optfuse.ir.nodes import (
     Store,
     View,
 )
+from optfuse.ir.verify_nest import result_dtypes
 from optfuse.lower.collapse import collapse
 from optfuse.lower.expressions import call, const
 from optfuse.lower.layout import Index, contiguous_stride, memory_order, overlaps, strided_index, walk
@@ -283,16 +284,7 @@ class Builder:
 
 
 def _results(reductions: tuple[Reduction, ...]) -> tuple[Result, ...]:
-    dtypes: list[str] = []
-    for reduction in reductions:
-        match reduction.kind:
-            case "welford":
-                dtypes += [reduction.operand.dtype] * 3
-            case "argmax" | "argmin":
-                dtypes.append("int64")
-            case _:
-                dtypes.append(reduction.operand.dtype)
-    return tuple(Result(k, dtype) for k, dtype in enumerate(dtypes))
+    return tuple(Result(k, dtype) for k, dtype in enumerate(result_dtypes(reductions)))
 
 
 def _of_nothing(reduction: Reduction) -> tuple[Expr, ...]:

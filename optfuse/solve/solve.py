@@ -83,11 +83,7 @@ def solve(
         given_up.append("greedy: stopped before its rounds were over")
     greedy_done = time.monotonic()
     greedy_solution = assemble(instance, partition.partition)
-    if greedy_solution.objective > LARGEST_OBJECTIVE:
-        raise InvalidInstanceError(
-            f"instance {instance.name!r}: greedy's schedule alone takes {greedy_solution.objective} ps, too much to "
-            f"compare schedules exactly (at most 2**52 ps, over an hour); check its sizes and rates"
-        )
+    _require_exact_sums(instance, greedy_solution)
     _judge(instance, greedy_solution, "greedy", ignore_cap=True)
     journal.note("greedy", greedy_solution.objective, _floor(instance))
     # The answer will have to be assembled and judged too, and packed with more care.
@@ -176,6 +172,14 @@ class _Found:
     bound: int
     statistics: Statistics
     given_up: tuple[str, ...] = ()
+
+
+def _require_exact_sums(instance: Instance, greedy_solution: Solution) -> None:
+    if greedy_solution.objective > LARGEST_OBJECTIVE:
+        raise InvalidInstanceError(
+            f"instance {instance.name!r}: greedy's schedule alone takes {greedy_solution.objective} ps, too much to "
+            f"compare schedules exactly (at most 2**52 ps, over an hour); check its sizes and rates"
+        )
 
 
 def _search_deadline(clock: Clock, finish_by: float) -> float:
