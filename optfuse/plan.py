@@ -25,11 +25,12 @@ import torch
 from optfuse.emit import emit
 from optfuse.errors import OptfuseError, OutputError, PlanError
 from optfuse.interface import Interface, interface_from_json, interface_to_json
+from optfuse.ir.nodes import LoopGraph
 from optfuse.prepared import load_problem, load_tensors, read_json, save_problem, save_tensors
 from optfuse.problem.checker import check
 from optfuse.problem.serialize import load_solution, save_solution
 from optfuse.schedule import Schedule
-from optfuse.solve.result import SolveResult, Statistics
+from optfuse.solve.result import SolveResult, Statistics, relative_gap
 
 PLAN_FORMAT = "optfuse-plan"
 PLAN_VERSION = 1
@@ -84,7 +85,7 @@ def load(path: str | Path) -> Schedule:
             f"{folder / 'plan.json'}: malformed ({type(error).__name__}: {error}); save it again"
         ) from error
     on_disk = folder / "kernels.py"
-    if on_disk.is_file() and on_disk.read_text(encoding="utf-8") != schedule.source:
+    if on_disk.is_file() and on_disk.read_bytes() != schedule.source.encode():
         logger.warning(
             "%s differs from what the plan's graph and solution give (it was edited, or another version of optfuse "
             "wrote it); it is not used",
@@ -150,15 +151,17 @@ def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
         raise PlanError(f"{folder / 'solution.json'}: {violations[0].message}")
     found = data["result"]
     figures = (int(found["objective"]), int(found["greedy_objective"]))
-    if figures != (solution.objective, greedy.objective) or int(found["bound"]) > solution.objective:
+    bound, objective = int(found["bound"]), solution.objective
+    status = "OPTIMAL" if bound == objective else "FEASIBLE"
+    if figures != (objective, greedy.objective) or not 0 <= bound <= objective or found["status"] != status:
         raise PlanError(f"{folder / 'plan.json'}: its figures are not those of the solutions beside it; save it again")
     statistics: dict[str, Any] = {**found["statistics"], "given_up": tuple(found["statistics"]["given_up"])}
     result = SolveResult(
-        status=found["status"],
+        status=status,
         solution=solution,
-        objective=solution.objective,
-        bound=int(found["bound"]),
-        gap=float(found["gap"]),
+        objective=objective,
+        bound=bound,
+        gap=relative_gap(objective, bound),
         greedy_objective=greedy.objective,
         greedy_solution=greedy,
         statistics=Statistics(**statistics),
@@ -168,4 +171,14 @@ def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
     interface = interface_from_json(
         data, load_tensors(folder / "constants.safetensors"), load_tensors(folder / "weights.safetensors") or None
     )
+    _require_fit(folder, interface, extraction.graph)
     return Schedule(extraction, result, emit(extraction, result), interface)
+
+
+def _require_fit(folder: Path, interface: Interface, graph: LoopGraph) -> None:
+    """Refuse an interface that speaks of other inputs or outputs than the graph has."""
+    known = set(interface.outputs) | {position for position, _ in (interface.call.literals if interface.call else ())}
+    wanted = set(interface.call.user_outputs) if interface.call else set()
+    counts = (len(interface.inputs), len(interface.outputs))
+    if counts != (len(graph.inputs), len(graph.outputs)) or not wanted <= known:
+        raise PlanError(f"{folder / 'plan.json'}: its inputs or outputs are not those of graph.json; save it again")

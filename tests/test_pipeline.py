@@ -534,8 +534,15 @@ def test_other_arguments_are_refused() -> None:
         program(randn(3, 5))
     with pytest.raises(InvalidInputError, match="float64"):
         program(randn(4, 5).double())
-    with pytest.raises(CaptureError, match="structure"):
+    with pytest.raises(CaptureError, match=r"the arguments \(args\[0\]\), not \(args\[0\], args\[1\]\)"):
         program(randn(4, 5), randn(4, 5))
+    with pytest.raises(CaptureError, match=r"not \(args\[0\], kwargs\['scale'\]\)"):
+        program(randn(4, 5), scale=randn(4, 5))
+    for other in (3.0, "x", None, randn(4, 5).numpy()):
+        with pytest.raises(CaptureError):
+            program(other)
+    with pytest.raises(InvalidInputError, match="on meta"):
+        program(randn(4, 5).to("meta"))
 
 
 @pytest.mark.parametrize(

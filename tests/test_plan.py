@@ -152,6 +152,8 @@ def test_edited_kernels_are_reported_and_not_used(
     assert "not used" in caplog.text
     assert loaded.source == schedule.source
     loaded.compile()(batch(), scale=0.5)
+    (folder / "kernels.py").write_bytes(b"\xff\xfe\x00")
+    assert optfuse.load(folder).source == schedule.source
 
 
 def test_sound_plans_are_loaded_in_silence(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -325,13 +327,35 @@ def test_forged_solution(folder: Path) -> None:
         optfuse.load(folder)
 
 
-def test_forged_figures(folder: Path) -> None:
-    """The certificate beside the solution cannot claim another objective, or a bound above it."""
+@pytest.mark.parametrize(
+    ("part", "forged"),
+    [
+        ("result", {"objective": 1}),
+        ("result", {"bound": 10**15}),
+        ("result", {"bound": -1}),
+        ("result", {"status": "OPTIMAL", "bound": 1}),
+        ("result", {"status": "CERTAIN"}),
+        ("inputs", []),
+        ("outputs", [5]),
+    ],
+)
+def test_forged_facts(folder: Path, part: str, forged: Any) -> None:
+    """The certificate cannot claim what the solution does not show, nor the interface what the graph does not have."""
     path = folder / "plan.json"
     data = json.loads(path.read_text())
-    data["result"]["objective"] //= 2
+    data[part] = {**data[part], **forged} if isinstance(forged, dict) else forged
     path.write_text(json.dumps(data))
-    with pytest.raises(PlanError):
+    with pytest.raises(PlanError, match=r"plan\.json"):
+        optfuse.load(folder)
+
+
+def test_a_forged_arena(folder: Path) -> None:
+    """A solution cannot make the program ask for more memory than its buffers take."""
+    path = folder / "solution.json"
+    data = json.loads(path.read_text())
+    data["arena_bytes"] = 10**15
+    path.write_text(json.dumps(data))
+    with pytest.raises(PlanError, match="arena"):
         optfuse.load(folder)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from optfuse.errors import CaptureError
 from optfuse.frontend.captured import CallSpec, Captured, InputSource
-from optfuse.frontend.torch_bridge import tree_flatten, tree_unflatten
+from optfuse.frontend.torch_bridge import TreeSpec, key_paths, tree_flatten, tree_unflatten
 
 
 def gather_inputs(
@@ -75,8 +75,10 @@ def checked_leaves(name: str, call: CallSpec, args: tuple[Any, ...], kwargs: Map
         template = tree_unflatten(list(range(call.in_spec.num_leaves)), call.in_spec)
         leaves, spec = tree_flatten(_in_order_of(template, given))
     if spec != call.in_spec:
-        expected, found = (" ".join(str(item).split()) for item in (call.in_spec, spec))
-        raise CaptureError(f"{name} was captured for arguments of structure {expected}, not {found}: optimize again")
+        expected, found = (_by_path(item) for item in (call.in_spec, spec))
+        if expected == found:
+            expected, found = (" ".join(str(item).split()) for item in (call.in_spec, spec))
+        raise CaptureError(f"{name} was captured for the arguments {expected}, not {found}: optimize again")
     for position, value in call.fixed:
         if leaves[position] is not value and (type(leaves[position]) is not type(value) or leaves[position] != value):
             raise CaptureError(f"{name} was captured for the value {value!r}, not {leaves[position]!r}: optimize again")
@@ -84,6 +86,16 @@ def checked_leaves(name: str, call: CallSpec, args: tuple[Any, ...], kwargs: Map
         if leaves[first] is not leaves[again]:
             raise CaptureError(f"{name} was captured with one tensor passed twice; pass it so, or optimize again")
     return leaves
+
+
+def argument_paths(arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> tuple[str, ...]:
+    """The leaves of (args, kwargs) by name: "args[1]", "kwargs['mask']"."""
+    return tuple(("args" if path.startswith("[0]") else "kwargs") + path[3:] for path in key_paths(arguments))
+
+
+def _by_path(spec: TreeSpec) -> str:
+    paths = argument_paths(tree_unflatten([0] * spec.num_leaves, spec))
+    return f"({', '.join(paths)})"
 
 
 def _in_order_of(template: Any, value: Any) -> Any:
@@ -108,7 +120,10 @@ def lookup(source: InputSource, model: torch.nn.Module, leaves: Sequence[Any]) -
             return model.get_buffer(source.target)
         case "user":
             assert source.position is not None
-            return leaves[source.position]
+            leaf = leaves[source.position]
+            if not isinstance(leaf, torch.Tensor):
+                raise CaptureError(f"{source.target} was captured as a tensor, and is a {type(leaf).__name__} now")
+            return leaf
         case "saved":
             raise CaptureError(f"{source.target} comes from a forward graph, not from a call of the model")
 

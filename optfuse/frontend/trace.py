@@ -14,6 +14,7 @@ import torch
 from torch.export.graph_signature import InputKind, TensorArgument
 
 from optfuse.errors import CaptureError
+from optfuse.frontend.calling import argument_paths
 from optfuse.frontend.captured import InputSource
 from optfuse.frontend.passes.attention import simplify_attention_masks
 from optfuse.frontend.torch_bridge import (
@@ -22,7 +23,6 @@ from optfuse.frontend.torch_bridge import (
     export,
     is_mutating,
     is_wrapper,
-    key_paths,
     operator_name,
     tree_flatten,
     tree_leaves,
@@ -113,7 +113,7 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
             f"{name}: args must be a tuple of positional arguments, not {type(args).__name__}: write (x,)"
         )
     leaves, in_spec = tree_flatten((args, kwargs))
-    paths = tuple(_path(path) for path in key_paths((args, kwargs)))
+    paths = argument_paths((args, kwargs))
     _require_plain(name, [*zip(paths, leaves, strict=True), *model.named_parameters(), *model.named_buffers()])
     shared = _shared(leaves)
     again = {position for _, position in shared}
@@ -227,11 +227,6 @@ def _writes_its_argument(node: torch.fx.Node) -> bool:
 
 def _placeholders(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
     return [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
-
-
-def _path(path: str) -> str:
-    """Turn "[0][1]" into args[1], and "[1]['mask']" into kwargs['mask']."""
-    return ("args" if path.startswith("[0]") else "kwargs") + path[3:]
 
 
 def _shared(leaves: list[Any]) -> tuple[tuple[int, int], ...]:

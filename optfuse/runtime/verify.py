@@ -2,11 +2,14 @@
 
 A fused program rounds at other places than eager execution, so the two never agree bit for bit, and a fixed tolerance
 is either too loose for one output or too tight for another. An output passes when its relative L2 error against a
-float64 reference is at most twice eager's, plus a quarter of the dtype's machine epsilon (about one more rounding).
+float64 reference is at most twice eager's. Two things temper that, and nothing else:
 
-Both errors are estimates from n elements, and their ratio scatters by about 1/sqrt(n) of itself: a loss of one element
-may be exact in eager by luck. So the limit is widened by three such deviations, a factor of 1 + 3/sqrt(n): 4 for a
-scalar, 1.1 for a thousand elements, nothing for a large tensor.
+- Where eager is exact, or nearly, the limit is a quarter of the dtype's epsilon: what rounding the exact result once to
+  the dtype may make.
+- Both errors are estimates from n elements, and their ratio scatters by about 1/sqrt(n) of itself. For n below
+  ``ENOUGH`` the limit is widened by three such deviations, a factor of 1 + 3/sqrt(n): 4 for a single number.
+  Results, gradients and statistics of GPT-2, Llama, an MLP and ResNet in both dtypes bear that out: of those of 100
+  elements and more, the largest ratio was 1.4; of the smaller ones, one in a hundred was above 2.
 
 Integers and bools must be equal to eager's. A nan never passes.
 """
@@ -24,6 +27,9 @@ Value = torch.Tensor | bool | int | float | None
 Flat = Callable[[list[torch.Tensor]], Sequence[Value]]
 
 FACTOR = 2.0
+
+#: From so many elements on, an error is known well enough to be held to the factor itself.
+ENOUGH = 100
 
 
 class InDouble(TorchFunctionMode):
@@ -178,8 +184,14 @@ def _check(name: str, got: Value, eager: Value, exact: Value) -> OutputCheck:
         return verdict("infinite at other places than eager", float("inf"))
     finite = torch.isfinite(b) & torch.isfinite(c)
     error, eager_error = relative_l2(a[finite], c[finite]), relative_l2(b[finite], c[finite])
-    limit = (FACTOR * eager_error + torch.finfo(got.dtype).eps / 4) * (1 + 3 / max(1, a.numel()) ** 0.5)
+    limit = largest_error(eager_error, got.dtype, a.numel())
     return verdict("" if error <= limit else f"error above {limit:.2e}", error, eager_error)
+
+
+def largest_error(eager_error: float, dtype: torch.dtype, count: int) -> float:
+    """The relative error up to which a result of ``count`` elements passes."""
+    limit = max(FACTOR * eager_error, torch.finfo(dtype).eps / 4)
+    return limit if count >= ENOUGH else limit * (1 + 3 / max(1, count) ** 0.5)
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,11 @@ from optfuse.solve.progress import Progress
 Status = Literal["OPTIMAL", "FEASIBLE"]
 
 
+def relative_gap(objective: int, bound: int) -> float:
+    """How much cheaper than ``objective`` an unknown schedule may be, as a part of it."""
+    return (objective - bound) / objective if bound < objective else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """What happened on the way.

@@ -27,7 +27,7 @@ from optfuse.solve.memory import order_problem
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.ordering import improve_arena, order_kernels
 from optfuse.solve.progress import Journal, OnProgress
-from optfuse.solve.result import SolveResult, Statistics
+from optfuse.solve.result import SolveResult, Statistics, relative_gap
 from optfuse.solve.reuse import arena_cells, pack_cells
 from optfuse.solve.seeds import seed_groups
 
@@ -117,7 +117,7 @@ def solve(
         solution=plan.solution,
         objective=objective,
         bound=bound,
-        gap=(objective - bound) / objective if bound < objective else 0.0,
+        gap=relative_gap(objective, bound),
         greedy_objective=greedy_solution.objective,
         greedy_solution=greedy_solution,
         statistics=replace(

@@ -1,7 +1,7 @@
 """Whole programs against eager execution and float64: what a schedule computes, and what it leaves behind.
 
-A result passes when its relative L2 error is at most twice eager's own in the same dtype, plus the slack that
-``optfuse.runtime.verify`` allows. Three rules go beyond that:
+A result passes when its relative L2 error is at most twice eager's own in the same dtype, plus a quarter of
+the dtype's epsilon. Three rules go beyond that:
 
 - The reference is float64 throughout: what a model casts to float32 itself stays float64 there.
 - The error of a result of few numbers (a loss) is a sample, and eager's may be near zero by luck; and where a value

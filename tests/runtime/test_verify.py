@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from optfuse.runtime.verify import compare, verify
+from optfuse.runtime.verify import compare, largest_error, verify
 
 
 @pytest.fixture
@@ -38,6 +38,20 @@ def test_one_rounding_is_allowed_where_eager_is_exact(rounded):
     _, eager = rounded
     assert only(eager, eager, eager.double()).passed
     assert not only((eager.double() * 1.01).bfloat16(), eager, eager.double()).passed
+
+
+def test_a_large_result_is_held_to_twice_eagers_error_and_no_more(rounded):
+    exact, eager = rounded
+    exact, eager = exact.float().double(), (exact * (1 + 1e-3)).float()
+    error = eager.double() - exact
+    assert only((exact + 1.99 * error).float(), eager, exact).passed
+    assert not only((exact + 2.01 * error).float(), eager, exact).passed
+
+
+@pytest.mark.parametrize(("count", "factor"), [(1, 4.0), (9, 2.0), (99, 1 + 3 / 99**0.5), (100, 1.0), (10**6, 1.0)])
+def test_the_limit_by_size(count, factor):
+    assert largest_error(1e-3, torch.float32, count) == pytest.approx(2e-3 * factor)
+    assert largest_error(0.0, torch.float32, count) == pytest.approx(2**-25 * factor)
 
 
 def test_few_elements_may_be_exact_by_luck():
