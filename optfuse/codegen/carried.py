@@ -19,8 +19,11 @@ CARRIED: Mapping[str, str] = {
 
 
 def callee(target: str) -> str:
-    """What an emitted module calls for an operator: a function that it carries, or the operator itself."""
-    return CARRIED.get(target, target)
+    """What an emitted module calls for an operator: a function that it carries, or the operator itself.
+
+    ``aten`` is short for ``torch.ops.aten`` there.
+    """
+    return CARRIED.get(target, target if target.startswith("aten.") else f"torch.ops.{target}")
 
 
 def carried(targets: Iterable[str]) -> dict[str, str]:

@@ -45,11 +45,6 @@ def out_call(target: str, out: str) -> tuple[str, str]:
     return sibling, f"{keyword}={out}"
 
 
-def callee(target: str) -> str:
-    """An overload as the emitted module names it: ``aten`` is short for ``torch.ops.aten`` there."""
-    return target if target.startswith("aten.") else f"torch.ops.{target}"
-
-
 def views(call: LibraryCall) -> Iterator[View]:
     """Every window that the call is given, in the order of its arguments."""
     yield from _views((call.args, tuple(value for _, value in call.kwargs)))

@@ -22,8 +22,8 @@ class ModelProgram:
     """Calls an emitted program with the model's own arguments and parameters.
 
     Parameters are read from the model at each call, so later updates of the weights count. In-place changes of inputs
-    and buffers arrive where the model would make them. A result that is such an input itself in eager is a tensor of its
-    own here, with the same values.
+    and buffers arrive where the model would make them. A result that is such an input itself in eager is a tensor of
+    its own here, with the same values.
     """
 
     def __init__(
