@@ -9,8 +9,9 @@ float64 reference is at most twice eager's. Two things temper that, and nothing 
 - Both errors are estimates from n elements, and their ratio scatters by about 1/sqrt(n) of itself. For n below
   ``ENOUGH`` the limit is widened by three such deviations, a factor of 1 + 3/sqrt(n): 4 for a single number.
   Measured on results, gradients and statistics of GPT-2, BERT, Llama, T5, ViT, ResNet and an MLP, small, in both
-  dtypes, with three settings of weights and inputs: of 642 of 100 elements and more the ratio was at most 1.4, but for eight
-  gradients of T5 in bfloat16 at one setting (up to 3.7; below 2 at the others); of 804 smaller ones 11 were above 2.
+  dtypes, with three settings of weights and inputs: of 642 of 100 elements and more the ratio was at most 1.4, but for
+  eight gradients of T5 in bfloat16 at one setting (up to 3.7; below 2 at the others); of 804 smaller ones 11 were
+  above 2.
 
 Integers and bools must be equal to eager's. A nan never passes.
 """

@@ -98,7 +98,7 @@ def test_a_model_that_branches_on_data_is_refused(optfuse: Run, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("--size", "huge"), "full, small"),
+        (("--size", "huge"), "full, bench, small"),
         (("--time-limit", 0), "time_limit"),
         (("--workers", 0), "workers"),
         (("--device", "abacus"), "abacus"),
