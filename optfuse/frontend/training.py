@@ -13,8 +13,9 @@ from optfuse.frontend.calling import Feed as Take
 from optfuse.frontend.calling import checked_leaves, feed_of, lookup
 from optfuse.frontend.captured import CallSpec, Captured, InputSource
 from optfuse.frontend.flat import bind_placeholders
+from optfuse.frontend.own_gradients import own_gradients
 from optfuse.frontend.passes.rewrite import copied
-from optfuse.frontend.torch_bridge import forget_fake_results, own_gradients, tree_unflatten
+from optfuse.frontend.torch_bridge import forget_fake_results, tree_unflatten
 from optfuse.frontend.trace import Fed, Traced, explain, feeds, require_module, trace
 
 
