@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from optfuse import errors, rules
 
 if TYPE_CHECKING:
+    from optfuse.batch.read import read_run
     from optfuse.pipeline import optimize
     from optfuse.plan import load
     from optfuse.schedule import Schedule, TrainingSchedule
     from optfuse.solve.options import SolveOptions
 
 __version__ = "0.1.0"
-__all__ = ["Schedule", "SolveOptions", "TrainingSchedule", "errors", "load", "optimize", "rules"]
+__all__ = ["Schedule", "SolveOptions", "TrainingSchedule", "errors", "load", "optimize", "read_run", "rules"]
 
 #: Public names and the modules that hold them: torch is imported only when something needs it.
 _HOMES = {
@@ -23,6 +24,7 @@ _HOMES = {
     "TrainingSchedule": "optfuse.schedule",
     "load": "optfuse.plan",
     "optimize": "optfuse.pipeline",
+    "read_run": "optfuse.batch.read",
 }
 
 

@@ -61,3 +61,7 @@ class ModelFileError(OptfuseError):
 
 class InfeasibleError(OptfuseError):
     """No schedule was found that obeys the rules and the memory cap: the message says which to relax."""
+
+
+class BatchError(OptfuseError):
+    """A batch that cannot start: no sources, two of one name, a folder that is no run or is in use."""

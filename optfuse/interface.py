@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from optfuse.errors import PlanError
 from optfuse.frontend.captured import CallSpec, Captured, InputSource
+from optfuse.frontend.torch_bridge import spec_from_json, spec_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +52,63 @@ def interface_of(captured: Captured, model: Any = None) -> Interface:
 def donated_inputs(captured: Captured, names: tuple[str, ...]) -> frozenset[str]:
     """Inputs whose memory nobody needs after the call: what a forward graph saved for this backward graph."""
     return frozenset(name for name, source in zip(names, captured.inputs, strict=True) if source.kind == "saved")
+
+
+def interface_to_json(interface: Interface) -> dict[str, Any]:
+    """Everything but the tensors, as plain data.
+
+    Raises
+    ------
+    PlanError
+        If the call has arguments that are no plain data.
+    """
+    return {
+        "inputs": [[source.kind, source.target, source.position] for source in interface.inputs],
+        "outputs": list(interface.outputs),
+        "call": None if interface.call is None else _call_to_json(interface.call),
+    }
+
+
+def interface_from_json(
+    data: Mapping[str, Any], constants: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor] | None = None
+) -> Interface:
+    """The interface that ``interface_to_json`` wrote, with its tensors."""
+    return Interface(
+        inputs=tuple(InputSource(kind, target, position) for kind, target, position in data["inputs"]),
+        outputs=tuple(int(k) for k in data["outputs"]),
+        call=None if data["call"] is None else _call_from_json(data["call"]),
+        constants=constants,
+        weights=weights,
+    )
+
+
+def _call_to_json(call: CallSpec) -> dict[str, Any]:
+    for position, value in (*call.fixed, *call.literals):
+        if not isinstance(value, (bool, int, float, str, type(None))):
+            raise PlanError(
+                f"argument {position} is a {type(value).__name__}, which a plan cannot hold; pass plain data"
+            )
+    try:
+        specs = {"in_spec": spec_to_json(call.in_spec), "out_spec": spec_to_json(call.out_spec)}
+    except NotImplementedError as error:
+        raise PlanError(
+            f"a plan cannot hold the classes of this call ({error}); use dicts, lists and tuples"
+        ) from error
+    return {
+        **specs,
+        "fixed": [list(pair) for pair in call.fixed],
+        "shared": [list(pair) for pair in call.shared],
+        "user_outputs": list(call.user_outputs),
+        "literals": [list(pair) for pair in call.literals],
+    }
+
+
+def _call_from_json(data: Any) -> CallSpec:
+    return CallSpec(
+        spec_from_json(data["in_spec"]),
+        spec_from_json(data["out_spec"]),
+        tuple((int(k), value) for k, value in data["fixed"]),
+        tuple((int(a), int(b)) for a, b in data["shared"]),
+        tuple(int(k) for k in data["user_outputs"]),
+        tuple((int(k), value) for k, value in data["literals"]),
+    )

@@ -18,6 +18,7 @@ from optfuse.interface import donated_inputs, interface_of
 from optfuse.ir.nodes import LoopGraph
 from optfuse.ir.verify import verify
 from optfuse.lower import lower
+from optfuse.prepared import Prepared
 from optfuse.problem.instance import Device
 from optfuse.problem.rules import Rule, matching
 from optfuse.schedule import Schedule, TrainingSchedule
@@ -94,10 +95,16 @@ def fusion_problem(captured: Captured, device: str) -> Extraction:
 
 def schedule(captured: Captured, problem: Extraction, options: SolveOptions, model: Any = None) -> Schedule:
     """The solver and the stages after it, for one graph."""
+    return solve_prepared(Prepared(problem, interface_of(captured, model)), options)
+
+
+def solve_prepared(prepared: Prepared, options: SolveOptions) -> Schedule:
+    """The solver and the stages after it, for a graph that may come from a folder."""
+    problem = prepared.extraction
     extraction = replace(problem, instance=under_rules(problem.instance, options.rules))  # the user's rules
     result = solve(extraction.instance, replace(options, rules=()))  # fusion problem to proven solution, checked
     source = emit(extraction, result)  # solution to Triton and host source
-    return Schedule(extraction, result, source, interface_of(captured, model))
+    return Schedule(extraction, result, source, prepared.interface)
 
 
 def loop_graph(captured: Captured, device: Device) -> LoopGraph:

@@ -16,24 +16,18 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
-from optfuse.codegen.libraries import takes_out
 from optfuse.emit import emit
 from optfuse.errors import OptfuseError, OutputError, PlanError
-from optfuse.extract.build import extract
-from optfuse.frontend.captured import CallSpec, InputSource
-from optfuse.frontend.torch_bridge import spec_from_json, spec_to_json
-from optfuse.interface import Interface
-from optfuse.ir.serialize import graph_from_json, graph_to_json
+from optfuse.interface import Interface, interface_from_json, interface_to_json
+from optfuse.prepared import load_problem, load_tensors, read_json, save_problem, save_tensors
 from optfuse.problem.checker import check
-from optfuse.problem.serialize import digest, load_instance, load_solution, save_instance, save_solution
+from optfuse.problem.serialize import load_solution, save_solution
 from optfuse.schedule import Schedule
 from optfuse.solve.result import SolveResult, Statistics
 
@@ -115,29 +109,17 @@ def _write(schedule: Schedule, folder: Path, *, weights: bool) -> None:
             "seed": result.seed,
             "versions": [list(pair) for pair in result.versions],
         },
-        "inputs": [[source.kind, source.target, source.position] for source in interface.inputs],
-        "outputs": list(interface.outputs),
-        "call": None if interface.call is None else _call_to_json(interface.call),
+        **interface_to_json(interface),
     }
     (folder / "plan.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    (folder / "graph.json").write_text(json.dumps(graph_to_json(schedule.graph)), encoding="utf-8")
-    save_instance(schedule.instance, folder / "instance.json")
+    save_problem(schedule.extraction, interface, folder)
     save_solution(result.solution, folder / "solution.json")
     save_solution(result.greedy_solution, folder / "greedy.json")
     (folder / "kernels.py").write_text(schedule.source, encoding="utf-8")
     (folder / "report.txt").write_text(schedule.report(), encoding="utf-8")
-    if interface.constants:
-        save_file(_separate(interface.constants), folder / "constants.safetensors")
     state = _state(interface) if weights else None
     if state:
-        save_file(_separate(state), folder / "weights.safetensors")
-
-
-def _separate(tensors: Any) -> dict[str, torch.Tensor]:
-    """Dense copies that share no memory, as the file format wants them."""
-    return {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-    }
+        save_tensors(state, folder / "weights.safetensors")
 
 
 def _state(interface: Interface) -> dict[str, torch.Tensor] | None:
@@ -149,74 +131,20 @@ def _state(interface: Interface) -> dict[str, torch.Tensor] | None:
     return {source.target: find[source.kind](source.target) for source in interface.inputs if source.kind in find}
 
 
-def _call_to_json(call: CallSpec) -> dict[str, Any]:
-    for position, value in (*call.fixed, *call.literals):
-        if not isinstance(value, (bool, int, float, str, type(None))):
-            raise PlanError(
-                f"argument {position} is a {type(value).__name__}, which a plan cannot hold; pass plain data"
-            )
-    try:
-        specs = {"in_spec": spec_to_json(call.in_spec), "out_spec": spec_to_json(call.out_spec)}
-    except NotImplementedError as error:
-        raise PlanError(
-            f"a plan cannot hold the classes of this call ({error}); use dicts, lists and tuples"
-        ) from error
-    return {
-        **specs,
-        "fixed": [list(pair) for pair in call.fixed],
-        "shared": [list(pair) for pair in call.shared],
-        "user_outputs": list(call.user_outputs),
-        "literals": [list(pair) for pair in call.literals],
-    }
-
-
-def _call_from_json(data: Any) -> CallSpec:
-    return CallSpec(
-        spec_from_json(data["in_spec"]),
-        spec_from_json(data["out_spec"]),
-        tuple((int(k), value) for k, value in data["fixed"]),
-        tuple((int(a), int(b)) for a, b in data["shared"]),
-        tuple(int(k) for k in data["user_outputs"]),
-        tuple((int(k), value) for k, value in data["literals"]),
-    )
-
-
 def _read_plan(folder: Path) -> dict[str, Any]:
-    data = _read_json(folder / "plan.json")
+    data = read_json(folder / "plan.json")
     if data.get("format") != PLAN_FORMAT or data.get("version") != PLAN_VERSION:
         raise PlanError(f"{folder}: not a plan of version {PLAN_VERSION}; save it again with this optfuse")
     return data
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise PlanError(f"{path}: no such file; {path.parent} is not a whole plan") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise PlanError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise PlanError(f"{path}: not a JSON object; save the plan again")
-    return data
-
-
 def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
+    extraction = load_problem(folder)
     try:
-        graph = graph_from_json(_read_json(folder / "graph.json"))
-    except OptfuseError as error:
-        named = str(folder / "graph.json") in str(error)
-        raise PlanError(str(error) if named else f"{folder / 'graph.json'}: {error}") from error
-    try:
-        saved = load_instance(folder / "instance.json")
         solution = load_solution(folder / "solution.json")
         greedy = load_solution(folder / "greedy.json")
     except OptfuseError as error:
         raise PlanError(str(error)) from error
-    donated = frozenset(b.name for b in saved.buffers if b.donated)
-    extraction = extract(graph, saved.devices[0], donated=donated, allocates=lambda call: not takes_out(call))
-    extraction = replace(extraction, instance=replace(extraction.instance, rules=saved.rules, limits=saved.limits))
-    if digest(extraction.instance) != digest(saved):
-        raise PlanError(f"{folder}: instance.json is not the problem that graph.json states; save the plan again")
     violations = check(extraction.instance, solution)
     if violations:
         raise PlanError(f"{folder / 'solution.json'}: {violations[0].message}")
@@ -237,20 +165,7 @@ def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
         seed=int(found["seed"]),
         versions=tuple((str(a), str(b)) for a, b in found["versions"]),
     )
-    interface = Interface(
-        inputs=tuple(InputSource(kind, target, position) for kind, target, position in data["inputs"]),
-        outputs=tuple(int(k) for k in data["outputs"]),
-        call=None if data["call"] is None else _call_from_json(data["call"]),
-        constants=_tensors(folder / "constants.safetensors"),
-        weights=_tensors(folder / "weights.safetensors") or None,
+    interface = interface_from_json(
+        data, load_tensors(folder / "constants.safetensors"), load_tensors(folder / "weights.safetensors") or None
     )
     return Schedule(extraction, result, emit(extraction, result), interface)
-
-
-def _tensors(path: Path) -> dict[str, torch.Tensor]:
-    if not path.is_file():
-        return {}
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise PlanError(f"{path}: cannot be read: {error}; save the plan again") from error

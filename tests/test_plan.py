@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import optfuse
-from optfuse import plan
+from optfuse import plan, prepared
 from optfuse.errors import OutputError, PlanError
 from optfuse.runtime.environment import mode
 from tests.oracle.judging import OPTIONS, Function
@@ -344,7 +344,7 @@ def test_failure_midway_leaves_nothing(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(plan, "save_file", full)
+    monkeypatch.setattr(prepared, "save_file", full)
     with pytest.raises(OutputError, match="No space left"):
         schedule.save(tmp_path / "plan")
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from optfuse.cli import bench, calibrate, check, demo, explain, optimize, solve
+from optfuse.cli import batch, bench, calibrate, check, demo, explain, optimize, solve
 from optfuse.errors import OptfuseError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command("optimize")(optimize.command)
 app.command("solve")(solve.command)
+app.command("batch")(batch.command)
 app.command("check")(check.command)
 app.command("explain")(explain.command)
 app.command("demo")(demo.command)

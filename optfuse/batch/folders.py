@@ -1,0 +1,58 @@
+"""Where a run keeps what, and files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+
+def graph_folder(run: Path, graph: str) -> Path:
+    """A prepared graph (see ``optfuse.prepared``), or an instance alone."""
+    return run / "graphs" / quote(graph, safe="")
+
+
+def plan_folder(run: Path, graph: str, solver: str) -> Path:
+    """A plan, which ``optfuse.load`` reads; for an instance, its solutions alone."""
+    return run / "plans" / quote(graph, safe="") / solver
+
+
+def log_file(run: Path, task: str) -> Path:
+    """What a task that failed had printed."""
+    return run / "logs" / (quote(task, safe="") + ".log")
+
+
+def temporary(run: Path) -> Path:
+    """A fresh path for something that is not whole yet; a run removes what an earlier one left there."""
+    folder = run / "tmp"
+    folder.mkdir(exist_ok=True)
+    return folder / uuid.uuid4().hex
+
+
+@contextlib.contextmanager
+def whole_folder(run: Path, target: Path) -> Generator[Path]:
+    """An empty folder that replaces ``target`` on a normal exit and is removed on an error."""
+    made = temporary(run)
+    made.mkdir()
+    try:
+        yield made
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            target.rename(temporary(run))
+        made.rename(target)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def write_json(run: Path, target: Path, data: dict[str, Any]) -> None:
+    """Write a JSON file; the old one stays whole until the new one is complete."""
+    made = temporary(run)
+    made.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(made, target)

@@ -1,0 +1,147 @@
+"""The tasks of a batch, and the keys that say whether a result found on disk is still the answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import optfuse
+from optfuse.batch.sources import Source, source_digest
+from optfuse.extract.device import load_device
+from optfuse.solve.options import SolveOptions, Solver
+
+Size = Literal["full", "small"]
+Mode = Literal["inference", "training", "instance"]
+
+#: Packages whose version a result depends on.
+PACKAGES = ("torch", "triton", "transformers", "ortools", "sympy")
+
+#: The graphs that a mode yields, as endings of their names. An instance is one graph, of its own name.
+GRAPHS: dict[Mode, tuple[str, ...]] = {
+    "inference": (".inference",),
+    "training": (".forward", ".backward"),
+    "instance": ("",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a task may take: ``seconds`` of wall time, ``gib`` of memory (2**30 bytes of private data; None: no limit).
+
+    ``threads`` is how many a task may run.
+    """
+
+    seconds: float
+    gib: float | None
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureTask:
+    """Turn one mode of a source into prepared graphs under ``run``/graphs."""
+
+    key: str
+    source: Source
+    mode: Mode
+    size: Size
+    device: str
+    run: Path
+    limits: Limits
+
+    @property
+    def name(self) -> str:
+        """What the task is called in the run: "gpt2.training"."""
+        return self.source.name if self.mode == "instance" else f"{self.source.name}.{self.mode}"
+
+    @property
+    def label(self) -> str:
+        """What is shown to people."""
+        return f"{self.name} capture"
+
+    @property
+    def graphs(self) -> tuple[str, ...]:
+        """Names of the graphs that it yields."""
+        return tuple(self.source.name + ending for ending in GRAPHS[self.mode])
+
+
+@dataclass(frozen=True, slots=True)
+class SolveTask:
+    """Solve one prepared graph with one solver, and save its plan under ``run``/plans."""
+
+    key: str
+    capture: CaptureTask
+    graph: str
+    options: SolveOptions
+    run: Path
+    limits: Limits
+
+    @property
+    def name(self) -> str:
+        """What the task is called in the run: "gpt2.backward/cpsat"."""
+        return f"{self.graph}/{self.options.solver}"
+
+    @property
+    def label(self) -> str:
+        """What is shown to people."""
+        return f"{self.graph} {self.options.solver}"
+
+
+Task = CaptureTask | SolveTask
+
+
+def capture_task(source: Source, mode: Mode, size: Size, device: str, run: Path, limits: Limits) -> CaptureTask:
+    """A task with the key of everything that its graphs depend on."""
+    key = _key(
+        source=source_digest(source),
+        kind=source.kind,
+        name=source.name,
+        mode=mode,
+        size=size,
+        device=asdict(load_device(device)),
+        versions=dict(versions()),
+    )
+    return CaptureTask(key, source, mode, size, device, run, limits)
+
+
+def solve_tasks(
+    capture: CaptureTask, solvers: tuple[Solver, ...], options: Mapping[str, Any], limits: Limits
+) -> tuple[SolveTask, ...]:
+    """A task for each graph and solver of a capture. ``options`` are fields of ``SolveOptions`` but for the solver."""
+    tasks: list[SolveTask] = []
+    for graph in capture.graphs:
+        for solver in solvers:
+            chosen = SolveOptions.from_mapping({**options, "solver": solver})
+            key = _key(capture=capture.key, graph=graph, options=asdict(chosen))
+            tasks.append(SolveTask(key, capture, graph, chosen, capture.run, limits))
+    return tuple(tasks)
+
+
+@cache
+def versions() -> tuple[tuple[str, str], ...]:
+    """The packages that results depend on, and a digest of optfuse's own source."""
+    found = [("optfuse", optfuse.__version__), ("source", _source_digest())]
+    for package in PACKAGES:
+        try:
+            found.append((package, version(package)))
+        except PackageNotFoundError:
+            continue
+    return tuple(found)
+
+
+def _source_digest() -> str:
+    """Twelve hex digits over the package's files: results of code that was edited since are stale."""
+    root = Path(optfuse.__file__).parent
+    total = hashlib.sha256()
+    for path in sorted((*root.rglob("*.py"), *root.rglob("*.json"))):
+        total.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return total.hexdigest()[:12]
+
+
+def _key(**parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

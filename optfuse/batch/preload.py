@@ -1,0 +1,16 @@
+"""What the server of processes imports before the first task, so that no task has to. It must start no threads."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch._dynamo
+import torch._functorch.aot_autograd
+import torch.export  # noqa: F401
+
+import optfuse.batch.work
+import optfuse.solve.cpsat  # noqa: F401
+
+with contextlib.suppress(ImportError):  # an extra
+    import transformers.masking_utils
+    import transformers.modeling_utils  # noqa: F401
