@@ -190,12 +190,12 @@ def _size(meta: TensorMeta) -> int:
 class _OnCpu(ast.NodeTransformer):
     """Replace GPU devices by the CPU, in strings and in calls of ``device``."""
 
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:  # noqa: N802 - ast calls it so
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         if isinstance(node.value, str) and _GPU.match(node.value):
             return ast.copy_location(ast.Constant("cpu"), node)
         return node
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         if isinstance(node.func, ast.Name) and node.func.id == "device":
             node.keywords = [keyword for keyword in node.keywords if keyword.arg != "index"]
         return self.generic_visit(node)
