@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optfuse.batch.folders import graph_folder, plan_folder, whole_folder
@@ -17,7 +18,7 @@ from optfuse.frontend.zoo import ModelFile, load_model_file
 from optfuse.ir.nodes import LibraryCall, LoopGraph
 from optfuse.interface import interface_of
 from optfuse.pipeline import fusion_problem, solve_prepared
-from optfuse.prepared import load_prepared, save_prepared
+from optfuse.prepared import Prepared, load_prepared, save_prepared
 from optfuse.problem.serialize import load_instance, save_instance, save_solution
 from optfuse.report.summary import summary
 from optfuse.solve.solve import solve
@@ -88,7 +89,7 @@ def _solve(task: SolveTask) -> dict[str, Any]:
             save_solution(result.solution, folder / "solution.json")
             save_solution(result.greedy_solution, folder / "greedy.json")
         return _figures(instance, result, None) | {"load_s": loaded - start}
-    prepared = load_prepared(source)
+    prepared = _load(task, source)
     loaded = time.perf_counter()
     schedule = solve_prepared(prepared, task.options)
     emitted = time.perf_counter()
@@ -99,6 +100,16 @@ def _solve(task: SolveTask) -> dict[str, Any]:
         "emit_s": emitted - loaded - schedule.result.statistics.wall_s,
         "source_bytes": len(schedule.source),
     }
+
+
+def _load(task: SolveTask, folder: Path) -> Prepared:
+    """Read a prepared graph. Classes of the call's are known to torch only once their library is imported."""
+    try:
+        return load_prepared(folder)
+    except NotImplementedError:
+        if task.capture.source.kind == "model":
+            load_model_file(task.capture.source.path)  # imports what the model does
+        return load_prepared(folder)
 
 
 def _figures(instance: Instance, result: SolveResult, graph: LoopGraph | None) -> dict[str, Any]:

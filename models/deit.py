@@ -1,0 +1,52 @@
+"""DeiT base, 12 layers with a distillation token, 64 images of 224 x 224."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import DeiTConfig, DeiTForImageClassification
+from transformers.initialization import no_init_weights
+
+from optfuse.frontend.random_weights import build, images
+
+DTYPE = torch.bfloat16
+TRAINS = True
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "full": {
+        "num_labels": 1000,
+        "attention_probs_dropout_prob": 0.0,
+    },
+    "small": {
+        "num_labels": 11,
+        "attention_probs_dropout_prob": 0.0,
+        "num_hidden_layers": 2,
+        "hidden_size": 48,
+        "num_attention_heads": 3,
+        "intermediate_size": 100,
+        "image_size": 34,
+        "patch_size": 8,
+    },
+}
+
+#: Number of images, and their side.
+SHAPES = {"full": (64, 224), "small": (2, 34)}
+
+
+def model(size: str = "full", dtype: torch.dtype = DTYPE) -> torch.nn.Module:
+    """The model in evaluation mode."""
+    config = DeiTConfig(**CONFIGS[size])
+    return build(lambda: DeiTForImageClassification(config), size, dtype, no_init_weights)
+
+
+def inputs(size: str = "full", dtype: torch.dtype = DTYPE) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Images."""
+    count, side = SHAPES[size]
+    return (), {"pixel_values": images(count, side, dtype)}
+
+
+def training_inputs(size: str = "full", dtype: torch.dtype = DTYPE) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Images and their classes: the result has a loss."""
+    args, kwargs = inputs(size, dtype)
+    return args, {**kwargs, "labels": torch.arange(SHAPES[size][0]) % CONFIGS[size]["num_labels"]}

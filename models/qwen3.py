@@ -1,0 +1,61 @@
+"""Qwen3 0.6B, 28 layers with norms of queries and keys, 4 x 2048 tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.initialization import no_init_weights
+
+from optfuse.frontend.random_weights import build, tokens
+
+DTYPE = torch.bfloat16
+TRAINS = True
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "full": {
+        "use_cache": False,
+        "num_hidden_layers": 28,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+    "small": {
+        "use_cache": False,
+        "num_hidden_layers": 2,
+        "hidden_size": 48,
+        "intermediate_size": 100,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 131,
+        "head_dim": 12,
+        "tie_word_embeddings": True,
+    },
+}
+
+#: Rows and columns of token ids.
+SHAPES = {"full": (4, 2048), "small": (2, 21)}
+VOCABULARY = {"full": 151936, "small": 131}
+
+
+def model(size: str = "full", dtype: torch.dtype = DTYPE) -> torch.nn.Module:
+    """The model in evaluation mode."""
+    config = Qwen3Config(**CONFIGS[size])
+    return build(lambda: Qwen3ForCausalLM(config), size, dtype, no_init_weights)
+
+
+def inputs(size: str = "full") -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Token ids."""
+    rows, columns = SHAPES[size]
+    return (), {"input_ids": tokens(rows, columns, VOCABULARY[size])}
+
+
+def training_inputs(size: str = "full") -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Token ids, which are their own labels: the result has a loss."""
+    args, kwargs = inputs(size)
+    return args, {**kwargs, "labels": kwargs["input_ids"]}
