@@ -26,7 +26,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "use_cache": False,
         "num_hidden_layers": 2,
         "hidden_size": 48,
-        "intermediate_size": 100,
+        "intermediate_size": 96,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "vocab_size": 131,

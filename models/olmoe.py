@@ -27,7 +27,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "use_cache": False,
         "num_hidden_layers": 2,
         "hidden_size": 48,
-        "intermediate_size": 20,
+        "intermediate_size": 24,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "vocab_size": 131,

@@ -34,7 +34,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "vocab_size": 131,
-        "moe_intermediate_size": 20,
+        "moe_intermediate_size": 24,
         "head_dim": 12,
         "num_experts": 6,
         "num_experts_per_tok": 2,

@@ -40,7 +40,7 @@ class UNet(nn.Module):
         self.down = nn.ModuleList(twice(a, b) for a, b in zip((3, *channels), channels, strict=False))
         pairs = list(zip(channels[:0:-1], channels[-2::-1], strict=True))
         self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in pairs)
-        self.join = nn.ModuleList(twice(a, b) for a, b in pairs)
+        self.join = nn.ModuleList(twice(2 * b, b) for _, b in pairs)
         self.head = nn.Conv2d(channels[0], classes, 1)
 
     def forward(self, pixels: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:

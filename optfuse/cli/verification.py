@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from optfuse.errors import VerificationError
 from optfuse.frontend.zoo import load_model_file
 from optfuse.pipeline import optimize
 from optfuse.runtime.aot import compile_kernels, table
-from optfuse.runtime.verify import VerifyReport, compare
+from optfuse.runtime.verify import InDouble, VerifyReport, compare
 
 if TYPE_CHECKING:
     from optfuse.schedule import Schedule
@@ -45,7 +45,11 @@ def verify_model(path: Path, train: bool, device: str, options: SolveOptions) ->
     eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     program = found.compile()
     given = (args, kwargs)
-    runs = ((program, model, given), (eager, eager, given), (exact, exact, pytree.tree_map(_widened, given)))
+    runs = (
+        (program, model, given),
+        (eager, eager, given),
+        (_in_double(exact), exact, pytree.tree_map(_widened, given)),
+    )
     got, expected, reference = (_outcome(call, owner, inputs, train) for call, owner, inputs in runs)
     single = [name for name, value in expected.items() if name.startswith("output") and _is_single(value)]
     for draw in range(1, DRAWS if single else 1):
@@ -133,6 +137,14 @@ def _gradients(outputs: Sequence[Any], owner: torch.nn.Module) -> dict[str, torc
     return {
         f"gradient of {name}": value for name, value in zip(parameters, gradients, strict=True) if value is not None
     }
+
+
+def _in_double(model: torch.nn.Module) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with InDouble():
+            return model(*args, **kwargs)
+
+    return call
 
 
 def _widened(value: Any) -> Any:

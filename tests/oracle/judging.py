@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 import optfuse
-from optfuse.runtime.verify import FACTOR, compare, copy_of
+from optfuse.runtime.verify import FACTOR, InDouble, compare, copy_of
 
 OPTIONS = optfuse.SolveOptions(time_limit=5, workers=1)
 GREEDY = optfuse.SolveOptions(solver="greedy", time_limit=5, workers=1)
@@ -280,7 +280,7 @@ def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            with _Wide():
+            with InDouble(), _Wide():
                 return function(*args, **kwargs)
         finally:
             torch.set_default_dtype(default)
