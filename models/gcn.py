@@ -42,6 +42,7 @@ class GraphNetwork(nn.Module):
         sizes = [features, width, width, classes]
         self.layers = nn.ModuleList(Convolution(a, b) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor, source: Tensor, target: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         ones = torch.ones(target.shape, dtype=x.dtype, device=x.device)
@@ -50,7 +51,7 @@ class GraphNetwork(nn.Module):
         for number, layer in enumerate(self.layers):
             x = layer(x, source, target, scale)
             if number < len(self.norms):
-                x = F.dropout(F.relu(self.norms[number](x)), 0.1, self.training)
+                x = self.dropout(F.relu(self.norms[number](x)))
         return {"logits": x} if labels is None else {"loss": F.cross_entropy(x, labels), "logits": x}
 
 

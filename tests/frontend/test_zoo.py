@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from optfuse.errors import InvalidOptionError, ModelFileError
 from optfuse.frontend.zoo import known_size, load_model_file
 
 MODELS = Path(__file__).parent.parent.parent / "models"
+
+MODELS = Path(__file__).parents[2] / "models"
 
 MINIMAL = """
 import torch
@@ -83,3 +87,16 @@ def test_the_measured_size_is_known_to_every_model(name: str) -> None:
     module = load_model_file(MODELS / f"{name}.py").module
     assert set(module.SHAPES) == {"full", "bench", "small"}
     assert set(getattr(module, "CONFIGS", module.SHAPES)) == set(module.SHAPES)
+
+
+def test_the_zoo_is_listed_and_of_one_form() -> None:
+    files = sorted(MODELS.glob("*.py"))
+    listed = re.findall(r"^\| `(\w+\.py)` \|", (MODELS / "README.md").read_text(), flags=re.MULTILINE)
+
+    assert len(files) >= 40
+    assert sorted(listed) == [path.name for path in files]
+    for path in files:
+        tree = ast.parse(path.read_text())
+        assert ast.get_docstring(tree), path
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert {"model", "inputs"} <= defined, path

@@ -1,6 +1,7 @@
-"""The ten models, inference and training step, in both dtypes: the emitted programs against eager and float64.
+"""The models, inference and training step: the emitted programs against eager and float64.
 
-Every model is in ``make test`` once or twice; all forty combinations are, with the marker "slow".
+The first ten are in ``make test`` once or twice, and in both dtypes with the marker "slow". Of the others, in their own
+dtype, one of each kind is in ``make test``; all of them are with the marker.
 """
 
 from __future__ import annotations
@@ -33,6 +34,26 @@ CASES = [
     pytest.param(*case, marks=() if case in FAST else pytest.mark.slow, id="-".join(case))
     for case in product(NAMES, ("infer", "train"), DTYPES)
 ]
+OTHERS = sorted({path.stem for path in MODELS.glob("*.py")} - set(NAMES))
+#: One of each kind, at their quickest.
+FAST_OTHERS = {
+    "adamw",
+    "clip",
+    "dlrm",
+    "gat",
+    "gcn",
+    "lstm_cells",
+    "mamba2",
+    "mixtral",
+    "rms_norm_fp8",
+    "rms_norm_int8",
+}
+OTHER_CASES = [
+    pytest.param(
+        name, work, marks=() if name in FAST_OTHERS and work == "infer" else pytest.mark.slow, id=f"{name}-{work}"
+    )
+    for name, work in product(OTHERS, ("infer", "train"))
+]
 OPTIONS = optfuse.SolveOptions(time_limit=3, workers=1)
 
 
@@ -57,3 +78,15 @@ def test_results_gradients_and_statistics(name: str, work: str, dtype: str) -> N
     if train:
         compared = {row.name.removeprefix("gradient of ") for row in rows if row.name.startswith("gradient of ")}
         assert compared == {key for key, value in model.named_parameters() if value.requires_grad}
+
+
+@pytest.mark.parametrize(("name", "work"), OTHER_CASES)
+def test_results_of_the_others(name: str, work: str) -> None:
+    train = work == "train"
+    file = load_model_file(MODELS / f"{name}.py")
+    if train and not file.trains:
+        pytest.skip("has no training step")
+    model = file.model("small").train(train)
+    drop_nothing(model)
+    args, kwargs = file.inputs("small", train=train)
+    assert_all_pass(judge(model, args, kwargs, train=train, options=OPTIONS))
