@@ -50,7 +50,6 @@ SCHEMA = pa.schema(
         ("greedy_peak_memory_bytes", pa.int64()),
         ("source_bytes", pa.int64()),
         ("given_up", _STRINGS),
-        ("notes", _STRINGS),
         # what it took, in seconds and bytes
         ("capture_s", pa.float64()),
         ("prepare_s", pa.float64()),

@@ -15,8 +15,8 @@ from optfuse.frontend.graphnet import load_sample
 from optfuse.frontend.inference import capture
 from optfuse.frontend.training import capture_training
 from optfuse.frontend.zoo import ModelFile, load_model_file
-from optfuse.ir.nodes import LibraryCall, LoopGraph
 from optfuse.interface import interface_of
+from optfuse.ir.nodes import LibraryCall, LoopGraph
 from optfuse.pipeline import fusion_problem, solve_prepared
 from optfuse.prepared import Prepared, load_prepared, save_prepared
 from optfuse.problem.serialize import load_instance, save_instance, save_solution
@@ -64,7 +64,7 @@ def _capture(task: CaptureTask) -> dict[str, dict[str, Any]]:
         with whole_folder(task.run, graph_folder(task.run, captured.name)) as folder:
             save_prepared(prepared, folder)
         prepare_s = time.perf_counter() - begun
-        figures[captured.name] = {"capture_s": captured_s, "prepare_s": prepare_s, "notes": list(captured.notes)}
+        figures[captured.name] = {"capture_s": captured_s, "prepare_s": prepare_s}
     return figures
 
 

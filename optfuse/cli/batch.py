@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from optfuse.cli.optimize import known_size
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json, say
-from optfuse.errors import InvalidOptionError
+from optfuse.errors import BatchError, InvalidOptionError
 
 if TYPE_CHECKING:
     from optfuse.batch.run import BatchOptions, Progress, Watch
@@ -52,11 +51,16 @@ def command(
     options = _options(solvers, mode, size, device, task_limit, memory_limit, workers, retry, (time_limit, seed))
     count = _at_least_one("jobs", (os.cpu_count() or 1) if jobs is None else jobs)
     found = find_sources(sources)
-    store = Store(out, {"sources": [str(source.path) for source in found], **options.as_json()}, resume=resume)
+    running = make_engine(engine, count, address)  # type: ignore[arg-type]
+    try:
+        store = Store(out, {"sources": [str(source.path) for source in found], **options.as_json()}, resume=resume)
+    except BatchError:
+        running.close()
+        raise
     start = time.monotonic()
     try:
         with _shown(sys.stderr.isatty()) as watch:
-            progress = run_batch(found, store, make_engine(engine, count, address), options, watch)  # type: ignore[arg-type]
+            progress = run_batch(found, store, running, options, watch)
     except KeyboardInterrupt:
         say(f"interrupted; {out} holds what was done, and --resume goes on from there")
         raise typer.Exit(130) from None
@@ -81,13 +85,14 @@ def _options(
     Raises:
         InvalidOptionError: On an unknown choice or a value out of range.
     """
-    from optfuse.batch.plan import Limits
+    from optfuse.batch.plan import Limits, Size
     from optfuse.batch.run import BatchOptions, ModeChoice
     from optfuse.extract.device import load_device
 
     load_device(device)
-    if mode not in get_args(ModeChoice):
-        raise InvalidOptionError(f"mode must be one of {', '.join(get_args(ModeChoice))}, not {mode!r}")
+    for name, value, known in (("mode", mode, get_args(ModeChoice)), ("size", size, get_args(Size))):
+        if value not in known:
+            raise InvalidOptionError(f"{name} must be one of {', '.join(known)}, not {value!r}")
     names: tuple[Any, ...] = tuple(dict.fromkeys(name.strip() for name in solvers.split(",")))
     given = {"time_limit": solve[0], "seed": solve[1], "workers": workers}
     chosen: tuple[Solver, ...] = tuple(solve_options(**given, solver=name).solver for name in names)
@@ -97,7 +102,7 @@ def _options(
     return BatchOptions(
         solvers=chosen,
         mode=mode,  # type: ignore[arg-type]
-        size=known_size(size),
+        size=size,  # type: ignore[arg-type]
         device=device,
         limits=Limits(task_limit, memory_limit, workers),
         solve=given,
