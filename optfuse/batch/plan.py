@@ -16,7 +16,7 @@ from optfuse.batch.sources import Source, source_digest
 from optfuse.extract.device import load_device
 from optfuse.solve.options import SolveOptions, Solver
 
-Size = Literal["full", "small"]
+Size = Literal["full", "bench", "small"]
 Mode = Literal["inference", "training", "instance"]
 
 #: Packages whose version a result depends on.

@@ -28,7 +28,7 @@ def command(
     out: Annotated[Path, typer.Option(metavar="RUN", help="The run's folder: results, plans, instances.")],
     solvers: Annotated[str, typer.Option(metavar="A,B", help="Of greedy, cpsat, exhaustive.")] = "greedy,cpsat",
     mode: Annotated[str, typer.Option(help="both, inference or training: which graphs of a model.")] = "both",
-    size: Annotated[str, typer.Option(help="full or small: which of a model's two sizes.")] = "full",
+    size: Annotated[str, typer.Option(help="full, bench or small: which of a model's sizes.")] = "full",
     device: Annotated[str, typer.Option(help="A shipped device's name, or the path of a device file.")] = "h200",
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 30.0,
     workers: Annotated[int, typer.Option(metavar="N", help="Threads of a solve; tasks run side by side.")] = 1,

@@ -68,7 +68,6 @@ __all__ = [
     "operator_name",
     "operators_of",
     "outside_of_modes",
-    "own_gradients",
     "returns_of",
     "shares_memory",
     "spec_from_json",

@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).parents[2] / "instances" / "example.json"
     [
         (["--solvers", "greedy,best"], "solver must be one of"),
         (["--mode", "all"], "mode must be one of both, inference, training"),
-        (["--size", "huge"], "size must be one of full, small"),
+        (["--size", "huge"], "size must be one of full, bench, small"),
         (["--device", "h100x"], "unknown device"),
         (["--jobs", "0"], "jobs must be at least 1"),
         (["--task-limit", "0"], "task-limit must be above zero"),
