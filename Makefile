@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Processes that run tests, each a file at a time.
+TESTERS ?= 2
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -36,7 +38,7 @@ imports: $(READY)  ## import-linter: which package may import which
 	@$(BIN)/lint-imports --no-logo >$(VENV)/imports.log 2>&1 || { cat $(VENV)/imports.log; exit 1; }
 
 unit: $(READY)  ## pytest, without the tests that need a GPU or minutes
-	@$(BIN)/pytest -q -m "not gpu and not slow"
+	@$(BIN)/pytest -q -m "not gpu and not slow" -n $(TESTERS) --dist loadfile
 
 format: $(READY)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

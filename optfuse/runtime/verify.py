@@ -53,25 +53,6 @@ def _grouped_mm(rows: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor, *
     return torch.cat([*parts, left])
 
 
-class InDouble(TorchFunctionMode):
-    """Within it, operators that take no float64 are computed by others that do: for references."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``, or what stands in for it."""
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "").lstrip("_") == "grouped_mm" and args[0].dtype is torch.float64:
-            return _grouped_mm(*args, **kwargs)
-        return func(*args, **kwargs)
-
-
-def _grouped_mm(rows: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor, **_: Any) -> torch.Tensor:
-    """Rows in groups that end at ``offs``, each times its group's matrix; what is left over is zero."""
-    ends = [0, *offs.tolist()]
-    parts = [rows[a:b] @ weight for a, b, weight in zip(ends, ends[1:], weights, strict=False)]
-    left = rows.new_zeros(rows.shape[0] - ends[-1], weights.shape[-1])
-    return torch.cat([*parts, left])
-
-
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
     """One output. Errors are relative L2 norms, 0 for what must be exact. ``fault`` is empty when it passes."""
