@@ -64,7 +64,14 @@ class InvalidPackingError(OptfuseError):
 
 
 class InfeasibleError(OptfuseError):
-    """No schedule was found that obeys the rules and the memory cap: the message says which to relax."""
+    """No schedule obeys the rules and the memory cap, or none was found that does: the message says what to relax.
+
+    ``proven``: there is none.
+    """
+
+    def __init__(self, message: str, *, proven: bool = False) -> None:
+        super().__init__(message)
+        self.proven = proven
 
 
 class BatchError(OptfuseError):

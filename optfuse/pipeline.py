@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from optfuse.codegen.libraries import takes_out
 from optfuse.emit import emit
-from optfuse.extract.build import Extraction, extract
+from optfuse.extract.build import Extraction, extract, extract_variants
 from optfuse.extract.device import load_device
 from optfuse.extract.split import split_reductions
 from optfuse.frontend.captured import Captured
@@ -19,12 +19,14 @@ from optfuse.ir.nodes import LoopGraph
 from optfuse.ir.verify import verify
 from optfuse.lower import lower
 from optfuse.prepared import Prepared
-from optfuse.problem.instance import Device
+from optfuse.problem.instance import Device, Instance
 from optfuse.problem.rules import Rule, matching
 from optfuse.schedule import Schedule, TrainingSchedule
 from optfuse.solve.conflict import under_rules
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.solve import solve
+
+Variants = Literal["rule", "emittable", "all"]
 
 
 def optimize(
@@ -84,13 +86,14 @@ def optimize(
     return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}))
 
 
-def fusion_problem(captured: Captured, device: str) -> Extraction:
-    """The stages before the solver, for one graph."""
+def fusion_problem(captured: Captured, device: str, variants: Variants = "rule") -> Extraction:
+    """The stages before the solver, for one graph; ``variants`` as for ``fusion_problems``."""
     target = load_device(device)
-    graph = loop_graph(captured, target)
-    return extract(
-        graph, target, donated=donated_inputs(captured, graph.inputs), allocates=lambda call: not takes_out(call)
-    )  # loop IR to fusion problem
+    graph = loop_graph(captured, target) if variants == "rule" else lowered(captured)
+    donated = donated_inputs(captured, graph.inputs)
+    if variants == "rule":
+        return extract(graph, target, donated=donated, allocates=lambda call: not takes_out(call))
+    return extract_variants(graph, target, variants, donated=donated, allocates=lambda call: not takes_out(call))
 
 
 def schedule(captured: Captured, problem: Extraction, options: SolveOptions, model: Any = None) -> Schedule:
@@ -107,8 +110,38 @@ def solve_prepared(prepared: Prepared, options: SolveOptions) -> Schedule:
     return Schedule(extraction, result, source, prepared.interface)
 
 
+def fusion_problems(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    train: bool = False,
+    device: str = "h200",
+    name: str | None = None,
+    variants: Variants = "rule",
+) -> tuple[Instance, ...]:
+    """The fusion problems of a model, unsolved: one for inference, two (forward, backward) for a training step.
+
+    Parameters and errors are those of ``optimize``, but for one: ``variants`` says what of a reduction is left to the
+    solver. "rule": nothing, long ones with few results are split before. "emittable": whether it is split. "all": also
+    whether a sum over rows rides in a kernel that walks them, for which no code is generated yet.
+    """
+    load_device(device)
+    name = type(model).__name__.lower() if name is None else name
+    if train:
+        captures = capture_training(model, args, dict(kwargs or {}), name=name)
+    else:
+        captures = (capture(model, args, dict(kwargs or {}), name=name),)
+    return tuple(fusion_problem(captured, device, variants).instance for captured in captures)
+
+
 def loop_graph(captured: Captured, device: Device) -> LoopGraph:
     """The graph that is scheduled: lowered, verified, and with reductions split that would leave the device idle."""
+    return split_reductions(lowered(captured), device)
+
+
+def lowered(captured: Captured) -> LoopGraph:
+    """The loop graph, one op for each of the capture's, verified."""
     graph = lower(
         captured.graph,
         name=captured.name,
@@ -117,4 +150,4 @@ def loop_graph(captured: Captured, device: Device) -> LoopGraph:
         strides=captured.strides,
     )
     verify(graph)
-    return split_reductions(graph, device)
+    return graph

@@ -7,7 +7,7 @@ edges, alternatives, several devices' worth of odd sizes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
@@ -77,12 +77,17 @@ def schemes_of(op: Op) -> set[int]:
 
 @st.composite
 def instances(
-    draw: st.DrawFn, max_ops: int = 9, min_ops: int = 1, variants: bool = False, rules: bool = False
+    draw: st.DrawFn,
+    max_ops: int = 9,
+    min_ops: int = 1,
+    variants: bool = False,
+    rules: bool = False,
+    recompute: bool = False,
 ) -> Instance:
     """Valid instances of ``min_ops`` to ``max_ops`` ops.
 
     ``variants`` adds alternatives (a library call beside a loop, a reduction split in two), ``rules`` adds no_fuse and
-    barrier rules, which never make an instance infeasible.
+    barrier rules, which never make an instance infeasible. ``recompute`` lets some ops be computed several times.
     """
     draft = _Draft()
     for i in range(draw(st.integers(1, 3))):
@@ -103,7 +108,7 @@ def instances(
         devices=(DEVICE,),
         schemes=SCHEMES,
         buffers=tuple(draft.buffers),
-        ops=tuple(draft.ops),
+        ops=tuple(replace(op, recompute=draw(st.booleans())) for op in draft.ops) if recompute else tuple(draft.ops),
         edges=tuple(draft.edges),
         variants=tuple(draft.variants),
         limits=limits,

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from optfuse.cli import batch, bench, calibrate, check, demo, explain, optimize, pack, solve
+from optfuse.cli import batch, bench, calibrate, check, demo, explain, optimize, pack, pareto, solve
 from optfuse.cli.output import complain
 from optfuse.errors import OptfuseError
 
@@ -27,6 +27,7 @@ app.command("batch")(batch.command)
 app.command("check")(check.command)
 app.command("explain")(explain.command)
 app.command("pack")(pack.command)
+app.command("pareto")(pareto.command)
 app.command("demo")(demo.command)
 app.command("bench")(bench.command)
 app.command("calibrate")(calibrate.command)

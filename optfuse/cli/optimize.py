@@ -29,6 +29,8 @@ def command(
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 30.0,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
     size: Annotated[str, typer.Option(help="full, bench or small: which of the model's sizes.")] = "full",
+    peak_memory: Annotated[str | None, typer.Option(metavar="BYTES", help='A hard cap, such as "2.5GiB".')] = None,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
     ] = None,
@@ -39,7 +41,9 @@ def command(
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is."""
     from optfuse.frontend.zoo import known_size  # torch takes seconds to import: only commands that need it pay
 
-    options = solve_options(time_limit=time_limit, workers=workers, rules=rules)
+    options = solve_options(
+        time_limit=time_limit, workers=workers, rules=rules, peak_memory=peak_memory, recompute=recompute or None
+    )
     chosen = known_size(size)
     load_device(device)
     if out is not None and out.exists() and not out.is_dir():

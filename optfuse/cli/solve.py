@@ -26,6 +26,8 @@ def command(
     solver: Annotated[str, typer.Option(help="cpsat, greedy or exhaustive.")] = "cpsat",
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the whole solve of one.")] = 30.0,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
+    peak_memory: Annotated[str | None, typer.Option(metavar="BYTES", help='A hard cap, such as "2.5GiB".')] = None,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
     seed: Annotated[int, typer.Option(metavar="K", help="Seed of the search.")] = 0,
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
@@ -46,7 +48,14 @@ def command(
     from optfuse.report.summary import certificate, summary
 
     options = solve_options(
-        solver=solver, time_limit=time_limit, workers=workers, seed=seed, deterministic=deterministic, rules=rules
+        solver=solver,
+        time_limit=time_limit,
+        workers=workers,
+        seed=seed,
+        deterministic=deterministic,
+        rules=rules,
+        peak_memory=peak_memory,
+        recompute=recompute or None,
     )
     places = _places(instances, out)
     _demand_folder(csv, "--csv")

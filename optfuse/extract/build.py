@@ -12,6 +12,7 @@ from optfuse.extract.offers import Footprints, offer, scheme_of
 from optfuse.extract.placement import Placements, place
 from optfuse.extract.precision import may_approximate
 from optfuse.extract.useful import useful_walks
+from optfuse.extract.variants import Alternatives, VariantKinds, can_ride, reduction_variants, without_place
 from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, views
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View
 from optfuse.problem import instance as problem
@@ -39,6 +40,7 @@ def extract(
     *,
     donated: frozenset[str] = frozenset(),
     allocates: Callable[[LibraryCall], bool] = lambda _: True,
+    alternatives: Alternatives | None = None,
 ) -> Extraction:
     """State the fusion problem of a verified loop graph.
 
@@ -48,12 +50,16 @@ def extract(
         Inputs whose memory may be reused after their last read (saved activations in a backward graph).
     allocates
         Whether a library call allocates its own results (no ``out=``): those stay outside the arena.
+    alternatives
+        Of ``reduction_variants``, whose graph is then ``graph``.
     """
+    riders: Mapping[int, int] = {} if alternatives is None else alternatives.riders
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
-    ordered = dependences(graph, touched)
+    ordered = dependences(graph, touched, None if alternatives is None else alternatives.rivals())
     placements = place(nests, touched, ordered)
-    walks = {d: shared_walks(d, placements, touched) for d in ordered}
+    # What a rider leaves is no row at a point: no kernel holds both it and who adds the rows up.
+    walks = {d: () if d.src in riders else shared_walks(d, placements, touched) for d in ordered}
     useful = useful_walks(graph, touched, placements, walks)
 
     ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
@@ -70,6 +76,8 @@ def extract(
             offer(op, found, placements.places[position][w], w + 1, w, placements, by_name, ids, footprints)
             for w in useful[position]
         )
+        if position in riders:
+            offers = _riding(riders[position], offers, placements, position, device)
         weight = len(found.loads) + len(found.stores)
         ops.append(
             problem.Op(
@@ -84,12 +92,13 @@ def extract(
                 source=op.origin.source,
             )
         )
+    offered = [{o.scheme for o in op.offers} for op in ops]
     edges = tuple(
         problem.Edge(
             d.src,
             d.dst,
             ids[d.buffer] if d.value and d.buffer is not None else None,
-            tuple(w + 1 for w in shared if w in useful[d.src] and w in useful[d.dst]),
+            tuple(w + 1 for w in shared if w + 1 in offered[d.src] and w + 1 in offered[d.dst]),
         )
         for d, shared in walks.items()
     )
@@ -101,8 +110,49 @@ def extract(
         buffers=_buffers(graph, written, donated, allocates),
         ops=tuple(ops),
         edges=_one_edge_each(edges),
+        variants=() if alternatives is None else tuple(problem.Variant(*variant) for variant in alternatives.variants),
     )
     return Extraction(graph, instance, placements, touched, ordered, may_approximate(graph))
+
+
+def extract_variants(
+    graph: LoopGraph,
+    device: Device,
+    kinds: VariantKinds,
+    *,
+    donated: frozenset[str] = frozenset(),
+    allocates: Callable[[LibraryCall], bool] = lambda _: True,
+) -> Extraction:
+    """State the fusion problem with every way to run each reduction as a variant.
+
+    ``graph`` is one whose reductions were not split before; the other parameters are those of ``extract``. Where no
+    kernel walks rows for a sum to ride on, it does not ride.
+    """
+    alternatives = reduction_variants(graph, device, kinds)
+    found = extract(alternatives.graph, device, donated=donated, allocates=allocates, alternatives=alternatives)
+    stranded = {rider for rider in alternatives.riders if not found.instance.ops[rider].offers}
+    if not stranded:
+        return found
+    names = frozenset(name for name, ways in alternatives.variants for ops in ways if stranded & set(ops))
+    alternatives = reduction_variants(graph, device, kinds, names)
+    return extract(alternatives.graph, device, donated=donated, allocates=allocates, alternatives=alternatives)
+
+
+def _riding(
+    kept: int, offers: tuple[Offer, ...], placements: Placements, position: int, device: Device
+) -> tuple[Offer, ...]:
+    """A rider's offers: only walks whose kernels see whole rows."""
+    return without_place(
+        o
+        for o in offers
+        if can_ride(
+            kept,
+            placements.places[position][o.scheme - 1],
+            placements.walks[o.scheme - 1],
+            placements.spaces[o.scheme - 1],
+            device,
+        )
+    )
 
 
 def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:

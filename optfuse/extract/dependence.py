@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optfuse.extract.access import NestAccesses
@@ -21,28 +22,39 @@ class Dependence:
     value: bool
 
 
-def dependences(graph: LoopGraph, touched: tuple[NestAccesses | None, ...]) -> tuple[Dependence, ...]:
-    """Scan the ops in program order, as a processor tracks its registers: last writers and readers since."""
-    writer: dict[str, int] = {}
+def dependences(
+    graph: LoopGraph,
+    touched: tuple[NestAccesses | None, ...],
+    rivals: Mapping[int, frozenset[int]] | None = None,
+) -> tuple[Dependence, ...]:
+    """Scan the ops in program order, as a processor tracks its registers: last writers and readers since.
+
+    ``rivals``: by op of a variant, the ops of its other alternatives. They write the same buffers; none sees another.
+    """
+    apart: Mapping[int, frozenset[int]] = {} if rivals is None else rivals
+    writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     found: dict[Dependence, None] = {}
     last_random: int | None = None
     for position, op in enumerate(graph.ops):
+        beside = apart.get(position, frozenset())
         reads, writes = footprint(op, touched[position])
         for buffer in reads:
-            if buffer in writer:
-                found[Dependence(writer[buffer], position, buffer, value=True)] = None
+            for writer in writers.get(buffer, ()):
+                if writer not in beside:
+                    found[Dependence(writer, position, buffer, value=True)] = None
         for buffer in writes:
             for reader in readers.get(buffer, ()):
-                if reader != position:
+                if reader != position and reader not in beside:
                     found[Dependence(reader, position, buffer, value=False)] = None
-            if buffer in writer and buffer not in reads:
-                found[Dependence(writer[buffer], position, buffer, value=False)] = None
+            for writer in writers.get(buffer, ()):
+                if buffer not in reads and writer not in beside:
+                    found[Dependence(writer, position, buffer, value=False)] = None
         for buffer in reads:
             readers.setdefault(buffer, []).append(position)
         for buffer in writes:
-            writer[buffer] = position
-            readers[buffer] = []
+            writers[buffer] = [writer for writer in writers.get(buffer, ()) if writer in beside] + [position]
+            readers[buffer] = [reader for reader in readers.get(buffer, ()) if reader in beside]
         if isinstance(op, LibraryCall) and op.random:
             if last_random is not None:
                 found[Dependence(last_random, position, None, value=False)] = None

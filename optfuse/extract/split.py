@@ -79,15 +79,20 @@ def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
         if chunks is None or not isinstance(op, LoopNest):
             ops.append(op)
             continue
-        names = [_fresh(f"{op.name}_partial{k}", taken) for k in range(len(_kept(op)))]
-        first, second, partials = split(op, chunks, names, _device_of(op, buffers))
+        names = [fresh(f"{op.name}_partial{k}", taken) for k in range(len(kept_results(op)))]
+        first, second, partials = split(op, chunks, names, device_of(op, buffers))
         ops += [first, second]
         buffers += partials
     return replace(graph, ops=tuple(ops), buffers=tuple(buffers))
 
 
-def plan_chunks(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -> Chunks | None:
-    """How to chunk a nest's r dimensions; None when it does not pay or they cannot be split evenly."""
+def plan_chunks(
+    nest: LoopNest, buffers: Mapping[str, Buffer], device: Device, least_percent: int = 200
+) -> Chunks | None:
+    """How to chunk a nest's r dimensions; None when it does not pay or they cannot be split evenly.
+
+    It pays when idle programs lose ``least_percent`` of a launch.
+    """
     mergeable = all(r.kind in MERGED_BY_THEMSELVES or r.kind == "welford" for r in nest.reductions)
     if not nest.reductions or not mergeable:
         return None
@@ -96,7 +101,7 @@ def plan_chunks(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -
     sizes = tuple(int(s) for s in (*nest.sizes, *nest.rsizes))
     read = max((touched_bytes(access, sizes, buffers[access.buffer]) for access in touched.loads), default=0)
     at_full_rate = read * device.dram_ps_per_mib // MIB
-    if at_full_rate * (device.saturating_programs - programs) <= 2 * device.launch_ps * programs:
+    if at_full_rate * (device.saturating_programs - programs) * 100 <= least_percent * device.launch_ps * programs:
         return None
     rsizes = tuple(int(r) for r in nest.rsizes)
     wanted = min(-(-device.saturating_programs * WAVES // programs), prod(rsizes) // SHORTEST_CHUNK)
@@ -116,9 +121,9 @@ def split(
     outer = chunks.sizes(rsizes)
     inner = chunks.inside(rsizes)
     shape = (*outer, *(int(s) for s in nest.sizes))
-    rename = _renaming(nest, chunks, rsizes)
+    renaming = _renaming(nest, chunks, rsizes)
     dtypes = result_dtypes(nest.reductions)
-    kept = _kept(nest)
+    kept = kept_results(nest)
     strides = row_major(shape)
     index = sympy.Add(*(t * ivar(k) for k, t in enumerate(strides) if shape[k] > 1))
     buffers = tuple(Buffer(name, dtypes[k], shape, strides, device=device) for name, k in zip(names, kept, strict=True))
@@ -126,23 +131,23 @@ def split(
         f"{nest.name}_partial",
         shape,
         inner,
-        tuple(Reduction(r.kind, _rename(r.operand, rename)) for r in nest.reductions),
+        tuple(Reduction(r.kind, rename(r.operand, renaming)) for r in nest.reductions),
         tuple(Store(b.name, index, Result(k, dtypes[k])) for b, k in zip(buffers, kept, strict=True)),
         nest.origin,
     )
-    reductions, results = _combine(nest, dict(zip(kept, buffers, strict=True)), outer, prod(inner))
+    reductions, results = combine(nest, dict(zip(kept, buffers, strict=True)), outer, prod(inner))
     second = LoopNest(
         nest.name,
         nest.sizes,
         outer,
         reductions,
-        tuple(replace(store, value=_with_results(store.value, results)) for store in nest.stores),
+        tuple(replace(store, value=with_results(store.value, results)) for store in nest.stores),
         nest.origin,
     )
     return first, second, buffers
 
 
-def _combine(
+def combine(
     nest: LoopNest, partials: Mapping[int, Buffer], outer: tuple[int, ...], points: int
 ) -> tuple[tuple[Reduction, ...], dict[int, Expr]]:
     """Reductions over the chunks, and what stands for each result of the whole nest.
@@ -176,7 +181,7 @@ def _combine(
     return tuple(reductions), results
 
 
-def _kept(nest: LoopNest) -> tuple[int, ...]:
+def kept_results(nest: LoopNest) -> tuple[int, ...]:
     """Results that need a buffer of partials: all but the counts, which are known."""
     kept: list[int] = []
     k = 0
@@ -189,23 +194,25 @@ def _kept(nest: LoopNest) -> tuple[int, ...]:
 def _renaming(nest: LoopNest, chunks: Chunks, rsizes: tuple[int, ...]) -> dict[sympy.Symbol, sympy.Expr]:
     """The nest's variables in those of the nest of partials: chunk dimensions come first among the parallel ones."""
     extra = len(chunks.sizes(rsizes))
-    rename: dict[sympy.Symbol, sympy.Expr] = {ivar(k): ivar(k + extra) for k in range(len(nest.sizes))}
+    renaming: dict[sympy.Symbol, sympy.Expr] = {ivar(k): ivar(k + extra) for k in range(len(nest.sizes))}
     inside = 0
     for k in range(len(rsizes)):
         if k < chunks.whole:
-            rename[rvar(k)] = ivar(k)
+            renaming[rvar(k)] = ivar(k)
         elif k == chunks.whole and chunks.parts:
-            rename[rvar(k)] = ivar(k) * (rsizes[k] // chunks.parts) + rvar(0)
+            renaming[rvar(k)] = ivar(k) * (rsizes[k] // chunks.parts) + rvar(0)
             inside = 1
         else:
-            rename[rvar(k)] = rvar(inside)
+            renaming[rvar(k)] = rvar(inside)
             inside += 1
-    return rename
+    return renaming
 
 
-def _rename(expr: Expr, rename: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
+def rename(expr: Expr, variables: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
+    """An expression with its iteration variables replaced."""
+
     def index(old: sympy.Expr) -> sympy.Expr:
-        return sympy.expand(sympy.sympify(old).xreplace(dict(rename)))
+        return sympy.expand(sympy.sympify(old).xreplace(dict(variables)))
 
     match expr:
         case Load():
@@ -213,22 +220,23 @@ def _rename(expr: Expr, rename: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
                 expr,
                 index=index(expr.index),
                 guards=tuple(Guard(index(g.expr), g.lower, g.upper) for g in expr.guards),
-                indirect=tuple(_rename(inner, rename) for inner in expr.indirect),
+                indirect=tuple(rename(inner, variables) for inner in expr.indirect),
             )
         case Iota():
             return replace(expr, index=index(expr.index))
         case Call():
-            return replace(expr, args=tuple(_rename(arg, rename) for arg in expr.args))
+            return replace(expr, args=tuple(rename(arg, variables) for arg in expr.args))
         case Const() | Result():
             return expr
 
 
-def _with_results(expr: Expr, results: Mapping[int, Expr]) -> Expr:
+def with_results(expr: Expr, results: Mapping[int, Expr]) -> Expr:
+    """An expression with reductions' results replaced."""
     match expr:
         case Result():
             return results[expr.k]
         case Call():
-            return replace(expr, args=tuple(_with_results(arg, results) for arg in expr.args))
+            return replace(expr, args=tuple(with_results(arg, results) for arg in expr.args))
         case _:
             return expr
 
@@ -238,12 +246,14 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def _device_of(nest: LoopNest, buffers: Sequence[Buffer]) -> str:
+def device_of(nest: LoopNest, buffers: Sequence[Buffer]) -> str:
+    """Where a nest runs."""
     wanted = nest.stores[0].buffer
     return next(buffer.device for buffer in buffers if buffer.name == wanted)
 
 
-def _fresh(name: str, taken: set[str]) -> str:
+def fresh(name: str, taken: set[str]) -> str:
+    """A name that is not taken, which it is then."""
     while name in taken:
         name += "_"
     taken.add(name)

@@ -212,6 +212,12 @@ def refusal(instance: Instance, ops: Collection[int], scheme: int) -> Refusal | 
     return _refusal(legal_index(instance), ops, mask_of(ops), scheme)
 
 
+def is_legal_but_for_paths(instance: Instance, ops: Collection[int], scheme: int) -> bool:
+    """Whether some ops may be one kernel when ops that are computed elsewhere too excuse its lack of convexity."""
+    index = legal_index(instance)
+    return _refusal_but_for_paths(index, ops, mask_of(ops), scheme) is None
+
+
 def why_illegal(instance: Instance, ops: Collection[int], scheme: int) -> str | None:
     """One line that names the ops and the violated condition, or None when the kernel is legal."""
     found = refusal(instance, ops, scheme)
@@ -268,6 +274,16 @@ def component(index: LegalIndex, mask: int, scheme: int) -> int:
 
 def _refusal(index: LegalIndex, ops: Collection[int], mask: int, scheme: int) -> Refusal | None:
     """The first violated condition and the ops to blame. The cheap tests come first."""
+    found = _refusal_but_for_paths(index, ops, mask, scheme)
+    if found is None and mask & mask - 1:
+        between = index.reach(mask).between(mask)
+        if between:
+            return Refusal("path", "a path leaves the kernel and comes back through", tuple(bits(between)))
+    return found
+
+
+def _refusal_but_for_paths(index: LegalIndex, ops: Collection[int], mask: int, scheme: int) -> Refusal | None:
+    """The same for all conditions but convexity."""
     if not mask:
         return Refusal("scheme", "a kernel holds at least one op", ())
     for op in ops:
@@ -285,9 +301,6 @@ def _refusal(index: LegalIndex, ops: Collection[int], mask: int, scheme: int) ->
         if part != mask:
             culprits = (next(bits(part)), *bits(mask & ~part))
             return Refusal("connection", "nothing links the first of these to the others", culprits)
-    between = index.reach(mask).between(mask)
-    if between:
-        return Refusal("path", "a path leaves the kernel and comes back through", tuple(bits(between)))
     return None
 
 

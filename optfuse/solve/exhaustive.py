@@ -17,6 +17,7 @@ from optfuse.problem.legality import LegalIndex, Reach, bits, common_schemes, is
 from optfuse.problem.solution import Solution
 from optfuse.solve.assemble import arrange, assemble
 from optfuse.solve.exact_order import least_peak_order
+from optfuse.solve.exhaustive_covers import CoverSearch, subsets
 from optfuse.solve.memory import order_problem
 
 MAX_OPS = 14
@@ -40,8 +41,10 @@ class ExhaustiveOutcome:
     complete: bool
 
 
-def exhaustive(instance: Instance, deadline: float | None = None) -> ExhaustiveOutcome:
+def exhaustive(instance: Instance, deadline: float | None = None, *, recompute: bool = False) -> ExhaustiveOutcome:
     """The cheapest solution of an instance of at most ``MAX_OPS`` ops, within the memory cap if there is one.
+
+    With ``recompute``, copyable ops may be in several kernels.
 
     Raises:
         InvalidOptionError: When the instance is larger.
@@ -52,8 +55,8 @@ def exhaustive(instance: Instance, deadline: float | None = None) -> ExhaustiveO
             f"instance {instance.name!r} has {len(instance.ops)} ops; solver 'exhaustive' takes at most {MAX_OPS}, "
             "use 'cpsat'"
         )
-    search = _Search(instance, deadline)
-    for active in _choices(legal_index(instance)):
+    search = CoverSearch(instance, deadline) if recompute else _Search(instance, deadline)
+    for active in choices(legal_index(instance)):
         search.partitions_of(active)
     if search.best is None and not search.late:
         raise InfeasibleError(
@@ -62,7 +65,7 @@ def exhaustive(instance: Instance, deadline: float | None = None) -> ExhaustiveO
     return ExhaustiveOutcome(search.best, search.kernels, not search.late)
 
 
-def _choices(index: LegalIndex) -> Iterator[int]:
+def choices(index: LegalIndex) -> Iterator[int]:
     """The sets of ops that may run: one alternative of each variant."""
     for chosen in product(*index.alternatives):
         active = index.mandatory
@@ -84,7 +87,7 @@ class _Search:
     def partitions_of(self, active: int) -> None:
         """Try every partition of the active ops."""
         reach = Reach.of(self.instance, active)
-        legal = [kernel for kernel in map(self.cheapest, _subsets(active)) if kernel and reach.is_convex(kernel.mask)]
+        legal = [kernel for kernel in map(self.cheapest, subsets(active)) if kernel and reach.is_convex(kernel.mask)]
         self.kernels += len(legal)
         by_first: dict[int, list[Best]] = {}
         for kernel in sorted(legal, key=lambda kernel: kernel.cost):
@@ -126,11 +129,3 @@ class _Search:
             if solution.peak_bytes > cap:
                 return
         self.best = solution
-
-
-def _subsets(mask: int) -> Iterator[int]:
-    """The nonempty subsets of a mask."""
-    subset = mask
-    while subset:
-        yield subset
-        subset = (subset - 1) & mask

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from typing import Any, Literal, get_args
 
 from optfuse.errors import InvalidOptionError
@@ -34,6 +36,9 @@ class SolveOptions:
         interruptible: On a KeyboardInterrupt return the best answer known, with its bound, instead of raising it.
         rules: What must and must not share a kernel (``optfuse.rules``), beside the instance's own rules. The solution
             answers the instance under all of them.
+        peak_memory: A hard cap on the bytes live at once, inputs and constants included: a number, or a text such as
+            "2.5GiB". Partition, order and copies are then decided together. None: the instance's own rule, if any.
+        recompute: Whether an op may be computed in several kernels (not by "greedy").
         order: "memory" looks for the order of least peak memory, "program" keeps the program's order.
 
     Raises:
@@ -48,6 +53,8 @@ class SolveOptions:
     interruptible: bool = True
     order: OrderChoice = "memory"
     rules: tuple[Rule, ...] = ()
+    peak_memory: int | str | None = None
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -65,6 +72,15 @@ class SolveOptions:
         if not isinstance(self.rules, (tuple, list)) or not all(isinstance(rule, Rule) for rule in self.rules):
             raise InvalidOptionError(f"rules must be a list of rules such as fuse('a', 'b'), not {self.rules!r}")
         object.__setattr__(self, "rules", tuple(self.rules))
+        if not isinstance(self.recompute, bool):
+            raise InvalidOptionError(f"recompute must be True or False, not {self.recompute!r}")
+        if self.peak_memory is not None:
+            memory_size(self.peak_memory)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The cap in bytes."""
+        return None if self.peak_memory is None else memory_size(self.peak_memory)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SolveOptions:
@@ -81,6 +97,25 @@ class SolveOptions:
                     f"unknown option {key!r}; did you mean {near[0]!r}? (known: {', '.join(known)})"
                 )
         return cls(**values)
+
+
+def memory_size(value: object) -> int:
+    """Bytes of a number, or of a text such as "800MB", "2.5GiB" or "1048576".
+
+    Raises:
+        InvalidOptionError: When it is neither, or not above zero.
+    """
+    size = value if _is_whole(value) else 0
+    found = (
+        re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*", value, re.IGNORECASE) if isinstance(value, str) else None
+    )
+    if found is not None:
+        prefix = (found[2] or "").lower()
+        base = 1024 if prefix.endswith("i") else 1000
+        size = int(Fraction(found[1]) * base ** (" kmgt".index(prefix[0]) if prefix else 0))
+    if not isinstance(size, int) or size < 1:
+        raise InvalidOptionError(f'peak_memory must be bytes above zero, such as 2000000 or "2.5GiB", not {value!r}')
+    return size
 
 
 def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -6,24 +6,27 @@ import math
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
-from optfuse.errors import InfeasibleError, InvalidInstanceError
+from optfuse.errors import InvalidInstanceError, InvalidOptionError
 from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import ALONE, Instance
+from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Solution
 from optfuse.problem.validate import validate
 from optfuse.solve.arena import arena_floor
 from optfuse.solve.assemble import arena_spans, arrange, assemble
+from optfuse.solve.capping import Capped, within_cap
 from optfuse.solve.clock import NEVER, Clock, WorkClock
 from optfuse.solve.conflict import under_rules
+from optfuse.solve.exact_order import OrderOutcome
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import GreedyOutcome, greedy_partition
-from optfuse.solve.memory import order_problem
+from optfuse.solve.memory import order_problem, peak_bytes
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.ordering import improve_arena, order_kernels
 from optfuse.solve.progress import Journal, OnProgress
@@ -36,6 +39,8 @@ T = TypeVar("T")
 #: Of the time that is left after greedy, the share kept for the order and the offsets.
 ORDER_SHARE = 0.2
 ORDER_SHARE_MAX_S = 5.0
+#: The share kept for the joint model of partition, order, copies and memory cap, and all after it.
+JOINT_SHARE = 0.6
 
 #: Sums of prices stay whole in the floating point of linear relaxations, and far inside of CP-SAT's 64 bits.
 LARGEST_OBJECTIVE = 1 << 52
@@ -65,7 +70,8 @@ def solve(
         RuleError: When a rule matches no op.
         RuleConflictError: When no schedule obeys the rules; names the smallest set that conflicts.
         IllegalKernelError: When that was not decided in time.
-        InfeasibleError: When no schedule was found within the memory cap.
+        InfeasibleError: When no schedule keeps the memory cap, or none was found that does: the message says which, and
+            what the least is that can be met.
         InvalidOptionError: When the exhaustive solver is asked to take a large instance.
     """
     options = SolveOptions() if options is None else options
@@ -75,6 +81,10 @@ def solve(
     start, started = clock.now(), time.monotonic()
     instance = under_rules(instance, options.rules)
     validate(instance)
+    stated, instance = instance, _with_cap(instance, options.peak_bytes)
+    joint = instance.rules.peak_memory is not None or options.recompute
+    if instance.rules.peak_memory is not None and options.order == "program":
+        raise InvalidOptionError("a cap on peak memory decides the order too: leave order at 'memory'")
     deadline = start + options.time_limit
     given_up: list[str] = []
 
@@ -91,17 +101,21 @@ def solve(
     context = _Context(instance, options, clock, journal)
     search = _guarded(
         clock,
-        lambda: _search(context, greedy_solution, _search_deadline(clock, finish_by)),
+        lambda: _search(context, greedy_solution, _search_deadline(clock, finish_by, joint=joint)),
         lambda: _Found((), _floor(instance), Statistics()),
     )
     given_up.extend(search.given_up)
 
     searched = time.monotonic()
-    candidates = [*search.solutions, greedy_solution]
+    best = Capped(min((*search.solutions, greedy_solution), key=lambda solution: solution.objective), search.bound)
+    if joint:
+        starts = (*search.solutions, greedy_solution, _unfused(instance))
+        best = _guarded(clock, lambda: _jointly(context, starts, search.bound, finish_by))
+        given_up.extend(best.given_up)
     plan = _guarded(
         clock,
-        lambda: _best_plan(instance, candidates, options, _plan_deadline(clock, finish_by)),
-        lambda: _best_plan(instance, candidates, replace(options, order="program"), 0.0),
+        lambda: _plan(instance, best.solution, options, _plan_deadline(clock, finish_by)),
+        lambda: _plan(instance, best.solution, options, 0.0),
     )
     given_up.extend(plan.given_up)
     _guarded(clock, lambda: _judge(instance, plan.solution, options.solver))
@@ -109,17 +123,17 @@ def solve(
         given_up.append("stopped before the end, as asked")
 
     objective = plan.solution.objective
-    bound = min(search.bound, objective)
+    bound = min(best.bound, objective)
     journal.note("done", objective, bound)
     ended = time.monotonic()
     return SolveResult(
         status="OPTIMAL" if bound == objective else "FEASIBLE",
-        solution=plan.solution,
+        solution=replace(plan.solution, instance_digest=digest(stated)),
         objective=objective,
         bound=bound,
         gap=relative_gap(objective, bound),
         greedy_objective=greedy_solution.objective,
-        greedy_solution=greedy_solution,
+        greedy_solution=replace(greedy_solution, instance_digest=digest(stated)),
         statistics=replace(
             search.statistics,
             wall_s=ended - started,
@@ -182,9 +196,26 @@ def _require_exact_sums(instance: Instance, greedy_solution: Solution) -> None:
         )
 
 
-def _search_deadline(clock: Clock, finish_by: float) -> float:
+def _with_cap(instance: Instance, cap: int | None) -> Instance:
+    """The instance under the caller's cap too: the smaller one counts."""
+    rule = instance.rules.peak_memory
+    if cap is None or (rule is not None and rule <= cap):
+        return instance
+    return replace(instance, rules=replace(instance.rules, peak_memory=cap))
+
+
+def _jointly(context: _Context, starts: tuple[Solution, ...], bound: int, finish_by: float) -> Capped:
+    """Partition, order and copies together, within the cap."""
+    options = context.options
+    if options.recompute and options.solver != "exhaustive":
+        bound = _floor(context.instance)  # without copies there may be no schedule as cheap
+    deadline = _search_deadline(context.clock, finish_by, joint=False)
+    return within_cap(context.instance, starts, bound, options, deadline, context.clock)
+
+
+def _search_deadline(clock: Clock, finish_by: float, *, joint: bool) -> float:
     left = max(0.0, finish_by - clock.now())
-    return finish_by - min(ORDER_SHARE * left, ORDER_SHARE_MAX_S)
+    return finish_by - (JOINT_SHARE * left if joint else min(ORDER_SHARE * left, ORDER_SHARE_MAX_S))
 
 
 def _plan_deadline(clock: Clock, finish_by: float) -> float:
@@ -201,7 +232,9 @@ def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _F
         case "greedy":
             return _Found((), _floor(instance), Statistics())
         case "exhaustive":
-            outcome = exhaustive(instance, None if context.clock.deterministic else deadline)
+            outcome = exhaustive(
+                instance, None if context.clock.deterministic else deadline, recompute=options.recompute
+            )
             found = () if outcome.solution is None else (outcome.solution,)
             if outcome.complete and outcome.solution is not None:
                 return _Found(found, outcome.solution.objective, Statistics(blocks=1, candidates=outcome.kernels))
@@ -217,7 +250,13 @@ def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _F
 
             # Without the memory cap the bound still holds; whether the partition keeps the cap is seen afterwards.
             free = replace(instance, rules=replace(instance.rules, peak_memory=None))
-            outcome = solve_cpsat(free, options, greedy_solution, deadline, context.clock, context.journal)
+            if free.variants:
+                from optfuse.solve.cpsat.choosing import solve_variants
+
+                floor = _floor(free)
+                outcome = solve_variants(free, options, greedy_solution, floor, deadline, context.clock)
+            else:
+                outcome = solve_cpsat(free, options, greedy_solution, deadline, context.clock, context.journal)
             parts = [(kernel.ops, kernel.scheme) for kernel in outcome.kernels]
             return _Found(
                 (assemble(instance, parts),),
@@ -257,31 +296,6 @@ class _Plan:
     given_up: tuple[str, ...] = ()
 
 
-def _best_plan(instance: Instance, solutions: Iterable[Solution], options: SolveOptions, deadline: float) -> _Plan:
-    """Order and offsets for the cheapest partition that keeps the memory cap.
-
-    Raises:
-        InfeasibleError: When none does, not even every op on its own.
-    """
-    cap = instance.rules.peak_memory
-    ranked = sorted(solutions, key=lambda solution: solution.objective)
-    if cap is not None:
-        ranked.append(_unfused(instance))
-    lowest = None
-    for solution in ranked:
-        plan = _plan(instance, solution, options, deadline)
-        if cap is None or plan.solution.peak_bytes <= cap:
-            if solution is ranked[0]:
-                return plan
-            note = "memory cap: the cheapest partition found does not fit; a dearer one does"
-            return replace(plan, given_up=(*plan.given_up, note))
-        lowest = min(plan.solution.peak_bytes, lowest) if lowest is not None else plan.solution.peak_bytes
-    raise InfeasibleError(
-        f"instance {instance.name!r}: no schedule found within peak_memory of {cap} bytes; the lowest found needs "
-        f"{lowest}; raise the cap"
-    )
-
-
 def _unfused(instance: Instance) -> Solution:
     """Every op on its own, but for what the rules put together, each in its cheapest scheme."""
     groups = seed_groups(instance)
@@ -300,6 +314,9 @@ def _plan(instance: Instance, solution: Solution, options: SolveOptions, deadlin
     given_up: list[str] = []
     ordering = order_kernels(problem, options, deadline)
     found = ordering.outcome
+    as_given = tuple(range(len(solution.kernels)))
+    if options.order == "memory" and (peak := peak_bytes(problem, as_given)) < found.peak:
+        found = OrderOutcome(as_given, peak, found.bound)  # the joint model's order, or the program's
     if not found.proven and options.order == "memory":
         given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
     spans = arena_spans(instance, problem, found.order)

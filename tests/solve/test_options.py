@@ -43,8 +43,28 @@ def test_unknown_keys_name_the_nearest(key: str, nearest: str) -> None:
         ("solver", ["cpsat"]),
         ("order", "random"),
         ("deterministic", 1),
+        ("recompute", "yes"),
+        ("peak_memory", 0),
+        ("peak_memory", True),
+        ("peak_memory", "2 acres"),
+        ("peak_memory", "GiB"),
     ],
 )
 def test_values_out_of_range(key: str, value: object) -> None:
     with pytest.raises(InvalidOptionError, match=key):
         SolveOptions.from_mapping({key: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2.5GiB", 5 << 29),
+        ("800MB", 800_000_000),
+        ("64 KiB", 1 << 16),
+        ("1048576", 1 << 20),
+        (12345, 12345),
+        ("1g", 10**9),
+    ],
+)
+def test_sizes_of_memory(text: int | str, size: int) -> None:
+    assert SolveOptions(peak_memory=text).peak_bytes == size

@@ -1,0 +1,126 @@
+"""From good schedules to one within the cap on live bytes, or the proof that there is none; and copies, if allowed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from optfuse.errors import InfeasibleError
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel, Solution
+from optfuse.solve.assemble import arrange
+from optfuse.solve.clock import WALL, Clock, within
+from optfuse.solve.exact_order import least_peak_order
+from optfuse.solve.floors import least_peak_bound
+from optfuse.solve.memory import HEURISTICS, OrderProblem, order_problem, peak_bytes
+from optfuse.solve.options import SolveOptions
+
+MIB = 1 << 20
+#: Seconds for the order of one schedule to start from.
+ORDER_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """A solution whose kernels are in an order that keeps the cap, and a bound on the cost of all that do."""
+
+    solution: Solution
+    bound: int
+    given_up: tuple[str, ...] = ()
+
+
+def within_cap(
+    instance: Instance,
+    solutions: Iterable[Solution],
+    bound: int,
+    options: SolveOptions,
+    deadline: float,
+    clock: Clock = WALL,
+) -> Capped:
+    """The cheapest schedule that can be found within ``instance.rules.peak_memory`` (None: any number of bytes).
+
+    Parameters
+    ----------
+    solutions
+        Schedules to start from, which need not keep the cap.
+    bound
+        A lower bound on every schedule's cost without the cap.
+
+    Raises
+    ------
+    InfeasibleError
+        When none keeps the cap, or none was found that does: the message says which, and what the least is.
+    """
+    cap = instance.rules.peak_memory
+    # Where answers must repeat, these are limited by their own counts.
+    floor = least_peak_bound(
+        instance, recompute=options.recompute, deadline=None if clock.deterministic else within(clock, deadline, 0.1)
+    )
+    starts = [
+        _ordered(instance, solution, None if clock.deterministic else within(clock, deadline, 0.1))
+        for solution in _distinct(solutions)
+    ]
+    lowest, impossible = min(start.peak_bytes for start in starts), cap is not None and floor > cap
+    if options.solver == "cpsat":
+        from optfuse.solve.cpsat.capped import least_peak, solve_capped
+
+        if not impossible:
+            found = solve_capped(instance, starts, bound, options, within(clock, deadline, 0.9), clock)
+            if found.kernels is not None:
+                solution = in_order(instance, found.kernels)
+                return Capped(solution, max(bound, found.bound), found.given_up)
+            lowest, impossible = found.lowest, found.infeasible
+        seen, floor = least_peak(instance, starts, floor, options, deadline, clock)
+        lowest = min(lowest, seen)
+    else:
+        fitting = [start for start in starts if cap is None or start.peak_bytes <= cap]
+        if fitting:
+            return Capped(min(fitting, key=lambda start: start.objective), bound)
+    raise InfeasibleError(_infeasible(instance, cap or 0, lowest, floor, impossible=impossible), proven=impossible)
+
+
+def in_order(instance: Instance, kernels: Sequence[Kernel]) -> Solution:
+    """The solution that runs kernels as they are given."""
+    return arrange(instance, kernels, order_problem(instance, kernels), range(len(kernels)))
+
+
+def _best_start(problem: OrderProblem, kernels: int, deadline: float | None = None) -> list[int]:
+    """The kernels as they are given, or the best of the heuristics if that has a lower peak."""
+    orders: list[list[int]] = []
+    if all(earlier < kernel for kernel, mine in enumerate(problem.before) for earlier in mine):
+        orders.append(list(range(kernels)))
+    for heuristic in HEURISTICS:
+        if not orders or deadline is None or time.monotonic() < deadline:
+            orders.append(heuristic(problem))
+    return min(orders, key=lambda order: peak_bytes(problem, order))
+
+
+def _ordered(instance: Instance, solution: Solution, deadline: float | None) -> Solution:
+    problem = order_problem(instance, solution.kernels)
+    start = _best_start(problem, len(solution.kernels), deadline)
+    until = None if deadline is None else min(deadline, time.monotonic() + ORDER_SECONDS)
+    found = least_peak_order(problem, start, deadline=until)
+    return in_order(instance, [solution.kernels[number] for number in found.order])
+
+
+def _distinct(solutions: Iterable[Solution]) -> list[Solution]:
+    found: dict[frozenset[tuple[tuple[int, ...], int]], Solution] = {}
+    for solution in solutions:
+        found.setdefault(frozenset((kernel.ops, kernel.scheme) for kernel in solution.kernels), solution)
+    return list(found.values())
+
+
+def _infeasible(instance: Instance, cap: int, lowest: int, floor: int, *, impossible: bool) -> str:
+    said = f"instance {instance.name!r}: "
+    if impossible:
+        said += f"no schedule keeps peak_memory of {_bytes(cap)}, proven; "
+    else:
+        said += f"no schedule was found within peak_memory of {_bytes(cap)}; "
+    if lowest == floor:
+        return said + f"the least that can be met is {_bytes(lowest)}, proven; raise the cap to that"
+    return said + f"the lowest found needs {_bytes(lowest)}, and none needs less than {_bytes(floor)}; raise the cap"
+
+
+def _bytes(size: int) -> str:
+    return f"{size} bytes ({size / MIB:,.1f} MiB)"

@@ -1,0 +1,144 @@
+"""Many variants at once: decide them, solve what is left, and change decisions as long as that pays.
+
+With its variants decided, an instance has presolve and repeated blocks again, and takes seconds. Variants that look
+alike are decided alike; each class is offered each of its alternatives in turn. How good the outcome is, this does not
+say: its bound is one that needs no search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from optfuse.problem.cost import default_writes
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel, Solution
+from optfuse.solve.choices import apart, classes, decide
+from optfuse.solve.clock import WALL, Clock, within
+from optfuse.solve.cpsat.blocks import find_blocks
+from optfuse.solve.cpsat.outcome import CpsatOutcome
+from optfuse.solve.cpsat.solver import solve_cpsat
+from optfuse.solve.greedy import greedy
+from optfuse.solve.options import SolveOptions
+
+#: Ops of the largest block that is one model with its variants.
+JOINT_OPS = 40
+#: The share of the time in which variants are decided by greedy's prices.
+GREEDY_SHARE = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The best decisions found, by variant, and the kernels for them in ids of the whole instance."""
+
+    alternatives: tuple[int, ...]
+    kernels: tuple[tuple[tuple[int, ...], int], ...]
+    cost: int
+    solves: int
+
+
+def solve_variants(
+    instance: Instance,
+    options: SolveOptions,
+    warm: Solution,
+    floor: int,
+    deadline: float,
+    clock: Clock = WALL,
+) -> CpsatOutcome:
+    """The cheapest partition, variants included, as far as it can be found and proven.
+
+    Small blocks are one model with their variants. Where a block with variants is large, its variants are decided one
+    class after the other; the bound is then ``floor``, one that needs no search.
+    """
+    largest = max((len(group) for group in find_blocks(instance) if _undecided(instance, group)), default=0)
+    if largest <= JOINT_OPS:
+        return solve_cpsat(instance, options, warm, deadline, clock)
+    chosen = choose(instance, options, deadline, clock)
+    kernels = tuple(Kernel(ops, scheme, default_writes(instance, ops, scheme)) for ops, scheme in chosen.kernels)
+    cost = chosen.cost
+    if warm.objective < cost:
+        kernels, cost = warm.kernels, warm.objective
+    note = f"variants: decided class by class in {chosen.solves} solves; a block of {largest} ops is not one model"
+    return CpsatOutcome(
+        kernels=kernels,
+        objective=cost,
+        bound=min(floor, cost),
+        proven=floor >= cost,
+        blocks=0,
+        unique_blocks=0,
+        candidates=0,
+        cuts=0,
+        rounds=chosen.solves,
+        given_up=(note,),
+    )
+
+
+def _undecided(instance: Instance, group: tuple[int, ...]) -> bool:
+    inside = set(group)
+    return any(inside & set(ops) for variant in instance.variants for ops in variant.alternatives)
+
+
+def choose(instance: Instance, options: SolveOptions, deadline: float, clock: Clock = WALL) -> Chosen:
+    """Descend class by class until nothing helps or time is up: by greedy's prices first, then by the solver's."""
+    groups = classes(instance)
+    start = _descend(
+        instance,
+        groups,
+        _greedily(instance, apart(instance)),
+        lambda alternatives: _greedily(instance, alternatives),
+        within(clock, deadline, GREEDY_SHARE),
+        clock,
+    )
+
+    def solved(alternatives: tuple[int, ...]) -> Chosen:
+        return _solved(instance, alternatives, options, deadline, clock)
+
+    best = solved(start.alternatives)
+    best = best if best.cost <= start.cost else start
+    return _descend(instance, groups, best, solved, deadline, clock)
+
+
+def _descend(
+    instance: Instance,
+    groups: Sequence[Sequence[int]],
+    best: Chosen,
+    attempt: Callable[[tuple[int, ...]], Chosen],
+    deadline: float,
+    clock: Clock,
+) -> Chosen:
+    solves = best.solves
+    moved = True
+    while moved and clock.now() < deadline:
+        moved = False
+        for group in groups:
+            for alternative in range(len(instance.variants[group[0]].alternatives)):
+                if alternative == best.alternatives[group[0]] or clock.now() >= deadline:
+                    continue
+                decided = list(best.alternatives)
+                for variant in group:
+                    decided[variant] = alternative
+                found = attempt(tuple(decided))
+                solves += 1
+                if found.cost < best.cost:
+                    best, moved = found, True
+    return replace(best, solves=solves)
+
+
+def _greedily(instance: Instance, alternatives: tuple[int, ...]) -> Chosen:
+    decided = decide(instance, alternatives)
+    solution = greedy(decided.instance)
+    kernels = tuple((_lifted(kernel, decided.ops), kernel.scheme) for kernel in solution.kernels)
+    return Chosen(alternatives, kernels, solution.objective, 1)
+
+
+def _solved(
+    instance: Instance, alternatives: tuple[int, ...], options: SolveOptions, deadline: float, clock: Clock
+) -> Chosen:
+    decided = decide(instance, alternatives)
+    outcome: CpsatOutcome = solve_cpsat(decided.instance, options, greedy(decided.instance), deadline, clock)
+    kernels = tuple((_lifted(kernel, decided.ops), kernel.scheme) for kernel in outcome.kernels)
+    return Chosen(alternatives, kernels, outcome.objective, 1)
+
+
+def _lifted(kernel: Kernel, ops: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(ops[op] for op in kernel.ops)
