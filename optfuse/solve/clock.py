@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 
-#: Later than any deadline, and finite: differences of times stay numbers.
-NEVER = 1e18
+#: Later than any deadline, even one set after the stop: seconds added to it are lost. Finite, for differences.
+NEVER = 1e30
 
 
 class Clock:

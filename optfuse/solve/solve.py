@@ -95,7 +95,6 @@ def solve(
     greedy_solution = assemble(instance, partition.partition)
     _require_exact_sums(instance, greedy_solution)
     _judge(instance, greedy_solution, "greedy", ignore_cap=True)
-    journal.note("greedy", greedy_solution.objective, _floor(instance))
     # The answer will have to be assembled and judged too, and packed with more care.
     finish_by = deadline if clock.deterministic else deadline - 2 * (time.monotonic() - greedy_done)
     context = _Context(instance, options, clock, journal)
@@ -228,6 +227,7 @@ def _plan_deadline(clock: Clock, finish_by: float) -> float:
 def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _Found:
     """Run the solver that was asked for."""
     instance, options = context.instance, context.options
+    context.journal.note("greedy", greedy_solution.objective, _floor(instance))
     match options.solver:
         case "greedy":
             return _Found((), _floor(instance), Statistics())

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +16,9 @@ import pytest
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import instance_to_json
+from optfuse.report.rows import COLUMNS
 from tests.cli.conftest import Outcome
+from tests.layered import build
 from tests.report.cases import EXAMPLE, example
 from tests.report.test_summary import PROMISED
 
@@ -131,3 +135,75 @@ def test_what_is_no_file_is_not_replaced_by_one(optfuse: Run, tmp_path: Path) ->
 
     assert "pipe: cannot be written" in line
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[Path]:
+    """Two instance files, one of them with a kind in its name, beside an empty folder ``out``."""
+    (tmp_path / "out").mkdir()
+    paths = []
+    for name in ("small.backward", "plain"):
+        path = tmp_path / f"{name}.json"
+        path.write_text(instance_to_json(replace(example(), name=name)))
+        paths.append(path)
+    return paths
+
+
+def test_several_instances_make_a_row_each(optfuse: Run, two: list[Path], tmp_path: Path) -> None:
+    outcome = optfuse("solve", *two, "--csv", tmp_path / "all.csv", "--out", tmp_path / "out", *QUICK)
+
+    assert outcome.code == 0, outcome.err
+    with (tmp_path / "all.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [tuple(row)[:9] for row in rows] == [COLUMNS] * 2
+    assert [(row["name"], row["kind"], row["ops"]) for row in rows] == [
+        ("small.backward", "backward", "3"),
+        ("plain", "", "3"),
+    ]
+    assert all(row["status"] == "OPTIMAL" and row["objective"] == row["bound"] for row in rows)
+    saved = sorted((tmp_path / "out").iterdir())
+    assert [path.name for path in saved] == ["plain.solution.json", "small.backward.solution.json"]
+    assert optfuse("check", two[1], saved[0]).code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.csv", "out", "plain.json", "small.backward.json"]
+
+
+def test_several_instances_are_a_list_in_json(optfuse: Run, two: list[Path]) -> None:
+    outcome = optfuse("solve", *two, "--json", *QUICK)
+
+    records = json.loads(outcome.out)
+    assert [record["name"] for record in records] == ["small.backward", "plain"]
+    assert all(record["progress"][-1][1] == "done" for record in records)
+
+
+def test_several_solutions_need_a_folder(optfuse: Run, two: list[Path], tmp_path: Path) -> None:
+    assert "no such folder" in optfuse("solve", *two, "--out", tmp_path / "s.json", *QUICK).error_line()
+    assert "--csv" in optfuse("solve", *two, "--csv", tmp_path / "missing" / "o.csv", *QUICK).error_line()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_the_best_found(tmp_path: Path, number: signal.Signals) -> None:
+    """The instance in hand is brought to an end, the next is left; what was found is saved."""
+    paths = [tmp_path / "hard.json", tmp_path / "next.json"]
+    paths[0].write_text(instance_to_json(replace(build(0, 200), name="hard")))
+    paths[1].write_text(instance_to_json(example()))
+    (tmp_path / "out").mkdir()
+    # The first line that the journal would show stands for "it has begun to search".
+    code = (
+        "import sys, optfuse.solve.progress as p; note = p.Journal.note\n"
+        "def loud(self, *a):\n    note(self, *a); print('begun', flush=True)\n"
+        "p.Journal.note = loud\n"
+        f"sys.argv = ['optfuse', 'solve', *{list(map(str, paths))!r}, '--time-limit', '600', '--workers', '1', "
+        f"'--out', {str(tmp_path / 'out')!r}, '--csv', {str(tmp_path / 'o.csv')!r}]\n"
+        "from optfuse.cli import main; main()"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as running:  # type: ignore[call-overload]
+        assert running.stdout.readline() == "begun\n"
+        running.send_signal(number)
+        out, err = running.communicate(timeout=120)
+    assert running.returncode == 0, err
+    assert "FEASIBLE" in out
+    assert "stopped before the end, as asked" in out
+    assert "stopped after 1 of 2 instances" in err
+    assert (tmp_path / "o.csv").read_text().splitlines()[1].startswith("hard,,200,")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["hard.solution.json"]

@@ -22,7 +22,7 @@ from optfuse.solve.cpsat.search import Incumbent, search
 from optfuse.solve.options import SolveOptions
 
 #: Candidates of one block that are listed at once, and at most; beyond that it is solved over some of them.
-FEW_CANDIDATES = 60_000
+FEW_CANDIDATES = 200_000
 MAX_CANDIDATES = 600_000
 #: In the first round of generation, candidates of a scheme that start at the same atom.
 SOME_CANDIDATES = 200
@@ -115,7 +115,7 @@ def _attempt(
     _demand_cover(reduced, atoms, pool)
     if pool.complete:
         return _chosen(task, pool, warm, bound, deadline)
-    first = _generated(task, warm, bound, within(clock, deadline, 0.6))
+    first = _generated(task, warm, bound, within(clock, deadline, 0.85))
     if first.cost == first.bound or clock.now() >= deadline:
         return first
     pool = enumerate_candidates(reduced, atoms, MAX_CANDIDATES, within(clock, deadline, 0.5), clock=clock)
@@ -162,7 +162,7 @@ def _generated(task: _Task, warm: Partition, bound: int, deadline: float) -> Blo
     start = _incumbent(task.whole, task.atoms, pool.candidates, warm)
     known = {candidate.mask for candidate in pool.candidates}
     candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
-    until = within(task.clock, deadline, 0.8)
+    until = within(task.clock, deadline, 0.9)
     generated = generate(task.reduced, task.atoms, candidates, *task.covers, until, task.clock)
     return _chosen(task, Pool(generated.candidates, complete=False), warm, max(bound, generated.bound), deadline)
 

@@ -77,7 +77,7 @@ def generate(
         # All kernels seen from here are known: move to where the relaxation is, then look more closely there.
         if trust > 0:
             trust = trust - 0.3 if trust > 0.3 else 0.0
-        elif bound * UNIT >= sum(prices) or not roots.look_closer():
+        elif not any(found) or not roots.look_closer():
             break
         else:
             trust = TRUST
@@ -115,6 +115,8 @@ def _lowered(roots: Roots, prices: Sequence[int], deadline: float, clock: Clock)
         if found is None:
             break
         best = max(best, _bound(prices, found))
+        if not any(found):
+            break
         for mine in found:
             if mine:
                 worst = max(mine, key=lambda profit: profit.amount)
