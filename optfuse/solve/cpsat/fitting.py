@@ -1,17 +1,21 @@
-"""Do buffers fit in a capacity? Tree search and CP-SAT side by side; the first to know ends the other.
+"""Do buffers fit in a capacity? Tree search, CP-SAT and sweeps over windows; the first to know ends the others.
 
 They are good at different problems: the tree where there are many buffers and some slack, CP-SAT where sections are
-full. CP-SAT runs outside the interpreter's lock, so the tree search has a core of its own beside it.
+full, sweeps where both occur at different times. CP-SAT runs outside the interpreter's lock and sweeps in another
+process, so the tree search has a core of its own beside either.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from optfuse.solve.cpsat.elsewhere import sweeps_elsewhere
 from optfuse.solve.cpsat.packing import SectionModel
+from optfuse.solve.cpsat.windows import sweeps
 from optfuse.solve.packing.layout import Layout
 from optfuse.solve.packing.restarts import search
 from optfuse.solve.packing.tree import Outcome
@@ -22,13 +26,22 @@ MAX_PAIRS = 4_000_000
 SLICE_S = 1.0
 
 
+#: With two workers, the share of the time in which CP-SAT has the second; sweeps have the rest.
+MODEL_SHARE = 0.12
+#: The share in which the first worker searches the tree of the whole; it sweeps in the rest, from other seeds.
+TREE_SHARE = 0.5
+OTHER_SEEDS = 1000
+
+Method = Literal["bound", "tree", "cpsat", "windows", "none"]
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Whether some buffers fit, and where (units): ``offsets`` are empty unless ``outcome`` is "packed"."""
 
     outcome: Outcome
     offsets: tuple[int, ...] = ()
-    method: Literal["bound", "tree", "cpsat", "none"] = "none"
+    method: Method = "none"
     nodes: int = 0
 
 
@@ -45,22 +58,51 @@ def fit(problem: Layout, capacity: int, workers: int, seed: int, deadline: float
     )
 
 
-def _at_once(problem: Layout, capacity: int, threads: int, seed: int, deadline: float) -> Fit:
-    """CP-SAT in a thread of its own, the tree search in this one."""
+def _at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: float) -> Fit:
+    """The tree search in this thread; beside it CP-SAT, then sweeps, or both when there are workers for both."""
     model = SectionModel(problem, capacity)
-    outcomes: list[Outcome] = []
-    worker = threading.Thread(target=lambda: outcomes.append(model.run(threads, seed, deadline)), daemon=True)
-    worker.start()
+    ended = threading.Event()
+    found: list[Fit] = []
+
+    def solve_model(until: float) -> None:
+        report(model.run(max(1, workers - 2), seed, until), "cpsat", lambda: model.offsets)
+
+    def sweep() -> None:
+        outcome, offsets = sweeps_elsewhere(problem, capacity, seed, deadline, ended.is_set)
+        report(outcome, "windows", lambda: offsets)
+
+    def solve_then_sweep() -> None:
+        now = time.monotonic()
+        solve_model(now + MODEL_SHARE * (deadline - now))
+        if not ended.is_set():
+            sweep()
+
+    def report(outcome: Outcome, method: Method, offsets: Callable[[], tuple[int, ...]]) -> None:
+        if outcome != "stopped":
+            found.append(Fit(outcome, offsets(), method))
+            ended.set()
+
+    tasks = (solve_then_sweep,) if workers == 2 else (lambda: solve_model(deadline), sweep)
+    threads = [threading.Thread(target=task, daemon=True) for task in tasks]
+    for thread in threads:
+        thread.start()
     try:
-        outcome, offsets, nodes = search(problem, capacity, seed, deadline, lambda: bool(outcomes))
+        now = time.monotonic()
+        outcome, offsets, nodes = search(problem, capacity, seed, now + TREE_SHARE * (deadline - now), ended.is_set)
+        method: Method = "tree"
+        if outcome == "stopped" and not ended.is_set():
+            outcome, offsets = sweeps(problem, capacity, seed + OTHER_SEEDS, deadline, ended.is_set)
+            method = "windows"
     finally:
-        while worker.is_alive():
-            if time.monotonic() >= deadline or not outcomes:
+        ended.set()
+        for thread in threads:
+            while thread.is_alive():
+                # A request to stop that comes before the solver has begun goes unheard: hence again and again.
                 model.stop()
-            worker.join(0.02)
+                thread.join(0.02)
     if outcome != "stopped":
-        return Fit(outcome, offsets, "tree", nodes)
-    return Fit(outcomes[0] if outcomes else "stopped", model.offsets, "cpsat", nodes)
+        return Fit(outcome, offsets, method, nodes)
+    return replace(found[0], nodes=nodes) if found else Fit("stopped", nodes=nodes)
 
 
 def _in_turns(problem: Layout, capacity: int, seed: int, deadline: float) -> Fit:
@@ -75,5 +117,8 @@ def _in_turns(problem: Layout, capacity: int, seed: int, deadline: float) -> Fit
         outcome = model.run(1, seed + turn, min(deadline, time.monotonic() + length))
         if outcome != "stopped":
             return Fit(outcome, model.offsets, "cpsat", total)
+        outcome, offsets = sweeps(problem, capacity, seed + turn, min(deadline, time.monotonic() + length))
+        if outcome != "stopped":
+            return Fit(outcome, offsets, "windows", total)
         length, turn = 2 * length, turn + 1
     return Fit("stopped", nodes=total)

@@ -71,6 +71,36 @@ class Layout:
         return capacity_bytes // self.unit
 
 
+def window(problem: Layout, start: int, end: int) -> tuple[Layout, tuple[int, ...]]:
+    """The buffers live in the sections from ``start`` up to ``end``, as a problem of their own, and their numbers."""
+    numbers = sorted({number for members in problem.members[start:end] for number in members})
+    place = {number: new for new, number in enumerate(numbers)}
+    part = Layout(
+        problem.unit,
+        problem.sizes[numbers],
+        problem.aligns[numbers],
+        np.maximum(problem.first[numbers], start) - start,
+        np.minimum(problem.last[numbers], end) - start,
+        tuple(tuple(place[number] for number in members) for members in problem.members[start:end]),
+        problem.durations[numbers],
+    )
+    return part, tuple(numbers)
+
+
+def mirrored(problem: Layout) -> Layout:
+    """The problem with time reversed, its buffers numbered backwards."""
+    count, end = problem.count, len(problem.members)
+    return Layout(
+        problem.unit,
+        problem.sizes[::-1],
+        problem.aligns[::-1],
+        end - problem.last[::-1],
+        end - problem.first[::-1],
+        tuple(tuple(count - 1 - number for number in reversed(members)) for members in reversed(problem.members)),
+        problem.durations[::-1],
+    )
+
+
 def layout(buffers: Sequence[Lifetime]) -> Layout:
     """The arrays of some buffers, none of size zero."""
     members = _sections(buffers)

@@ -29,7 +29,7 @@ class PackResult:
         height: The end of the highest buffer.
         capacity: What was asked for, if anything.
         bound: No packing is lower: the largest sum of sizes live at once, or better.
-        method: What found it: "first_fit", "tree", "cpsat".
+        method: What found it: "first_fit", "tree", "cpsat", "windows".
         nodes: Choices that the tree search tried.
         wall_s: Seconds.
     """

@@ -6,6 +6,7 @@ order of choices. What decides beyond that (length, area, size, and how much bla
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -23,7 +24,13 @@ MEMORY = 0.8
 
 
 def search(
-    problem: Layout, capacity: int, seed: int, deadline: float, stop: Callable[[], bool] = lambda: False
+    problem: Layout,
+    capacity: int,
+    seed: int,
+    deadline: float,
+    stop: Callable[[], bool] = lambda: False,
+    pinned: Ints | None = None,
+    max_nodes: float = math.inf,
 ) -> tuple[Outcome, tuple[int, ...], int]:
     """Offsets in units within a capacity in units: ("packed", offsets, nodes); offsets are empty otherwise.
 
@@ -33,14 +40,16 @@ def search(
         seed: Of the random choices; the outcome is a function of it unless time runs out.
         deadline: By ``time.monotonic``.
         stop: Asked between runs; True ends the search.
+        pinned: Offsets that are given, -1 for free buffers.
+        max_nodes: No run is begun after so many choices.
     """
     rng = random.Random(seed)
-    tree = TreeSearch(problem, capacity)
+    tree = TreeSearch(problem, capacity, pinned)
     blame = np.zeros(len(problem.members))
     keys = _plain_keys(problem)
     nodes = 0
     run = 0
-    while time.monotonic() < deadline and not stop():
+    while time.monotonic() < deadline and nodes < max_nodes and not stop():
         key = keys[run] if run < len(keys) else _learned_key(problem, blame, rng)
         by_offset = run < len(keys) or rng.random() < 2 / 3
         limit = PLAIN_NODES if run < len(keys) else rng.choice(RUN_NODES)

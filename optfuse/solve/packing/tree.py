@@ -65,13 +65,17 @@ class _Frame:
 class TreeSearch:
     """One search of a layout within a capacity, in the layout's units.
 
+    ``pinned`` are offsets that are given, -1 for the buffers that are free. A pinned buffer is listed when its offset's
+    turn comes, and nothing may rest higher below it.
+
     After ``run``: ``offsets`` (when packed), ``nodes``, and ``blame``, which counts for each section how often it was
     the one without room.
     """
 
-    def __init__(self, problem: Layout, capacity: int) -> None:
+    def __init__(self, problem: Layout, capacity: int, pinned: Ints | None = None) -> None:
         self.problem = problem
         self.capacity = capacity
+        self.pinned = pinned
         self.offsets = [0] * problem.count
         self.nodes = 0
         self.blame = np.zeros(len(problem.members), np.int64)
@@ -79,7 +83,7 @@ class TreeSearch:
         self.rank = np.arange(problem.count)
         self.by_offset = True
         self.aligned = bool((problem.aligns > 1).any())
-        self.twins = _twins(problem)
+        self.twins = _twins(problem, pinned)
         self.reach = _reach(problem)
 
     def run(self, rank: Ints, by_offset: bool, max_nodes: int, deadline: float) -> Outcome:
@@ -134,8 +138,16 @@ class TreeSearch:
         if self.aligned:
             aligns = problem.aligns[part]
             lowest, at = -(-lowest // aligns) * aligns, -(-at // aligns) * aligns
+        rests = lowest >= state.floor
+        if self.pinned is not None:
+            pins = self.pinned[part]
+            late = (pins >= 0) & (at > pins)
+            if late.any():
+                self.blame[problem.first[part[late]]] += 1
+                return None
+            at, rests = np.maximum(at, pins), rests | (pins >= 0)
         tops = at + problem.sizes[part]
-        fits = (at < tops.min()) & (lowest >= state.floor) & (tops <= self.capacity)
+        fits = (at < tops.min()) & rests & (tops <= self.capacity)
         if self.twins is not None:
             unplaced = np.zeros(problem.count + 1, np.bool_)
             unplaced[part] = True
@@ -157,6 +169,8 @@ class TreeSearch:
         buffer = int(frame.open[place])
         align = int(problem.aligns[buffer])
         offset = -(-max(int(state.lowest[buffer]), state.floor) // align) * align
+        if self.pinned is not None:
+            offset = max(offset, int(self.pinned[buffer]))
         self.offsets[buffer] = offset
         lowest, left, floors = state.lowest.copy(), state.left.copy(), state.floors.copy()
         meets = problem.meets[buffer]
@@ -192,12 +206,14 @@ def _reach(problem: Layout) -> list[tuple[slice, slice]]:
     return found
 
 
-def _twins(problem: Layout) -> Ints | None:
-    """For each buffer the last one before it that is equal to it, ``count`` where there is none; None: no twins."""
+def _twins(problem: Layout, pinned: Ints | None) -> Ints | None:
+    """For each free buffer the last one before it that is equal to it, ``count`` for none; None: there are no twins."""
     latest: dict[tuple[int, ...], int] = {}
     twins = np.full(problem.count, problem.count)
     columns = (problem.first, problem.last, problem.sizes, problem.aligns)
     for number, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        if pinned is not None and pinned[number] >= 0:
+            continue
         twins[number] = latest.get(key, problem.count)
         latest[key] = number
     return twins if (twins < problem.count).any() else None

@@ -1,0 +1,60 @@
+"""Sweeps over windows in a process of their own: most of their work is Python's, which has one core a process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from optfuse.solve.cpsat.windows import sweeps
+from optfuse.solve.packing.layout import Layout
+from optfuse.solve.packing.tree import Outcome
+
+#: The child looks for modules where this process does, however that came about.
+START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from optfuse.solve.cpsat.elsewhere import main; main()"
+)
+
+
+def sweeps_elsewhere(
+    problem: Layout, capacity: int, seed: int, deadline: float, stop: Callable[[], bool]
+) -> tuple[Outcome, tuple[int, ...]]:
+    """``sweeps`` in another process, which is ended at the deadline or when ``stop`` returns True."""
+    task = {
+        "unit": problem.unit,
+        "arrays": [a.tolist() for a in (problem.sizes, problem.aligns, problem.first, problem.last, problem.durations)],
+        "members": problem.members,
+        "capacity": capacity,
+        "seed": seed,
+        "seconds": deadline - time.monotonic(),
+    }
+    command = [sys.executable, "-c", START, json.dumps(sys.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        text: str | None = json.dumps(task)
+        try:
+            while not stop() and time.monotonic() < deadline:
+                try:
+                    answer, _ = child.communicate(text, timeout=0.05)
+                except subprocess.TimeoutExpired:
+                    text = None
+                    continue
+                outcome, offsets = json.loads(answer)
+                return cast("Outcome", outcome), tuple(offsets)
+        finally:
+            child.kill()
+    return "stopped", ()
+
+
+def main() -> None:
+    """What the child does: a task on stdin, the outcome and the offsets on stdout."""
+    task: dict[str, Any] = json.load(sys.stdin)
+    sizes, aligns, first, last, durations = (np.array(values, np.int64) for values in task["arrays"])
+    members = tuple(tuple(section) for section in task["members"])
+    problem = Layout(task["unit"], sizes, aligns, first, last, members, durations)
+    deadline = time.monotonic() + task["seconds"]
+    json.dump(sweeps(problem, task["capacity"], task["seed"], deadline), sys.stdout)
