@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from optfuse.errors import InfeasibleError
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
+from optfuse.solve.available import feasible_columns, floor_of
 from optfuse.solve.columns import ColumnMaker, list_columns, schedule_of
-from optfuse.solve.cpsat.joint import JointResult, feasible_columns, floor_of, solve_joint
+from optfuse.solve.cpsat.joint import JointResult, solve_joint
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy
 from optfuse.solve.options import SolveOptions

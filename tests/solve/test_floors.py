@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optfuse.problem.instance import Instance
+from optfuse.solve.available import feasible_columns
 from optfuse.solve.columns import list_columns, schedule_of
-from optfuse.solve.cpsat.joint import feasible_columns, solve_joint
+from optfuse.solve.cpsat.joint import solve_joint
 from optfuse.solve.floors import least_peak_bound
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.scope import whole_scope

@@ -16,9 +16,10 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
 from optfuse.problem.recompute import copyable
 from optfuse.problem.solution import Kernel, Solution
+from optfuse.solve.available import feasible_columns
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.columns import Column, ColumnMaker, ColumnPool, list_columns
-from optfuse.solve.cpsat.joint import JointResult, feasible_columns, solve_joint
+from optfuse.solve.cpsat.joint import JointResult, solve_joint
 from optfuse.solve.memory import live_bytes, order_problem
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.rematerialise import copy_to_shrink

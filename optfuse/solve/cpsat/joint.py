@@ -20,6 +20,7 @@ from ortools.sat.python import cp_model
 
 from optfuse.problem.cost import topology
 from optfuse.problem.legality import bits
+from optfuse.solve.available import makers_of
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.columns import Column
 from optfuse.solve.cpsat.running import configured, run
@@ -75,33 +76,6 @@ class _Model:
         return self.lits[key]
 
 
-def feasible_columns(scope: Scope, columns: Iterable[Column], cap: int | None = None) -> list[Column]:
-    """The columns for which all that they need can be there, and that alone do not exceed the cap."""
-    makers = _makers(scope)
-    buffers = scope.instance.buffers
-    known = {storage.buffer for storage in scope.storages}
-    kept: list[Column] = []
-    for column in columns:
-        there = all(
-            scope.root[buffer] not in scope.gone
-            and (buffers[buffer].kind != "temporary" or buffer in scope.given or buffer in makers)
-            for buffer in column.takes
-        )
-        fresh = all(
-            buffers[buffer].kind != "temporary" or (buffer in known and buffer not in scope.given)
-            for buffer in column.writes
-        )
-        if there and fresh and (cap is None or floor_of(scope, column) <= cap):
-            kept.append(column)
-    return kept
-
-
-def floor_of(scope: Scope, column: Column) -> int:
-    """Bytes that are live while a column runs, wherever it runs."""
-    touched = {scope.root[buffer] for buffer in (*column.takes, *column.writes)}
-    return scope.base + sum(s.bytes for s in scope.storages if s.buffer in touched)
-
-
 def solve_joint(
     scope: Scope,
     columns: Sequence[Column],
@@ -154,17 +128,6 @@ def solve_joint(
     return JointResult(_in_order(model, solver), bound, status == cp_model.OPTIMAL)
 
 
-def _makers(scope: Scope) -> dict[int, set[int]]:
-    """The ops of the scope that make each buffer here."""
-    index = topology(scope.instance)
-    makers: dict[int, set[int]] = {}
-    for op in bits(scope.ops):
-        for priced in index.priced[op].values():
-            for write in priced.writes:
-                makers.setdefault(write[0], set()).add(op)
-    return makers
-
-
 def _add_variables(model: _Model) -> None:
     """A Boolean a column, an alternative of a variant and an op that need not run; a position an anchor."""
     scope, cp = model.scope, model.cp
@@ -213,7 +176,7 @@ def _add_values(model: _Model) -> None:
     No copy is written for nobody: it would be a kernel more for nothing but the places that it shifts.
     """
     scope, cp = model.scope, model.cp
-    makers = _makers(scope)
+    makers = makers_of(scope)
     for buffer, numbers in model.writing.items():
         if any(scope.copies >> op & 1 for op in makers[buffer]):
             cp.add_at_most_one(model.chosen[k] for k in numbers)

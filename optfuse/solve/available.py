@@ -1,0 +1,48 @@
+"""Which columns can be part of a schedule of a scope at all: what they need is there, and they fit into memory alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from optfuse.problem.cost import topology
+from optfuse.problem.legality import bits
+from optfuse.solve.columns import Column
+from optfuse.solve.scope import Scope
+
+
+def feasible_columns(scope: Scope, columns: Iterable[Column], cap: int | None = None) -> list[Column]:
+    """The columns for which all that they need can be there, and that alone do not exceed the cap."""
+    makers = makers_of(scope)
+    buffers = scope.instance.buffers
+    known = {storage.buffer for storage in scope.storages}
+    kept: list[Column] = []
+    for column in columns:
+        there = all(
+            scope.root[buffer] not in scope.gone
+            and (buffers[buffer].kind != "temporary" or buffer in scope.given or buffer in makers)
+            for buffer in column.takes
+        )
+        fresh = all(
+            buffers[buffer].kind != "temporary" or (buffer in known and buffer not in scope.given)
+            for buffer in column.writes
+        )
+        if there and fresh and (cap is None or floor_of(scope, column) <= cap):
+            kept.append(column)
+    return kept
+
+
+def floor_of(scope: Scope, column: Column) -> int:
+    """Bytes that are live while a column runs, wherever it runs."""
+    touched = {scope.root[buffer] for buffer in (*column.takes, *column.writes)}
+    return scope.base + sum(s.bytes for s in scope.storages if s.buffer in touched)
+
+
+def makers_of(scope: Scope) -> dict[int, set[int]]:
+    """The ops of the scope that make each buffer here."""
+    index = topology(scope.instance)
+    makers: dict[int, set[int]] = {}
+    for op in bits(scope.ops):
+        for priced in index.priced[op].values():
+            for write in priced.writes:
+                makers.setdefault(write[0], set()).add(op)
+    return makers
