@@ -1,4 +1,4 @@
-"""Which columns can be part of a schedule of a scope at all: what they need is there, and they alone fit into memory."""
+"""Which columns can be part of a schedule of a scope at all: what they need is there, and they fit into memory."""
 
 from __future__ import annotations
 
