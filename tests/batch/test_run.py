@@ -56,7 +56,7 @@ def test_every_end_is_a_row(zoo: Path, tmp_path: Path) -> None:
     assert rows.outcome.to_dict() == {
         "tiny.inference": "ok",
         "below/trained.inference": "ok",
-        "raising.inference": "crash",
+        "raising.inference": "refused",
         "dying.inference": "crash",
         "hungry.inference": "memory",
         "unloadable.inference": "refused",
