@@ -56,7 +56,7 @@ def test_every_end_is_a_row(zoo: Path, tmp_path: Path) -> None:
     assert rows.outcome.to_dict() == {
         "tiny.inference": "ok",
         "below/trained.inference": "ok",
-        "raising.inference": "crash",
+        "raising.inference": "refused",
         "dying.inference": "crash",
         "hungry.inference": "memory",
         "unloadable.inference": "refused",
@@ -84,7 +84,7 @@ def test_a_hang_is_a_row(zoo: Path, tmp_path: Path) -> None:
 
 
 def test_resume_does_what_is_missing_or_stale(zoo: Path, tmp_path: Path) -> None:
-    write_bad(zoo, "raising")
+    write_bad(zoo, "dying")
     run = tmp_path / "run"
     batch([zoo], run)
     before = by_name(run)
