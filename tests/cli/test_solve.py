@@ -44,6 +44,11 @@ def test_json_is_one_object_with_every_promised_key(optfuse: Run, tmp_path: Path
     assert set(PROMISED) <= record.keys()
     assert (record["name"], record["status"], record["ops"]) == ("example", "OPTIMAL", 3)
     assert record["objective"] == record["bound"] <= record["greedy_objective"]
+    assert record["peak_memory_proven"]
+    assert (
+        record["peak_memory_bound"] == record["peak_memory_bytes"] <= min(record["peak_memory_by_heuristic"].values())
+    )
+    assert list(record["peak_memory_by_heuristic"]) == ["program", "dfs", "bfs", "lpmf"]
     assert "s.json" in outcome.err
 
 
