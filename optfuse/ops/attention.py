@@ -70,21 +70,34 @@ def attention(
             query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale
         )
     else:
-        width = value.shape[-1]
-        query, key, value = attention_padded(query), attention_padded(key), attention_padded(value)
-        if kernel == "flash":
-            out, lse, *_ = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal, scale=scale)
-        else:
-            key, value = attention_heads(key, query.shape[1]), attention_heads(value, query.shape[1])
-            bias = attention_bias(mask, query)
-            out, lse, *drawn = aten._scaled_dot_product_efficient_attention(
-                query, key, value, bias, True, dropout_p, is_causal, scale=scale
-            )
-            seed, offset = drawn if dropout_p > 0 else (seed, offset)
-        out = out.narrow(-1, 0, width)
+        out, lse, *drawn = attention_cuda(kernel, query, key, value, mask, dropout_p, is_causal, scale)
+        seed, offset = drawn if dropout_p > 0 else (seed, offset)
     if lse.shape[-1] == length:
         lse = torch.nn.functional.pad(lse, (0, -length % 32)) if length % 32 else lse.contiguous()
     return attention_rows(out), lse, seed, offset
+
+
+def attention_cuda(
+    kernel: str,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+) -> list[torch.Tensor]:
+    """The output and log-sum-exp by a GPU kernel, and, from the one that has dropout, seed and offset."""
+    heads, width = query.shape[1], value.shape[-1]
+    query, key, value = attention_padded(query), attention_padded(key), attention_padded(value)
+    if kernel == "flash":
+        found = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal, scale=scale)[:2]
+    else:
+        key, value = attention_heads(key, heads), attention_heads(value, heads)
+        found = aten._scaled_dot_product_efficient_attention(
+            *(query, key, value, attention_bias(mask, query), True, dropout_p, is_causal), scale=scale
+        )
+    return [found[0].narrow(-1, 0, width), *found[1:]]
 
 
 def attention_backward(
@@ -149,7 +162,7 @@ def attention_backward_cuda(
         )
         return [x.narrow(-1, 0, width) for x, width in zip(found, widths, strict=True)]
     void = torch.zeros((), dtype=torch.int64)
-    seed, offset = (void if x is None else attention_host(x) for x in (seed, offset))
+    seed, offset = (void if x is None else attention_host(x, query.device) for x in (seed, offset))
     key, value = attention_heads(key, heads), attention_heads(value, heads)
     found = aten._scaled_dot_product_efficient_attention_backward(
         *(grad, query, key, value, attention_bias(mask, query), out, lse, seed, offset, dropout_p),
@@ -216,7 +229,7 @@ def attention_dropped(weights: torch.Tensor, dropout_p: float, seed: torch.Tenso
     if dropout_p == 0 or seed is None:
         return weights
     generator = torch.Generator(weights.device)
-    generator.manual_seed(int(attention_host(seed)))
+    generator.manual_seed(int(seed))
     kept = torch.rand(weights.shape, generator=generator, device=weights.device) >= dropout_p
     return weights * kept * (0.0 if dropout_p == 1 else 1 / (1 - dropout_p))
 
@@ -311,9 +324,11 @@ def attention_aligned(x: torch.Tensor) -> bool:
     return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step % 8 == 0 for step in rows)
 
 
-def attention_host(x: torch.Tensor) -> torch.Tensor:
-    """A seed where it is read: on the host, or on the GPU while a CUDA graph is captured."""
-    return x.cpu() if x.is_cuda and not torch.cuda.is_current_stream_capturing() else x
+def attention_host(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A seed where the kernel reads it: on the host, or on the GPU while a CUDA graph is captured."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return x.to(device)
+    return x.cpu() if x.is_cuda else x
 
 
 def attention_rows(x: torch.Tensor) -> torch.Tensor:
