@@ -330,7 +330,9 @@ def attention_aligned(x: torch.Tensor) -> bool:
 
 def attention_host(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A seed where the kernel reads it: on the host, or on the GPU while a CUDA graph is captured."""
-    return x.to(device if torch.cuda.is_current_stream_capturing() else "cpu")
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return x.to(device)
+    return x.cpu() if x.is_cuda else x
 
 
 def attention_rows(x: torch.Tensor) -> torch.Tensor:

@@ -79,7 +79,7 @@ def test_the_checker_accepts_exactly_the_pairs(instance: Instance) -> None:
                 moved = replace(
                     solution,
                     placements=tuple(Placement(span.buffer, offset) for span, offset in zip(spans, at, strict=True)),
-                    arena_bytes=4 * KIB * len(spans),
+                    arena_bytes=max(offset + span.bytes for span, offset in zip(spans, at, strict=True)),
                 )
                 codes = {violation.code for violation in check(instance, moved)}
                 assert codes == (set() if (old, new) in pairs else {"overlap"})
@@ -194,7 +194,7 @@ def test_two_buffers_do_not_take_one_place() -> None:
     solution = assemble(instance, [((0,), 1), ((1,), 1), ((2,), ALONE)])
     assert solution.arena_bytes == 2 * KIB
     assert check(instance, solution) == ()
-    crowded = replace(solution, placements=tuple(Placement(b, 0) for b in range(3)))
+    crowded = replace(solution, placements=tuple(Placement(b, 0) for b in range(3)), arena_bytes=KIB)
     assert {violation.code for violation in check(instance, crowded)} == {"overlap"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.fx import Node
 
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.passes.rewrite import copied, insert, swap, with_graph
@@ -24,6 +25,6 @@ def materialize_lazy_views(captured: Captured) -> Captured:
     graph = copied(captured.graph)
     for node in list(graph.graph.nodes):
         target = _ELEMENTWISE.get(node.target)
-        if target is not None:
+        if target is not None and isinstance(node.args[0], Node):  # torch conjugates complex numbers by it too
             swap(node, insert(graph.graph, node, target, node.args))
     return with_graph(captured, graph)
