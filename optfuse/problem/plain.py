@@ -20,18 +20,23 @@ class PlainDataError(ValueError):
 
 Decoder = Callable[[Any, str], Any]
 
+_SCALARS = frozenset((int, str, bool, NoneType))
+
 
 def to_plain(value: Any) -> Any:
     """Plain data of a dataclass, tuple or scalar; dataclass fields at their default are left out."""
+    kind = type(value)
+    if kind in _SCALARS:  # nearly all values of a large instance are
+        return value
     if isinstance(value, tuple):
         return [to_plain(item) for item in value]
     if not dataclasses.is_dataclass(value):
         return value
     plain = {}
-    for name, default in _defaults(type(value)):
+    for name, default in _defaults(kind):
         item = getattr(value, name)
         if default is dataclasses.MISSING or item != default:
-            plain[name] = to_plain(item)
+            plain[name] = item if type(item) in _SCALARS else to_plain(item)
     return plain
 
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from optfuse.errors import InvalidInstanceError, InvalidOptionError
 from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_cost
-from optfuse.problem.instance import ALONE, Instance
+from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Solution
 from optfuse.problem.validate import validate
@@ -23,6 +23,7 @@ from optfuse.solve.assemble import arena_spans, arrange, assemble
 from optfuse.solve.capping import Capped, within_cap
 from optfuse.solve.clock import NEVER, Clock, WorkClock
 from optfuse.solve.conflict import under_rules
+from optfuse.solve.cost_floor import cost_floor
 from optfuse.solve.exact_order import OrderOutcome
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import GreedyOutcome, greedy_partition
@@ -101,7 +102,7 @@ def solve(
     search = _guarded(
         clock,
         lambda: _search(context, greedy_solution, _search_deadline(clock, finish_by, joint=joint)),
-        lambda: _Found((), _floor(instance), Statistics()),
+        lambda: _Found((), cost_floor(instance), Statistics()),
     )
     given_up.extend(search.given_up)
 
@@ -111,13 +112,17 @@ def solve(
         starts = (*search.solutions, greedy_solution, _unfused(instance))
         best = _guarded(clock, lambda: _jointly(context, starts, search.bound, finish_by))
         given_up.extend(best.given_up)
-    plan = _guarded(
-        clock,
-        lambda: _plan(instance, best.solution, options, _plan_deadline(clock, finish_by)),
-        lambda: _plan(instance, best.solution, options, 0.0),
-    )
+    if clock.now() >= finish_by and best.solution is greedy_solution and not joint:
+        # Greedy's solution has an order and offsets, and was judged.
+        plan = _Plan(greedy_solution, 0, 0, (), ("order: there was no time to look for another than the program's",))
+    else:
+        plan = _guarded(
+            clock,
+            lambda: _plan(instance, best.solution, options, _plan_deadline(clock, finish_by)),
+            lambda: _plan(instance, best.solution, options, 0.0),
+        )
+        _guarded(clock, lambda: _judge(instance, plan.solution, options.solver))
     given_up.extend(plan.given_up)
-    _guarded(clock, lambda: _judge(instance, plan.solution, options.solver))
     if clock.stopped:
         given_up.append("stopped before the end, as asked")
 
@@ -207,7 +212,7 @@ def _jointly(context: _Context, starts: tuple[Solution, ...], bound: int, finish
     """Partition, order and copies together, within the cap."""
     options = context.options
     if options.recompute and options.solver != "exhaustive":
-        bound = _floor(context.instance)  # without copies there may be no schedule as cheap
+        bound = cost_floor(context.instance)  # without copies there may be no schedule as cheap
     deadline = _search_deadline(context.clock, finish_by, joint=False)
     return within_cap(context.instance, starts, bound, options, deadline, context.clock)
 
@@ -227,10 +232,10 @@ def _plan_deadline(clock: Clock, finish_by: float) -> float:
 def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _Found:
     """Run the solver that was asked for."""
     instance, options = context.instance, context.options
-    context.journal.note("greedy", greedy_solution.objective, _floor(instance))
+    context.journal.note("greedy", greedy_solution.objective, cost_floor(instance))
     match options.solver:
         case "greedy":
-            return _Found((), _floor(instance), Statistics())
+            return _Found((), cost_floor(instance), Statistics())
         case "exhaustive":
             outcome = exhaustive(
                 instance, None if context.clock.deterministic else deadline, recompute=options.recompute
@@ -240,7 +245,7 @@ def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _F
                 return _Found(found, outcome.solution.objective, Statistics(blocks=1, candidates=outcome.kernels))
             return _Found(
                 found,
-                _floor(instance),
+                cost_floor(instance),
                 Statistics(blocks=1, candidates=outcome.kernels),
                 ("exhaustive: the time limit came before all partitions were tried",),
             )
@@ -249,17 +254,19 @@ def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _F
             from optfuse.solve.cpsat import solve_cpsat
 
             # Without the memory cap the bound still holds; whether the partition keeps the cap is seen afterwards.
-            free = replace(instance, rules=replace(instance.rules, peak_memory=None))
+            capped = instance.rules.peak_memory is not None
+            free = replace(instance, rules=replace(instance.rules, peak_memory=None)) if capped else instance
             if free.variants:
                 from optfuse.solve.cpsat.choosing import solve_variants
 
-                floor = _floor(free)
+                floor = cost_floor(free)
                 outcome = solve_variants(free, options, greedy_solution, floor, deadline, context.clock)
             else:
                 outcome = solve_cpsat(free, options, greedy_solution, deadline, context.clock, context.journal)
             parts = [(kernel.ops, kernel.scheme) for kernel in outcome.kernels]
+            better = outcome.objective < greedy_solution.objective
             return _Found(
-                (assemble(instance, parts),),
+                (assemble(instance, parts),) if better else (),
                 outcome.bound,
                 Statistics(
                     blocks=outcome.blocks,
@@ -270,21 +277,6 @@ def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _F
                 ),
                 outcome.given_up,
             )
-
-
-def _floor(instance: Instance) -> int:
-    """A bound that needs no search: ops that only run alone cost what they cost; the rest, at least one launch."""
-    optional = {op for variant in instance.variants for alternative in variant.alternatives for op in alternative}
-    total = 0
-    shared = False
-    for number, op in enumerate(instance.ops):
-        if number in optional:
-            continue
-        if all(offer.scheme == ALONE for offer in op.offers):
-            total += kernel_cost(instance, (number,), ALONE)
-        else:
-            shared = True
-    return total + (min(device.launch_ps for device in instance.devices) if shared else 0)
 
 
 @dataclass(frozen=True, slots=True)

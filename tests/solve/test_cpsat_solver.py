@@ -14,7 +14,7 @@ from optfuse.problem.instance import Buffer, Edge, Instance, Offer, Op, Read, Ru
 from optfuse.problem.legality import is_legal, mask_of
 from optfuse.problem.solution import Kernel
 from optfuse.solve.assemble import assemble
-from optfuse.solve.clock import Clock
+from optfuse.solve.clock import Clock, WorkClock
 from optfuse.solve.cpsat import CpsatOutcome, solve_cpsat
 from optfuse.solve.cpsat import solver as module
 from optfuse.solve.cpsat.block import BlockResult, Partition
@@ -177,8 +177,30 @@ def test_without_time_the_warm_start_comes_back_and_is_called_unproven() -> None
     outcome = solved(instance, seconds=-1.0)
     assert not outcome.proven
     assert outcome.objective == greedy(instance).objective
-    assert outcome.given_up
-    assert all("ops (from op" in line for line in outcome.given_up)
+    assert outcome.given_up == ("search: there was no time for it",)
+
+
+class _Ticking(WorkClock):
+    """Time runs out at a given look at the clock."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def now(self) -> float:
+        self.looks -= 1
+        return 0.0 if self.looks > 0 else 1e6
+
+
+@pytest.mark.parametrize("looks", [*range(2, 12), 20, 40, 80])
+def test_wherever_time_runs_out_the_answer_is_sound(looks: int) -> None:
+    instance = build(11, 40)
+    warm = greedy(instance)
+    outcome = solve_cpsat(instance, ONE_WORKER, warm, 60.0, _Ticking(looks))
+    assert outcome.bound <= outcome.objective <= warm.objective
+    assert assemble(instance, [(k.ops, k.scheme) for k in outcome.kernels]).objective == outcome.objective
+    assert outcome.proven == (not outcome.given_up)
+    assert all("ops (from op" in line or line.startswith("search:") for line in outcome.given_up)
 
 
 def test_kernels_come_in_an_order_that_runs() -> None:

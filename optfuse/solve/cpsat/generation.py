@@ -27,8 +27,6 @@ MAX_ROUNDS = 200
 #: How near the prices stay to those of the best bound so far.
 TRUST = 0.8
 LOWERING_ROUNDS = 20
-#: What one root takes for each atom of the block, roughly.
-ROOT_SECONDS = 3e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ def generate(
 ) -> Generated:
     """Extend some candidates of a block by those that the relaxation wants, until ``deadline`` (of ``clock``)."""
     known = {candidate.mask: candidate for candidate in candidates}
-    roots = Roots(problem, atoms, lambda: clock.now() >= deadline)
+    roots = Roots(problem, atoms, deadline, clock)
     bound = 0
     centre: list[int] = []
     trust = TRUST
@@ -97,7 +95,6 @@ def _profits(roots: Roots, prices: Sequence[int], deadline: float, clock: Clock)
         if clock.now() >= deadline:
             return None
         found.append(roots.profits(prices, root))
-        clock.spend(ROOT_SECONDS * len(prices))
     return found
 
 

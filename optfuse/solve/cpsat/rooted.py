@@ -11,11 +11,13 @@ nor what a looped or starved reduction pays on top, so that a profit is an upper
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.cut import minimum_cut
 from optfuse.solve.cpsat.meeting import Meeting, meet
@@ -26,6 +28,8 @@ from optfuse.solve.cpsat.sums import SumTable, sum_table
 #: Minimum cuts for one root in one scheme, after which the bound is taken as it is: at first, and at most.
 CUTS = 40
 MOST_CUTS = 2560
+#: What a cut takes for each atom, roughly.
+CUT_SECONDS = 2e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,10 @@ class _Node:
 class Roots:
     """Finds profits in one block."""
 
-    def __init__(self, problem: Instance, atoms: Atoms, late: Callable[[], bool] = lambda: False) -> None:
-        """Look up what every cut needs. Once it is ``late``, profits are looser bounds, found quickly."""
+    def __init__(self, problem: Instance, atoms: Atoms, deadline: float = math.inf, clock: Clock = WALL) -> None:
+        """Look up what every cut needs. After the deadline, a time of the clock, profits are looser bounds."""
         self.atoms = atoms
-        self._late = late
+        self._deadline, self._clock = deadline, clock
         self._connected = problem.limits.connected
         self._launch = min((device.launch_ps for device in problem.devices), default=0) * UNIT
         self._tables: list[tuple[Meeting, SumTable | None]] = []
@@ -94,7 +98,7 @@ class Roots:
         cuts = 1
         while heap:
             node = heapq.heappop(heap)
-            if cuts >= self._cuts or self._late():
+            if cuts >= self._cuts or self._clock.now() >= self._deadline:
                 return node
             children = list(self._branches(meeting, node))
             if not children:
@@ -109,7 +113,7 @@ class Roots:
     def _dive(self, meeting: Meeting, table: SumTable | None, prices: Sequence[int], node: _Node) -> int:
         """A set of a node that is a kernel and makes a good profit; the node's own set if it is one, or if none is."""
         best: _Node | None = node
-        while best is not None and not self._late():
+        while best is not None and self._clock.now() < self._deadline:
             children = list(self._branches(meeting, best))
             if not children:
                 return best.inside
@@ -124,6 +128,7 @@ class Roots:
         members = self._compatible(meeting, forced, members)
         if forced & ~members:
             return None
+        self._clock.spend(CUT_SECONDS * members.bit_count())
         gain, inside = minimum_cut(self.atoms, table, prices, forced, members)
         return _Node(-gain, inside, forced, members) if gain > self._launch else None
 

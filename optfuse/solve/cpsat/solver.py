@@ -17,6 +17,7 @@ from optfuse.solve.cpsat.components import Components
 from optfuse.solve.cpsat.cycles import find_circles
 from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.outcome import CpsatOutcome
+from optfuse.solve.cost_floor import cost_floor
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.progress import Journal, Stage
 
@@ -24,6 +25,8 @@ from optfuse.solve.progress import Journal, Stage
 LEAST_SECONDS = 2.0
 #: The share of the time left that goes to blocks before any are joined.
 FIRST_SHARE = 0.85
+#: What it takes to cut a block out, for each op, roughly.
+CUT_SECONDS = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,10 @@ class Answer:
     cost: int
     bound: int
     complete: bool
+
+
+class _TooLateError(Exception):
+    """Time ran out before the first block was solved."""
 
 
 @dataclass(slots=True)
@@ -55,9 +62,12 @@ class _Work:
 
     def cut_out(self, groups: Iterable[tuple[int, ...]]) -> list[Block]:
         """The blocks of some groups of ops, each cut out once."""
-        for group in groups:
+        for number, group in enumerate(groups):
             if group not in self.blocks:
+                if number % 16 == 0 and not self.results and self.clock.now() >= self.deadline:
+                    raise _TooLateError
                 self.blocks[group] = cut_out(self.instance, group)
+                self.clock.spend(CUT_SECONDS * len(group))
         return [self.blocks[group] for group in groups]
 
 
@@ -94,8 +104,13 @@ def solve_cpsat(
         )
     clock = Clock(interruptible=False) if clock is None else clock
     work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal)
+    if clock.now() >= deadline:
+        return _as_it_was(work)
     groups = find_blocks(instance)
-    answers = _solve_groups(work, groups, {})
+    try:
+        answers = _solve_groups(work, groups, {})
+    except _TooLateError:
+        return _as_it_was(work)
     while circles := _circles(instance, answers):
         if work.clock.now() >= deadline:
             answers = _retreat(work, groups, answers)
@@ -264,6 +279,23 @@ def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answe
             cost = cost_of(block.shape.problem, starts[number])
             answers[number] = replace(answers[number], kernels=kernels, cost=cost)
     return answers
+
+
+def _as_it_was(work: _Work) -> CpsatOutcome:
+    """The warm start, and the bound that needs no search: there was no time for more."""
+    bound = cost_floor(work.instance)
+    return CpsatOutcome(
+        kernels=work.warm.kernels,
+        objective=work.warm.objective,
+        bound=min(bound, work.warm.objective),
+        proven=bound >= work.warm.objective,
+        blocks=0,
+        unique_blocks=0,
+        candidates=0,
+        cuts=0,
+        rounds=0,
+        given_up=("search: there was no time for it",),
+    )
 
 
 def _outcome(work: _Work, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer]) -> CpsatOutcome:
