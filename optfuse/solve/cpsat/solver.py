@@ -11,13 +11,13 @@ from optfuse.problem.cost import default_writes, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.clock import Clock
+from optfuse.solve.cost_floor import cost_floor
 from optfuse.solve.cpsat.block import BlockResult, Partition, cost_of, lifted, solve_block
 from optfuse.solve.cpsat.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solve.cpsat.components import Components
 from optfuse.solve.cpsat.cycles import find_circles
 from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.outcome import CpsatOutcome
-from optfuse.solve.cost_floor import cost_floor
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.progress import Journal, Stage
 
