@@ -10,6 +10,7 @@ from optfuse.codegen.libraries import takes_out
 from optfuse.emit import emit
 from optfuse.extract.build import Extraction, extract, extract_variants
 from optfuse.extract.device import load_device
+from optfuse.extract.inline import inline_cheap
 from optfuse.extract.split import split_reductions
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.inference import capture
@@ -89,7 +90,7 @@ def optimize(
 def fusion_problem(captured: Captured, device: str, variants: Variants = "rule") -> Extraction:
     """The stages before the solver, for one graph; ``variants`` as for ``fusion_problems``."""
     target = load_device(device)
-    graph = loop_graph(captured, target) if variants == "rule" else lowered(captured)
+    graph = loop_graph(captured, target) if variants == "rule" else inline_cheap(lowered(captured))
     donated = donated_inputs(captured, graph.inputs)
     if variants == "rule":
         return extract(graph, target, donated=donated, allocates=lambda call: not takes_out(call))
@@ -136,8 +137,10 @@ def fusion_problems(
 
 
 def loop_graph(captured: Captured, device: Device) -> LoopGraph:
-    """The graph that is scheduled: lowered, verified, and with reductions split that would leave the device idle."""
-    return split_reductions(lowered(captured), device)
+    """The graph that is scheduled: lowered, with values computed by each reader where that is cheaper, and with
+    reductions split that would leave the device idle.
+    """
+    return split_reductions(inline_cheap(lowered(captured)), device)
 
 
 def lowered(captured: Captured) -> LoopGraph:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import sympy
+
 from optfuse.codegen.expressions import Value, pointer_type
 from optfuse.codegen.indexing import Axis
 from optfuse.codegen.members import CodegenOptions, MemberWriter
@@ -260,7 +262,7 @@ class _Kernel:
                 if store.buffer in self.passes.hazards:
                     self.late.append((k, store, value, only_first))
                 else:
-                    self.members.store(store, value, only_first=only_first, once=self.spec.members[k].once)
+                    self.members.store(store, value, only_first=only_first, once=self._once(k))
 
     def _store_late(self, role: Role | None = None) -> None:
         """Write what other members read before: every thread must have read by now."""
@@ -270,8 +272,15 @@ class _Kernel:
             self.writer.statement("tl.debug_barrier()  # what follows overwrites what was read above", due[0][2].axes)
         for k, store, value, only_first in due:
             self.members.begin(k, ())
-            self.members.store(store, value, only_first=only_first, once=self.spec.members[k].once)
+            self.members.store(store, value, only_first=only_first, once=self._once(k))
         self.late = [late for late in self.late if late not in due]
+
+    def _once(self, k: int) -> tuple[sympy.Symbol, ...]:
+        """Digits along which a member repeats itself where it stores: between loops over r there are no points of r."""
+        once = self.spec.members[k].once
+        if self.r is None or self.r.walk != "looped" or self.passes.roles[k] == "full":
+            return once
+        return tuple(digit for digit in once if digit not in {symbol for symbol, _ in self.r.digits})
 
     # --- the function
 

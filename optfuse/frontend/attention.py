@@ -28,6 +28,7 @@ def attend(
     *,
     draw: int = 0,
     any_layout: bool = False,
+    ours: bool = False,
 ) -> Tensor:
     """``scaled_dot_product_attention`` as one operator: torch's own where it has one, else ours.
 
@@ -37,6 +38,8 @@ def attend(
         The call's number in its graph.
     any_layout
         Whether the result may have other strides than eager execution's.
+    ours
+        Whether to take our operator where torch has one, too: it knows better kernels for some calls.
     """
 
     def eager(*tensors: Tensor | None) -> Tensor:
@@ -47,7 +50,8 @@ def attend(
 
     operators, expected = operators_of(eager, (query, key, value, attn_mask))
     # on the CPU torch's operator for float64 says that its by-products are float32
-    if any("attention" in name for name in operators) and expected.dtype != torch.float64:
+    theirs = any("attention" in name for name in operators) and expected.dtype != torch.float64
+    if theirs and not ours:
         return eager(query, key, value, attn_mask)
     query, key, value = (x.to(expected.dtype) for x in (query, key, value))  # as autocast has it
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale

@@ -16,6 +16,7 @@ from optfuse.frontend.decompositions import decompositions
 from optfuse.frontend.flat import Binding, bind_placeholders, take_literals
 from optfuse.frontend.layouts import choose_layouts
 from optfuse.frontend.passes import normalize
+from optfuse.frontend.passes.attention import attend_with_masks
 from optfuse.frontend.passes.effects import drop_effect_tokens
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import decompose_exported, shares_memory
@@ -40,6 +41,8 @@ def capture(
     """
     with torch.no_grad():
         traced = trace(model, args, kwargs, name)
+        module = traced.program.graph_module
+        module.graph = attend_with_masks(module).graph
         program = _decompose(traced, name)
     graph = copied(program.graph_module)
     drop_effect_tokens(graph)

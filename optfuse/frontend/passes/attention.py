@@ -66,6 +66,28 @@ def keep_attention_whole(graph: GraphModule) -> GraphModule:
     return graph
 
 
+def attend_with_masks(graph: GraphModule) -> GraphModule:
+    """Replace calls that have a mask, in half precision, by ``attend``, in a graph that is traced without gradients.
+
+    Eager execution takes some of them apart on GPUs, and computes in float32: for a mask of another dtype, say.
+    """
+    calls = [n for n in graph.graph.nodes if n.target in _ATTENTION and isinstance(_mask(n), Node) and _is_half(n)]
+    if not calls:
+        return graph
+    graph = copied(graph)
+    calls = [n for n in graph.graph.nodes if n.target in _ATTENTION and isinstance(_mask(n), Node) and _is_half(n)]
+    for node in calls:
+        node.target = attend
+        node.kwargs = {**node.kwargs, "any_layout": _layout_is_free(node), "ours": True}
+    graph.recompile()
+    return graph
+
+
+def _is_half(node: Node) -> bool:
+    query = node.args[0] if node.args else node.kwargs["query"]
+    return isinstance(query, Node) and query.meta["val"].dtype in (torch.float16, torch.bfloat16)
+
+
 def _layout_is_free(node: Node) -> bool:
     """Whether nobody sees an attention's strides: heads and rows change places, and then all is made contiguous."""
     return bool(node.users) and all(
