@@ -246,6 +246,7 @@ def test_branches_inside_are_refused_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="this torch traces linear algebra without its checks")
 def test_checks_of_linear_algebra_hold() -> None:
     program = made(lambda x: torch.linalg.inv(x * 2) + 1, torch.eye(3))
     torch.testing.assert_close(program(torch.eye(3)), torch.eye(3) / 2 + 1)

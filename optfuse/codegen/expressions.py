@@ -207,7 +207,7 @@ def _plain_call(function: str, args: Sequence[Value], dtype: str, axes: frozense
         name = {"fmod": "libdevice.fmod"}.get(function) or _CALLS[function]
     if function == "div" and dtype != "float64":
         args = (tensor(args[0]), args[1])
-    elif function not in _TAKES_NUMBERS or dtype == "float64":
-        # beside a function's other operands a number is taken as float32
+    elif function not in _TAKES_NUMBERS or dtype in ("float64", "uint8"):
+        # a number is taken as float32 or int32 beside other operands
         args = tuple(map(tensor, args))
     return Value(f"{name}({', '.join(arg.text for arg in args)})", dtype, axes)

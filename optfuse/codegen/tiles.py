@@ -27,8 +27,11 @@ NARROWEST_ROW = 32
 ROW_USE = 0.8
 #: A row of a plane that amortises what varies along rows alone is cut into pieces of this many points.
 WIDEST_ROW = 256
-#: A program that sums columns takes at most this many.
-WIDEST_COLUMNS = 128
+#: A program that sums columns takes at most this many, and its threads hold values for about as many registers.
+WIDEST_COLUMNS = 64
+COLUMN_REGISTERS = 64
+#: Warps on the whole device that keep its memory busy.
+BUSY_WARPS = 4096
 
 PROGRAMS = 264  # two for each multiprocessor
 INTERPRETED_TILE = 1 << 17
@@ -307,15 +310,21 @@ def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float)
 
 
 def _columns(axes: tuple[Axis, ...], pressure: float) -> Tiled:
-    """Short blocks of r over lines of x, by few warps: many programs then run on each multiprocessor at once."""
+    """Lines of x, and rows enough that all threads hold a few values: as many threads as keep the memory busy."""
     x, r = axes
     block = min(WIDEST_COLUMNS, _row_block(x.digits[-1][1]), power_of_two(x.size))
     while block > NARROWEST_ROW // 2 and -(-x.size // block) < PROGRAMS:
         block //= 2
-    inner = min(max(16, 1024 // block), power_of_two(r.size))
-    while inner > 1 and not fits(block * inner, 2, pressure):
-        inner //= 2
-    return Tiled((replace(x, block=block), replace(r, block=inner)), max(1, min(2, block * inner // 128)))
+    warps = 2
+    while warps < 16 and -(-x.size // block) * warps < BUSY_WARPS:
+        warps *= 2
+    each = 8
+    while each > 2 and each * pressure > COLUMN_REGISTERS:
+        each //= 2
+    inner = min(max(1, each * 32 * warps // block), power_of_two(r.size))
+    while warps > 1 and block * inner < 64 * warps:
+        warps //= 2
+    return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
 
 
 def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from optfuse.frontend.captured import Captured, InputSource
 from optfuse.frontend.decompositions import decompositions
-from optfuse.frontend.flat import Binding, bind_placeholders, specialize_sizes, take_literals
+from optfuse.frontend.flat import Binding, bind_placeholders, specialize_sizes, take_literals, take_writes
 from optfuse.frontend.layouts import choose_layouts, kept_strides
 from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
@@ -150,10 +150,12 @@ def adapt(
         None if node in tokens else _binding(node, k, len(placeholders), feeds, backward)
         for k, node in enumerate(placeholders)
     ]
+    written = take_writes(graph)
     literals = take_literals(graph)
     inputs, constants = bind_placeholders(graph, bindings)
-    captured = Captured(name, graph, inputs, constants, visible=visible)
     kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
+    mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
+    captured = Captured(name, graph, inputs, constants, mutations, visible)
     return Adapted(choose_layouts(normalize(captured), given), kept, literals)
 
 

@@ -71,8 +71,8 @@ class Captured:
     constants
         ``get_attr`` target to its value.
     mutations
-        (output position, input position): the output's value must be copied into that input after the call. Training
-        graphs and those of torch.compile have none: AOTAutograd copies there.
+        (output position, input position): the output's value must be copied into that input after the call. In training
+        graphs and those of torch.compile AOTAutograd itself copies what it does not leave to the graph.
     visible
         Output positions that reach the user as they are. None: all of them. A pass may let two other outputs (values
         kept for a backward graph) share memory with each other or with an input, but never these.

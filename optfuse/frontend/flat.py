@@ -69,6 +69,30 @@ def specialize_sizes(graph: GraphModule) -> None:
     graph.recompile()
 
 
+def take_writes(graph: GraphModule) -> tuple[tuple[int, Node], ...]:
+    """Copies into placeholders, with which a graph ends, become further outputs: (output position, placeholder)."""
+    output = graph.graph.output_node()
+    flat = list(output.args[0])  # type: ignore[arg-type]
+    found = []
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        written, value = node.args[:2]
+        like = isinstance(written, Node) and isinstance(value, Node) and same_form(written, value)
+        if like and written.op == "placeholder" and not any(written is known for _, known in found):
+            found.append((len(flat), written))
+            flat.append(value)
+            node.replace_all_uses_with(value)
+            graph.graph.erase_node(node)
+            flat = [value if item is node else item for item in flat]
+    output.args = (tuple(flat),)
+    return tuple(found)
+
+
+def same_form(one: Node, other: Node) -> bool:
+    """Whether two nodes yield tensors of the same shape and dtype."""
+    first, second = one.meta["val"], other.meta["val"]
+    return first.shape == second.shape and first.dtype == second.dtype
+
+
 def take_literals(graph: GraphModule) -> tuple[tuple[int, object], ...]:
     """Outputs that are neither tensors, numbers nor None, with their positions; in the graph None takes their place."""
     output = graph.graph.output_node()

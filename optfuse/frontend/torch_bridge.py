@@ -166,7 +166,8 @@ def aot_compile(
 ) -> Callable[..., Any]:
     """Compile a flat graph through AOTAutograd: the calling convention of a torch.compile backend.
 
-    Returns a function of ``inputs`` (unboxed) that carries autograd, copies mutated inputs back and rebuilds views.
+    Returns a function of ``inputs`` (unboxed) that carries autograd and rebuilds views. Where torch can, a graph ends
+    with the copies that write new values into mutated inputs; else the function does.
     With ``eager_backward``, ``backward`` is called now, and not when gradients are first asked for.
     """
     backend = aot_autograd(
@@ -175,6 +176,7 @@ def aot_compile(
         inference_compiler=inference,
         partition_fn=partition,
         decompositions=dict(decompositions),
+        keep_inference_input_mutations=True,  # in training, too
     )
     settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
     with _tracing(), functorch_config.patch(settings):

@@ -53,14 +53,11 @@ def attention(
     seed, offset = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
     if not keep:
         grouped = query.shape[1] != key.shape[1]
-        # torch takes a call with a mask apart that some of its kernels would take
-        whole = mask is not None and query.is_cuda and query.element_size() == 2
-        if whole and attention_kernel(query, key, value, mask, dropout_p, is_causal) == "efficient":
-            out = attention_cuda("efficient", query, key, value, mask, dropout_p, is_causal, scale, keep)[0]
-        else:
-            out = torch.nn.functional.scaled_dot_product_attention(
-                query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped
-            )
+        # with a mask of another dtype torch takes the call apart, in float32
+        bias = attention_bias(mask, query) if query.is_cuda and query.element_size() == 2 else mask
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, bias, dropout_p, is_causal, scale=scale, enable_gqa=grouped
+        )
         return attention_rows(out), query.new_empty((*query.shape[:2], 0), dtype=attention_dtype(query)), seed, offset
     kernel = attention_kernel(query, key, value, mask, dropout_p, is_causal)
     length = query.shape[2]
@@ -91,7 +88,6 @@ def attention_cuda(
     dropout_p: float,
     is_causal: bool,
     scale: float,
-    keep: bool = True,
 ) -> list[torch.Tensor]:
     """The output and log-sum-exp by a GPU kernel, and, from the one that has dropout, seed and offset."""
     heads, width = query.shape[1], value.shape[-1]
@@ -101,7 +97,7 @@ def attention_cuda(
     else:
         key, value = attention_heads(key, heads), attention_heads(value, heads)
         found = aten._scaled_dot_product_efficient_attention(
-            *(query, key, value, attention_bias(mask, query), keep, dropout_p, is_causal), scale=scale
+            *(query, key, value, attention_bias(mask, query), True, dropout_p, is_causal), scale=scale
         )
     return [found[0].narrow(-1, 0, width), *found[1:]]
 

@@ -24,7 +24,16 @@ def run_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence
                 assert (result.shape, result.dtype, result.device) == (fake.shape, fake.dtype, fake.device), n.name
             return result
 
-    return lambda inputs: Checked(captured.graph).run(*inputs)
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[Any]:
+        outputs = Checked(captured.graph).run(*inputs)
+        if captured.call is not None:  # ``call`` writes
+            return outputs
+        written = dict(captured.mutations)
+        for position, target in written.items():
+            inputs[target].copy_(outputs[position])
+        return [value for k, value in enumerate(outputs) if k not in written]
+
+    return run
 
 
 def call(captured: Captured, model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -6,6 +6,7 @@ The judge is that of ``optfuse.runtime.verify``: an error at most twice eager's 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,15 @@ ROUNDINGS = 10
 
 
 @pytest.fixture(autouse=True)
-def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def exact_products() -> Iterator[None]:
     """Float32 means float32 here, in eager and in libraries alike."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    owners = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [owner.allow_tf32 for owner in owners]
+    for owner in owners:
+        owner.allow_tf32 = False
+    yield
+    for owner, allowed in zip(owners, before, strict=True):
+        owner.allow_tf32 = allowed
 
 
 def moved(tree: Any, dtype: torch.dtype | None = None) -> Any:
