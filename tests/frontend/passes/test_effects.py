@@ -8,7 +8,6 @@ import torch
 from optfuse.frontend import capture, capture_training
 from tests.frontend.passes.graphs import operators, run
 
-
 #: Torch 2.11 traces these operators without their check.
 CHECKS = pytest.mark.skipif(torch.__version__ < "2.12", reason="this torch traces linear algebra without its checks")
 
