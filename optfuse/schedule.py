@@ -13,6 +13,7 @@ from optfuse.problem.solution import Solution
 from optfuse.report.summary import summary
 from optfuse.report.table import kernel_rows
 from optfuse.report.text import report
+from optfuse.report.trace import save_trace
 from optfuse.solve.explain import explain
 from optfuse.solve.explanation import Explanation
 from optfuse.solve.options import SolveOptions
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from optfuse.interface import Interface
     from optfuse.runtime.graphs import Choice
@@ -127,6 +129,36 @@ class Schedule:
                 for row in kernel_rows(self.instance, self.solution)
             ]
         )
+
+    def plot(self, *, difference: int | None = None) -> Figure:
+        """A matplotlib figure: greedy's kernels beside the chosen ones.
+
+        A small graph is drawn, a box a kernel with its ops and bytes on the arrows; kernels that only one side has are
+        in colour. A large one is shown in figures: time, live memory, the largest kernels, what each difference saves.
+
+        Parameters
+        ----------
+        difference
+            Draw one of the places where the two differ instead: 0 is the one that saves most.
+
+        Raises
+        ------
+        InvalidOptionError
+            If there is no such difference.
+        """
+        from optfuse.report.plot import plot
+
+        return plot(self.instance, self.result, difference)
+
+    def to_trace(self, path: str | Path) -> None:
+        """Write the predicted timeline, for Perfetto (ui.perfetto.dev): kernels, library calls, and live memory.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be written.
+        """
+        save_trace(self.instance, self.result, path)
 
     def explain(self, a: str, b: str, *, options: SolveOptions | None = None) -> Explanation:
         """Why two ops share a kernel, or do not; ``print`` it.
