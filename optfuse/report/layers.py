@@ -6,12 +6,14 @@ neighbours, then places by least squares with the distance that the boxes need.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 #: Arrows that pass more rows than this are drawn straight; shorter ones have a lane between the boxes.
 LANES = 8
 SWEEPS = 6
+#: A row of more boxes than this is folded into several.
+WIDE = 16
 LANE_WIDTH = 12.0
 
 
@@ -39,9 +41,9 @@ def place(
         arrows: Pairs of boxes; the first of a pair has the smaller number, so there is no circle.
         gaps: The least distance of two boxes side by side, and of two rows.
     """
-    rows = _rows(len(sizes), arrows)
+    rows, folded = _folded(_rows(len(sizes), arrows))
     widths = [width for width, _ in sizes]
-    links, lanes = _with_lanes(rows, widths, arrows)
+    links, lanes = _with_lanes(rows, widths, arrows, folded)
     layers: list[list[int]] = [[] for _ in range(max(rows, default=-1) + 1)]
     for node, row in enumerate(rows):
         layers[row].append(node)
@@ -74,12 +76,32 @@ def _rows(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
     return [followed[box] - 1 if box in followed and box not in follows else row for box, row in enumerate(rows)]
 
 
+def _folded(rows: Sequence[int]) -> tuple[list[int], frozenset[int]]:
+    """The same rows, where one that is too wide becomes several; and which rows are parts of such a one."""
+    members: list[list[int]] = [[] for _ in range(max(rows, default=-1) + 1)]
+    for box, row in enumerate(rows):
+        members[row].append(box)
+    places = [0] * len(rows)
+    folded: set[int] = set()
+    next_row = 0
+    for boxes in members:
+        length = len(boxes) if len(boxes) <= WIDE else max(WIDE, round(1.4 * len(boxes) ** 0.5))
+        parts = range(0, len(boxes), length)
+        for start in parts:
+            for box in boxes[start : start + length]:
+                places[box] = next_row
+            if len(parts) > 1:
+                folded.add(next_row)
+            next_row += 1
+    return places, frozenset(folded)
+
+
 def _with_lanes(
-    rows: list[int], widths: list[float], arrows: Sequence[tuple[int, int]]
+    rows: list[int], widths: list[float], arrows: Sequence[tuple[int, int]], without: Collection[int]
 ) -> tuple[list[tuple[int, int]], list[list[int]]]:
     """Links between neighbouring rows, and each arrow's lane: points in the rows it passes, appended to the boxes.
 
-    Arrows of one box share their points in a row.
+    Arrows of one box share their points in a row. Rows ``without`` have no room for points.
     """
     links: list[tuple[int, int]] = []
     lanes: list[list[int]] = []
@@ -89,6 +111,8 @@ def _with_lanes(
         last = source
         if rows[target] - rows[source] <= LANES:
             for row in range(rows[source] + 1, rows[target]):
+                if row in without:
+                    continue
                 point = shared.get((source, row))
                 if point is None:
                     point = shared[source, row] = len(rows)

@@ -1,0 +1,81 @@
+"""A run as a page: its rows, and the plans of the solver that is shown beside greedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from optfuse.batch.folders import graph_folder, plan_folder
+from optfuse.batch.store import read_table, require_run
+from optfuse.errors import PlanError
+from optfuse.report.html.entries import entries, failures, main_solver, progress_records
+from optfuse.report.html.graph import graph_data
+from optfuse.report.html.page import pack, page
+from optfuse.report.html.plans import StoredPlan, read_plan
+
+#: Told how many graphs are done, of how many, and the last one's name.
+Watch = Callable[[int, int, str], None]
+
+
+def run_page(run: Path, watch: Watch | None = None) -> str:
+    """The page of a run, finished or not. A plan that cannot be read is listed with its reason.
+
+    Raises
+    ------
+    BatchError
+        If the folder is no run.
+    """
+    require_run(run)
+    rows = read_table(run).to_pylist()
+    by_graph: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_graph.setdefault(row["graph"], []).append(row)
+    graphs: dict[str, str] = {}
+    unread: list[dict[str, Any]] = []
+    for done, (graph, mine) in enumerate(by_graph.items(), 1):
+        row = next(row for row in mine if row["solver"] == main_solver(row["solver"] for row in mine))
+        if row["plan"] is not None:
+            try:
+                plan = _plan(run, row)
+                graphs[graph] = pack(graph_data(plan.instance, plan.result, plan.source, _greedy_source(run, graph)))
+                row["progress"] = progress_records(plan.result)
+            except PlanError as error:
+                unread.append({**row, "stage": "report", "outcome": "unread plan", "reason": str(error)})
+        if watch is not None:
+            watch(done, len(by_graph), graph)
+    return page(
+        f"Run {run.resolve().name}", entries(rows), graphs, failures=[*failures(rows), *unread], facts=_facts(run, rows)
+    )
+
+
+def _plan(run: Path, row: Mapping[str, Any]) -> StoredPlan:
+    instance = graph_folder(run, row["graph"]) / "instance.json"
+    return read_plan(plan_folder(run, row["graph"], row["solver"]), instance, row["bound"])
+
+
+def _greedy_source(run: Path, graph: str) -> str:
+    """What was emitted for greedy's schedule, where greedy was one of the run's solvers."""
+    path = plan_folder(run, graph, "greedy") / "kernels.py"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """How the run was made, as it says itself."""
+    settings = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    solve = settings.get("solve") or {}
+    said = [
+        ("sources", str(len(settings.get("sources") or ()))),
+        ("solvers", ", ".join(settings.get("solvers") or ())),
+        ("device", str(settings.get("device", ""))),
+        ("size", str(settings.get("size", ""))),
+        ("time limit of a solve", f"{solve['time_limit']:g} s" if "time_limit" in solve else ""),
+        ("seed", str(solve.get("seed", ""))),
+    ]
+    times = [row["finished"] for row in rows if row["finished"] is not None]
+    if times:
+        said.append(("made", f"{min(times):%Y-%m-%d %H:%M} to {max(times):%Y-%m-%d %H:%M} UTC"))
+    for text in sorted({row["versions"] for row in rows if row["versions"]}):
+        said.append(("versions", ", ".join(f"{name} {version}" for name, version in json.loads(text).items())))
+    return [(name, value) for name, value in said if value]
