@@ -158,21 +158,34 @@ def _centers(
 ) -> list[float]:
     """Places near the neighbours' mean, row by row, downwards and upwards in turn; the leftmost box begins at zero."""
     centers = [0.0] * len(widths)
+    # What a long chain hangs on keeps in line; what ends soon makes room.
+    weights = [float(height * height) for height in _chains(layers, neighbours[1])]
     for sweep in range(SWEEPS + 1):
         for layer in layers if sweep % 2 == 0 else reversed(layers):
             near = neighbours[0] if sweep % 2 == 0 else neighbours[1]
-            wanted = [
-                sum(centers[other] for other in near[node]) / len(near[node]) if near[node] else centers[node]
-                for node in layer
-            ]
-            for node, center in zip(layer, _spread(wanted, [widths[node] for node in layer], gap), strict=True):
+            wanted = [_mean(near[node], centers, weights) if near[node] else centers[node] for node in layer]
+            places = _spread(wanted, [widths[node] for node in layer], [weights[node] for node in layer], gap)
+            for node, center in zip(layer, places, strict=True):
                 centers[node] = center
     left = min((centers[node] - widths[node] / 2 for node in range(len(widths))), default=0.0)
     return [center - left for center in centers]
 
 
-def _spread(wanted: Sequence[float], widths: Sequence[float], gap: float) -> list[float]:
-    """The places closest to those wanted, by least squares, at which boxes in this order do not touch.
+def _mean(nodes: Sequence[int], values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(values[node] * weights[node] for node in nodes) / sum(weights[node] for node in nodes)
+
+
+def _chains(layers: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> list[int]:
+    """How many boxes the longest chain has that begins at each one."""
+    heights = [1] * len(below)
+    for layer in reversed(layers):
+        for node in layer:
+            heights[node] += max((heights[other] for other in below[node]), default=0)
+    return heights
+
+
+def _spread(wanted: Sequence[float], widths: Sequence[float], weights: Sequence[float], gap: float) -> list[float]:
+    """The places closest to those wanted, by weighted least squares, at which boxes in this order do not touch.
 
     Without the distances that the boxes need, places must not fall: neighbours that would are pooled at their mean.
     """
@@ -181,14 +194,14 @@ def _spread(wanted: Sequence[float], widths: Sequence[float], gap: float) -> lis
     for number, width in enumerate(widths):
         reach += (widths[number - 1] + width) / 2 + gap if number else 0.0
         offsets.append(reach)
-    pools: list[tuple[float, int]] = []
-    for want, offset in zip(wanted, offsets, strict=True):
-        mean, size = want - offset, 1
+    pools: list[tuple[float, float, int]] = []
+    for want, offset, weight in zip(wanted, offsets, weights, strict=True):
+        mean, total, size = want - offset, weight, 1
         while pools and pools[-1][0] > mean:
-            before, members = pools.pop()
-            mean, size = (mean * size + before * members) / (size + members), size + members
-        pools.append((mean, size))
-    base = [mean for mean, size in pools for _ in range(size)]
+            before, heft, members = pools.pop()
+            mean, total, size = (mean * total + before * heft) / (total + heft), total + heft, size + members
+        pools.append((mean, total, size))
+    base = [mean for mean, _, size in pools for _ in range(size)]
     return [mean + offset for mean, offset in zip(base, offsets, strict=True)]
 
 

@@ -51,6 +51,8 @@ def page(
         facts: Names and values for the end of the page, such as versions.
         single: Open the only graph at once, rather than the overview.
     """
+    # A folder's name may hold bytes that are no text.
+    title = title.encode("utf-8", "replace").decode("utf-8")
     places = {name: position for position, name in enumerate(graphs)}
     report = {
         "title": title,
@@ -96,10 +98,12 @@ def save_page(text: str, path: str | Path) -> None:
             file.write(text)
         made.chmod(0o666 & ~_umask())
         made.replace(target)
+        made = None
     except OSError as error:
+        raise OutputError(f"{target}: cannot be written ({error.strerror or error})") from error
+    finally:
         if made is not None:
             made.unlink(missing_ok=True)
-        raise OutputError(f"{target}: cannot be written ({error.strerror or error})") from error
 
 
 def _umask() -> int:

@@ -134,8 +134,8 @@ class GraphView {
     this.pictures[other].select(there, what.op);
     this.pictures[other].show(there);
     this.detail.replaceChildren(kernelDetail(graph, side, what.kernel, what.op, this.go));
-    this.detail.scrollTop = 0;
-    this.detail.querySelector("li.here")?.scrollIntoView({ block: "center" });
+    const here = this.detail.querySelector("li.here");
+    this.detail.scrollTop = here ? here.offsetTop - this.detail.offsetTop - 80 : 0;
   }
 
   find(input) {

@@ -2,7 +2,7 @@
 // Only what is in sight is in the document, so that a thousand ops open at once.
 "use strict";
 
-const BOX = { ops: 32, letters: 30, line: 15, pad: 8 };
+const BOX = { ops: 32, letters: 30, line: 15, pad: 8, mapped: 2500 };
 const NEAR = 0.42; // from this scale on, boxes have text
 const MARKS = 8;
 
@@ -143,6 +143,7 @@ class Picture {
     const near = scale >= NEAR;
     if (near !== this.near) {
       this.near = near;
+      this.svg.classList.toggle("distant", !near);
       for (const node of [...this.shown.values(), ...this.arrowsShown.values()]) node.remove();
       this.shown.clear();
       this.arrowsShown.clear();
@@ -177,6 +178,8 @@ class Picture {
     const at = (line) => BOX.pad + (line + 0.75) * BOX.line;
     node.append(svg("text", { class: "head", x: BOX.pad, y: at(0) }, `k${number}  ${usUnit(kernel.cost)}`));
     const names = kernel.ops.length > BOX.ops ? kernel.ops.slice(0, BOX.ops - 1) : kernel.ops;
+    // What was asked for is shown, if it is not among the first.
+    if (kernel.ops.includes(this.op) && !names.includes(this.op)) names[names.length - 1] = this.op;
     names.forEach((op, k) => {
       const name = this.graph.ops[op][0];
       const cut = name.length > BOX.letters ? `${name.slice(0, BOX.letters - 1)}\u2026` : name;
@@ -226,13 +229,14 @@ class Picture {
   // A small picture of all, in its own proportions: every box as a mark, and what is in sight.
   makeMap() {
     const [width, height] = this.data.size.map((size) => Math.max(1, size));
+    const small = height < BOX.mapped;
     const marks = { all: "", changed: "" };
     this.data.kernels.forEach(({ box: [left, top, wide, high] }, number) => {
       const least = Math.max(wide, width / 14), deep = Math.max(high, height / 500);
       marks[this.changed.has(number) ? "changed" : "all"] += `M${left} ${top}h${least}v${deep}h${-least}z`;
     });
     this.sight = svg("rect", { class: "sight" });
-    return svg("svg", { class: "map", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": true },
+    return svg("svg", { class: small ? "map none" : "map", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": true },
       svg("rect", { width, height, fill: "transparent" }),
       svg("path", { class: "all", d: marks.all }), svg("path", { class: "changed", d: marks.changed }), this.sight);
   }

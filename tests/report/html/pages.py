@@ -1,0 +1,78 @@
+"""Pages for tests: of made-up graphs with two schedules each, and of one whose names are hostile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from optfuse.problem.instance import Instance
+from optfuse.report.html.entries import entries, solved_row
+from optfuse.report.html.graph import graph_data
+from optfuse.report.html.page import pack, page
+from optfuse.report.table import kernel_rows
+from optfuse.solve.options import SolveOptions
+from optfuse.solve.progress import Progress
+from optfuse.solve.result import SolveResult
+from optfuse.solve.solve import solve
+from tests.layered import build
+from tests.report.cases import example, result_of, solution_of
+
+HOSTILE = '<img src=x onerror="window.harmed=1"></script><script>window.harmed=1</script>{{script}}'
+LARGE = 1000
+
+
+@cache
+def contrast(seed: int, ops: int, name: str) -> tuple[Instance, SolveResult]:
+    """A made-up graph; every op alone against greedy's schedule, as if the latter had been the solver's."""
+    instance = replace(build(seed, ops), name=name)
+    chosen = solve(instance, SolveOptions(solver="greedy", order="program")).solution
+    alone = solution_of(instance, *(((op,), instance.ops[op].offers[0].scheme) for op in range(ops)))
+    rows = kernel_rows(instance, alone)
+    result = result_of(replace(alone, peak_bytes=max(row.live_bytes for row in rows)), chosen)
+    progress = (
+        Progress(0.05, "greedy", alone.objective, 0),
+        Progress(0.6, "search", chosen.objective, chosen.objective // 2),
+        Progress(2.5, "done", chosen.objective, chosen.objective),
+    )
+    return instance, replace(result, statistics=replace(result.statistics, progress=progress))
+
+
+@cache
+def hostile() -> tuple[Instance, SolveResult]:
+    """The example, with names that are HTML."""
+    plain = example()
+    ops = tuple(replace(op, name=HOSTILE + str(k), module=HOSTILE, source=HOSTILE) for k, op in enumerate(plain.ops))
+    buffers = tuple(replace(buffer, name=HOSTILE + str(k)) for k, buffer in enumerate(plain.buffers))
+    instance = replace(plain, name=HOSTILE, ops=ops, buffers=buffers)
+    apart = solution_of(instance, ((0, 1), 1), ((2,), 2))
+    return instance, result_of(apart, solution_of(instance, ((0, 1, 2), 2)))
+
+
+@cache
+def example_page() -> str:
+    """Six graphs, one of them large, one hostile and one not solved."""
+    solved = [contrast(k, 30 + k, f"model{k}.{kind}") for k, kind in enumerate(("inference", "forward", "backward"))]
+    solved += [contrast(9, LARGE, "large.backward"), hostile()]
+    rows: list[dict[str, Any]] = [solved_row(*found) for found in solved]
+    failed = {
+        "graph": "broken.inference",
+        "solver": "cpsat",
+        "outcome": "crash",
+        "stage": "solve",
+        "reason": HOSTILE,
+        "objective": None,
+        "gap": None,
+        "peak_memory_bytes": None,
+        "ops": None,
+    }
+    rows.append(failed)
+    code = f"@triton.jit\ndef k0(x):\n    # {HOSTILE}\n    return x"
+    module = (
+        f"import torch\n\n\n{code}\n\n\ndef call(inputs, constants):\n\n    # k0\n    launch(k0, x)\n\n    return ()"
+    )
+    graphs = {
+        instance.name: pack(graph_data(instance, result, module if instance.name == HOSTILE else ""))
+        for instance, result in solved
+    }
+    return page(f"Run {HOSTILE}", entries(rows), graphs, failures=[failed], facts=[("device", HOSTILE)])

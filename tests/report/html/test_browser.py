@@ -1,0 +1,186 @@
+"""The page in headless Chromium: it renders, sorts, filters, opens a large graph, and runs no text as code."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.html.pages import HOSTILE, LARGE, example_page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None,
+    reason="needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)",
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A browser that shows the page."""
+    selenium = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    from selenium.webdriver.chrome.service import Service
+
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(example_page(), encoding="utf-8")
+    options = selenium.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu", "window-size=1600,1000"):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = selenium.Chrome(options=options, service=Service(DRIVER))
+    driver.get(path.as_uri())
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Page]:
+    """The overview, unfiltered; afterwards the browser must have had nothing to complain of."""
+    found = Page(browser)
+    found.open("")
+    yield found
+    assert browser.get_log("browser") == []
+    assert found.script("return performance.getEntriesByType('resource').length") == 0
+    assert found.script("return window.harmed ?? null") is None
+
+
+class Page:
+    """Short words for what the tests do."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def script(self, text: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(text, *arguments)
+
+    def all(self, selector: str) -> list[Any]:
+        return self.driver.find_elements("css selector", selector)
+
+    def texts(self, selector: str) -> list[str]:
+        return self.script(
+            "return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", selector
+        )
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        end = time.monotonic() + 20
+        while not happened():
+            assert time.monotonic() < end, "it did not happen"
+            time.sleep(0.02)
+
+    def open(self, graph: str) -> None:
+        """A graph, or the overview drawn afresh."""
+        self.script("location.hash = '#nothing'")
+        self.until(lambda: self.script("return document.body.dataset.view") == "overview")
+        if graph:
+            self.script("location.hash = `#graph/${encodeURIComponent(arguments[0])}`", graph)
+            self.until(lambda: self.script("return document.body.dataset.view") == f"graph/{graph}")
+
+
+def test_the_overview_has_figures_plots_and_a_row_for_each_graph(page: Page) -> None:
+    assert "5 / 6graphs solved" in page.texts(".overview .tile")
+    assert len(page.all("figure svg.plot")) == 6
+    assert all(
+        int(size) > 100
+        for size in page.script("return [...document.querySelectorAll('.plot')].map((p) => p.clientHeight)")
+    )
+    assert len(page.texts("table.graphs tbody tr")) == 6
+    assert len(page.all("figure:first-child circle.point")) == 5
+    assert page.texts("table.failures td:nth-child(4)") == ["crash"]
+    assert page.texts("table.failures td:nth-child(5)") == [HOSTILE]
+
+
+def test_columns_sort_both_ways_with_what_is_missing_last(page: Page) -> None:
+    head = "table.graphs th[data-key=ops] button"
+    for _ in range(2):
+        page.all(head)[0].click()
+        shown = [int(text.replace(",", "")) for text in page.texts("table.graphs td:nth-child(2)") if text]
+        way = page.script("return document.querySelector('th[data-key=ops]').ariaSort")
+        assert shown == sorted(shown, reverse=way == "descending")
+        assert page.texts("table.graphs td:nth-child(2)")[-1] == ""
+    assert way == "ascending"
+
+
+def test_the_filter_holds_for_table_figures_and_plots(page: Page) -> None:
+    page.all("#filter")[0].send_keys("model")
+    assert len(page.all("table.graphs tbody tr")) == 3
+    assert "3 / 3graphs solved" in page.texts(".tile")
+    assert len(page.all("figure:first-child circle.point")) == 3
+    page.all("#kind option[value=backward]")[0].click()
+    assert page.texts("table.graphs tbody td:first-child") == ["model2.backward"]
+    page.all("#filter")[0].send_keys("none such")
+    assert page.all("table.graphs tbody tr") == []
+    assert "No graph passes the filter." in page.texts(".empty")
+
+
+def test_a_graph_of_a_thousand_ops_opens(page: Page) -> None:
+    start = time.monotonic()
+    page.open("large.backward")
+    # A person waits two seconds at most: benchmarks measure that. This machine may be busy.
+    assert time.monotonic() - start < 10
+    assert f"{LARGE:,}ops" in page.texts(".headline .tile")
+    assert all(page.all(f".pane.side-{side} .kernel.changed.selected") for side in (0, 1))
+    assert int(page.script("return document.querySelectorAll('.picture *').length")) < 6000
+    assert page.texts(".differences .current b")[0].startswith("saves ")
+    for button in page.all("button[title='all of it']"):
+        button.click()
+    assert len(page.all(".pane.side-0 .kernel")) == LARGE
+
+
+def test_a_kernel_tells_its_ops_and_the_other_side_shows_them(page: Page) -> None:
+    page.open("model1.forward")
+    page.all(".pane.side-1 .kernel.selected .op")[0].click()
+    name = page.texts(".pane.side-1 .op.here")[0]
+    assert name in page.texts(".side-panel .ops li.here b")
+    assert page.texts(".pane.side-0 .op.here") == [name]
+    assert page.texts(".side-panel h3")[0].startswith("chosen k")
+    page.script(
+        "document.querySelector('.pane.side-1 .arrow .hit').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    )
+    assert "Why they are two kernels" in page.texts(".side-panel h4")
+    assert page.texts(".side-panel p.reason")[0]
+
+
+def test_an_op_is_found_by_name(page: Page) -> None:
+    page.open("large.backward")
+    page.all("#find")[0].send_keys("op777\n")
+    assert page.texts(".side-panel .ops li.here b") == ["op777"]
+    assert page.texts(".pane.side-1 .op.here")[0].startswith("op777")
+
+
+def test_names_sources_and_triton_are_text(page: Page) -> None:
+    page.open(HOSTILE)
+    assert page.texts("h1") == [HOSTILE]
+    page.all(".pane.side-1 .kernel.selected .op")[0].click()
+    assert page.texts(".side-panel .ops b")[0] == HOSTILE + "0"
+    assert page.texts(".side-panel .ops code")[0] == HOSTILE
+    assert HOSTILE in page.texts(".side-panel pre")[0]
+    assert page.all("img") == []
+
+
+def test_the_way_back_and_a_graph_that_is_not_there(page: Page) -> None:
+    page.open("model0.inference")
+    assert page.script("return document.getElementById('choose').value") == "model0.inference"
+    page.script("location.hash = '#graph/no%20such'")
+    page.until(lambda: page.texts("main") == ["There is no graph no such here."])
+    page.all("#top a.name")[0].click()
+    page.until(lambda: bool(page.all("table.graphs")))
+
+
+def test_a_page_of_one_graph_opens_it(browser: Any, tmp_path: Path) -> None:
+    from optfuse.report.html.page import save_page
+    from optfuse.report.html.solved import solved_page
+    from tests.report.html.pages import contrast
+
+    save_page(solved_page("one", [(*contrast(0, 30, "model0.inference"), "", "")]), tmp_path / "one.html")
+    before = browser.current_url
+    browser.get((tmp_path / "one.html").as_uri())
+    page = Page(browser)
+    page.until(lambda: page.script("return document.body.dataset.view") == "graph/model0.inference")
+    assert page.all(".pane.side-1 .kernel")
+    browser.get(before)
