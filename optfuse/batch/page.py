@@ -42,7 +42,7 @@ def run_page(run: Path, watch: Watch | None = None) -> str:
                 graphs[graph] = pack(graph_data(plan.instance, plan.result, plan.source, _greedy_source(run, graph)))
                 row["progress"] = progress_records(plan.result)
             except PlanError as error:
-                unread.append({**row, "stage": "report", "outcome": "unread plan", "reason": str(error)})
+                unread += failures([{**row, "stage": "report", "outcome": "unread plan", "reason": str(error)}])
         if watch is not None:
             watch(done, len(by_graph), graph)
     return page(

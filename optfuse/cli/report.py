@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -34,8 +35,19 @@ def command(
             raise BatchError(f"{run}: no such folder; `optfuse batch ... --out {run}` makes a run")
         text = run_page(run, _watch())
     else:
-        plans = [read_plan(folder) for folder in plan_folders(run)]
-        text = solved_page(run.resolve().name, [(plan.instance, plan.result, plan.source, "") for plan in plans])
+        plans = {folder.name: read_plan(folder) for folder in plan_folders(run)}
+        names = {plan.instance.name for plan in plans.values()}
+        solved = [
+            # Plans of one graph, made with other options say, are told apart by their folders.
+            (
+                plan.instance if len(names) == len(plans) else replace(plan.instance, name=name),
+                plan.result,
+                plan.source,
+                "",
+            )
+            for name, plan in plans.items()
+        ]
+        text = solved_page(run.resolve().name, solved)
     save_page(text, html)
     print(f"{html}: {len(text.encode()) / 1e6:.1f} MB, made in {time.monotonic() - start:.1f} s")
 

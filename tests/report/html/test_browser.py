@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.report.html.pages import HOSTILE, LARGE, example_page
+from optfuse.report.html.page import save_page
+from optfuse.report.html.solved import solved_page
+from tests.report.html.browser import CHROMIUM, DRIVER, Page, chromium
+from tests.report.html.pages import HOSTILE, LARGE, contrast, example_page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None,
     reason="needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)",
@@ -23,17 +23,10 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A browser that shows the page."""
-    selenium = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    from selenium.webdriver.chrome.service import Service
-
+    pytest.importorskip("selenium", reason="needs selenium")
     path = tmp_path_factory.mktemp("page") / "page.html"
     path.write_text(example_page(), encoding="utf-8")
-    options = selenium.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu", "window-size=1600,1000"):
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = selenium.Chrome(options=options, service=Service(DRIVER))
+    driver = chromium()
     driver.get(path.as_uri())
     yield driver
     driver.quit()
@@ -48,38 +41,6 @@ def page(browser: Any) -> Iterator[Page]:
     assert browser.get_log("browser") == []
     assert found.script("return performance.getEntriesByType('resource').length") == 0
     assert found.script("return window.harmed ?? null") is None
-
-
-class Page:
-    """Short words for what the tests do."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-
-    def script(self, text: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(text, *arguments)
-
-    def all(self, selector: str) -> list[Any]:
-        return self.driver.find_elements("css selector", selector)
-
-    def texts(self, selector: str) -> list[str]:
-        return self.script(
-            "return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", selector
-        )
-
-    def until(self, happened: Callable[[], bool]) -> None:
-        end = time.monotonic() + 20
-        while not happened():
-            assert time.monotonic() < end, "it did not happen"
-            time.sleep(0.02)
-
-    def open(self, graph: str) -> None:
-        """A graph, or the overview drawn afresh."""
-        self.script("location.hash = '#nothing'")
-        self.until(lambda: self.script("return document.body.dataset.view") == "overview")
-        if graph:
-            self.script("location.hash = `#graph/${encodeURIComponent(arguments[0])}`", graph)
-            self.until(lambda: self.script("return document.body.dataset.view") == f"graph/{graph}")
 
 
 def test_the_overview_has_figures_plots_and_a_row_for_each_graph(page: Page) -> None:
@@ -136,7 +97,7 @@ def test_a_kernel_tells_its_ops_and_the_other_side_shows_them(page: Page) -> Non
     page.open("model1.forward")
     page.all(".pane.side-1 .kernel.selected .op")[0].click()
     name = page.texts(".pane.side-1 .op.here")[0]
-    assert name in page.texts(".side-panel .ops li.here b")
+    assert name in page.texts(".side-panel .ops b.here")
     assert page.texts(".pane.side-0 .op.here") == [name]
     assert page.texts(".side-panel h3")[0].startswith("chosen k")
     page.script(
@@ -149,7 +110,7 @@ def test_a_kernel_tells_its_ops_and_the_other_side_shows_them(page: Page) -> Non
 def test_an_op_is_found_by_name(page: Page) -> None:
     page.open("large.backward")
     page.all("#find")[0].send_keys("op777\n")
-    assert page.texts(".side-panel .ops li.here b") == ["op777"]
+    assert page.texts(".side-panel .ops b.here") == ["op777"]
     assert page.texts(".pane.side-1 .op.here")[0].startswith("op777")
 
 
@@ -173,10 +134,6 @@ def test_the_way_back_and_a_graph_that_is_not_there(page: Page) -> None:
 
 
 def test_a_page_of_one_graph_opens_it(browser: Any, tmp_path: Path) -> None:
-    from optfuse.report.html.page import save_page
-    from optfuse.report.html.solved import solved_page
-    from tests.report.html.pages import contrast
-
     save_page(solved_page("one", [(*contrast(0, 30, "model0.inference"), "", "")]), tmp_path / "one.html")
     before = browser.current_url
     browser.get((tmp_path / "one.html").as_uri())

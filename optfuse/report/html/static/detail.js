@@ -63,15 +63,21 @@ function counterparts(graph, side, number, go) {
   return el("p", {}, `In ${SIDES[other]}\u2019s schedule its ops are in `, items.length ? items : "no kernel", ".");
 }
 
+// Ops in order; those that follow each other from one source line are told of together.
 function opList(graph, kernel, chosen) {
-  const rows = kernel.ops.map((op) => {
+  const groups = [];
+  for (const op of kernel.ops) {
     const [name, , node, module, source] = graph.ops[op];
-    const where = [node && node !== name ? `node ${node}` : "", module].filter(Boolean).join(", ");
-    return el("li", { class: op === chosen ? "here" : null, "data-op": op }, el("b", {}, name),
-      where ? el("span", { class: "module" }, where) : null, source ? el("code", {}, source) : null);
-  });
-  return el("details", { open: kernel.ops.length <= 40 || chosen !== null }, el("summary", {}, `Ops (${rows.length})`),
-    el("ol", { class: "ops" }, rows));
+    if (!groups.length || groups.at(-1).module !== module || groups.at(-1).source !== source) {
+      groups.push({ module, source, names: [] });
+    }
+    const title = node && node !== name ? `node ${node}` : null;
+    groups.at(-1).names.push(el("b", { class: op === chosen ? "here" : null, title }, name), " ");
+  }
+  const rows = groups.map(({ module, source, names }) => el("li", {}, el("div", {}, names),
+    module ? el("span", { class: "module" }, module) : null, source ? el("code", {}, source) : null));
+  return el("details", { open: groups.length <= 25 || chosen !== null },
+    el("summary", {}, `Ops (${kernel.ops.length}) and their source lines`), el("ul", { class: "ops" }, rows));
 }
 
 function arrowList(graph, side, number, go) {

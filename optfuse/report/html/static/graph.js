@@ -134,7 +134,7 @@ class GraphView {
     this.pictures[other].select(there, what.op);
     this.pictures[other].show(there);
     this.detail.replaceChildren(kernelDetail(graph, side, what.kernel, what.op, this.go));
-    const here = this.detail.querySelector("li.here");
+    const here = this.detail.querySelector("b.here");
     this.detail.scrollTop = here ? here.offsetTop - this.detail.offsetTop - 80 : 0;
   }
 
