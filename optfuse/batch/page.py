@@ -19,8 +19,8 @@ from optfuse.report.html.plans import StoredPlan, read_plan
 Watch = Callable[[int, int, str], None]
 
 
-def run_page(run: Path, watch: Watch | None = None) -> str:
-    """The page of a run, finished or not. A plan that cannot be read is listed with its reason.
+def run_page(run: Path, watch: Watch | None = None, extras: Mapping[str, Any] | None = None) -> str:
+    """The page of a run, finished or not, and ``extras``. A plan that cannot be read is listed with its reason.
 
     Raises
     ------
@@ -46,7 +46,12 @@ def run_page(run: Path, watch: Watch | None = None) -> str:
         if watch is not None:
             watch(done, len(by_graph), graph)
     return page(
-        f"Run {run.resolve().name}", entries(rows), graphs, failures=[*failures(rows), *unread], facts=_facts(run, rows)
+        f"Run {run.resolve().name}",
+        entries(rows),
+        graphs,
+        failures=[*failures(rows), *unread],
+        facts=_facts(run, rows),
+        extras=extras,
     )
 
 

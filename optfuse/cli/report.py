@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,9 +18,16 @@ from optfuse.errors import BatchError, OutputError
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A batch's folder, or a plan's, or a folder of plans.")],
     html: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")],
+    bench: Annotated[
+        Path | None, typer.Option(metavar="BENCH.json", help="Also show what optfuse bench --json measured.")
+    ] = None,
+    pareto: Annotated[
+        Path | None, typer.Option(metavar="ROWS.json", help="Also show what optfuse pareto --json found.")
+    ] = None,
 ) -> None:
     """Write one page that needs no network: the table, plots, and each graph's kernels, greedy's beside the chosen."""
     from optfuse.batch.page import run_page
+    from optfuse.report.html.extras import bench_extra, pareto_extra
     from optfuse.report.html.page import save_page
     from optfuse.report.html.plans import plan_folders, read_plan
     from optfuse.report.html.solved import solved_page
@@ -29,11 +36,16 @@ def command(
     if not html.parent.is_dir() or html.is_dir():
         what = "is a folder; name a file in it" if html.is_dir() else f"there is no folder {html.parent}"
         raise OutputError(f"{html}: cannot be written ({what})")
+    extras: dict[str, Any] = {}
+    if bench is not None:
+        extras["bench"] = bench_extra(bench)
+    if pareto is not None:
+        extras["pareto"] = pareto_extra(pareto)
     start = time.monotonic()
     if (run / "run.json").is_file() or not plan_folders(run):
         if not run.is_dir():
             raise BatchError(f"{run}: no such folder; `optfuse batch ... --out {run}` makes a run")
-        text = run_page(run, _watch())
+        text = run_page(run, _watch(), extras)
     else:
         plans = {folder.name: read_plan(folder) for folder in plan_folders(run)}
         names = {plan.instance.name for plan in plans.values()}
@@ -47,7 +59,7 @@ def command(
             )
             for name, plan in plans.items()
         ]
-        text = solved_page(run.resolve().name, solved)
+        text = solved_page(run.resolve().name, solved, extras)
     save_page(text, html)
     print(f"{html}: {len(text.encode()) / 1e6:.1f} MB, made in {time.monotonic() - start:.1f} s")
 

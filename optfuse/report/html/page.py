@@ -21,7 +21,7 @@ from optfuse.errors import OutputError
 
 #: In the order in which they are read.
 SCRIPTS = (
-    *("dom.js", "table.js", "charts.js", "overview.js", "front.js"),
+    *("dom.js", "table.js", "charts.js", "overview.js", "extras.js", "front.js"),
     *("picture.js", "detail.js", "graph.js", "app.js"),
 )
 
@@ -39,6 +39,7 @@ def page(
     *,
     failures: Sequence[Mapping[str, Any]] = (),
     facts: Sequence[tuple[str, str]] = (),
+    extras: Mapping[str, Any] | None = None,
     single: bool = False,
 ) -> str:
     """The text of the page.
@@ -49,6 +50,7 @@ def page(
         graphs: What ``pack`` made of each graph's data, by name; a graph without has no picture.
         failures: Tasks that did not end well.
         facts: Names and values for the end of the page, such as versions.
+        extras: What else to show, as ``extras`` reads it: "bench", "pareto".
         single: Open the only graph at once, rather than the overview.
     """
     # A folder's name may hold bytes that are no text.
@@ -61,6 +63,7 @@ def page(
         "solvers": sorted({solver for entry in entries for solver in entry["others"]}),
         "facts": [list(fact) for fact in facts],
         "single": single,
+        **(extras or {}),
     }
     packed = "\n".join(
         f'<script type="text/plain" id="graph-{position}">{graphs[name]}</script>' for name, position in places.items()

@@ -75,4 +75,31 @@ def example_page() -> str:
         instance.name: pack(graph_data(instance, result, module if instance.name == HOSTILE else ""))
         for instance, result in solved
     }
-    return page(f"Run {HOSTILE}", entries(rows), graphs, failures=[failed], facts=[("device", HOSTILE)])
+    extras = {"bench": made_up_bench(), "pareto": made_up_sweep()}
+    return page(f"Run {HOSTILE}", entries(rows), graphs, failures=[failed], facts=[("device", HOSTILE)], extras=extras)
+
+
+def made_up_bench() -> dict[str, Any]:
+    """Three kernels of a measured model, and one model that failed."""
+    prediction = {"kernels": 3, "spearman": 0.9, "median_relative_error": 0.2}
+    kernels = [
+        {"row": "net", "name": HOSTILE, "kind": "triton", "predicted_us": 2.0 * k, "measured_us": 3.0 * k}
+        | {"read_bytes": 1 << 20, "write_bytes": 1 << 20, "peak_share": 0.5}
+        for k in (1, 2, 3)
+    ]
+    ratios = {"memory_ratio": None, "compile_ratio": None, "wrong": []}
+    rows = [
+        {"row": "net", "times_ms": {"eager": 2.0, "optfuse": 1.0}, "speedup": 2.0, "failed": {}, **ratios},
+        {"row": "bad", "times_ms": {"eager": 2.0}, "speedup": None, "failed": {"optfuse": HOSTILE}, **ratios},
+    ]
+    predictions = {"all": prediction, "triton": prediction, "library": {**prediction, "kernels": 0, "spearman": None}}
+    head = {"device": HOSTILE, "torch": "2", "geomean": 2.0}
+    return {**head, "kernels": kernels, "rows": rows, "prediction": predictions}
+
+
+def made_up_sweep() -> list[dict[str, Any]]:
+    """A cap that is met, and one that is not."""
+    cap = {"name": HOSTILE, "status": "OPTIMAL", "bound": 900_000, "floor_bytes": 1 << 20}
+    met = {**cap, "cap_bytes": 4 << 20, "peak_memory_bytes": 4 << 20, "objective": 1_000_000}
+    unmet = {**cap, "cap_bytes": 2 << 20, "peak_memory_bytes": None, "objective": None, "status": "UNKNOWN"}
+    return [{"name": HOSTILE, "caps": [met, unmet]}]

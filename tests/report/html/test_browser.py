@@ -45,15 +45,22 @@ def page(browser: Any) -> Iterator[Page]:
 
 def test_the_overview_has_figures_plots_and_a_row_for_each_graph(page: Page) -> None:
     assert "5 / 6graphs solved" in page.texts(".overview .tile")
-    assert len(page.all("figure svg.plot")) == 6
-    assert all(
-        int(size) > 100
-        for size in page.script("return [...document.querySelectorAll('.plot')].map((p) => p.clientHeight)")
+    assert len(page.all(".overview > .plots svg.plot")) == 6
+    heights = page.script(
+        "return [...document.querySelectorAll('.overview > .plots .plot')].map((p) => p.clientHeight)"
     )
+    assert min(heights) > 100
     assert len(page.texts("table.graphs tbody tr")) == 6
-    assert len(page.all("figure:first-child circle.point")) == 5
+    assert len(page.all(".overview > .plots figure:first-child circle.point")) == 5
     assert page.texts("table.failures td:nth-child(4)") == ["crash"]
     assert page.texts("table.failures td:nth-child(5)") == [HOSTILE]
+
+
+def test_measurements_and_sweeps_are_shown_where_there_are_any(page: Page) -> None:
+    assert page.texts("section h2")[1:3] == ["Measured", "Time within a cap on memory"]
+    assert len(page.all("section > .plots svg.plot")) == 3
+    assert page.texts("table.bench tbody td:last-child") == ["optfuse", ""]
+    assert "generated: 3, rank correlation 0.900, median error 20%" in page.texts(".legend .key")
 
 
 def test_columns_sort_both_ways_with_what_is_missing_last(page: Page) -> None:
@@ -71,7 +78,7 @@ def test_the_filter_holds_for_table_figures_and_plots(page: Page) -> None:
     page.all("#filter")[0].send_keys("model")
     assert len(page.all("table.graphs tbody tr")) == 3
     assert "3 / 3graphs solved" in page.texts(".tile")
-    assert len(page.all("figure:first-child circle.point")) == 3
+    assert len(page.all(".overview > .plots figure:first-child circle.point")) == 3
     page.all("#kind option[value=backward]")[0].click()
     assert page.texts("table.graphs tbody td:first-child") == ["model2.backward"]
     page.all("#filter")[0].send_keys("none such")

@@ -40,7 +40,7 @@ function overview(report) {
     "div", { class: "overview" }, bar, figures, plots,
     el("section", {}, el("h2", {}, "Graphs"), el("p", { class: "hint" },
       "Times are predictions of the cost model. Choose a graph to see its kernels."), table.node),
-    failures(report), notes(report),
+    extras(report), failures(report), notes(report),
   );
 }
 
@@ -130,7 +130,7 @@ function notes(report) {
   return el(
     "section", { class: "notes" }, el("h2", {}, "How to read this"),
     el("p", {}, "\u201cOptimal\u201d means: proven cheapest under the stated model of cost and legality, and nothing else. ",
-      "Predicted times are not measurements: a batch measures nothing on a device (optfuse bench does)."),
+      "Predicted times are not measurements: a batch measures nothing on a device (optfuse bench does, and a report can show it)."),
     el("p", {}, "\u201cGreedy\u201d is optfuse\u2019s own statement of TorchInductor\u2019s fusion algorithm, on the same legality and prices."),
     el("dl", {}, report.facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]).flat()),
   );

@@ -95,7 +95,7 @@ function priceCard(entries, state, redraw) {
 
 function drawGroup(plot, name, members, row, line, wide) {
   const middle = plot.size.top + line * (row + 0.5);
-  const label = wide ? `${name} (${members.length})` : name;
+  const label = wide ? `${name} (${members.length})` : name.length > 18 ? `${name.slice(0, 17)}\u2026` : name;
   plot.root.append(svg("text", { class: "row", x: plot.size.left - 8, y: middle + 4, "text-anchor": "end" }, label));
   const places = new Map();
   for (const entry of [...members].sort((a, b) => saved(a) - saved(b))) {
