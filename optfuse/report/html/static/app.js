@@ -7,12 +7,21 @@ let current = null;
 
 function header() {
   const graphs = report.entries.filter((entry) => entry.data !== null);
-  const choose = el("select", { id: "choose", "aria-label": "graph", onchange: (event) => {
-    location.hash = event.target.value ? `#graph/${encodeURIComponent(event.target.value)}` : "#";
-  } }, graphs.length > 1 || !report.single ? el("option", { value: "" }, "overview") : null,
-    graphs.map((entry) => el("option", { value: entry.graph }, entry.graph)));
-  document.getElementById("top").append(
-    el("a", { href: "#", class: "name" }, "optfuse"), el("span", { class: "title" }, report.title), choose);
+  const choose = el(
+    "select",
+    {
+      id: "choose",
+      "aria-label": "graph",
+      onchange: (event) => {
+        location.hash = event.target.value ? `#graph/${encodeURIComponent(event.target.value)}` : "#";
+      },
+    },
+    graphs.length > 1 || !report.single ? el("option", { value: "" }, "overview") : null,
+    graphs.map((entry) => el("option", { value: entry.graph }, entry.graph)),
+  );
+  document
+    .getElementById("top")
+    .append(el("a", { href: "#", class: "name" }, "optfuse"), el("span", { class: "title" }, report.title), choose);
   return choose;
 }
 
@@ -32,7 +41,9 @@ async function route() {
     return;
   }
   if (entry.data === null) {
-    stage.replaceChildren(el("p", { class: "empty" }, `${entry.graph} has no schedule: ${entry.reason ?? entry.outcome}`));
+    stage.replaceChildren(
+      el("p", { class: "empty" }, `${entry.graph} has no schedule: ${entry.reason ?? entry.outcome}`),
+    );
     return;
   }
   document.body.dataset.view = "loading";

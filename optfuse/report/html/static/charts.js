@@ -68,7 +68,10 @@ function frame(x, y, size = PLOT) {
 function drawPoints(plot, points, radius = 4) {
   for (const point of points) {
     const mark = svg("circle", {
-      cx: plot.x.at(point.x), cy: plot.y.at(point.y), r: radius, class: `point ${point.class ?? ""}`,
+      cx: plot.x.at(point.x),
+      cy: plot.y.at(point.y),
+      r: radius,
+      class: `point ${point.class ?? ""}`,
     });
     if (point.lines) explain(mark, point.lines);
     if (point.open) {
@@ -91,7 +94,8 @@ function drawLine(plot, points, name, steps = false) {
 function card(title, hint, legend, content) {
   const keys = legend.map(([name, label]) => el("span", { class: "key" }, el("i", { class: name }), label));
   return el(
-    "figure", { class: "card" },
+    "figure",
+    { class: "card" },
     el("figcaption", {}, el("strong", {}, title), el("div", { class: "hint" }, hint)),
     keys.length ? el("div", { class: "legend" }, keys) : null,
     content,

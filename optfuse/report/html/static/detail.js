@@ -2,6 +2,7 @@
 "use strict";
 
 const SIDES = ["greedy", "chosen"];
+const boundOf = (kernel) => (kernel.memory >= kernel.compute ? "memory" : "compute");
 
 function kernelLink(side, number, go) {
   return el("button", { type: "button", class: `link side-${side}`, onclick: () => go(side, number) }, `k${number}`);
@@ -10,10 +11,10 @@ function kernelLink(side, number, go) {
 function kernelDetail(graph, side, number, op, go) {
   const kernel = graph.sides[side].kernels[number];
   const generated = kernel.kind === "loop";
-  const bound = kernel.memory >= kernel.compute ? "memory" : "compute";
+  const bound = boundOf(kernel);
   const device = graph.devices[0];
   const moved = kernel.read + kernel.write;
-  const share = kernel.cost ? (moved / 2 ** 20) * device.dram / kernel.cost : 0;
+  const share = kernel.cost ? ((moved / 2 ** 20) * device.dram) / kernel.cost : 0;
   const facts = [
     ["predicted time", usUnit(kernel.cost)],
     ["of it launch", usUnit(kernel.launch)],
@@ -24,10 +25,16 @@ function kernelDetail(graph, side, number, op, go) {
     ["walks", generated ? kernel.scheme : "\u2013"],
   ];
   return el(
-    "div", { class: "detail" },
+    "div",
+    { class: "detail" },
     el("h3", {}, el("span", { class: `side-${side}` }, SIDES[side]), ` k${number}`),
-    el("p", { class: "tags" }, el("span", { class: "tag" }, generated ? "generated kernel" : "library call"),
-      el("span", { class: "tag" }, `bound by ${bound}`), el("span", { class: "tag" }, count(kernel.ops.length, "op"))),
+    el(
+      "p",
+      { class: "tags" },
+      el("span", { class: "tag" }, generated ? "generated kernel" : "library call"),
+      el("span", { class: "tag" }, `bound by ${bound}`),
+      el("span", { class: "tag" }, count(kernel.ops.length, "op")),
+    ),
     timeBar(kernel),
     el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]).flat()),
     counterparts(graph, side, number, go),
@@ -45,7 +52,7 @@ function timeBar(kernel) {
     node.style.width = `${(100 * value) / total}%`;
     return node;
   };
-  const name = kernel.memory >= kernel.compute ? "memory" : "compute";
+  const name = boundOf(kernel);
   return el("div", { class: "timebar" }, part("launch", kernel.launch, "launch"), part(name, rest, `${name} time`));
 }
 
@@ -58,7 +65,9 @@ function counterparts(graph, side, number, go) {
     if (common) found.push([k, common, kernel.ops.length]);
   });
   const items = found.flatMap(([k, common, all], position) => [
-    position ? ", " : "", kernelLink(other, k, go), common === all ? ` (all its ${all})` : ` (${common} of its ${all})`,
+    position ? ", " : "",
+    kernelLink(other, k, go),
+    common === all ? ` (all its ${all})` : ` (${common} of its ${all})`,
   ]);
   return el("p", {}, `In ${SIDES[other]}\u2019s schedule its ops are in `, items.length ? items : "no kernel", ".");
 }
@@ -74,10 +83,21 @@ function opList(graph, kernel, chosen) {
     const title = node && node !== name ? `node ${node}` : null;
     groups.at(-1).names.push(el("b", { class: op === chosen ? "here" : null, title }, name), " ");
   }
-  const rows = groups.map(({ module, source, names }) => el("li", {}, el("div", {}, names),
-    module ? el("span", { class: "module" }, module) : null, source ? el("code", {}, source) : null));
-  return el("details", { open: groups.length <= 25 || chosen !== null },
-    el("summary", {}, `Ops (${kernel.ops.length}) and their source lines`), el("ul", { class: "ops" }, rows));
+  const rows = groups.map(({ module, source, names }) =>
+    el(
+      "li",
+      {},
+      el("div", {}, names),
+      module ? el("span", { class: "module" }, module) : null,
+      source ? el("code", {}, source) : null,
+    ),
+  );
+  return el(
+    "details",
+    { open: groups.length <= 25 || chosen !== null },
+    el("summary", {}, `Ops (${kernel.ops.length}) and their source lines`),
+    el("ul", { class: "ops" }, rows),
+  );
 }
 
 function arrowList(graph, side, number, go) {
@@ -90,8 +110,10 @@ function arrowList(graph, side, number, go) {
 
 function arrowText(graph, side, [from, to, size, buffers, reason], number, go) {
   const what = buffers.length ? `${bytes(size)} (${shortened(buffers)})` : "nothing: order only";
-  const line = from === number
-    ? ["\u2193 to ", kernelLink(side, to, go), ` ${what}`] : ["\u2191 from ", kernelLink(side, from, go), ` ${what}`];
+  const line =
+    from === number
+      ? ["\u2193 to ", kernelLink(side, to, go), ` ${what}`]
+      : ["\u2191 from ", kernelLink(side, from, go), ` ${what}`];
   return el("li", {}, line, el("div", { class: "reason" }, graph.texts[reason]));
 }
 
@@ -102,13 +124,25 @@ function shortened(names) {
 function arrowDetail(graph, side, number, go) {
   const [from, to, size, buffers, reason] = graph.sides[side].arrows[number];
   return el(
-    "div", { class: "detail" },
+    "div",
+    { class: "detail" },
     el("h3", {}, el("span", { class: `side-${side}` }, SIDES[side]), ` k${from} \u2192 k${to}`),
-    el("p", {}, kernelLink(side, from, go), buffers.length ? ` writes what ` : " must run before ", kernelLink(side, to, go),
-      buffers.length ? ` reads: ${bytes(size)} in ${count(buffers.length, "buffer")}.` : "."),
+    el(
+      "p",
+      {},
+      kernelLink(side, from, go),
+      buffers.length ? ` writes what ` : " must run before ",
+      kernelLink(side, to, go),
+      buffers.length ? ` reads: ${bytes(size)} in ${count(buffers.length, "buffer")}.` : ".",
+    ),
     el("p", { class: "buffers" }, buffers.join(", ")),
-    el("h4", {}, "Why they are two kernels"), el("p", { class: "reason" }, graph.texts[reason]),
-    el("p", { class: "hint" }, "All else unchanged. What the best schedule with two ops in one kernel would cost: optfuse explain."),
+    el("h4", {}, "Why they are two kernels"),
+    el("p", { class: "reason" }, graph.texts[reason]),
+    el(
+      "p",
+      { class: "hint" },
+      "All else unchanged. What the best schedule with two ops in one kernel would cost: optfuse explain.",
+    ),
   );
 }
 
@@ -117,24 +151,59 @@ function differenceDetail(graph, number, go) {
   const kernels = [0, 1].map((side) => item[side].map((k) => ({ side, k, ...graph.sides[side].kernels[k] })));
   const sum = (side, value) => kernels[side].reduce((total, kernel) => total + value(kernel), 0);
   const rows = [
-    ["kernels", (kernel) => 1, String],
+    ["kernels", () => 1, String],
     ["predicted time", (kernel) => kernel.cost, usUnit],
     ["of it launches", (kernel) => kernel.launch, usUnit],
     ["memory time", (kernel) => kernel.memory, usUnit],
     ["compute time", (kernel) => kernel.compute, usUnit],
     ["bytes read", (kernel) => kernel.read, bytes],
     ["bytes written", (kernel) => kernel.write, bytes],
-  ].map(([name, value, show]) => el("tr", {}, el("td", {}, name),
-    [0, 1].map((side) => el("td", { class: "number" }, show(sum(side, value))))));
-  const list = (side) => el("ul", { class: "arrows" }, kernels[side].map((kernel) => el("li", {},
-    kernelLink(side, kernel.k, go), ` ${usUnit(kernel.cost)}, ${count(kernel.ops.length, "op")}, bound by `
-      + `${kernel.memory >= kernel.compute ? "memory" : "compute"}; reads ${bytes(kernel.read)}, writes ${bytes(kernel.write)}`)));
+  ].map(([name, value, show]) =>
+    el(
+      "tr",
+      {},
+      el("td", {}, name),
+      [0, 1].map((side) => el("td", { class: "number" }, show(sum(side, value)))),
+    ),
+  );
+  const list = (side) =>
+    el(
+      "ul",
+      { class: "arrows" },
+      kernels[side].map((kernel) =>
+        el(
+          "li",
+          {},
+          kernelLink(side, kernel.k, go),
+          ` ${usUnit(kernel.cost)}, ${count(kernel.ops.length, "op")}, bound by ${boundOf(kernel)}; `,
+          `reads ${bytes(kernel.read)}, writes ${bytes(kernel.write)}`,
+        ),
+      ),
+    );
   return el(
-    "div", { class: "detail" },
+    "div",
+    { class: "detail" },
     el("h3", {}, item[2] >= 0 ? `Saves ${usUnit(item[2])}` : `Costs ${usUnit(-item[2])}`),
-    el("p", { class: "hint" }, "The same ops, cut into kernels in two ways. A part may cost more where it lets another save."),
-    el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, ""), SIDES.map((name) => el("th", { class: "number" }, name)))),
-      el("tbody", {}, rows)),
+    el(
+      "p",
+      { class: "hint" },
+      "The same ops, cut into kernels in two ways. A part may cost more where it lets another save.",
+    ),
+    el(
+      "table",
+      {},
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          el("th", {}, ""),
+          SIDES.map((name) => el("th", { class: "number" }, name)),
+        ),
+      ),
+      el("tbody", {}, rows),
+    ),
     SIDES.flatMap((name, side) => [el("h4", { class: `side-${side}` }, `${name}\u2019s kernels`), list(side)]),
   );
 }
@@ -144,15 +213,39 @@ function code(text, generated, side) {
     const why = generated && side === 0 ? "Greedy\u2019s schedule was not emitted." : "Nothing was emitted for it.";
     return el("p", { class: "empty" }, why);
   }
-  const copy = el("button", { type: "button", class: "small", onclick: async () => {
-    await navigator.clipboard.writeText(text);
-    copy.textContent = "copied";
-  } }, "copy");
-  return el("details", { open: true }, el("summary", {}, generated ? "Emitted Triton " : "Call ", copy),
-    el("pre", {}, el("code", {}, coloured(text))));
+  const copy = el(
+    "button",
+    {
+      type: "button",
+      class: "small",
+      onclick: async () => {
+        await navigator.clipboard.writeText(text);
+        copy.textContent = "copied";
+      },
+    },
+    "copy",
+  );
+  return el(
+    "details",
+    { open: true },
+    el("summary", {}, generated ? "Emitted Triton " : "Call ", copy),
+    el("pre", {}, el("code", {}, coloured(text))),
+  );
 }
 
-const TOKENS = /(#[^\n]*)|("""[\s\S]*?"""|"[^"\n]*")|\b(def|for|in|if|else|return|range)\b|(@?\b(?:tl|triton|libdevice|aten|torch)\.[\w.]+)|\b(\d[\d.e+-]*)\b/g;
+// In this order: comments, strings, words of the language, names of libraries, numbers.
+const TOKENS = new RegExp(
+  [
+    /(#[^\n]*)/,
+    /("""[\s\S]*?"""|"[^"\n]*")/,
+    /\b(def|for|in|if|else|return|range)\b/,
+    /(@?\b(?:tl|triton|libdevice|aten|torch)\.[\w.]+)/,
+    /\b(\d[\d.e+-]*)\b/,
+  ]
+    .map((part) => part.source)
+    .join("|"),
+  "g",
+);
 const TOKEN_NAMES = ["comment", "string", "keyword", "library", "figure"];
 
 function coloured(text) {

@@ -43,7 +43,11 @@ function usUnit(picoseconds) {
 }
 
 function bytes(size) {
-  for (const [unit, name] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+  for (const [unit, name] of [
+    [2 ** 30, "GiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+  ]) {
     if (size >= unit) return `${fixed(size / unit, size >= 100 * unit ? 0 : size >= 10 * unit ? 1 : 2)} ${name}`;
   }
   return `${size} B`;

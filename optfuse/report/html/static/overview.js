@@ -6,7 +6,9 @@ const kindClass = (entry) => `kind-${KINDS.indexOf(entry.kind)}`;
 const solved = (entry) => entry.outcome === "ok" && entry.objective > 0 && entry.greedy > 0;
 const saved = (entry) => (solved(entry) ? (entry.greedy - entry.objective) / entry.greedy : null);
 const memoryChange = (entry) => (solved(entry) && entry.greedy_peak ? entry.peak / entry.greedy_peak - 1 : null);
-const openGraph = (entry) => () => { location.hash = `#graph/${encodeURIComponent(entry.graph)}`; };
+const openGraph = (entry) => () => {
+  location.hash = `#graph/${encodeURIComponent(entry.graph)}`;
+};
 
 function tooltipOf(entry) {
   return [
@@ -34,39 +36,72 @@ function tiles(entries) {
   const best = done.reduce((a, b) => (a && saved(a) >= saved(b) ? a : b), null);
   const widest = done.reduce((a, b) => (a && a.gap >= b.gap ? a : b), null);
   return el(
-    "section", { class: "tiles" },
+    "section",
+    { class: "tiles" },
     tile(`${done.length} / ${entries.length}`, "graphs solved", "Graphs with a checked schedule, of all shown"),
     tile(`${proven.length}`, "proven optimal", "Under the stated model of cost and legality"),
-    tile(ratio === null ? "\u2013" : `${fixed(ratio, 4)}\u00d7`, "geometric mean of greedy / chosen",
-      "Predicted time of greedy fusion's schedule over that of the chosen one, equal graphs included"),
-    tile(`${better.length}`, `better than greedy; ${done.length - better.length} tie`, "A chosen schedule is never worse"),
+    tile(
+      ratio === null ? "\u2013" : `${fixed(ratio, 4)}\u00d7`,
+      "geometric mean of greedy / chosen",
+      "Predicted time of greedy fusion's schedule over that of the chosen one, equal graphs included",
+    ),
+    tile(
+      `${better.length}`,
+      `better than greedy; ${done.length - better.length} tie`,
+      "A chosen schedule is never worse",
+    ),
     tile(best === null ? "\u2013" : percent(saved(best)), best === null ? "most saved" : `most saved: ${best.graph}`),
-    tile(widest === null ? "\u2013" : percent(widest.gap), widest === null ? "largest gap" : widest.gap > 0
-      ? `largest gap: ${widest.graph}` : "largest gap", "How much cheaper an unknown schedule may be at most"),
-    tile(memory === null ? "\u2013" : `${fixed(memory, 4)}\u00d7`, "geometric mean of peak memory",
-      "Peak of live bytes, chosen over greedy"),
+    tile(
+      widest === null ? "\u2013" : percent(widest.gap),
+      widest === null ? "largest gap" : widest.gap > 0 ? `largest gap: ${widest.graph}` : "largest gap",
+      "How much cheaper an unknown schedule may be at most",
+    ),
+    tile(
+      memory === null ? "\u2013" : `${fixed(memory, 4)}\u00d7`,
+      "geometric mean of peak memory",
+      "Peak of live bytes, chosen over greedy",
+    ),
     tile(seconds(done.reduce((sum, entry) => sum + (entry.solve_s ?? 0), 0)), "seconds of solving"),
   );
 }
 
 function scatterCard(entries) {
-  const title = "Greedy against chosen", hint = "predicted time; below the line, greedy loses";
+  const title = "Greedy against chosen",
+    hint = "predicted time; below the line, greedy loses";
   const done = entries.filter(solved);
   if (!done.length) return emptyCard(title, hint, "No graph is solved.");
-  const ends = domain("log", done.flatMap((entry) => [entry.greedy / 1e6, entry.objective / 1e6]));
-  const plot = frame(
-    { kind: "log", domain: ends, label: "greedy [\u00b5s]" }, { kind: "log", domain: ends, label: "chosen [\u00b5s]" },
+  const ends = domain(
+    "log",
+    done.flatMap((entry) => [entry.greedy / 1e6, entry.objective / 1e6]),
   );
-  drawLine(plot, [[ends[0], ends[0]], [ends[1], ends[1]]], "diagonal");
-  drawPoints(plot, done.map((entry) => ({
-    x: entry.greedy / 1e6, y: entry.objective / 1e6, class: kindClass(entry), lines: tooltipOf(entry),
-    open: openGraph(entry),
-  })));
+  const plot = frame(
+    { kind: "log", domain: ends, label: "greedy [\u00b5s]" },
+    { kind: "log", domain: ends, label: "chosen [\u00b5s]" },
+  );
+  drawLine(
+    plot,
+    [
+      [ends[0], ends[0]],
+      [ends[1], ends[1]],
+    ],
+    "diagonal",
+  );
+  drawPoints(
+    plot,
+    done.map((entry) => ({
+      x: entry.greedy / 1e6,
+      y: entry.objective / 1e6,
+      class: kindClass(entry),
+      lines: tooltipOf(entry),
+      open: openGraph(entry),
+    })),
+  );
   return card(title, hint, kindLegend(done), plot.root);
 }
 
 function priceCard(entries, state, redraw) {
-  const title = "The price of greediness", hint = "time that greedy's schedule wastes, of its own; bar: median";
+  const title = "The price of greediness",
+    hint = "time that greedy's schedule wastes, of its own; bar: median";
   const done = entries.filter(solved);
   if (!done.length) return emptyCard(title, hint, "No graph is solved.");
   const groups = new Map();
@@ -82,14 +117,23 @@ function priceCard(entries, state, redraw) {
   const most = Math.max(0.01, ...done.map(saved));
   const plot = frame(
     { kind: "linear", domain: [-0.02 * most * 100, most * 105], label: "saved [% of greedy's predicted time]" },
-    { kind: "linear", domain: [0, 1], label: "" }, size,
+    { kind: "linear", domain: [0, 1], label: "" },
+    size,
   );
   for (const node of plot.root.querySelectorAll(".tick[text-anchor=end], .grid[x1='118']")) node.remove();
   names.forEach((name, row) => drawGroup(plot, name, groups.get(name), row, line, !state.byModel));
-  const button = el("button", { type: "button", class: "small", onclick: () => {
-    state.byModel = !state.byModel;
-    redraw();
-  } }, state.byModel ? "by kind of graph" : "by model");
+  const button = el(
+    "button",
+    {
+      type: "button",
+      class: "small",
+      onclick: () => {
+        state.byModel = !state.byModel;
+        redraw();
+      },
+    },
+    state.byModel ? "by kind of graph" : "by model",
+  );
   return card(title, hint, kindLegend(done), el("div", {}, plot.root, button));
 }
 
@@ -104,7 +148,12 @@ function drawGroup(plot, name, members, row, line, wide) {
     const height = places.get(slot) ?? 0;
     places.set(slot, height + 1);
     const shift = wide ? Math.min(25, Math.ceil(height / 2) * 4.5) * (height % 2 ? -1 : 1) : 0;
-    const mark = svg("circle", { cx: at, cy: middle + shift, r: wide ? 3.5 : 4, class: `point pick ${kindClass(entry)}` });
+    const mark = svg("circle", {
+      cx: at,
+      cy: middle + shift,
+      r: wide ? 3.5 : 4,
+      class: `point pick ${kindClass(entry)}`,
+    });
     mark.addEventListener("click", openGraph(entry));
     plot.root.append(explain(mark, tooltipOf(entry)));
   }
@@ -123,11 +172,21 @@ function reached(entry, gap) {
 }
 
 function cactusCard(entries) {
-  const title = "Solved against time", hint = "graphs within a gap after so many seconds";
+  const title = "Solved against time",
+    hint = "graphs within a gap after so many seconds";
   const done = entries.filter(solved);
   if (!done.length) return emptyCard(title, hint, "No graph is solved.");
-  const lines = [[0, "proven", "proven optimal"], [0.001, "tight", "gap \u2264 0.1%"], [0.01, "loose", "gap \u2264 1%"]];
-  const times = lines.map(([gap]) => done.map((e) => reached(e, gap)).filter((t) => t !== null).sort((a, b) => a - b));
+  const lines = [
+    [0, "proven", "proven optimal"],
+    [0.001, "tight", "gap \u2264 0.1%"],
+    [0.01, "loose", "gap \u2264 1%"],
+  ];
+  const times = lines.map(([gap]) =>
+    done
+      .map((e) => reached(e, gap))
+      .filter((t) => t !== null)
+      .sort((a, b) => a - b),
+  );
   const all = times.flat();
   if (!all.length) return emptyCard(title, hint, "No graph is within 1% of its bound.");
   const end = Math.max(...all, ...done.map((entry) => entry.solve_s ?? 0)) * 1.2;
@@ -136,7 +195,14 @@ function cactusCard(entries) {
     { kind: "linear", domain: [0, entries.length * 1.04], label: "graphs" },
   );
   const floor = Math.min(...all) / 1.3;
-  drawLine(plot, [[floor, entries.length], [end, entries.length]], "diagonal");
+  drawLine(
+    plot,
+    [
+      [floor, entries.length],
+      [end, entries.length],
+    ],
+    "diagonal",
+  );
   lines.forEach(([, name], k) => {
     const steps = times[k].map((time, number) => [time, number + 1]);
     if (steps.length) drawLine(plot, [[floor, 0], ...steps, [end, steps.length]], name, true);
@@ -146,7 +212,8 @@ function cactusCard(entries) {
 }
 
 function gapCard(entries) {
-  const title = "Gap over time", hint = "objective against proven bound; bold: median of the graphs";
+  const title = "Gap over time",
+    hint = "objective against proven bound; bold: median of the graphs";
   const told = entries.filter((entry) => solved(entry) && entry.progress?.length);
   if (!told.length) return emptyCard(title, hint, "The plans of this run tell nothing of how their solves went.");
   const ends = told.flatMap((entry) => entry.progress.map(([second]) => Math.max(second, 0.01)));
@@ -176,34 +243,73 @@ function gapCard(entries) {
 }
 
 function memoryCard(entries) {
-  const title = "Time against memory", hint = "chosen against greedy; to the lower right, better in both";
+  const title = "Time against memory",
+    hint = "chosen against greedy; to the lower right, better in both";
   const done = entries.filter((entry) => memoryChange(entry) !== null);
   if (!done.length) return emptyCard(title, hint, "No peaks of live memory are known.");
   const plot = frame(
     { kind: "linear", domain: domain("linear", [0, 0.5, ...done.map((e) => 100 * saved(e))]), label: "time saved [%]" },
-    { kind: "linear", domain: domain("linear", [-0.5, 0.5, ...done.map((e) => 100 * memoryChange(e))]),
-      label: "change of peak memory [%]" },
+    {
+      kind: "linear",
+      domain: domain("linear", [-0.5, 0.5, ...done.map((e) => 100 * memoryChange(e))]),
+      label: "change of peak memory [%]",
+    },
   );
   const floor = plot.y.at(0);
   plot.root.append(svg("line", { class: "axis", x1: plot.size.left, x2: plot.size.width - 16, y1: floor, y2: floor }));
-  drawPoints(plot, done.map((entry) => ({
-    x: 100 * saved(entry), y: 100 * memoryChange(entry), class: kindClass(entry), open: openGraph(entry),
-    lines: [...tooltipOf(entry), `peak ${bytes(entry.greedy_peak)}, chosen ${bytes(entry.peak)}`],
-  })));
+  drawPoints(
+    plot,
+    done.map((entry) => ({
+      x: 100 * saved(entry),
+      y: 100 * memoryChange(entry),
+      class: kindClass(entry),
+      open: openGraph(entry),
+      lines: [...tooltipOf(entry), `peak ${bytes(entry.greedy_peak)}, chosen ${bytes(entry.peak)}`],
+    })),
+  );
   return card(title, hint, kindLegend(done), plot.root);
 }
 
 function sizeCard(entries) {
-  const title = "Solving time by size", hint = "ops of the graph against wall time of its solve";
+  const title = "Solving time by size",
+    hint = "ops of the graph against wall time of its solve";
   const done = entries.filter((entry) => solved(entry) && entry.solve_s > 0 && entry.ops > 0);
   if (!done.length) return emptyCard(title, hint, "No solving times are known.");
   const plot = frame(
-    { kind: "log", domain: domain("log", done.map((entry) => entry.ops)), label: "ops" },
-    { kind: "log", domain: domain("log", done.map((entry) => entry.solve_s)), label: "seconds" },
+    {
+      kind: "log",
+      domain: domain(
+        "log",
+        done.map((entry) => entry.ops),
+      ),
+      label: "ops",
+    },
+    {
+      kind: "log",
+      domain: domain(
+        "log",
+        done.map((entry) => entry.solve_s),
+      ),
+      label: "seconds",
+    },
   );
-  drawPoints(plot, done.map((entry) => ({
-    x: entry.ops, y: entry.solve_s, class: entry.proven ? "was-proven" : "not-proven", lines: tooltipOf(entry),
-    open: openGraph(entry),
-  })));
-  return card(title, hint, [["was-proven", "proven optimal"], ["not-proven", "not proven"]], plot.root);
+  drawPoints(
+    plot,
+    done.map((entry) => ({
+      x: entry.ops,
+      y: entry.solve_s,
+      class: entry.proven ? "was-proven" : "not-proven",
+      lines: tooltipOf(entry),
+      open: openGraph(entry),
+    })),
+  );
+  return card(
+    title,
+    hint,
+    [
+      ["was-proven", "proven optimal"],
+      ["not-proven", "not proven"],
+    ],
+    plot.root,
+  );
 }

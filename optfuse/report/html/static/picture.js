@@ -24,20 +24,28 @@ class Picture {
     this.map = this.makeMap();
     this.node = el("div", { class: `pane side-${side}` }, this.svg, this.map, this.buttons());
     this.times = new Map();
-    for (const kernel of this.data.kernels) for (const op of kernel.ops) this.times.set(op, (this.times.get(op) ?? 0) + 1);
+    for (const kernel of this.data.kernels)
+      for (const op of kernel.ops) this.times.set(op, (this.times.get(op) ?? 0) + 1);
     this.listen();
   }
 
   buttons() {
-    const button = (text, hint, act) => el("button", { type: "button", title: hint, "aria-label": hint, onclick: act }, text);
-    return el("div", { class: "zoom" },
-      button("+", "larger", () => this.zoom(1.35)), button("\u2212", "smaller", () => this.zoom(1 / 1.35)),
-      button("fit", "all of it", () => this.fit()));
+    const button = (text, hint, act) =>
+      el("button", { type: "button", title: hint, "aria-label": hint, onclick: act }, text);
+    return el(
+      "div",
+      { class: "zoom" },
+      button("+", "larger", () => this.zoom(1.35)),
+      button("\u2212", "smaller", () => this.zoom(1 / 1.35)),
+      button("fit", "all of it", () => this.fit()),
+    );
   }
 
   listen() {
     let from = null;
-    this.svg.addEventListener("pointerdown", (event) => { from = { x: event.clientX, y: event.clientY, moved: false }; });
+    this.svg.addEventListener("pointerdown", (event) => {
+      from = { x: event.clientX, y: event.clientY, moved: false };
+    });
     this.svg.addEventListener("pointermove", (event) => {
       if (!from || !(event.buttons & 1)) return;
       if (!from.moved && Math.hypot(event.clientX - from.x, event.clientY - from.y) < 4) return;
@@ -52,20 +60,28 @@ class Picture {
       from = null;
       if (!moved) this.choose(event.target);
     });
-    this.svg.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      const box = this.svg.getBoundingClientRect();
-      if (event.ctrlKey || event.metaKey) {
-        this.zoom(Math.exp(-event.deltaY * 0.004), event.clientX - box.left, event.clientY - box.top);
-      } else {
-        this.view.x -= event.shiftKey ? event.deltaY : event.deltaX;
-        this.view.y -= event.shiftKey ? 0 : event.deltaY;
-        this.draw();
-      }
-    }, { passive: false });
+    this.svg.addEventListener(
+      "wheel",
+      (event) => {
+        event.preventDefault();
+        const box = this.svg.getBoundingClientRect();
+        if (event.ctrlKey || event.metaKey) {
+          this.zoom(Math.exp(-event.deltaY * 0.004), event.clientX - box.left, event.clientY - box.top);
+        } else {
+          this.view.x -= event.shiftKey ? event.deltaY : event.deltaX;
+          this.view.y -= event.shiftKey ? 0 : event.deltaY;
+          this.draw();
+        }
+      },
+      { passive: false },
+    );
     this.svg.addEventListener("keydown", (event) => {
       const step = { ArrowUp: [0, 80], ArrowDown: [0, -80], ArrowLeft: [80, 0], ArrowRight: [-80, 0] }[event.key];
-      if (step) { this.view.x += step[0]; this.view.y += step[1]; this.draw(); } else if (event.key === "+") this.zoom(1.35);
+      if (step) {
+        this.view.x += step[0];
+        this.view.y += step[1];
+        this.draw();
+      } else if (event.key === "+") this.zoom(1.35);
       else if (event.key === "-") this.zoom(1 / 1.35);
       else return;
       event.preventDefault();
@@ -83,7 +99,11 @@ class Picture {
     const node = target.closest("[data-kernel], [data-arrow]");
     if (!node) this.pick(this.side, null);
     else if (node.dataset.arrow) this.pick(this.side, { arrow: Number(node.dataset.arrow) });
-    else this.pick(this.side, { kernel: Number(node.dataset.kernel), op: target.dataset.op ? Number(target.dataset.op) : null });
+    else
+      this.pick(this.side, {
+        kernel: Number(node.dataset.kernel),
+        op: target.dataset.op ? Number(target.dataset.op) : null,
+      });
   }
 
   // Call when the pane is in the page or has another size.
@@ -98,7 +118,9 @@ class Picture {
     this.draw();
   }
 
-  fit() { this.frame(0, 0, this.data.size[0], this.data.size[1], 1); }
+  fit() {
+    this.frame(0, 0, this.data.size[0], this.data.size[1], 1);
+  }
 
   // Show a part of the world in the middle, no larger than natural size.
   frame(left, top, width, height, largest = 1, smallest = 0.01) {
@@ -112,7 +134,7 @@ class Picture {
   top() {
     const [first] = this.data.kernels;
     const middle = first ? first.box[0] + first.box[2] / 2 : 0;
-    this.view = { scale: 0.9, x: (this.width) / 2 - 0.9 * middle, y: 24 - 0.9 * (first ? first.box[1] : 0) };
+    this.view = { scale: 0.9, x: this.width / 2 - 0.9 * middle, y: 24 - 0.9 * (first ? first.box[1] : 0) };
     this.draw();
   }
 
@@ -120,8 +142,10 @@ class Picture {
   show(kernels, smallest = 0.5) {
     if (!kernels.length) return;
     const boxes = kernels.map((k) => this.data.kernels[k].box);
-    const left = Math.min(...boxes.map((b) => b[0])), top = Math.min(...boxes.map((b) => b[1]));
-    const right = Math.max(...boxes.map((b) => b[0] + b[2])), bottom = Math.max(...boxes.map((b) => b[1] + b[3]));
+    const left = Math.min(...boxes.map((b) => b[0])),
+      top = Math.min(...boxes.map((b) => b[1]));
+    const right = Math.max(...boxes.map((b) => b[0] + b[2])),
+      bottom = Math.max(...boxes.map((b) => b[1] + b[3]));
     const far = right - left > (this.width - 20) / smallest;
     if (far) this.frame(boxes[0][0] - 20, top - 30, boxes[0][2] + 40, bottom - top + 60, 1, smallest);
     else this.frame(left - 20, top - 30, right - left + 40, bottom - top + 60, 1, smallest);
@@ -151,15 +175,32 @@ class Picture {
     const sight = { left: -x / scale - 80, top: -y / scale - 80 };
     sight.right = sight.left + this.width / scale + 160;
     sight.bottom = sight.top + this.height / scale + 160;
-    keep(this.shown, this.data.kernels, this.boxLayer, (kernel) => overlaps(kernel.box, sight), (k) => this.box(k));
-    keep(this.arrowsShown, this.data.arrows, this.arrowLayer, (arrow) => this.passes(arrow, sight), (k) => this.drawArrow(k));
+    keep(
+      this.shown,
+      this.data.kernels,
+      this.boxLayer,
+      (kernel) => overlaps(kernel.box, sight),
+      (k) => this.box(k),
+    );
+    keep(
+      this.arrowsShown,
+      this.data.arrows,
+      this.arrowLayer,
+      (arrow) => this.passes(arrow, sight),
+      (k) => this.drawArrow(k),
+    );
     this.drawMap();
   }
 
   passes(arrow, sight) {
     const [from, to] = [this.data.kernels[arrow[0]].box, this.data.kernels[arrow[1]].box];
     const xs = [from[0] + from[2] / 2, to[0] + to[2] / 2, ...arrow[5].filter((_, k) => k % 2 === 0)];
-    return from[1] + from[3] <= sight.bottom && to[1] >= sight.top && Math.min(...xs) <= sight.right && Math.max(...xs) >= sight.left;
+    return (
+      from[1] + from[3] <= sight.bottom &&
+      to[1] >= sight.top &&
+      Math.min(...xs) <= sight.right &&
+      Math.max(...xs) >= sight.left
+    );
   }
 
   box(number) {
@@ -168,8 +209,11 @@ class Picture {
     const classes = ["kernel", kernel.kind === "loop" ? "loop" : "library"];
     if (this.changed.has(number)) classes.push("changed");
     if (this.selected.has(number)) classes.push("selected");
-    const node = svg("g", { class: classes.join(" "), "data-kernel": number, transform: `translate(${left} ${top})` },
-      svg("rect", { class: "box", width, height, rx: kernel.kind === "loop" ? 6 : 0 }));
+    const node = svg(
+      "g",
+      { class: classes.join(" "), "data-kernel": number, transform: `translate(${left} ${top})` },
+      svg("rect", { class: "box", width, height, rx: kernel.kind === "loop" ? 6 : 0 }),
+    );
     if (this.near) this.write(node, kernel, number, height);
     return node;
   }
@@ -185,10 +229,18 @@ class Picture {
       const cut = name.length > BOX.letters ? `${name.slice(0, BOX.letters - 1)}\u2026` : name;
       const mark = this.marks.get(op);
       if (mark !== undefined) {
-        node.append(svg("rect", { class: `mark mark-${mark % MARKS}`, x: BOX.pad, y: at(k + 1) - 8, width: 8, height: 8 }));
+        node.append(
+          svg("rect", { class: `mark mark-${mark % MARKS}`, x: BOX.pad, y: at(k + 1) - 8, width: 8, height: 8 }),
+        );
       }
       const copy = this.times.get(op) > 1 ? " \u29c9" : "";
-      node.append(svg("text", { class: op === this.op ? "op here" : "op", "data-op": op, x: BOX.pad + 13, y: at(k + 1) }, cut + copy));
+      node.append(
+        svg(
+          "text",
+          { class: op === this.op ? "op here" : "op", "data-op": op, x: BOX.pad + 13, y: at(k + 1) },
+          cut + copy,
+        ),
+      );
     });
     if (kernel.ops.length > BOX.ops) {
       const more = `and ${kernel.ops.length - BOX.ops + 1} more`;
@@ -207,18 +259,25 @@ class Picture {
     points.push([to[0] + to[2] / 2, to[1] - 3]);
     let path = `M${points[0][0]} ${points[0][1]}`;
     for (let k = 1; k < points.length; k++) {
-      const [x0, y0] = points[k - 1], [x1, y1] = points[k];
+      const [x0, y0] = points[k - 1],
+        [x1, y1] = points[k];
       path += `C${x0} ${(y0 + y1) / 2} ${x1} ${(y0 + y1) / 2} ${x1} ${y1}`;
     }
     const touched = this.selected.has(source) || this.selected.has(target) || this.arrow === number;
     const far = !touched && points.length === 2 && to[1] - from[1] - from[3] > 1500;
-    const classes = ["arrow", buffers.length ? "" : "order", touched ? "near" : "", far ? "far" : ""].filter(Boolean).join(" ");
-    const node = svg("g", { class: classes, "data-arrow": number },
+    const classes = ["arrow", buffers.length ? "" : "order", touched ? "near" : "", far ? "far" : ""]
+      .filter(Boolean)
+      .join(" ");
+    const node = svg(
+      "g",
+      { class: classes, "data-arrow": number },
       svg("path", { class: "line", d: path, "marker-end": `url(#head-${this.side})` }),
-      svg("path", { class: "hit", d: path }));
+      svg("path", { class: "hit", d: path }),
+    );
     if (this.near && buffers.length) {
       // In the middle of the last stretch, where arrows that meet are still apart; of a long one, near its end.
-      const [x0, y0] = points.at(-2), [x1, y1] = points.at(-1);
+      const [x0, y0] = points.at(-2),
+        [x1, y1] = points.at(-1);
       const long = y1 - y0 > 160;
       const place = { x: long ? x1 : (x0 + x1) / 2, y: long ? y1 - 14 : (y0 + y1) / 2 + 4, "text-anchor": "middle" };
       node.append(svg("text", { class: "bytes", ...place }, bytes(size)));
@@ -232,31 +291,64 @@ class Picture {
     const small = height < BOX.mapped;
     const marks = { all: "", changed: "" };
     this.data.kernels.forEach(({ box: [left, top, wide, high] }, number) => {
-      const least = Math.max(wide, width / 14), deep = Math.max(high, height / 500);
+      const least = Math.max(wide, width / 14),
+        deep = Math.max(high, height / 500);
       marks[this.changed.has(number) ? "changed" : "all"] += `M${left} ${top}h${least}v${deep}h${-least}z`;
     });
     this.sight = svg("rect", { class: "sight" });
-    return svg("svg", { class: small ? "map none" : "map", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": true },
+    return svg(
+      "svg",
+      {
+        class: small ? "map none" : "map",
+        viewBox: `0 0 ${width} ${height}`,
+        preserveAspectRatio: "none",
+        "aria-hidden": true,
+      },
       svg("rect", { width, height, fill: "transparent" }),
-      svg("path", { class: "all", d: marks.all }), svg("path", { class: "changed", d: marks.changed }), this.sight);
+      svg("path", { class: "all", d: marks.all }),
+      svg("path", { class: "changed", d: marks.changed }),
+      this.sight,
+    );
   }
 
   drawMap() {
     const { x, y, scale } = this.view;
     const [width, height] = this.data.size;
-    const left = Math.max(0, -x / scale), top = Math.max(0, -y / scale);
-    const right = Math.min(width, (this.width - x) / scale), bottom = Math.min(height, (this.height - y) / scale);
+    const left = Math.max(0, -x / scale),
+      top = Math.max(0, -y / scale);
+    const right = Math.min(width, (this.width - x) / scale),
+      bottom = Math.min(height, (this.height - y) / scale);
     const tall = Math.max(bottom - top, height / 120);
-    for (const [name, value] of Object.entries({ x: left, y: top, width: Math.max(right - left, width / 14), height: tall })) {
+    for (const [name, value] of Object.entries({
+      x: left,
+      y: top,
+      width: Math.max(right - left, width / 14),
+      height: tall,
+    })) {
       this.sight.setAttribute(name, value);
     }
   }
 }
 
 function arrowHead(side) {
-  return svg("defs", {}, svg("marker", {
-    id: `head-${side}`, viewBox: "0 0 8 8", refX: 5, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto",
-  }, svg("path", { class: "tip", d: "M0 0.5L8 4L0 7.5z" })));
+  return svg(
+    "defs",
+    {},
+    svg(
+      "marker",
+      {
+        id: `head-${side}`,
+        viewBox: "0 0 8 8",
+        refX: 5,
+        refY: 4,
+        markerWidth: 9,
+        markerHeight: 9,
+        markerUnits: "userSpaceOnUse",
+        orient: "auto",
+      },
+      svg("path", { class: "tip", d: "M0 0.5L8 4L0 7.5z" }),
+    ),
+  );
 }
 
 function overlaps([left, top, width, height], sight) {

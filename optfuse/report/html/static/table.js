@@ -32,7 +32,13 @@ function sortedTable(columns, rows, options = {}) {
   }
 
   draw();
-  return { node, update: (changed) => { state.rows = changed; draw(); } };
+  return {
+    node,
+    update: (changed) => {
+      state.rows = changed;
+      draw();
+    },
+  };
 }
 
 function makeRow(columns, row, pick) {
