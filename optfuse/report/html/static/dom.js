@@ -57,6 +57,11 @@ function percent(share, digits = 2) {
   return share === null || share === undefined ? "" : `${fixed(100 * share, digits)}%`;
 }
 
+// A share of greedy's time: a tie, or a percentage that has a sign only where greedy was cheaper (it obeys no cap).
+function savedText(share) {
+  return share === 0 ? "tie" : share > 0 ? percent(share) : `\u2212${percent(-share)}`;
+}
+
 function seconds(value) {
   if (value === null || value === undefined) return "";
   return value >= 100 ? fixed(value, 0) : value >= 10 ? fixed(value, 1) : fixed(value, 2);

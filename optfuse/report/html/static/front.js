@@ -5,6 +5,7 @@ const STATES = [
   ["all", "all graphs", () => true],
   ["better", "better than greedy", (entry) => solved(entry) && entry.objective < entry.greedy],
   ["tie", "as good as greedy", (entry) => solved(entry) && entry.objective === entry.greedy],
+  ["dearer", "dearer than greedy (under a cap)", (entry) => solved(entry) && entry.objective > entry.greedy],
   ["proven", "proven optimal", (entry) => entry.proven],
   ["open", "not proven", (entry) => solved(entry) && !entry.proven],
   ["failed", "not solved", (entry) => !solved(entry)],
@@ -203,8 +204,8 @@ function savedCell(entry) {
   const share = saved(entry);
   if (share === null) return el("span", { class: "bad" }, entry.outcome === "ok" ? "" : entry.outcome);
   const bar = el("i", { class: "bar" });
-  bar.style.width = `${Math.min(60, 600 * share)}px`;
-  return el("span", { class: share > 0 ? "good" : "tie" }, bar, share > 0 ? percent(share) : "tie");
+  bar.style.width = `${Math.min(60, 600 * Math.max(0, share))}px`;
+  return el("span", { class: share > 0 ? "good" : share < 0 ? "bad" : "tie" }, bar, savedText(share));
 }
 
 function gapCell(entry) {

@@ -59,7 +59,7 @@ class GraphView {
         "section",
         { class: "tiles" },
         figure(`${us(graph.greedy)} \u2192 ${us(graph.objective)} \u00b5s`, "predicted, greedy \u2192 chosen"),
-        figure(share > 0 ? percent(share) : "tie", share > 0 ? "saved" : "with greedy"),
+        figure(savedText(share), share === 0 ? "with greedy" : "saved"),
         figure(us(graph.bound), "\u00b5s: proven lower bound"),
         figure(`${before} \u2192 ${after}`, "kernels"),
         figure(grouped.format(graph.ops.length), "ops"),

@@ -14,7 +14,7 @@ function tooltipOf(entry) {
   return [
     entry.graph,
     `greedy ${usUnit(entry.greedy)}, chosen ${usUnit(entry.objective)}`,
-    `${percent(saved(entry))} saved, gap ${percent(entry.gap)}`,
+    `saved: ${savedText(saved(entry))}, gap ${percent(entry.gap)}`,
     `${count(entry.ops, "op")}, solved in ${seconds(entry.solve_s)} s`,
   ];
 }
@@ -33,6 +33,8 @@ function tiles(entries) {
   const better = done.filter((entry) => entry.objective < entry.greedy);
   const ratio = geomean(done.map((entry) => entry.greedy / entry.objective));
   const memory = geomean(done.filter((e) => e.greedy_peak && e.peak).map((e) => e.peak / e.greedy_peak));
+  const dearer = done.filter((entry) => entry.objective > entry.greedy).length;
+  const ties = done.length - better.length - dearer;
   const best = done.reduce((a, b) => (a && saved(a) >= saved(b) ? a : b), null);
   const widest = done.reduce((a, b) => (a && a.gap >= b.gap ? a : b), null);
   return el(
@@ -47,10 +49,10 @@ function tiles(entries) {
     ),
     tile(
       `${better.length}`,
-      `better than greedy; ${done.length - better.length} tie`,
-      "A chosen schedule is never worse",
+      `better than greedy; ${ties} tie${dearer ? `, ${dearer} dearer under a cap` : ""}`,
+      "Without a cap on memory, which greedy does not know, a chosen schedule is never worse",
     ),
-    tile(best === null ? "\u2013" : percent(saved(best)), best === null ? "most saved" : `most saved: ${best.graph}`),
+    tile(best === null ? "\u2013" : savedText(saved(best)), best === null ? "most saved" : `most saved: ${best.graph}`),
     tile(
       widest === null ? "\u2013" : percent(widest.gap),
       widest === null ? "largest gap" : widest.gap > 0 ? `largest gap: ${widest.graph}` : "largest gap",
@@ -115,8 +117,9 @@ function priceCard(entries, state, redraw) {
   const line = state.byModel ? 17 : 68;
   const size = { ...PLOT, left: 118, height: 56 + line * names.length };
   const most = Math.max(0.01, ...done.map(saved));
+  const least = Math.min(-0.02 * most, ...done.map((entry) => 1.05 * saved(entry)));
   const plot = frame(
-    { kind: "linear", domain: [-0.02 * most * 100, most * 105], label: "saved [% of greedy's predicted time]" },
+    { kind: "linear", domain: [100 * least, 105 * most], label: "saved [% of greedy's predicted time]" },
     { kind: "linear", domain: [0, 1], label: "" },
     size,
   );
