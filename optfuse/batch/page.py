@@ -36,13 +36,13 @@ def run_page(run: Path, watch: Watch | None = None, extras: Mapping[str, Any] | 
     unread: list[dict[str, Any]] = []
     for done, (graph, mine) in enumerate(by_graph.items(), 1):
         row = next(row for row in mine if row["solver"] == main_solver(row["solver"] for row in mine))
-        if row["plan"] is not None:
-            try:
-                plan = _plan(run, row)
-                graphs[graph] = pack(graph_data(plan.instance, plan.result, plan.source, _greedy_source(run, graph)))
-                row["progress"] = progress_records(plan.result)
-            except PlanError as error:
-                unread += failures([{**row, "stage": "report", "outcome": "unread plan", "reason": str(error)}])
+        plans = {row["solver"]: found for row in mine if (found := _plan(run, row, unread)) is not None}
+        plan = plans.pop(row["solver"], None)
+        if plan is not None:
+            greedy_source = plans.pop("greedy").source if "greedy" in plans else ""
+            others = {solver: other.result.solution for solver, other in plans.items()}
+            graphs[graph] = pack(graph_data(plan.instance, plan.result, plan.source, greedy_source, others))
+            row["progress"] = progress_records(plan.result)
         if watch is not None:
             watch(done, len(by_graph), graph)
     return page(
@@ -55,15 +55,16 @@ def run_page(run: Path, watch: Watch | None = None, extras: Mapping[str, Any] | 
     )
 
 
-def _plan(run: Path, row: Mapping[str, Any]) -> StoredPlan:
+def _plan(run: Path, row: Mapping[str, Any], unread: list[dict[str, Any]]) -> StoredPlan | None:
+    """A row's plan; None where it has none, or where it cannot be read, which is noted in ``unread``."""
+    if row["plan"] is None:
+        return None
     instance = graph_folder(run, row["graph"]) / "instance.json"
-    return read_plan(plan_folder(run, row["graph"], row["solver"]), instance, row["bound"])
-
-
-def _greedy_source(run: Path, graph: str) -> str:
-    """What was emitted for greedy's schedule, where greedy was one of the run's solvers."""
-    path = plan_folder(run, graph, "greedy") / "kernels.py"
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    try:
+        return read_plan(plan_folder(run, row["graph"], row["solver"]), instance, row["bound"])
+    except PlanError as error:
+        unread += failures([{**row, "stage": "report", "outcome": "unread plan", "reason": str(error)}])
+        return None
 
 
 def _facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,12 @@ def report_of(text: str) -> dict[str, Any]:
     return json.loads(text.split('id="report">', 1)[1].split("</script>", 1)[0])
 
 
+def graph_of(text: str, position: int) -> dict[str, Any]:
+    """The data of one of its graphs."""
+    packed = text.split(f'id="graph-{position}">', 1)[1].split("</script>", 1)[0]
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
 def test_each_graph_has_its_picture_and_what_failed_its_reason(run: Path) -> None:
     seen: list[tuple[int, int, str]] = []
 
@@ -87,6 +95,17 @@ def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(run: Path) -> 
     assert [entry["data"] for entry in report["entries"]] == [None, None, 0]
     (unread,) = [row for row in report["failures"] if row["stage"] == "report"]
     assert "solution.json" in unread["reason"]
+
+
+def test_every_solver_of_a_graph_may_stand_beside(run: Path) -> None:
+    store = Store(run, {}, resume=True)
+    store.add([solved(run, "one", "inductor"), solved(run, "one", "greedy")])
+    store.close()
+
+    text = run_page(run)
+
+    assert report_of(text)["entries"][0]["others"] == {"inductor": report_of(text)["entries"][0]["objective"]}
+    assert [other["name"] for other in graph_of(text, 0)["beside"]] == ["greedy", "inductor"]
 
 
 def test_an_empty_run_is_a_page(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def _entry(graph: str, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
             for solver, row in found.items()
             if row is not main and solver != "greedy" and row.get("objective")
         },
+        "agreement": found["inductor"].get("agreement") if "inductor" in found else None,
         "progress": thinned(main.get("progress") or ()),
         "data": None,
     }

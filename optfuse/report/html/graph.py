@@ -25,7 +25,13 @@ LETTER, LINE, PAD = 6.7, 15, 8
 GAPS = (36.0, 46.0)
 
 
-def graph_data(instance: Instance, result: SolveResult, source: str = "", greedy_source: str = "") -> dict[str, Any]:
+def graph_data(
+    instance: Instance,
+    result: SolveResult,
+    source: str = "",
+    greedy_source: str = "",
+    others: Mapping[str, Solution] | None = None,
+) -> dict[str, Any]:
     """Plain data for one graph. Times are picoseconds under the model, sizes bytes, places pixels.
 
     Args:
@@ -33,15 +39,13 @@ def graph_data(instance: Instance, result: SolveResult, source: str = "", greedy
         result: What the solver returned for it.
         source: The emitted module, if there is one.
         greedy_source: The module of greedy's schedule, if there is one.
+        others: More solutions that the chosen one may be held against, by their solver's name.
     """
     texts = _Texts()
     chosen = dict(zip(result.solution.kernels, _steps(source, result.solution), strict=True))
     greedy = dict(zip(result.greedy_solution.kernels, _steps(greedy_source, result.greedy_solution), strict=True))
-    sides = [
-        _side(instance, result.greedy_solution, {**greedy, **chosen}, texts),
-        _side(instance, result.solution, chosen, texts),
-    ]
-    numbers = [{kernel: k for k, kernel in enumerate(s.kernels)} for s in (result.greedy_solution, result.solution)]
+    emitted = {**greedy, **chosen}
+    beside = {"greedy": result.greedy_solution, **(others or {})}
     return {
         "name": instance.name,
         "devices": [
@@ -52,19 +56,33 @@ def graph_data(instance: Instance, result: SolveResult, source: str = "", greedy
         "certificate": certificate(result),
         "objective": result.objective,
         "bound": result.bound,
-        "greedy": result.greedy_objective,
         "wall_s": result.statistics.wall_s,
-        "peaks": [result.greedy_solution.peak_bytes, result.solution.peak_bytes],
+        "peak": result.solution.peak_bytes,
         "given_up": list(result.statistics.given_up),
         "progress": progress_records(result),
         "ops": [[op.name, op.kind, op.node, op.module, op.source] for op in instance.ops],
-        "sides": sides,
-        "texts": texts.all,
-        "differences": [
-            [[numbers[0][k] for k in item.before], [numbers[1][k] for k in item.after], item.saved_ps]
-            for item in differences(instance, result.greedy_solution, result.solution)
+        "chosen": _side(instance, result.solution, emitted, texts),
+        "beside": [
+            {
+                "name": name,
+                "objective": solution.objective,
+                "peak": solution.peak_bytes,
+                "side": _side(instance, solution, emitted, texts),
+                "differences": _differences(instance, solution, result.solution),
+            }
+            for name, solution in beside.items()
         ],
+        "texts": texts.all,
     }
+
+
+def _differences(instance: Instance, before: Solution, after: Solution) -> list[list[Any]]:
+    """Where two solutions part, as kernels by number on each side, and what the second one saves there."""
+    first, second = ({kernel: k for k, kernel in enumerate(solution.kernels)} for solution in (before, after))
+    return [
+        [[first[kernel] for kernel in item.before], [second[kernel] for kernel in item.after], item.saved_ps]
+        for item in differences(instance, before, after)
+    ]
 
 
 class _Texts:
@@ -118,7 +136,7 @@ def _side(instance: Instance, solution: Solution, steps: Mapping[Kernel, str], t
                     round(sizes[number][0]),
                     round(sizes[number][1]),
                 ],
-                "code": texts.number(steps[kernel]),
+                "code": texts.number(steps.get(kernel, "")),
             }
         )
     names = [buffer.name for buffer in instance.buffers]

@@ -66,13 +66,15 @@ def example_page() -> str:
         "peak_memory_bytes": None,
         "ops": None,
     }
-    rows.append(failed)
+    rows += [failed, {**rows[0], "solver": "other"}]
     code = f"@triton.jit\ndef k0(x):\n    # {HOSTILE}\n    return x"
     module = (
         f"import torch\n\n\n{code}\n\n\ndef call(inputs, constants):\n\n    # k0\n    launch(k0, x)\n\n    return ()"
     )
     graphs = {
-        instance.name: pack(graph_data(instance, result, module if instance.name == HOSTILE else ""))
+        instance.name: pack(
+            graph_data(instance, result, module if instance.name == HOSTILE else "", others={"other": result.solution})
+        )
         for instance, result in solved
     }
     extras = {"bench": made_up_bench(), "pareto": made_up_sweep()}

@@ -114,6 +114,17 @@ def test_a_kernel_tells_its_ops_and_the_other_side_shows_them(page: Page) -> Non
     assert page.texts(".side-panel p.reason")[0]
 
 
+def test_another_solver_s_schedule_may_stand_beside(page: Page) -> None:
+    assert "other \u00b5s" in page.texts("table.graphs th")
+    page.open("model1.forward")
+    page.all("#beside option[value=other]")[0].click()
+    assert page.texts(".half h2")[0].startswith("other: ")
+    assert page.texts("nav h2") == ["Differences (0)"]
+    assert "tiewith other" in page.texts(".headline .tile")
+    page.all("#beside option[value=greedy]")[0].click()
+    assert page.all(".pane.side-0 .kernel.changed")
+
+
 def test_an_op_is_found_by_name(page: Page) -> None:
     page.open("large.backward")
     page.all("#find")[0].send_keys("op777\n")

@@ -13,7 +13,8 @@ def test_both_sides_hold_every_op_and_boxes_stay_apart() -> None:
     data = graph_data(instance, result)
 
     json.dumps(data, allow_nan=False)
-    for side, solution in zip(data["sides"], (result.greedy_solution, result.solution), strict=True):
+    sides = (data["beside"][0]["side"], data["chosen"])
+    for side, solution in zip(sides, (result.greedy_solution, result.solution), strict=True):
         assert [kernel["ops"] for kernel in side["kernels"]] == [list(kernel.ops) for kernel in solution.kernels]
         assert sum(kernel["cost"] for kernel in side["kernels"]) == solution.objective
         assert max(kernel["live"] for kernel in side["kernels"]) >= 0
@@ -31,11 +32,12 @@ def test_differences_name_kernels_of_each_side() -> None:
 
     data = graph_data(instance, result)
 
-    assert sum(saved for _, _, saved in data["differences"]) == result.greedy_objective - result.objective
-    for before, after, _ in data["differences"]:
+    (greedy,) = data["beside"]
+    assert sum(saved for _, _, saved in greedy["differences"]) == result.greedy_objective - result.objective
+    for before, after, _ in greedy["differences"]:
         ops = [
-            sorted(op for number in numbers for op in data["sides"][side]["kernels"][number]["ops"])
-            for side, numbers in enumerate((before, after))
+            sorted(op for number in numbers for op in side["kernels"][number]["ops"])
+            for side, numbers in ((greedy["side"], before), (data["chosen"], after))
         ]
         assert ops[0] == ops[1]
 
@@ -45,5 +47,15 @@ def test_a_module_of_another_schedule_is_not_shown() -> None:
 
     data = graph_data(instance, result, "def call(inputs, constants):\n\n    # one step\n    aten.mm(a, b)\n")
 
-    assert {kernel["code"] for side in data["sides"] for kernel in side["kernels"]} == {0}
+    assert {kernel["code"] for side in (data["beside"][0]["side"], data["chosen"]) for kernel in side["kernels"]} == {0}
     assert data["texts"][0] == ""
+
+
+def test_other_solutions_may_stand_beside_the_chosen_one() -> None:
+    instance, result = contrast(2, 60, "g")
+
+    data = graph_data(instance, result, others={"inductor": result.solution})
+
+    assert [other["name"] for other in data["beside"]] == ["greedy", "inductor"]
+    assert data["beside"][1]["differences"] == []
+    assert data["beside"][1]["objective"] == result.objective

@@ -48,11 +48,15 @@ async function route() {
   }
   document.body.dataset.view = "loading";
   const begun = performance.now();
-  const graph = await unpack(entry.data);
-  const view = new GraphView(graph, entry);
-  stage.replaceChildren(view.node);
-  view.start();
-  current = view;
+  const asked = location.hash;
+  const data = await unpack(entry.data);
+  if (location.hash !== asked) return; // something else was asked for in the meantime
+  const show = (beside) => {
+    current = new GraphView(data, beside, show);
+    stage.replaceChildren(current.node);
+    current.start();
+  };
+  show("greedy");
   document.title = `${entry.graph} \u2013 ${report.title}`;
   scrollTo(0, 0);
   document.body.dataset.opened = (performance.now() - begun).toFixed(0);

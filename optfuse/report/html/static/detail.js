@@ -1,7 +1,6 @@
 // The panel beside the pictures: all that is known of a kernel or of an arrow.
 "use strict";
 
-const SIDES = ["greedy", "chosen"];
 const boundOf = (kernel) => (kernel.memory >= kernel.compute ? "memory" : "compute");
 
 function kernelLink(side, number, go) {
@@ -27,7 +26,7 @@ function kernelDetail(graph, side, number, op, go) {
   return el(
     "div",
     { class: "detail" },
-    el("h3", {}, el("span", { class: `side-${side}` }, SIDES[side]), ` k${number}`),
+    el("h3", {}, el("span", { class: `side-${side}` }, graph.names[side]), ` k${number}`),
     el(
       "p",
       { class: "tags" },
@@ -69,7 +68,13 @@ function counterparts(graph, side, number, go) {
     kernelLink(other, k, go),
     common === all ? ` (all its ${all})` : ` (${common} of its ${all})`,
   ]);
-  return el("p", {}, `In ${SIDES[other]}\u2019s schedule its ops are in `, items.length ? items : "no kernel", ".");
+  return el(
+    "p",
+    {},
+    `In ${graph.names[other]}\u2019s schedule its ops are in `,
+    items.length ? items : "no kernel",
+    ".",
+  );
 }
 
 // Ops in order; those that follow each other from one source line are told of together.
@@ -126,7 +131,7 @@ function arrowDetail(graph, side, number, go) {
   return el(
     "div",
     { class: "detail" },
-    el("h3", {}, el("span", { class: `side-${side}` }, SIDES[side]), ` k${from} \u2192 k${to}`),
+    el("h3", {}, el("span", { class: `side-${side}` }, graph.names[side]), ` k${from} \u2192 k${to}`),
     el(
       "p",
       {},
@@ -199,18 +204,18 @@ function differenceDetail(graph, number, go) {
           "tr",
           {},
           el("th", {}, ""),
-          SIDES.map((name) => el("th", { class: "number" }, name)),
+          graph.names.map((name) => el("th", { class: "number" }, name)),
         ),
       ),
       el("tbody", {}, rows),
     ),
-    SIDES.flatMap((name, side) => [el("h4", { class: `side-${side}` }, `${name}\u2019s kernels`), list(side)]),
+    graph.names.flatMap((name, side) => [el("h4", { class: `side-${side}` }, `${name}\u2019s kernels`), list(side)]),
   );
 }
 
 function code(text, generated, side) {
   if (!text) {
-    const why = generated && side === 0 ? "Greedy\u2019s schedule was not emitted." : "Nothing was emitted for it.";
+    const why = generated && side === 0 ? "It is in no schedule that was emitted." : "Nothing was emitted for it.";
     return el("p", { class: "empty" }, why);
   }
   const copy = el(

@@ -143,6 +143,13 @@ function graphTable(report) {
           (e) => us(e.others[solver]),
         ),
       ),
+    number(
+      "agreement",
+      "agreement",
+      "share of pairs of ops on which greedy and Inductor agree",
+      (e) => e.agreement,
+      (e) => percent(e.agreement, 1),
+    ),
     number("saved", "saved", "share of greedy's predicted time", saved, savedCell),
     number("gap", "gap", "how much cheaper an unknown schedule may be", (e) => e.gap, gapCell),
     number(

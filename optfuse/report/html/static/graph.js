@@ -1,9 +1,25 @@
-// One graph: greedy's partition beside the chosen one, the places where they differ, and details of what is chosen.
+// One graph: a partition (greedy's, or another solver's) beside the chosen one, the places where they differ, and
+// details of what is picked.
 "use strict";
 
+// What a graph's data says of the chosen schedule and of the one that is shown beside it.
+function pairOf(data, name) {
+  const other = data.beside.find((candidate) => candidate.name === name) ?? data.beside[0];
+  return {
+    ...data,
+    names: [other.name, "chosen"],
+    sides: [other.side, data.chosen],
+    differences: other.differences,
+    before: other.objective,
+    peaks: [other.peak, data.peak],
+  };
+}
+
 class GraphView {
-  constructor(graph, entry) {
-    Object.assign(this, { graph, entry });
+  // compare(name) shows the graph with another schedule beside
+  constructor(data, name, compare) {
+    const graph = pairOf(data, name);
+    Object.assign(this, { graph, compare });
     this.changed = [0, 1].map((side) => new Set(graph.differences.flatMap((item) => item[side])));
     this.marks = new Map();
     graph.differences
@@ -47,7 +63,7 @@ class GraphView {
 
   headline() {
     const { graph } = this;
-    const share = graph.greedy ? (graph.greedy - graph.objective) / graph.greedy : 0;
+    const share = graph.before ? (graph.before - graph.objective) / graph.before : 0;
     const figure = (value, label) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, label));
     const [before, after] = graph.sides.map((side) => side.kernels.length);
     return el(
@@ -58,8 +74,11 @@ class GraphView {
       el(
         "section",
         { class: "tiles" },
-        figure(`${us(graph.greedy)} \u2192 ${us(graph.objective)} \u00b5s`, "predicted, greedy \u2192 chosen"),
-        figure(savedText(share), share === 0 ? "with greedy" : "saved"),
+        figure(
+          `${us(graph.before)} \u2192 ${us(graph.objective)} \u00b5s`,
+          `predicted, ${graph.names[0]} \u2192 chosen`,
+        ),
+        figure(savedText(share), share === 0 ? `with ${graph.names[0]}` : "saved"),
         figure(us(graph.bound), "\u00b5s: proven lower bound"),
         figure(`${before} \u2192 ${after}`, "kernels"),
         figure(grouped.format(graph.ops.length), "ops"),
@@ -82,8 +101,8 @@ class GraphView {
           el(
             "h2",
             { class: `side-${side}` },
-            `${SIDES[side]}: ${count(graph.sides[side].kernels.length, "kernel")}, `,
-            usUnit(side ? graph.objective : graph.greedy),
+            `${graph.names[side]}: ${count(graph.sides[side].kernels.length, "kernel")}, `,
+            usUnit(side ? graph.objective : graph.before),
           ),
           this.pictures[side].node,
         ),
@@ -91,9 +110,19 @@ class GraphView {
     );
   }
 
+  // Which schedule is shown beside the chosen one, where there are several.
+  choice() {
+    const names = this.graph.beside.map(({ name }) => name);
+    if (names.length < 2) return null;
+    const options = names.map((name) => el("option", { value: name, selected: name === this.graph.names[0] }, name));
+    const change = (event) => this.compare(event.target.value);
+    return el("label", { class: "beside" }, "beside ", el("select", { id: "beside", onchange: change }, options));
+  }
+
   differences() {
+    const { graph } = this;
     const groups = new Map();
-    this.graph.differences.forEach(([before, after, gain], number) => {
+    graph.differences.forEach(([before, after, gain], number) => {
       const sizes = (side, kernels) =>
         kernels
           .map((k) => this.graph.sides[side].kernels[k].ops.length)
@@ -119,16 +148,24 @@ class GraphView {
     return el(
       "nav",
       { class: "differences" },
+      this.choice(),
       find,
-      el("h2", {}, `Differences (${this.graph.differences.length})`),
-      items.length ? el("ol", {}, items) : el("p", { class: "empty" }, "The chosen kernels are greedy\u2019s."),
+      el("h2", {}, `Differences (${graph.differences.length})`),
+      items.length
+        ? el("ol", {}, items)
+        : el("p", { class: "empty" }, `The chosen kernels are ${graph.names[0]}\u2019s.`),
       el(
         "div",
         { class: "legend tall" },
         el("span", { class: "key" }, el("i", { class: "box-changed" }), "kernel that only one side has"),
         el("span", { class: "key" }, el("i", { class: "box-loop" }), "the same on both sides"),
         el("span", { class: "key" }, el("i", { class: "box-library" }), "library call"),
-        el("span", { class: "key" }, el("i", { class: "mark-0" }), "an op\u2019s colour: its kernel in greedy\u2019s"),
+        el(
+          "span",
+          { class: "key" },
+          el("i", { class: "mark-0" }),
+          `an op\u2019s colour: its kernel in ${graph.names[0]}\u2019s`,
+        ),
       ),
       el("p", { class: "hint" }, "Drag or scroll to move, Ctrl and scroll to zoom. Click a kernel, an op or an arrow."),
     );
@@ -240,7 +277,7 @@ function liveCard(graph) {
   return card(
     title,
     hint,
-    SIDES.map((name, side) => [`side-${side}`, `${name}, peak ${bytes(graph.peaks[side])}`]),
+    graph.names.map((name, side) => [`side-${side}`, `${name}, peak ${bytes(graph.peaks[side])}`]),
     plot.root,
   );
 }

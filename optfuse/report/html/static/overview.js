@@ -63,8 +63,34 @@ function tiles(entries) {
       "geometric mean of peak memory",
       "Peak of live bytes, chosen over greedy",
     ),
+    ...otherTiles(done),
     tile(seconds(done.reduce((sum, entry) => sum + (entry.solve_s ?? 0), 0)), "seconds of solving"),
   );
+}
+
+// Other solvers (Inductor's own fusion, say) against the chosen schedules, on the graphs that both have.
+function otherTiles(done) {
+  const names = [...new Set(done.flatMap((entry) => Object.keys(entry.others)))].sort();
+  const agreements = done.map((entry) => entry.agreement).filter((share) => share !== null);
+  const mean = agreements.reduce((sum, share) => sum + share, 0) / agreements.length;
+  return [
+    ...names.map((name) => {
+      const both = done.filter((entry) => entry.others[name]);
+      const ratio = geomean(both.map((entry) => entry.others[name] / entry.objective));
+      return tile(
+        `${fixed(ratio, 4)}\u00d7`,
+        `geometric mean of ${name} / chosen (${count(both.length, "graph")})`,
+        `Predicted time of ${name}'s schedule over that of the chosen one`,
+      );
+    }),
+    agreements.length
+      ? tile(
+          percent(mean, 1),
+          `mean agreement of greedy with Inductor (${count(agreements.length, "graph")})`,
+          "Share of pairs of ops on which they agree whether to fuse",
+        )
+      : null,
+  ];
 }
 
 function scatterCard(entries) {
