@@ -10,10 +10,11 @@ from typing import Any
 from optfuse.batch.folders import graph_folder, plan_folder
 from optfuse.batch.store import read_table, require_run
 from optfuse.errors import PlanError
+from optfuse.problem.solution import Solution
 from optfuse.report.html.entries import entries, failures, main_solver, progress_records
 from optfuse.report.html.graph import graph_data
 from optfuse.report.html.page import pack, page
-from optfuse.report.html.plans import StoredPlan, read_plan
+from optfuse.report.html.plans import StoredPlan, read_plan, read_solution, read_source
 
 #: Told how many graphs are done, of how many, and the last one's name.
 Watch = Callable[[int, int, str], None]
@@ -36,13 +37,15 @@ def run_page(run: Path, watch: Watch | None = None, extras: Mapping[str, Any] | 
     unread: list[dict[str, Any]] = []
     for done, (graph, mine) in enumerate(by_graph.items(), 1):
         row = next(row for row in mine if row["solver"] == main_solver(row["solver"] for row in mine))
-        plans = {row["solver"]: found for row in mine if (found := _plan(run, row, unread)) is not None}
-        plan = plans.pop(row["solver"], None)
-        if plan is not None:
-            greedy_source = plans.pop("greedy").source if "greedy" in plans else ""
-            others = {solver: other.result.solution for solver, other in plans.items()}
-            graphs[graph] = pack(graph_data(plan.instance, plan.result, plan.source, greedy_source, others))
-            row["progress"] = progress_records(plan.result)
+        if row["plan"] is not None:
+            try:
+                plan = _plan(run, row)
+                others, greedy_source = _others(run, plan, [other for other in mine if other is not row])
+            except PlanError as error:
+                unread += failures([{**row, "stage": "report", "outcome": "unread plan", "reason": str(error)}])
+            else:
+                graphs[graph] = pack(graph_data(plan.instance, plan.result, plan.source, greedy_source, others))
+                row["progress"] = progress_records(plan.result)
         if watch is not None:
             watch(done, len(by_graph), graph)
     return page(
@@ -55,16 +58,24 @@ def run_page(run: Path, watch: Watch | None = None, extras: Mapping[str, Any] | 
     )
 
 
-def _plan(run: Path, row: Mapping[str, Any], unread: list[dict[str, Any]]) -> StoredPlan | None:
-    """A row's plan; None where it has none, or where it cannot be read, which is noted in ``unread``."""
-    if row["plan"] is None:
-        return None
+def _plan(run: Path, row: Mapping[str, Any]) -> StoredPlan:
     instance = graph_folder(run, row["graph"]) / "instance.json"
-    try:
-        return read_plan(plan_folder(run, row["graph"], row["solver"]), instance, row["bound"])
-    except PlanError as error:
-        unread += failures([{**row, "stage": "report", "outcome": "unread plan", "reason": str(error)}])
-        return None
+    return read_plan(plan_folder(run, row["graph"], row["solver"]), instance, row["bound"])
+
+
+def _others(run: Path, plan: StoredPlan, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Solution], str]:
+    """The other solvers' solutions, and what was emitted for greedy's, which the plan has itself."""
+    solutions: dict[str, Solution] = {}
+    greedy_source = ""
+    for row in rows:
+        folder = plan_folder(run, row["graph"], row["solver"])
+        if row["plan"] is None:
+            continue
+        if row["solver"] == "greedy":
+            greedy_source = read_source(folder)
+        else:
+            solutions[row["solver"]] = read_solution(folder / "solution.json", plan)
+    return solutions, greedy_source
 
 
 def _facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

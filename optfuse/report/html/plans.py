@@ -39,9 +39,9 @@ def read_plan(folder: Path, instance_file: Path | None = None, bound: int | None
     try:
         instance = load_instance(own if instance_file is None or own.is_file() else instance_file)
         solution, greedy = load_solution(folder / "solution.json"), load_solution(folder / "greedy.json")
-        source = _text(folder / "kernels.py")
-    except OSError as error:
-        raise PlanError(f"{folder}: cannot be read ({error.strerror or error})") from error
+        source = read_source(folder)
+    except PlanError:
+        raise
     except OptfuseError as error:
         raise PlanError(str(error)) from error
     own_digest = digest(instance)
@@ -57,8 +57,32 @@ def plan_folders(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/solution.json"))
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+def read_source(folder: Path) -> str:
+    """The emitted module of a plan; "" where there is none.
+
+    Raises:
+        PlanError: When it cannot be read.
+    """
+    path = folder / "kernels.py"
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path}: cannot be read ({error})") from error
+
+
+def read_solution(path: Path, plan: StoredPlan) -> Solution:
+    """Another solver's answer to a plan's problem.
+
+    Raises:
+        PlanError: When the file is missing or malformed, or answers another problem.
+    """
+    try:
+        solution = load_solution(path)
+    except OptfuseError as error:
+        raise PlanError(str(error)) from error
+    if solution.instance_digest != plan.result.solution.instance_digest:
+        raise PlanError(f"{path}: answers another problem than the plan beside it; make the run again")
+    return solution
 
 
 def _result(path: Path, solution: Solution, greedy: Solution, bound: int | None) -> SolveResult:
