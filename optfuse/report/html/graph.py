@@ -156,6 +156,6 @@ def _side(instance: Instance, solution: Solution, steps: Mapping[Kernel, str], t
 
 def _size(instance: Instance, kernel: Kernel) -> tuple[float, float]:
     """Pixels of a kernel's box: a line of figures, its ops, and a line for what it reads and writes of the outside."""
-    names = [min(len(instance.ops[op].name), LETTERS) + 3 for op in kernel.ops[:NAMED_OPS]]
+    names = [min(len(instance.ops[op].name), LETTERS) + 5 for op in kernel.ops[:NAMED_OPS]]
     letters = max(25, *names)
     return letters * LETTER + 2 * PAD, (min(len(kernel.ops), NAMED_OPS) + 2) * LINE + 2 * PAD

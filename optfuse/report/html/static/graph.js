@@ -167,7 +167,12 @@ class GraphView {
           `an op\u2019s colour: its kernel in ${graph.names[0]}\u2019s`,
         ),
       ),
-      el("p", { class: "hint" }, "Drag or scroll to move, Ctrl and scroll to zoom. Click a kernel, an op or an arrow."),
+      el(
+        "p",
+        { class: "hint" },
+        "Drag or scroll to move, Ctrl and scroll to zoom. Click a kernel, an op or an arrow. ",
+        "\u00d72 after an op: two kernels compute it.",
+      ),
     );
   }
 

@@ -233,7 +233,7 @@ class Picture {
           svg("rect", { class: `mark mark-${mark % MARKS}`, x: BOX.pad, y: at(k + 1) - 8, width: 8, height: 8 }),
         );
       }
-      const copy = this.times.get(op) > 1 ? " \u29c9" : "";
+      const copy = this.times.get(op) > 1 ? ` \u00d7${this.times.get(op)}` : "";
       node.append(
         svg(
           "text",
