@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from optfuse.extract.build import Extraction
@@ -13,16 +13,18 @@ from optfuse.problem.solution import Solution
 from optfuse.report.summary import summary
 from optfuse.report.table import kernel_rows
 from optfuse.report.text import report
+from optfuse.report.trace import save_trace
 from optfuse.solve.explain import explain
 from optfuse.solve.explanation import Explanation
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.result import SolveResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from optfuse.interface import Interface
     from optfuse.runtime.graphs import Choice
@@ -128,6 +130,46 @@ class Schedule:
             ]
         )
 
+    def plot(self, *, difference: int | None = None) -> Figure:
+        """A matplotlib figure: greedy's kernels beside the chosen ones.
+
+        A small graph is drawn, a box a kernel with its ops and bytes on the arrows; kernels that only one side has are
+        in colour. A large one is shown in figures: time, live memory, the largest kernels, what each difference saves.
+
+        Parameters
+        ----------
+        difference
+            Draw one of the places where the two differ instead: 0 is the one that saves most.
+
+        Raises
+        ------
+        InvalidOptionError
+            If there is no such difference.
+        """
+        from optfuse.report.plot import plot
+
+        return plot(self.instance, self.result, difference)
+
+    def to_trace(self, path: str | Path) -> None:
+        """Write the predicted timeline, for Perfetto (ui.perfetto.dev): kernels, library calls, and live memory.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be written.
+        """
+        save_trace(self.instance, self.result, path)
+
+    def to_html(self, path: str | Path) -> None:
+        """Write one page that needs no network: greedy's kernels beside the chosen ones, with ops, Triton and reasons.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be written.
+        """
+        _save_page(self.name, (self,), path)
+
     def explain(self, a: str, b: str, *, options: SolveOptions | None = None) -> Explanation:
         """Why two ops share a kernel, or do not; ``print`` it.
 
@@ -192,6 +234,16 @@ class TrainingSchedule:
         """The figures of both graphs."""
         return [schedule.summary() for schedule in self]
 
+    def to_html(self, path: str | Path) -> None:
+        """Write both graphs as one page, as ``Schedule.to_html`` does for one.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be written.
+        """
+        _save_page(self.forward.name.removesuffix(".forward"), tuple(self), path)
+
     def compile(self, *, cudagraphs: Choice = "auto") -> Callable[..., Any]:
         """A callable like the model, whose outputs carry gradients computed by the backward schedule.
 
@@ -202,3 +254,16 @@ class TrainingSchedule:
         from optfuse.training import bind_training
 
         return bind_training(self, cudagraphs=checked_choice(cudagraphs))
+
+
+def _save_page(title: str, schedules: Sequence[Schedule], path: str | Path) -> None:
+    """A page of some schedules; greedy's kernels are emitted for it too."""
+    from optfuse.emit import emit
+    from optfuse.report.html.page import save_page
+    from optfuse.report.html.solved import solved_page
+
+    solved = [
+        (s.instance, s.result, s.source, emit(s.extraction, replace(s.result, solution=s.result.greedy_solution)))
+        for s in schedules
+    ]
+    save_page(solved_page(title, solved), path)

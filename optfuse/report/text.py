@@ -19,6 +19,14 @@ SHOWN_DIFFERENCES = 12
 SHOWN_OPS = 12
 
 
+def size_text(size: int) -> str:
+    """A size for people, such as "1.5 MiB"."""
+    for unit, name in ((1 << 30, "GiB"), (MIB, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size / unit:,.0f} {name}"
+    return f"{size} B"
+
+
 def report(instance: Instance, result: SolveResult, library_ops: Iterable[str] = ()) -> str:
     """The text of ``report.txt``. Times are microseconds under the model, sizes are MiB (2**20 bytes).
 
