@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optfuse.codegen.expressions import ATOM, PRODUCT, SUM, Value, cast, constant, triton_type
-from optfuse.codegen.indexing import INT32_END, Axis, Linear, Named, runs
+from optfuse.codegen.indexing import INT32_END, Axis, Linear, Named, Run, runs, starts
 from optfuse.codegen.writer import Writer
 
 
@@ -15,13 +15,14 @@ class Addresses:
     def __init__(self, writer: Writer, axes: tuple[Axis, ...]) -> None:
         self.writer = writer
         self.axes = axes
+        self.starts = starts(axes)
         self.sizes = {symbol: size for axis in axes for symbol, size in axis.digits}
 
     def index(self, form: Linear, wide: bool = False) -> Value:
         """An index as text; ``wide``: computed in 64 bits."""
         terms: list[tuple[Value, int]] = []
         for run in runs(form, self.axes):
-            terms.append((self._run(run.text, run.axis), run.coefficient))
+            terms.append((self._run(run), run.coefficient))
         for atom, coefficient in form.terms.items():
             if isinstance(atom, Named):
                 terms.append((Value(atom.text, "int64" if atom.wide else "int32", atom.axes), coefficient))
@@ -69,13 +70,17 @@ class Addresses:
             return _atom(value, (0, divisor - 1))
         return _atom(value, (bounds[0] // divisor + lift, bounds[1] // divisor + lift), -lift)
 
-    def _run(self, text: str, axis: Axis) -> Value:
-        value = Value(text, "int64" if axis.wide else "int32", frozenset({axis.name}), PRODUCT)
+    def _run(self, run: Run) -> Value:
+        axis, dtype = run.axis, "int64" if run.axis.wide else "int32"
+        if run.uniform:  # a number for the whole program: what it addresses is loaded once, not once a lane
+            return self._named(Value(run.of(self.starts[axis.name]), dtype, frozenset(), PRODUCT), axis.name)
+        text = run.of(axis.index)
+        value = Value(text, dtype, frozenset({axis.name}), PRODUCT)
         return replace(value, tightness=ATOM) if text == axis.index else self._named(value)
 
-    def _named(self, value: Value) -> Value:
+    def _named(self, value: Value, prefix: str = "") -> Value:
         """Name an index part x0, x1, ... (r0, ... where it varies along r)."""
-        prefix = "r" if "r" in value.axes else min(value.axes, default="x")
+        prefix = prefix or ("r" if "r" in value.axes else min(value.axes, default="x"))
         number = 0
         while f"{prefix}{number}" in self.writer.taken:
             number += 1

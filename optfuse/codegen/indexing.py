@@ -181,14 +181,31 @@ class Run:
     coefficient: int
 
     @property
-    def text(self) -> str:
-        """The run's value as an expression in the axis' flat position."""
-        text = self.axis.index
+    def uniform(self) -> bool:
+        """Whether all lanes of a program share the value: no block of the axis reaches from one value to the next."""
+        blocks = (self.axis.block, self.axis.interpret_block)
+        return self.axis.walk == "parallel" and max(blocks) > 1 and all(self.below % block == 0 for block in blocks)
+
+    def of(self, position: str) -> str:
+        """The run's value as an expression in a flat position on the axis."""
+        text = position
         if self.below > 1:
             text += f" // {self.below}"
         if self.size is not None:
             text += f" % {self.size}"
         return text
+
+
+def starts(axes: Iterable[Axis]) -> dict[str, str]:
+    """By parallel axis: the flat position of a program's first lane. The last axis of a grid counts fastest."""
+    parallel = [axis for axis in axes if axis.walk == "parallel"]
+    found: dict[str, str] = {}
+    for k, axis in enumerate(parallel):
+        number = "tl.program_id(0)"
+        if len(parallel) == 2:
+            number += f" {'//' if k == 0 else '%'} tl.cdiv({parallel[1].size}, {parallel[1].constant})"
+        found[axis.name] = f"{f'({number}).to(tl.int64)' if axis.wide else number} * {axis.constant}"
+    return found
 
 
 def runs(form: Linear, axes: Iterable[Axis]) -> list[Run]:

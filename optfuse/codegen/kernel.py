@@ -145,7 +145,6 @@ class _Kernel:
     # --- positions and masks
 
     def _positions(self) -> None:
-        parallel = [axis for axis in self.axes if axis.walk == "parallel"]
         flat = len(self.axes) == 1
         program = "tl.program_id(0)"
         for k, axis in enumerate(self.axes):
@@ -154,12 +153,7 @@ class _Kernel:
             if axis.walk == "whole":
                 self._define(axis, lanes)
             elif axis.walk == "parallel":
-                number = program
-                if len(parallel) == 2:
-                    second = parallel[1]
-                    number += f" {'//' if k == 0 else '%'} tl.cdiv({second.size}, {second.constant})"
-                wide = f"({number}).to(tl.int64)" if axis.wide else number
-                self._define(axis, f"{wide} * {axis.constant} + {lanes}")
+                self._define(axis, f"{self.members.addresses.starts[axis.name]} + {lanes}")
         if self.r is not None and self.r.walk == "parallel":
             self.writer.statement(f"first = {program} % tl.cdiv({self.r.size}, {self.r.constant}) == 0")
 

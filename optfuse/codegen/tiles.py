@@ -30,11 +30,14 @@ WIDEST_ROW = 256
 #: A program that sums columns takes at most this many, and its threads hold values for about as many registers.
 WIDEST_COLUMNS = 64
 COLUMN_REGISTERS = 64
-#: Warps on the whole device that keep its memory busy.
+#: Warps on the whole device, and bytes that they have asked for and not received, that keep its memory busy.
 BUSY_WARPS = 4096
+BYTES_IN_FLIGHT = 4 << 20
 
 PROGRAMS = 264  # two for each multiprocessor
 INTERPRETED_TILE = 1 << 17
+#: At most so many programs of the interpreter, if blocks are small so that programs share an index.
+INTERPRETED_PROGRAMS = 4096
 #: Registers that a thread can have, by number of warps, less what addresses and temporaries take.
 _REGISTERS = {1: 120, 2: 120, 4: 120, 8: 120, 16: 72, 32: 30}
 
@@ -301,7 +304,7 @@ def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float)
     """A block of r at a time: long along r, or wide along x where that is what memory runs along."""
     x, r = axes
     if _coalesced(axes, accesses) > 1:
-        return _columns(axes, pressure)
+        return _columns(axes, accesses, pressure)
     total = 2048
     while total > 256 and not fits(total, 8, pressure):
         total //= 2
@@ -309,16 +312,21 @@ def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float)
     return Tiled((replace(x, block=1), replace(r, block=inner)), max(1, min(8, inner // 128)))
 
 
-def _columns(axes: tuple[Axis, ...], pressure: float) -> Tiled:
-    """Lines of x, and rows enough that all threads hold a few values: as many threads as keep the memory busy."""
+def _columns(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
+    """Lines of x and some rows: threads enough, with values enough each, that loads keep the memory busy."""
     x, r = axes
     block = min(WIDEST_COLUMNS, _row_block(x.digits[-1][1]), power_of_two(x.size))
     while block > NARROWEST_ROW // 2 and -(-x.size // block) < PROGRAMS:
         block //= 2
+    programs = -(-x.size // block)
     warps = 2
-    while warps < 16 and -(-x.size // block) * warps < BUSY_WARPS:
+    while warps < 16 and programs * warps < BUSY_WARPS:
         warps *= 2
-    each = 8
+    threads = 32 * min(programs * warps, 2 * BUSY_WARPS)
+    loaded = sum(access.bits for access in _large(axes, accesses) if not access.store) // 8
+    each = 4
+    while each < 16 and each * threads * loaded < BYTES_IN_FLIGHT:
+        each *= 2
     while each > 2 and each * pressure > COLUMN_REGISTERS:
         each //= 2
     inner = min(max(1, each * 32 * warps // block), power_of_two(r.size))
@@ -330,16 +338,30 @@ def _columns(axes: tuple[Axis, ...], pressure: float) -> Tiled:
 def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """Blocks for the interpreter, whose time goes by operations, not by elements: as large as may be.
 
-    An axis that has no mask must not need one here either.
+    An axis that has no mask must not need one here either, and an index that a program's lanes share is shared here,
+    too, if that does not take too many programs.
     """
     room = INTERPRETED_TILE
     found: list[Axis] = []
     for axis in reversed(axes):
         largest = power_of_two(axis.size) if axis.masked else axis.size & -axis.size
         block = axis.block if axis.walk == "whole" else max(axis.block, min(largest, _below(room)))
+        shared = _shared(axis)
+        if block > shared and -(-axis.size // shared) <= INTERPRETED_PROGRAMS:
+            block = shared
         room = max(1, room // block)
         found.append(replace(axis, interpret_block=block))
     return tuple(reversed(found))
+
+
+def _shared(axis: Axis) -> int:
+    """The largest block under which the lanes of a program share all indices that they do under the axis' block."""
+    below, found = 1, 1 << 62
+    for _, size in reversed(axis.digits[1:]):
+        below *= size
+        if axis.walk == "parallel" and axis.block > 1 and below % axis.block == 0:
+            found = min(found, below & -below)
+    return found
 
 
 def _below(size: int) -> int:

@@ -113,10 +113,10 @@ def test_bounds_hold_everywhere(case):
 def test_contiguous_digits_are_one_run():
     axis = Axis("x", tuple((xdigit(k), size) for k, size in enumerate((3, 4, 5))))
     (run,) = runs(contiguous(axis), [axis])
-    assert run.text == "xindex"
+    assert run.of("xindex") == "xindex"
     (run,) = runs(Linear({xdigit(0): 8, xdigit(1): 2}), [axis])
-    assert (run.text, run.coefficient) == ("xindex // 5", 2)
-    assert [r.text for r in runs(Linear({xdigit(1): 1, xdigit(2): 7}), [axis])] == ["xindex % 5", "xindex // 5 % 4"]
+    assert (run.of("xindex"), run.coefficient) == ("xindex // 5", 2)
+    assert [r.of("xindex") for r in runs(Linear({xdigit(1): 1, xdigit(2): 7}), [axis])] == ["xindex % 5", "xindex // 5 % 4"]
 
 
 def test_terms_outside_the_grammar_are_refused():
