@@ -359,3 +359,34 @@ def test_double_backward_is_refused_in_words(compiled: Compiler) -> None:
     (grad,) = torch.autograd.grad(compiled(lambda x: x.exp().sum())(x), x, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
         grad.sum().backward()
+
+
+def exchange(x: Tensor, y: Tensor) -> None:
+    """Only writes."""
+    old = x.clone()
+    x.copy_(y)
+    y.copy_(old)
+
+
+def running(x: Tensor, y: Tensor) -> Tensor:
+    """Reads what it overwrites, before and after."""
+    before = x.sum()
+    x.mul_(2).add_(y)
+    y.copy_(x[0])
+    return before * x.sum(1)
+
+
+@pytest.mark.parametrize("function", [exchange, running])
+@pytest.mark.parametrize("train", [False, True])
+def test_tensors_are_written_in_place(function: Any, train: bool, compiled: Compiler) -> None:
+    weight = torch.ones(5, requires_grad=train)
+
+    def work(x: Tensor, y: Tensor) -> Any:
+        return function(x, y), weight * 2
+
+    tensors = [torch.randn(5, 5), torch.randn(5) if function is running else torch.randn(5, 5)]
+    mine, theirs = copy.deepcopy(tensors), copy.deepcopy(tensors)
+    run = compiled(work)
+    for _ in range(2):
+        got, wanted = run(*mine), work(*theirs)
+        torch.testing.assert_close((got, mine), (wanted, theirs))

@@ -165,7 +165,23 @@ def compile_or_pass(
     """``compile_graph(captured)``, or the graph itself where it computes nothing: inputs and constants handed on."""
     if any(node.op == "call_function" for node in captured.graph.graph.nodes):
         return compile_graph(captured)
-    return lambda inputs: captured.graph(*inputs)
+    return as_traced(captured)
+
+
+def as_traced(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
+    """Run the graph operator by operator, new values of inputs written in place as a program writes them."""
+    written = dict(captured.mutations)
+
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[Any]:
+        outputs = captured.graph(*inputs)
+        with torch.no_grad():
+            # one's new value may be another's old one
+            fresh = [(inputs[target], outputs[position].clone()) for position, target in written.items()]
+            for old, new in fresh:
+                old.copy_(new)
+        return [value for k, value in enumerate(outputs) if k not in written]
+
+    return run
 
 
 def _binding(node: torch.fx.Node, k: int, total: int, feeds: Sequence[Feed], backward: bool) -> Binding:

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from optfuse.errors import CaptureError, InvalidOptionError, RuleError
 from optfuse.extract.device import load_device
-from optfuse.frontend.aot import make_backend
+from optfuse.frontend.aot import as_traced, make_backend
 from optfuse.frontend.captured import Captured
 from optfuse.pipeline import fusion_problem, schedule
 from optfuse.problem.instance import Instance
@@ -99,7 +99,7 @@ def backend(
             problem = fusion_problem(captured, device)
             made = schedule(captured, problem, _with_matching_rules(problem.instance, solve_options, record))
         except CaptureError as error:
-            return record.leave(captured.name, str(error), lambda inputs: captured.graph(*inputs))
+            return record.leave(captured.name, str(error), as_traced(captured))
         record.schedules.append(made)
         logger.info(
             "%s: %s, gap %.1f%%, %d library operators: %s",
