@@ -116,7 +116,10 @@ def test_contiguous_digits_are_one_run():
     assert run.of("xindex") == "xindex"
     (run,) = runs(Linear({xdigit(0): 8, xdigit(1): 2}), [axis])
     assert (run.of("xindex"), run.coefficient) == ("xindex // 5", 2)
-    assert [r.of("xindex") for r in runs(Linear({xdigit(1): 1, xdigit(2): 7}), [axis])] == ["xindex % 5", "xindex // 5 % 4"]
+    assert [r.of("xindex") for r in runs(Linear({xdigit(1): 1, xdigit(2): 7}), [axis])] == [
+        "xindex % 5",
+        "xindex // 5 % 4",
+    ]
 
 
 def test_terms_outside_the_grammar_are_refused():

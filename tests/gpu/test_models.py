@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -27,8 +28,8 @@ MODELS = Path(__file__).parent.parent.parent / "models"
 NAMES = sorted(path.stem for path in MODELS.glob("*.py"))
 DTYPES = (torch.float32, torch.bfloat16)
 OPTIONS = optfuse.SolveOptions(time_limit=5, workers=8)
-#: Draws of the weights over which errors are summed: one loss says little.
-DRAWS = 4
+#: Draws of the weights: one says little.
+DRAWS = 5
 #: Units in the last place that always pass.
 ROUNDINGS = 10
 
@@ -78,8 +79,12 @@ def outcome(call: Any, owner: torch.nn.Module, args: Any, kwargs: Any, train: bo
 
 
 def judge(program: Any, model: torch.nn.Module, args: Any, kwargs: Any, train: bool) -> None:
-    """Errors against float64, summed over draws of the weights, at most ``FACTOR`` times eager's."""
-    errors: dict[str, list[float]] = {}
+    """Errors against float64, the median over draws of the weights, at most ``FACTOR`` times eager's.
+
+    Where a threshold (of a ReLU) lies within the rounding of a value, one gradient is taken and the other is not: that
+    is no rounding any more, and happens in single draws.
+    """
+    errors: dict[str, tuple[list[float], list[float]]] = {}
     eps = max(torch.finfo(p.dtype).eps for p in model.parameters())
     for draw in range(DRAWS):
         if draw:
@@ -100,10 +105,11 @@ def judge(program: Any, model: torch.nn.Module, args: Any, kwargs: Any, train: b
                 continue
             # a gradient that vanishes is rounding noise, and counts against the scale of the others
             scale = max(float(value.norm()), 1e-3 * largest if name.startswith("gradient") else 0.0, 1e-30)
-            pair = errors.setdefault(name, [0.0, 0.0])
-            pair[0] += float((got[name].double() - value.double()).norm()) / scale / DRAWS
-            pair[1] += float((expected[name].double() - value.double()).norm()) / scale / DRAWS
-    wrong = {n: (a, b) for n, (a, b) in errors.items() if not a <= FACTOR * b + ROUNDINGS * eps}
+            pair = errors.setdefault(name, ([], []))
+            pair[0].append(float((got[name].double() - value.double()).norm()) / scale)
+            pair[1].append(float((expected[name].double() - value.double()).norm()) / scale)
+    medians = {name: (median(mine), median(theirs)) for name, (mine, theirs) in errors.items()}
+    wrong = {n: (a, b) for n, (a, b) in medians.items() if not a <= FACTOR * b + ROUNDINGS * eps}
     assert errors
     assert not wrong, wrong
 
