@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from optfuse.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 #: Documents of the repository that are pages of the site.
@@ -29,6 +32,8 @@ ELSEWHERE = {
 }
 #: Pages that have a place in the navigation from the moment that they are written.
 AWAITED = frozenset({"solver.md", "report.md", "inductor.md"})
+#: Where a page lists the commands.
+COMMANDS = "<!-- commands -->"
 LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".csv": "text"}
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -62,8 +67,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links to files of the repository into links to their pages."""
+    """Turn links to files of the repository into links to their pages, and list the commands where they belong."""
     here = page.file.src_uri
+    if COMMANDS in markdown:
+        return markdown.replace(COMMANDS, _commands())
     origin = next((file for file, name in _origins(files).items() if name == here), f"docs/{here}")
 
     def turned(match: re.Match[str]) -> str:
@@ -120,6 +127,22 @@ def _notebook(path: Path) -> tuple[str, dict[str, bytes]]:
             parts.append(f"![]({name})")
     parts.insert(1, f"[The notebook as a file]({path.name}){{download}}")
     return "\n\n".join(parts) + "\n", pictures
+
+
+def _commands() -> str:
+    """Each command of the command line with its arguments and options."""
+    group: Any = typer.main.get_command(app)
+    outer = group.make_context("optfuse", [], resilient_parsing=True)
+    parts: list[str] = []
+    for name in group.list_commands(outer):
+        command = group.get_command(outer, name)
+        inner = command.make_context(name, [], parent=outer, resilient_parsing=True)
+        usage = command.get_usage(inner).removeprefix("Usage: ")
+        records = [parameter.get_help_record(inner) for parameter in command.get_params(inner)]
+        rows = [f"| `{names}` | {text} |" for names, text in records if names != "--help"]
+        table = "\n".join(["| argument or option | |", "|---|---|", *rows])
+        parts.append(f"## optfuse {name}\n\n{command.help}\n\n```\n{usage}\n```\n\n{table}")
+    return "\n\n".join(parts)
 
 
 def _without(nav: Any, missing: set[str]) -> Any:

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
-    for folder in (".", "docs", "instances", "models")
+    for folder in (".", "docs", "docs/howto", "docs/reference", "instances", "models", "notebooks", "notebooks/data")
     for path in (ROOT / folder).glob("*.md")
 )
 

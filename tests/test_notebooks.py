@@ -56,7 +56,7 @@ def test_what_is_kept_of_a_run(refresh: ModuleType) -> None:
     printed = output("stream", name="stdout", text="1")
     shown = output("execute_result", data={"image/png": "AAAA", "text/plain": "<Figure>"}, execution_count=3)
     cell = nbformat.v4.new_code_cell("f()", outputs=[printed, shown], execution_count=3, metadata={"tags": ["a"]})
-    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": {"name": "mine"}})
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": {"name": "mine", "display_name": "Mine"}})
 
     (left,) = refresh.kept(notebook).cells
 

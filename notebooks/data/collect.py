@@ -1,7 +1,7 @@
 """Make the zoo notebook's data from a batch: ``python notebooks/data/collect.py RUN``.
 
-Writes ``zoo.parquet``, a row a graph and solver, and ``progress.parquet``, how objective and bound of CP-SAT's solves came
-together. Both are small: paths, reasons, and plans stay in the run.
+Writes ``zoo.parquet``, a row a graph and solver, and ``progress.parquet``, how objective and bound of CP-SAT's solves
+came together. Both are small: paths, reasons, and plans stay in the run.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import optfuse
 
 HERE = Path(__file__).parent
 COLUMNS = (
-    "graph solver mode size outcome stage status proven objective bound gap greedy_objective saved ops library_calls kernels "
-    "greedy_kernels blocks unique_blocks candidates cuts peak_memory_bytes greedy_peak_memory_bytes capture_s solve_s wall_s "
-    "cpu_s peak_rss_bytes"
+    "graph solver mode size outcome stage status proven objective bound gap greedy_objective saved ops library_calls "
+    "kernels greedy_kernels blocks unique_blocks candidates cuts peak_memory_bytes greedy_peak_memory_bytes capture_s "
+    "solve_s wall_s cpu_s peak_rss_bytes"
 ).split()
 
 
