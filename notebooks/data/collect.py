@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 COLUMNS = (
     "graph solver mode size outcome stage status proven objective bound gap greedy_objective saved ops library_calls "
     "kernels greedy_kernels blocks unique_blocks candidates cuts peak_memory_bytes greedy_peak_memory_bytes capture_s "
-    "solve_s wall_s cpu_s peak_rss_bytes"
+    "solve_s wall_s cpu_s peak_rss_bytes moved_bytes agreement agreement_legal rand_index unmapped"
 ).split()
 
 
@@ -28,7 +28,7 @@ def main(run: Path) -> None:
     rows = optfuse.read_run(run)
     rows["model"] = [Path(source).stem for source in rows.source]
     rows = rows.sort_values(["graph", "solver"], ignore_index=True)
-    rows[["model", *COLUMNS]].to_parquet(HERE / "zoo.parquet", compression="zstd")
+    rows[["model", *(name for name in COLUMNS if name in rows)]].to_parquet(HERE / "zoo.parquet", compression="zstd")
     records: list[dict[str, Any]] = []
     for row in rows[(rows.outcome == "ok") & (rows.solver == "cpsat")].itertuples():
         plan = run / str(row.plan) / "plan.json"
