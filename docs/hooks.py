@@ -31,7 +31,7 @@ ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
 }
 #: Pages that have a place in the navigation from the moment that they are written.
-AWAITED = frozenset({"solver.md", "report.md", "inductor.md"})
+AWAITED = frozenset({"solver.md", "inductor.md"})
 #: Where a page lists the commands.
 COMMANDS = "<!-- commands -->"
 LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".csv": "text"}
