@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import nbformat
@@ -34,6 +35,8 @@ ELSEWHERE = {
 AWAITED = frozenset({"solver.md", "inductor.md"})
 #: Where a page lists the commands.
 COMMANDS = "<!-- commands -->"
+#: Code that draws is folded from so many lines on.
+FOLDED_LINES = 12
 LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".csv": "text"}
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -120,13 +123,21 @@ def _notebook(path: Path) -> tuple[str, dict[str, bytes]]:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
-        parts.append(f"```python\n{cell.source}\n```")
+        parts.append(_code(cell.source, folded=bool(cell.outputs)))
         for output in cell.outputs:
             name = f"{path.stem}_{len(pictures)}.png"
             pictures[name] = base64.b64decode(output.data["image/png"])
             parts.append(f"![]({name})")
     parts.insert(1, f"[The notebook as a file]({path.name}){{download}}")
     return "\n\n".join(parts) + "\n", pictures
+
+
+def _code(source: str, *, folded: bool) -> str:
+    """A cell's code; a long one that draws is folded, since the picture is what a reader is after."""
+    block = f"```python\n{source}\n```"
+    if not folded or source.count("\n") < FOLDED_LINES:
+        return block
+    return '??? example "The code of the picture"\n\n' + indent(block, "    ")
 
 
 def _commands() -> str:
