@@ -28,6 +28,7 @@ ELSEWHERE = {
     "instances/README.md": "instances.md",
     "models/README.md": "models.md",
     "notebooks/README.md": "notebooks/index.md",
+    "notebooks/data/README.md": "notebooks/data.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
