@@ -9,7 +9,7 @@ TESTERS ?= 2
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint types imports unit format clean
+.PHONY: help setup run test lint types imports unit notebooks docs format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -19,13 +19,13 @@ setup: $(READY)  ## make the environment (the others do so when it is missing or
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "optfuse needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,models]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,docs,models]'
 	@touch $@
 
 run: $(READY)  ## optimize GPT-2 and ResNet-50, forward and backward, and verify the emitted kernels
 	@$(BIN)/optfuse demo models/gpt2.py models/resnet.py
 
-test: lint types imports unit  ## everything that a change must pass
+test: lint types imports unit notebooks docs  ## everything that a change must pass
 
 lint: $(READY)  ## ruff: rules and format
 	@$(BIN)/ruff check --quiet .
@@ -39,6 +39,12 @@ imports: $(READY)  ## import-linter: which package may import which
 
 unit: $(READY)  ## pytest, without the tests that need a GPU or minutes
 	@$(BIN)/pytest -q -m "not gpu and not slow" -n $(TESTERS) --dist loadfile
+
+notebooks: $(READY)  ## run the notebooks; what they show is refreshed by notebooks/refresh.py
+	@$(BIN)/pytest -q --nbmake --nbmake-timeout=300 -n $(TESTERS) notebooks
+
+docs: $(READY)  ## build the documentation site into out/site; any warning fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 format: $(READY)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

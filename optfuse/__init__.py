@@ -9,12 +9,12 @@ from optfuse import errors, rules
 
 if TYPE_CHECKING:
     from optfuse.batch.read import read_run
-    from optfuse.pareto import pareto
     from optfuse.pipeline import optimize
     from optfuse.plan import load
     from optfuse.schedule import Schedule, TrainingSchedule
     from optfuse.solve.options import SolveOptions
     from optfuse.solve.packing.pack import pack
+    from optfuse.sweeping import pareto
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,7 +39,7 @@ _HOMES = {
     "optimize": "optfuse.pipeline",
     "pack": "optfuse.solve.packing.pack",
     "read_run": "optfuse.batch.read",
-    "pareto": "optfuse.pareto",
+    "pareto": "optfuse.sweeping",
 }
 
 

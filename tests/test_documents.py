@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
-    for folder in (".", "docs", "instances", "models")
+    for folder in (".", "docs", "docs/howto", "docs/reference", "instances", "models", "notebooks", "notebooks/data")
     for path in (ROOT / folder).glob("*.md")
 )
 
@@ -21,6 +21,13 @@ def test_relative_links_lead_to_files(document: str) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text())
 
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def test_every_page_has_a_place_in_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+
+    assert [page for page in pages if f" {page}\n" not in navigation] == []
 
 
 def test_the_example_of_the_format_is_the_file() -> None:

@@ -170,6 +170,15 @@ def floor_divide(a: Expr, b: Expr) -> Expr:
     return _rounded_quotient(a, b, rounding_mode="floor")
 
 
+@pointwise("aten.signbit.default", kind="bool")
+def signbit(x: Expr) -> Expr:
+    """Whether the sign is set: that of minus zero and of nan counts, too."""
+    if x.dtype == "bool":
+        return like(False, x)
+    signed = call("copysign", like(1, x), x) if x.dtype in FLOATING else x
+    return call("lt", signed, like(0, x))
+
+
 @pointwise("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar", promoted=(0, 1), kind="long")
 def power(a: Expr, b: Expr) -> Expr:
     """a ** b; the exponents that ATen computes without a logarithm are computed so here."""

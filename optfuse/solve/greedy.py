@@ -19,7 +19,7 @@ the cheapest at the end. The first alternative of each variant runs, unless a ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.cost import Topology, kernel_cost, topology
@@ -39,6 +39,7 @@ MIN_SHARED_BYTES = 10
 OVERHEAD_PER_SAVED_BYTE = 32
 
 Footprints = dict[tuple[int, int], int]
+OnFusion = Callable[[tuple[int, ...], tuple[int, ...], int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,9 +98,14 @@ def greedy(instance: Instance, deadline: float | None = None) -> Solution:
     return assemble(instance, greedy_partition(instance, deadline).partition)
 
 
-def greedy_partition(instance: Instance, deadline: float | None = None, clock: Clock = WALL) -> GreedyOutcome:
-    """The kernels that greedy fusion ends with, or has by ``deadline``, a time of ``clock``."""
-    search = _Greedy(instance, deadline, clock)
+def greedy_partition(
+    instance: Instance, deadline: float | None = None, clock: Clock = WALL, on_fusion: OnFusion | None = None
+) -> GreedyOutcome:
+    """The kernels that greedy fusion ends with, or has by ``deadline``, a time of ``clock``.
+
+    ``on_fusion`` is told of each fusion when it happens: the ops of both sides, and the bytes that it saves.
+    """
+    search = _Greedy(instance, deadline, clock, on_fusion)
     rounds = 0
     for _ in range(ROUNDS):
         before = len(search.nodes)
@@ -117,8 +123,11 @@ def greedy_partition(instance: Instance, deadline: float | None = None, clock: C
 class _Greedy:
     """The nodes so far and the graph between them."""
 
-    def __init__(self, instance: Instance, deadline: float | None, clock: Clock) -> None:
+    def __init__(
+        self, instance: Instance, deadline: float | None, clock: Clock, on_fusion: OnFusion | None = None
+    ) -> None:
         self.instance = instance
+        self.on_fusion = on_fusion
         self.deadline = deadline
         self.clock = clock
         self.late = False
@@ -212,7 +221,10 @@ class _Greedy:
             return
         merged = self.next_node
         self.next_node += 1
-        node = _fused(self, self.nodes.pop(left), self.nodes.pop(right), fusion.schemes)
+        one, two = self.nodes.pop(left), self.nodes.pop(right)
+        node = _fused(self, one, two, fusion.schemes)
+        if self.on_fusion is not None:
+            self.on_fusion(one.ops, two.ops, fusion.saved)
         self.nodes[merged] = node
         self.fused_into[left] = self.fused_into[right] = merged
         for op in node.ops:

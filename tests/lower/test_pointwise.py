@@ -85,6 +85,12 @@ def test_remainders_have_their_signs(name: str, dtype: torch.dtype) -> None:
     check(lambda x: getattr(torch, name)(x, 4), x)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_signs_of_zero_and_nan_count(dtype: torch.dtype) -> None:
+    odd = [0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf] if dtype.is_floating_point else [0, 1]
+    check(torch.signbit, torch.cat([torch.tensor(odd, dtype=dtype), values(9, dtype=dtype)]))
+
+
 @pytest.mark.parametrize("mode", [None, "floor", "trunc"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
 def test_division_modes(mode: str | None, dtype: torch.dtype) -> None:

@@ -50,6 +50,19 @@ def test_says_when_it_was_stopped() -> None:
     assert len(stopped.partition) == len(example().ops)
 
 
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(instances())
+def test_the_fusions_that_it_tells_of_make_its_kernels(instance: Instance) -> None:
+    groups = {frozenset([op]) for op in range(len(instance.ops))}
+
+    def fused(one: tuple[int, ...], two: tuple[int, ...], _saved: int) -> None:
+        groups.symmetric_difference_update({frozenset(one), frozenset(two), frozenset(one + two)})
+
+    outcome = greedy_partition(instance, on_fusion=fused)
+
+    assert groups == {frozenset(ops) for ops, _ in outcome.partition}
+
+
 class Graph:
     """A graph of ops, one buffer each, built a line an op."""
 
