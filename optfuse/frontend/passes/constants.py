@@ -18,6 +18,9 @@ aten = torch.ops.aten
 #: A folded constant larger than this stays an expression: reading it would cost more than computing it.
 LARGEST_CONSTANT = 16 << 20
 
+#: A folded constant may have gaps between its rows up to so many elements, or up to its own size.
+LARGEST_GAPS = 1 << 18
+
 #: An expression of at most this many pointwise operators over arange and full stays one: loops compute it for nothing.
 INLINE_LIMIT = 3
 
@@ -55,7 +58,7 @@ def fold_constants(captured: Captured) -> Captured:
             name = f"folded_{len(folded)}"
             while name in captured.constants:
                 name += "_"
-            folded[name] = value.clone(memory_format=torch.preserve_format)
+            folded[name] = _alone(value)
             constant = _constant(graph, node, name, folded[name])
             swap(node, insert(graph.graph, node, aten.clone.default, (constant,)) if node in seen else constant)
     return with_graph(captured, graph, folded)
@@ -103,3 +106,18 @@ def _constant(graph: GraphModule, node: Node, name: str, value: torch.Tensor) ->
         constant = graph.graph.get_attr(name)
     constant.meta = dict(node.meta)
     return constant
+
+
+def _alone(value: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of its own, with the value's strides: kernels may need its rows aligned as they are.
+
+    What overlaps or has wide gaps is laid out anew.
+    """
+    end = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size > 1 and stride < end:
+            return value.clone(memory_format=torch.preserve_format)
+        end = max(end, (size - 1) * stride + end)
+    if end > max(2 * value.numel(), LARGEST_GAPS):
+        return value.clone(memory_format=torch.preserve_format)
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
