@@ -76,3 +76,7 @@ class InfeasibleError(OptfuseError):
 
 class BatchError(OptfuseError):
     """A batch that cannot start: no sources, two of one name, a folder that is no run or is in use."""
+
+
+class InductorError(OptfuseError):
+    """Inductor's own fusion of a graph could not be had: it cannot be handed over, or its process failed or was late."""

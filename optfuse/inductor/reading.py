@@ -1,0 +1,151 @@
+"""What Inductor's scheduler decided, read off its nodes: kernels and library calls in order, and what each computes.
+
+Inductor lowers a graph node into those that use it, or into a buffer of its own, or both. A buffer's ``origins`` are all
+nodes whose lowering had a part in it, some of which it takes from memory after all: these are sorted out by a walk
+from the buffer's own node towards its inputs, which ends where a value is in a buffer that is read.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from optfuse.inductor.wire import origin_of
+
+
+def read_schedule(scheduler: Any) -> dict[str, Any]:
+    """The schedule as JSON data; see ``groups.Groups``."""
+    from torch._inductor.virtualized import V
+
+    nodes = [node for top in scheduler.nodes for node in _kernels_of(top)]
+    parts = [part for node in nodes for part in node.get_nodes()]
+    facts = _Facts.of(parts, V.graph.buffers)
+    kernels = [_kernel(node, facts) for node in nodes]
+    some = next(iter(_fx_nodes(parts)), None)
+    kept = set[str]().union(*map(_names, some.graph.nodes)) if some is not None else set[str]()
+    return {"kernels": kernels, "kept": sorted(kept)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """``values[b]``: the graph nodes whose value a buffer is. ``external``: nodes that a library call computes."""
+
+    values: dict[str, frozenset[fx.Node]]
+    external: frozenset[fx.Node]
+
+    @classmethod
+    def of(cls, parts: Iterable[Any], buffers: Iterable[Any]) -> _Facts:
+        values = {buffer.get_name(): frozenset(_own(buffer)) for buffer in buffers}
+        external = {node for part in parts if part.is_extern() for node in _own(part.node)}
+        return cls(values, frozenset(external))
+
+
+def _kernels_of(node: Any) -> Iterator[Any]:
+    """The nodes that become launches of their own: not what has no code, nor what is only kept together."""
+    from torch._inductor.scheduler import GroupedSchedulerNode, NopKernelSchedulerNode
+
+    if isinstance(node, GroupedSchedulerNode):
+        for inner in node.snodes:
+            yield from _kernels_of(inner)
+    elif not isinstance(node, NopKernelSchedulerNode) and not _is_result(node):
+        yield node
+
+
+def _is_result(node: Any) -> bool:
+    """Whether a node is one of several results of a library call that is a node of its own."""
+    from torch._inductor.ir import MultiOutput
+
+    return isinstance(getattr(node, "node", None), MultiOutput)
+
+
+def _kernel(node: Any, facts: _Facts) -> dict[str, Any]:
+    parts = [part for part in node.get_nodes() if getattr(part, "node", None) is not None]
+    return {"name": node.get_name(), "kind": _kind(node), "parts": [_part(part, facts) for part in parts]}
+
+
+def _kind(node: Any) -> str:
+    if node.is_extern():
+        return "library"
+    kinds = {"ForeachKernelSchedulerNode": "foreach", "FusedMixOrderReductions": "mix_order"}
+    return kinds.get(type(node).__name__, "template" if node.is_template() else "loops")
+
+
+def _part(part: Any, facts: _Facts) -> dict[str, Any]:
+    own = _own(part.node)
+    if part.is_extern() or part.is_template():
+        computed = own
+    else:
+        read = frozenset(value for dep in part.read_writes.reads for value in facts.values.get(dep.name, ()))
+        computed = _computed(part.node, read) - facts.external
+    whole = set[str]().union(*(_names(node) for node in computed if _is_last(node)))
+    return {
+        "name": part.get_name(),
+        "whole": sorted(whole),
+        "partly": sorted(set[str]().union(*map(_names, computed)) - whole),
+        "makes": sorted(set[str]().union(*map(_names, own))),
+        "calls": _callee(part.node) if part.is_extern() else "",
+        "reduces": bool(part.is_reduction()),
+    }
+
+
+def _names(node: fx.Node) -> set[str]:
+    """The nodes of ours that a node stands for; a call that a rewrite made stands for what its results do."""
+    name = origin_of(node)
+    if name or node.op != "call_function":
+        return {name} - {""}
+    return {origin_of(user) for user in node.users if user.target is operator.getitem} - {""}
+
+
+def _own(operation: Any) -> set[fx.Node]:
+    """The nodes whose value an operation makes: the one that Inductor names, else those that no other uses."""
+    origins = _origins(operation)
+    named = operation.get_origin_node()
+    if isinstance(named, fx.Node) and (named in origins or not origins):
+        return {named}
+    return {node for node in origins if origins.isdisjoint(_users(node))}
+
+
+def _computed(operation: Any, read: frozenset[fx.Node]) -> set[fx.Node]:
+    """The nodes that are computed on the way to an operation's value from what it reads."""
+    origins = _origins(operation)
+    reached = _own(operation)
+    stack = list(reached)
+    while stack:
+        for source in stack.pop().all_input_nodes:
+            if source in origins and source not in read and source not in reached:
+                reached.add(source)
+                stack.append(source)
+    return reached
+
+
+def _origins(operation: Any) -> set[fx.Node]:
+    return {node for node in operation.get_origins() if isinstance(node, fx.Node) and node.op == "call_function"}
+
+
+def _users(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes that use a node, or one of its results."""
+    for user in node.users:
+        if user.target is operator.getitem:
+            yield from _users(user)
+        yield user
+
+
+def _is_last(node: fx.Node) -> bool:
+    """Whether a node yields the value of ours that it comes from, and not a step on the way."""
+    names = _names(node)
+    return all(names.isdisjoint(_names(user)) for user in _users(node) if user.target is not operator.getitem)
+
+
+def _callee(operation: Any) -> str:
+    overload = getattr(operation, "op_overload", None)
+    return str(overload) if overload is not None else str(getattr(operation, "python_kernel_name", None) or "")
+
+
+def _fx_nodes(parts: Iterable[Any]) -> Iterator[fx.Node]:
+    for part in parts:
+        if getattr(part, "node", None) is not None:
+            yield from _origins(part.node)

@@ -1,0 +1,209 @@
+"""A captured graph as plain data, without any tensor's contents, and the graph that this data says.
+
+Nodes keep their names. The graph that is read back is on another device: every device that it names becomes that one.
+Constants of one value everywhere become calls of ``full``, the others inputs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from optfuse.errors import InductorError
+from optfuse.frontend.captured import Captured
+from optfuse.frontend.torch_bridge import OpOverload
+
+FORMAT_VERSION = 1
+
+#: Nodes that stand for what lowering adds to a graph, after the node that they belong to.
+UPDATE = "optfuse_update_"
+SETTLED = "optfuse_settled_"
+
+_TORCH_VALUES: tuple[tuple[str, type], ...] = (
+    ("dtype", torch.dtype),
+    ("layout", torch.layout),
+    ("memory_format", torch.memory_format),
+)
+
+
+def graph_record(captured: Captured) -> dict[str, Any]:
+    """The graph as JSON data.
+
+    Raises
+    ------
+    InductorError
+        If a node's argument is no plain data.
+    """
+    nodes: list[dict[str, Any]] = []
+    for node in captured.graph.graph.nodes:
+        match node.op:
+            case "placeholder":
+                nodes.append({"op": "input", "name": node.name, "value": _tensor_record(node.meta["val"])})
+            case "get_attr":
+                nodes.append({"op": "input", "name": node.name, **_constant_record(captured, node)})
+            case "call_function":
+                target = _target_record(node)
+                nodes.append(
+                    {
+                        "op": "call",
+                        "name": node.name,
+                        "target": target,
+                        "args": _argument(node, list(node.args)),
+                        "kwargs": {key: _argument(node, value) for key, value in node.kwargs.items()},
+                    }
+                )
+            case "output":
+                nodes.append({"op": "output", "outputs": [_argument(node, value) for value in node.args[0]]})
+            case _:
+                raise InductorError(f"{captured.name}: node {node.name} is a {node.op}, which cannot be handed over")
+    return {
+        "version": FORMAT_VERSION,
+        "name": captured.name,
+        "nodes": nodes,
+        "mutations": [list(pair) for pair in captured.mutations],
+        "strides": {str(position): list(stride) for position, stride in captured.strides.items()},
+    }
+
+
+def _constant_record(captured: Captured, node: fx.Node) -> dict[str, Any]:
+    tensor = captured.constants[str(node.target)]
+    record: dict[str, Any] = {"value": _tensor_record(tensor)}
+    if tensor.numel() and not tensor.dtype.is_complex:
+        first = tensor.reshape(-1)[0]
+        if bool((tensor == first).all()):
+            record["fill"] = first.item()
+    return record
+
+
+def _tensor_record(value: torch.Tensor) -> dict[str, Any]:
+    return {
+        "shape": [int(n) for n in value.shape],
+        "stride": [int(n) for n in value.stride()],
+        "dtype": str(value.dtype),
+        "host": value.device.type == "cpu" and value.dim() == 0,
+    }
+
+
+def _target_record(node: fx.Node) -> str:
+    if node.target is operator.getitem:
+        return "getitem"
+    if isinstance(node.target, OpOverload):
+        return str(node.target)
+    raise InductorError(f"node {node.name} calls {node.target}, which is no operator of torch's")
+
+
+def _argument(node: fx.Node, value: Any) -> Any:
+    """An argument as JSON data: objects stand for what JSON lacks."""
+    if isinstance(value, fx.Node):
+        return {"node": value.name}
+    for kind, cls in _TORCH_VALUES:
+        if isinstance(value, cls):
+            return {kind: str(value)}
+    match value:
+        case torch.device():
+            return {"device": str(value)}
+        case bool() | int() | str() | None:
+            return value
+        case float():
+            return {"float": repr(value)}
+        case complex():
+            return {"complex": [repr(value.real), repr(value.imag)]}
+        case slice():
+            return {"slice": [_argument(node, part) for part in (value.start, value.stop, value.step)]}
+        case list() | tuple():
+            return [_argument(node, part) for part in value]
+        case _:
+            raise InductorError(f"node {node.name} has an argument of class {type(value).__name__}")
+
+
+def read_graph(record: dict[str, Any], device: torch.device) -> tuple[fx.GraphModule, list[dict[str, Any]]]:
+    """The graph on ``device``, and what its placeholders are, in order (as ``_tensor_record`` says)."""
+    graph = fx.Graph()
+    made: dict[str, fx.Node] = {}
+    inputs: list[dict[str, Any]] = []
+    outputs: list[Any] = []
+    for node in record["nodes"]:
+        if node["op"] == "input" and "fill" not in node:
+            made[node["name"]] = _named(graph.create_node("placeholder", node["name"], name=node["name"]), "")
+            inputs.append(node["value"])
+    for node in record["nodes"]:
+        match node["op"]:
+            case "input" if "fill" in node:
+                value = node["value"]
+                options = {"dtype": _torch_value(value["dtype"]), "device": device}
+                full = graph.call_function(torch.ops.aten.full.default, (value["shape"], node["fill"]), options)
+                made[node["name"]] = _named(full, "")
+            case "call":
+                args = tuple(_value(part, made, device) for part in node["args"])
+                kwargs = {key: _value(part, made, device) for key, part in node["kwargs"].items()}
+                call = graph.create_node("call_function", _target(node["target"]), args, kwargs, name=node["name"])
+                made[node["name"]] = _named(call, node["name"])
+            case "output":
+                outputs = [_value(part, made, device) for part in node["outputs"]]
+            case _:
+                pass
+    _renew_inputs(graph, record, outputs)
+    graph.output(tuple(outputs))
+    return fx.GraphModule(torch.nn.Module(), graph), inputs
+
+
+def _renew_inputs(graph: fx.Graph, record: dict[str, Any], outputs: list[Any]) -> None:
+    """Copy the new values of inputs into them, at the end, as Inductor is given them; these are no outputs then."""
+    placeholders = graph.find_nodes(op="placeholder")
+    for position, target in record["mutations"]:
+        source, renewed = outputs[position], placeholders[target]
+        if isinstance(source, fx.Node) and source is not renewed:
+            copy = graph.call_function(torch.ops.aten.copy_.default, (renewed, source))
+            _named(copy, UPDATE + renewed.name)
+    written = {position for position, _ in record["mutations"]}
+    outputs[:] = [None if position in written else output for position, output in enumerate(outputs)]
+
+
+def _named(node: fx.Node, origin: str) -> fx.Node:
+    """Write into a node which node of ours it stands for; tracers and rewrites hand this on."""
+    node.meta["custom"] = {"optfuse": origin}
+    return node
+
+
+def origin_of(node: fx.Node) -> str:
+    """The name of our node that a node stands for; "" for none."""
+    return (node.meta.get("custom") or {}).get("optfuse", "")
+
+
+def _target(text: str) -> Any:
+    if text == "getitem":
+        return operator.getitem
+    namespace, name, overload = text.split(".")
+    if namespace == "optfuse":
+        importlib.import_module("optfuse.ops.registered")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def _value(data: Any, made: dict[str, fx.Node], device: torch.device) -> Any:
+    match data:
+        case {"node": name}:
+            return made[name]
+        case {"device": _}:
+            return device
+        case {"float": text}:
+            return float(text)
+        case {"complex": [real, imaginary]}:
+            return complex(float(real), float(imaginary))
+        case {"slice": parts}:
+            return slice(*(_value(part, made, device) for part in parts))
+        case dict():
+            ((_, text),) = data.items()
+            return _torch_value(text)
+        case list():
+            return [_value(part, made, device) for part in data]
+        case _:
+            return data
+
+
+def _torch_value(text: str) -> Any:
+    """A dtype, layout or memory format by what torch prints it as."""
+    return getattr(torch, text.removeprefix("torch."))
