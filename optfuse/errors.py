@@ -79,4 +79,4 @@ class BatchError(OptfuseError):
 
 
 class InductorError(OptfuseError):
-    """Inductor's own fusion of a graph could not be had: it cannot be handed over, or its process failed or was late."""
+    """Inductor's own fusion of a graph could not be had: no way to hand it over, or its process failed or was late."""

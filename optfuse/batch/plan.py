@@ -18,6 +18,8 @@ from optfuse.solve.options import SolveOptions, Solver
 
 Size = Literal["full", "bench", "small"]
 Mode = Literal["inference", "training", "instance"]
+#: Who partitions a graph: a solver of ours, or Inductor by its own greedy fusion.
+BatchSolver = Solver | Literal["inductor"]
 
 #: Packages whose version a result depends on.
 PACKAGES = ("torch", "triton", "transformers", "ortools", "sympy")
@@ -72,11 +74,15 @@ class CaptureTask:
 
 @dataclass(frozen=True, slots=True)
 class SolveTask:
-    """Solve one prepared graph with one solver, and save its plan under ``run``/plans."""
+    """Solve one prepared graph with one solver, and save its plan under ``run``/plans.
+
+    ``options`` are the solver's; what Inductor does, they do not change.
+    """
 
     key: str
     capture: CaptureTask
     graph: str
+    solver: BatchSolver
     options: SolveOptions
     run: Path
     limits: Limits
@@ -84,12 +90,12 @@ class SolveTask:
     @property
     def name(self) -> str:
         """What the task is called in the run: "gpt2.backward/cpsat"."""
-        return f"{self.graph}/{self.options.solver}"
+        return f"{self.graph}/{self.solver}"
 
     @property
     def label(self) -> str:
         """What is shown to people."""
-        return f"{self.graph} {self.options.solver}"
+        return f"{self.graph} {self.solver}"
 
 
 Task = CaptureTask | SolveTask
@@ -110,15 +116,16 @@ def capture_task(source: Source, mode: Mode, size: Size, device: str, run: Path,
 
 
 def solve_tasks(
-    capture: CaptureTask, solvers: tuple[Solver, ...], options: Mapping[str, Any], limits: Limits
+    capture: CaptureTask, solvers: tuple[BatchSolver, ...], options: Mapping[str, Any], limits: Limits
 ) -> tuple[SolveTask, ...]:
     """A task for each graph and solver of a capture. ``options`` are fields of ``SolveOptions`` but for the solver."""
     tasks: list[SolveTask] = []
     for graph in capture.graphs:
         for solver in solvers:
-            chosen = SolveOptions.from_mapping({**options, "solver": solver})
-            key = _key(capture=capture.key, graph=graph, options=asdict(chosen))
-            tasks.append(SolveTask(key, capture, graph, chosen, capture.run, limits))
+            ours = "greedy" if solver == "inductor" else solver
+            chosen = SolveOptions.from_mapping({**options, "solver": ours})
+            key = _key(capture=capture.key, graph=graph, solver=solver, options=asdict(chosen))
+            tasks.append(SolveTask(key, capture, graph, solver, chosen, capture.run, limits))
     return tuple(tasks)
 
 

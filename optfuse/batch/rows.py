@@ -41,6 +41,7 @@ SCHEMA = pa.schema(
         ("library_ops", _STRINGS),
         ("kernels", pa.int64()),
         ("greedy_kernels", pa.int64()),
+        ("moved_bytes", pa.int64()),
         ("blocks", pa.int64()),
         ("unique_blocks", pa.int64()),
         ("candidates", pa.int64()),
@@ -50,6 +51,20 @@ SCHEMA = pa.schema(
         ("greedy_peak_memory_bytes", pa.int64()),
         ("source_bytes", pa.int64()),
         ("given_up", _STRINGS),
+        # of the solver "inductor": how far greedy agrees with it, and what became of its kernels on the way to ours
+        ("agreement", pa.float64()),
+        ("agreement_legal", pa.float64()),
+        ("rand_index", pa.float64()),
+        ("fusible", pa.int64()),
+        ("launches", pa.int64()),
+        ("unmapped", pa.int64()),
+        ("unmapped_ops", _STRINGS),
+        ("split", pa.int64()),
+        ("repeated", pa.int64()),
+        ("loops_there", pa.int64()),
+        ("library_there", pa.int64()),
+        ("two_stages", pa.int64()),
+        ("strangers", pa.int64()),
         # what it took, in seconds and bytes
         ("capture_s", pa.float64()),
         ("prepare_s", pa.float64()),
@@ -86,7 +101,7 @@ def solved_row(task: SolveTask, outcome: Outcome, captured: Row) -> Row:
         "wall_s": outcome.wall_s,
         "cpu_s": outcome.cpu_s,
         "peak_rss_bytes": outcome.peak_rss,
-        "plan": plan_folder(run, task.graph, task.options.solver).relative_to(run).as_posix() if ok else None,
+        "plan": plan_folder(run, task.graph, task.solver).relative_to(run).as_posix() if ok else None,
         "prepared": graph_folder(run, task.graph).relative_to(run).as_posix(),
     }
 
@@ -108,7 +123,7 @@ def _head(task: SolveTask) -> Row:
     capture: CaptureTask = task.capture
     return {
         "graph": task.graph,
-        "solver": task.options.solver,
+        "solver": task.solver,
         "source": str(capture.source.path),
         "kind": capture.source.kind,
         "mode": capture.mode,

@@ -9,11 +9,21 @@ from typing import Any, Literal
 from optfuse.batch.child import Outcome
 from optfuse.batch.engines import Engine
 from optfuse.batch.folders import graph_folder, plan_folder
-from optfuse.batch.plan import GRAPHS, CaptureTask, Limits, Mode, Size, SolveTask, Task, capture_task, solve_tasks
+from optfuse.batch.plan import (
+    GRAPHS,
+    BatchSolver,
+    CaptureTask,
+    Limits,
+    Mode,
+    Size,
+    SolveTask,
+    Task,
+    capture_task,
+    solve_tasks,
+)
 from optfuse.batch.rows import Row, solved_row, uncaptured_row
 from optfuse.batch.sources import Source
 from optfuse.batch.store import Store
-from optfuse.solve.options import Solver
 
 ModeChoice = Literal["both", "inference", "training"]
 
@@ -32,7 +42,7 @@ class BatchOptions:
     than being refused.
     """
 
-    solvers: tuple[Solver, ...] = ("greedy", "cpsat")
+    solvers: tuple[BatchSolver, ...] = ("greedy", "cpsat")
     mode: ModeChoice = "both"
     size: Size = "full"
     device: str = "h200"
@@ -128,7 +138,7 @@ class _Batch:
             if not failed and task.graph not in graphs:
                 continue  # a model that does not train
             self.progress.total += 1
-            before = self.rows.get((task.graph, task.options.solver))
+            before = self.rows.get((task.graph, task.solver))
             if before is not None and self._keeps(task, before):
                 self.progress.done += 1
                 self.progress.kept += 1
@@ -150,7 +160,7 @@ class _Batch:
     def _keeps(self, task: SolveTask, row: Row) -> bool:
         """Whether a row is still the answer to a task, with its plan in place."""
         if row["outcome"] == "ok":
-            folder = plan_folder(self.store.run, task.graph, task.options.solver)
+            folder = plan_folder(self.store.run, task.graph, task.solver)
             return row["key"] == task.key and folder.is_dir()
         before = Limits(row["task_limit_s"], row["memory_limit_gib"], task.limits.threads)
         return row["key"] == task.key and not self._again(row["outcome"], before)

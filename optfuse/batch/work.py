@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,18 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 from optfuse.batch.folders import graph_folder, plan_folder, whole_folder
 from optfuse.batch.plan import CaptureTask, SolveTask, Task
+from optfuse.errors import InductorError, OptfuseError
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.graphnet import load_sample
 from optfuse.frontend.inference import capture
 from optfuse.frontend.training import capture_training
 from optfuse.frontend.zoo import ModelFile, load_model_file
+from optfuse.inductor.ask import ask_inductor
+from optfuse.inductor.compare import compare, inductor_answer, partition
+from optfuse.inductor.wire import graph_record
 from optfuse.interface import interface_of
 from optfuse.ir.nodes import LibraryCall, LoopGraph
 from optfuse.pipeline import fusion_problem, solve_prepared
 from optfuse.prepared import Prepared, load_prepared, save_prepared
 from optfuse.problem.serialize import load_instance, save_instance, save_solution
 from optfuse.report.summary import summary
+from optfuse.solve.greedy import greedy
 from optfuse.solve.solve import solve
+
+#: The graph that Inductor is given, beside a prepared graph.
+FX_GRAPH = "fx.json"
 
 if TYPE_CHECKING:
     from optfuse.problem.instance import Instance
@@ -39,6 +48,8 @@ def work(task: Task) -> dict[str, Any]:
     match task:
         case CaptureTask():
             return {"graphs": _capture(task)}
+        case SolveTask() if task.solver == "inductor":
+            return _inductor(task)
         case SolveTask():
             return _solve(task)
 
@@ -63,6 +74,7 @@ def _capture(task: CaptureTask) -> dict[str, dict[str, Any]]:
         prepared = Prepared(fusion_problem(captured, task.device), interface_of(captured, model))
         with whole_folder(task.run, graph_folder(task.run, captured.name)) as folder:
             save_prepared(prepared, folder)
+            (folder / FX_GRAPH).write_text(json.dumps(_handed_over(captured)), encoding="utf-8")
         prepare_s = time.perf_counter() - begun
         figures[captured.name] = {"capture_s": captured_s, "prepare_s": prepare_s}
     return figures
@@ -76,10 +88,58 @@ def _graphs(entry: ModelFile, task: CaptureTask, train: bool) -> tuple[tuple[Cap
     return (capture(model, args, kwargs, name=f"{task.source.name}.inference"),), model
 
 
+def _handed_over(captured: Captured) -> dict[str, Any]:
+    """The graph as Inductor is given it, or why it cannot be: no reason not to solve it."""
+    try:
+        return graph_record(captured)
+    except OptfuseError as error:
+        return {"refused": str(error)}
+
+
+def _inductor(task: SolveTask) -> dict[str, Any]:
+    """Let Inductor fuse a prepared graph, save its partition as a solution of ours, and return the figures."""
+    source = graph_folder(task.run, task.graph)
+    if task.capture.mode == "instance":
+        raise InductorError(f"{task.graph}: an instance has no graph that Inductor could fuse; give the model")
+    start = time.perf_counter()
+    extraction = _load(task, source).extraction
+    record = json.loads((source / FX_GRAPH).read_text(encoding="utf-8"))
+    loaded = time.perf_counter()
+    if "refused" in record:
+        raise InductorError(record["refused"])
+    answer = inductor_answer(extraction, ask_inductor(record, time_limit=task.limits.seconds))
+    solved = time.perf_counter()
+    ours = greedy(extraction.instance)
+    compared = compare(extraction, answer, ours, {})
+    with whole_folder(task.run, plan_folder(task.run, task.graph, task.solver)) as folder:
+        save_solution(answer.solution, folder / "solution.json")
+        save_solution(ours, folder / "greedy.json")
+        (folder / "comparison.json").write_text(json.dumps(compared.as_json(), indent=1) + "\n", encoding="utf-8")
+    calls = _library_calls(extraction.graph)
+    return {
+        **compared.as_json(),
+        "status": "FEASIBLE",
+        "proven": False,
+        "objective": answer.solution.objective,
+        "greedy_objective": ours.objective,
+        "saved": _share(ours.objective - answer.solution.objective, ours.objective),
+        "library_calls": calls.total(),
+        "library_ops": sorted(calls),
+        "kernels": len(answer.solution.kernels),
+        "greedy_kernels": len(ours.kernels),
+        "moved_bytes": compared.partitions[0].moved_bytes,
+        "peak_memory_bytes": answer.solution.peak_bytes,
+        "greedy_peak_memory_bytes": ours.peak_bytes,
+        "given_up": [],
+        "load_s": loaded - start,
+        "solve_s": solved - loaded,
+    }
+
+
 def _solve(task: SolveTask) -> dict[str, Any]:
     """Solve a prepared graph, save its plan, and return the figures."""
     source = graph_folder(task.run, task.graph)
-    target = plan_folder(task.run, task.graph, task.options.solver)
+    target = plan_folder(task.run, task.graph, task.solver)
     start = time.perf_counter()
     if task.capture.mode == "instance":
         instance = load_instance(source / "instance.json")
@@ -119,6 +179,7 @@ def _figures(instance: Instance, result: SolveResult, graph: LoopGraph | None) -
     return {
         **{taken.get(name, name): value for name, value in record.items() if name not in ("versions", "seed")},
         "library_calls": calls.total(),
+        "moved_bytes": partition(instance, "", result.solution).moved_bytes,
         "proven": result.status == "OPTIMAL",
         "saved": _share(result.greedy_objective - result.objective, result.greedy_objective),
     }

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from optfuse.cli import batch, bench, calibrate, check, demo, explain, optimize, pack, pareto, report, solve
+from optfuse.cli import batch, bench, calibrate, check, compare, demo, explain, optimize, pack, pareto, report, solve
 from optfuse.cli.output import complain
 from optfuse.errors import OptfuseError
 
@@ -24,7 +24,11 @@ app = typer.Typer(
 app.command("optimize")(optimize.command)
 app.command("solve")(solve.command)
 app.command("batch")(batch.command)
+<<<<<<< HEAD
 app.command("report")(report.command)
+=======
+app.command("compare")(compare.command)
+>>>>>>> c18c64e (Inductor as a solver of batches; optfuse compare)
 app.command("check")(check.command)
 app.command("explain")(explain.command)
 app.command("pack")(pack.command)

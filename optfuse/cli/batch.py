@@ -17,8 +17,8 @@ from optfuse.cli.output import print_json, say
 from optfuse.errors import BatchError, InvalidOptionError
 
 if TYPE_CHECKING:
+    from optfuse.batch.plan import BatchSolver
     from optfuse.batch.run import BatchOptions, Progress, Watch
-    from optfuse.solve.options import Solver
 
 
 def command(
@@ -26,7 +26,9 @@ def command(
         list[Path], typer.Argument(metavar="SOURCES...", help="Model files, instances, GraphNet samples, or folders.")
     ],
     out: Annotated[Path, typer.Option(metavar="RUN", help="The run's folder: results, plans, instances.")],
-    solvers: Annotated[str, typer.Option(metavar="A,B", help="Of greedy, cpsat, exhaustive.")] = "greedy,cpsat",
+    solvers: Annotated[
+        str, typer.Option(metavar="A,B", help="Of greedy, cpsat, exhaustive, inductor.")
+    ] = "greedy,cpsat",
     mode: Annotated[str, typer.Option(help="both, inference or training: which graphs of a model.")] = "both",
     size: Annotated[str, typer.Option(help="full, bench or small: which of a model's sizes.")] = "full",
     device: Annotated[str, typer.Option(help="A shipped device's name, or the path of a device file.")] = "h200",
@@ -95,7 +97,9 @@ def _options(
             raise InvalidOptionError(f"{name} must be one of {', '.join(known)}, not {value!r}")
     names: tuple[Any, ...] = tuple(dict.fromkeys(name.strip() for name in solvers.split(",")))
     given = {"time_limit": solve[0], "seed": solve[1], "workers": workers}
-    chosen: tuple[Solver, ...] = tuple(solve_options(**given, solver=name).solver for name in names)
+    chosen: tuple[BatchSolver, ...] = tuple(
+        name if name == "inductor" else solve_options(**given, solver=name).solver for name in names
+    )
     for name, value in (("task-limit", task_limit), ("memory-limit", memory_limit)):
         if value is not None and not value > 0:
             raise InvalidOptionError(f"{name} must be above zero, not {value!r}")

@@ -28,9 +28,7 @@ class Agreement:
         return 1.0 - (self.first + self.second) / self.pairs if self.pairs else 1.0
 
 
-def agreement(
-    first: Iterable[Collection[int]], second: Iterable[Collection[int]], among: Collection[int]
-) -> Agreement:
+def agreement(first: Iterable[Collection[int]], second: Iterable[Collection[int]], among: Collection[int]) -> Agreement:
     """Compare two ways, looking at the ops of ``among`` only. An op may be in several kernels of one way."""
     ops = set(among)
     one, two = together(first, ops), together(second, ops)

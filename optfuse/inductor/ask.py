@@ -49,7 +49,9 @@ def ask_inductor(record: Mapping[str, Any], *, time_limit: float = TIME_LIMIT_S,
             try:
                 code = process.wait(time_limit)
             except subprocess.TimeoutExpired as error:
-                raise InductorError(f"{name}: Inductor was not done within {time_limit:g} s; raise the limit") from error
+                raise InductorError(
+                    f"{name}: Inductor was not done within {time_limit:g} s; raise the limit"
+                ) from error
             finally:
                 process.kill()
                 process.wait()

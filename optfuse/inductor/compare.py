@@ -137,7 +137,7 @@ def inductor_answer(extraction: Extraction, groups: Groups) -> InductorAnswer:
     """
     instance = extraction.instance
     mapped = map_groups(extraction.graph, groups)
-    legalized = legalize(instance, mapped.kernels)
+    legalized = legalize(instance, mapped.joined)
     violations = check(instance, legalized.solution)
     violations = tuple(violation for violation in violations if violation.code != "peak_cap")
     if violations:

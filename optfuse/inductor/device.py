@@ -78,6 +78,42 @@ class _Driver:
         return TARGET
 
 
+def _contiguous(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """The method without a switch to the tensor's device."""
+    return torch.ops.aten.contiguous.default(self, *args, **kwargs)
+
+
+def _copy(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """The method without a switch to the tensor's device."""
+    return torch.ops.aten.copy_.default(self, *args, **kwargs)
+
+
+def _getitem(self: torch.Tensor, key: Any) -> torch.Tensor:
+    """The method without a switch to the tensor's device, for the indices that Inductor uses."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    plain = (torch.Tensor, slice, type(None))
+    if not all(type(k) is int or isinstance(k, plain) for k in keys):
+        return _TORCH_GETITEM(self, key)
+    aten = torch.ops.aten
+    found, dim = self, 0
+    gathered: dict[int, torch.Tensor] = {}
+    for k in keys:
+        if isinstance(k, int):
+            found = aten.select.int(found, dim, k)
+            continue
+        if isinstance(k, torch.Tensor):
+            gathered[dim] = k
+        elif isinstance(k, slice):
+            found = aten.slice.Tensor(found, dim, k.start, k.stop, 1 if k.step is None else k.step)
+        else:
+            found = aten.unsqueeze.default(found, dim)
+        dim += 1
+    return aten.index.Tensor(found, [gathered.get(d) for d in range(max(gathered) + 1)]) if gathered else found
+
+
+_TORCH_GETITEM = torch.Tensor.__getitem__
+
+
 @contextlib.contextmanager
 def gpu() -> Generator[str]:
     """Within, Inductor finds a GPU; yields its name. For a process of its own: caches are not put back."""
@@ -106,13 +142,16 @@ def gpu() -> Generator[str]:
         for name, answer in {**answers, **of_dynamo}.items():
             if hasattr(interfaces.CudaInterface, name):
                 stack.enter_context(mock.patch.object(interfaces.CudaInterface, name, staticmethod(answer)))
-        stack.enter_context(mock.patch.object(torch._C, "_conv_determine_backend_memory_format", _convolution_layout))
+        convolution = "_conv_determine_backend_memory_format"
+        stack.enter_context(mock.patch.object(torch._C, convolution, _convolution_layout))  # noqa: SLF001
         import torch._inductor.scheduler as scheduler
 
-        stack.enter_context(mock.patch.object(scheduler, "get_gpu_dram_gbps", lambda: _DRAM_GBPS))
+        stack.enter_context(mock.patch.object(scheduler, "get_gpu_dram_gbps", return_value=_DRAM_GBPS))
         tflops = mock.patch.object(scheduler, "get_device_tflops", lambda dtype: _TFLOPS.get(dtype, _TENSOR_TFLOPS))
         stack.enter_context(tflops)
         _forget_answers()
+        for name, method in (("contiguous", _contiguous), ("copy_", _copy), ("__getitem__", _getitem)):
+            stack.enter_context(mock.patch.object(torch.Tensor, name, method))
         yield _PROPERTIES.name
 
 
@@ -144,9 +183,7 @@ def _convolution_layout(image: torch.Tensor, weight: torch.Tensor, backend: Any)
     """What cuDNN returns: channels-last where the image or the weight is."""
     if image.dim() != 4:
         return torch.contiguous_format
-    last = any(
-        x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous() for x in (image, weight)
-    )
+    last = any(x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous() for x in (image, weight))
     return torch.channels_last if last else torch.contiguous_format
 
 

@@ -1,8 +1,8 @@
 """Sets of ops that another fuser put together, as a schedule of ours: legal, priced, and accepted by the checker.
 
 What is no legal kernel here is split: its ops are joined again, pair by pair, the largest saving first, as far as that
-is legal. Ops that the other fuser does not compute at all join the kernel of a neighbour where that is cheapest, so that
-it is not charged for launches that it does not make.
+is legal. Ops that the other fuser does not compute at all join the kernel of a neighbour where that is cheapest, so
+that it is not charged for launches that it does not make.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _break_cycles(instance: Instance, draft: _Draft) -> list[Kernel]:
 
 
 def _kernels(instance: Instance, masks: Sequence[int]) -> tuple[list[int], list[Kernel]]:
-    """Kernels with their cheapest schemes, and the mask of each. Of several that compute a value the first writes it."""
+    """Kernels with their cheapest schemes, and each one's mask. Of several that compute a value the first writes it."""
     index = topology(instance)
     repeated = _repeated(masks)
     taken = {

@@ -1,8 +1,8 @@
 """Inductor's kernels as sets of our ops, by the graph nodes that both come from, and what does not fit.
 
 - An op that Inductor computes in several kernels (it inlines pointwise ops into each user) is in each of these sets.
-- A reduction that Inductor does in two stages, and we in one op, is where its first stage is: there are its bytes. Where
-  both have two stages, each is where its counterpart is.
+- So is a reduction that Inductor does in two stages and we in one op. Since here it is one op, both kernels become one
+  when they are priced (``joined``). Where both have two stages, each is where its counterpart is.
 - A library call of ours is a kernel of its own whatever Inductor makes of it, as is an op that Inductor has a library
   do; both are counted.
 - An op that no kernel of Inductor's computes is *unmapped*, with a reason.
@@ -55,14 +55,25 @@ class Mapped:
         return frozenset[int]().union(*self.kernels)
 
     @property
+    def joined(self) -> tuple[frozenset[int], ...]:
+        """The kernels, those joined that hold the stages of one reduction: at the place of the first, the rest empty."""
+        kernels = list(self.kernels)
+        for op in self.two_stages:
+            first, *rest = (place for place, kernel in enumerate(kernels) if op in kernel)
+            for place in rest:
+                kernels[first] |= kernels[place]
+                kernels[place] = frozenset()
+        return tuple(kernels)
+
+    @property
     def repeated(self) -> frozenset[int]:
-        """The ops that Inductor computes in several kernels."""
+        """The pointwise ops that Inductor computes in several kernels."""
         seen: set[int] = set()
         again: set[int] = set()
         for kernel in self.kernels:
             again |= seen & kernel
             seen |= kernel
-        return frozenset(again)
+        return frozenset(again.difference(self.two_stages))
 
 
 def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
@@ -87,10 +98,8 @@ def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
                 library_there.append(number)
             elif len(ops) > 1:
                 kernels[places[-1] if rank == len(ops) - 1 else places[0]].add(number)
-            elif op.reductions:
-                two_stages += [number] if len(places) > 1 else []
-                kernels[places[0]].add(number)
             else:
+                two_stages += [number] if op.reductions and len(places) > 1 else []
                 for place in places:
                     kernels[place].add(number)
     strangers = sum(

@@ -1,7 +1,7 @@
 """What Inductor's scheduler decided, read off its nodes: kernels and library calls in order, and what each computes.
 
-Inductor lowers a graph node into those that use it, or into a buffer of its own, or both. A buffer's ``origins`` are all
-nodes whose lowering had a part in it, some of which it takes from memory after all: these are sorted out by a walk
+Inductor lowers a graph node into those that use it, or into a buffer of its own, or both. A buffer's ``origins`` are
+all nodes whose lowering had a part in it, some of which it takes from memory after all: these are sorted out by a walk
 from the buffer's own node towards its inputs, which ends where a value is in a buffer that is read.
 """
 
@@ -110,10 +110,13 @@ def _own(operation: Any) -> set[fx.Node]:
 
 
 def _computed(operation: Any, read: frozenset[fx.Node]) -> set[fx.Node]:
-    """The nodes that are computed on the way to an operation's value from what it reads."""
+    """The nodes that are computed on the way to an operation's value from what it reads.
+
+    The second stage of a reduction reads the first one's results, which are of the same node: that node is all it does.
+    """
     origins = _origins(operation)
     reached = _own(operation)
-    stack = list(reached)
+    stack = list(reached - read)
     while stack:
         for source in stack.pop().all_input_nodes:
             if source in origins and source not in read and source not in reached:

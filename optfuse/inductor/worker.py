@@ -24,7 +24,7 @@ from optfuse.inductor.device import TARGET, gpu
 from optfuse.inductor.wire import SETTLED, origin_of, read_graph
 
 
-class _Scheduled(Exception):  # noqa: N818  (no error: it ends a compilation whose answer is known)
+class _Scheduled(Exception):
     """Inductor has fused."""
 
 
@@ -71,13 +71,15 @@ def _prepared(record: dict[str, Any]) -> tuple[fx.GraphModule, list[torch.Tensor
     """The graph on the target, as AOTAutograd hands graphs to Inductor, and its inputs as fake tensors."""
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.replace_random import replace_random_passes
+    from torch._inductor.virtualized import V
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.traceback import preserve_node_meta
 
     graph, specs = read_graph(record, TARGET)
     _keep_attention(graph)
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, V.set_fake_mode(mode), torch.no_grad():
         inputs = [_input(spec) for spec in specs]
         with preserve_node_meta():
             traced = make_fx(

@@ -1,0 +1,112 @@
+"""``optfuse compare``: TorchInductor's own fusion of a model, greedy's and the solver's, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from optfuse.cli.options import solve_options
+from optfuse.cli.output import MIB, US, print_json, quiet_stdout, say
+
+if TYPE_CHECKING:
+    from optfuse.frontend.captured import Captured
+    from optfuse.frontend.zoo import Size
+    from optfuse.inductor.compare import Comparison
+    from optfuse.solve.options import SolveOptions
+
+
+def command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="A model file, such as models/gpt2.py.")],
+    train: Annotated[bool, typer.Option("--train", help="The forward and backward graphs of a training step.")] = False,
+    device: Annotated[str, typer.Option(help="A shipped device's name, or the path of a device file.")] = "h200",
+    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 30.0,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
+    size: Annotated[str, typer.Option(help="full, bench or small: which of the model's sizes.")] = "full",
+    inductor_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for Inductor, each graph.")] = 600.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a graph, on stdout.")] = False,
+) -> None:
+    """Compare Inductor's own fusion of a model with greedy's and the solver's, all priced by one cost model."""
+    from optfuse.extract.device import load_device
+    from optfuse.frontend.zoo import known_size  # torch takes seconds to import: only commands that need it pay
+
+    options = solve_options(time_limit=time_limit, workers=workers)
+    chosen = known_size(size)
+    load_device(device)
+    with quiet_stdout(json):
+        found = [_compared(captured, device, options, inductor_limit) for captured in _graphs(model, train, chosen)]
+    if json:
+        print_json([comparison.as_json() for comparison in found])
+    else:
+        print_comparisons([comparison.as_json() for comparison in found])
+
+
+def _graphs(path: Path, train: bool, size: Size) -> tuple[Captured, ...]:
+    from optfuse.frontend.inference import capture
+    from optfuse.frontend.training import capture_training
+    from optfuse.frontend.zoo import load_model_file
+
+    entry = load_model_file(path)
+    args, kwargs = entry.inputs(size, train=train)
+    model = entry.model(size).train(train)
+    if train:
+        return capture_training(model, args, kwargs, name=entry.name)
+    return (capture(model, args, kwargs, name=f"{entry.name}.inference"),)
+
+
+def _compared(captured: Captured, device: str, options: SolveOptions, limit: float) -> Comparison:
+    from optfuse.inductor.ask import ask_inductor
+    from optfuse.inductor.compare import compare, inductor_answer
+    from optfuse.inductor.wire import graph_record
+    from optfuse.pipeline import fusion_problem
+    from optfuse.solve.solve import solve
+
+    say(f"{captured.name}: Inductor fuses")
+    extraction = fusion_problem(captured, device)
+    answer = inductor_answer(extraction, ask_inductor(graph_record(captured), time_limit=limit))
+    say(f"{captured.name}: solving")
+    result = solve(extraction.instance, options)
+    return compare(extraction, answer, result.greedy_solution, {options.solver: result.solution})
+
+
+def print_comparisons(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print a row a graph and partition, then what the table cannot say, a line a graph."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Predicted time of one run under the stated cost model", title_justify="left")
+    for heading in ("graph", "partition", "kernels", "us", "against greedy", "MiB moved"):
+        table.add_column(heading, justify="left" if heading in ("graph", "partition") else "right")
+    for record in records:
+        greedy = next(p["objective"] for p in record["partitions"] if p["name"] == "greedy")
+        for number, partition in enumerate(record["partitions"]):
+            table.add_row(
+                record["graph"] if number == 0 else "",
+                partition["name"],
+                f"{partition['kernels']:,}",
+                f"{partition['objective'] / US:,.1f}",
+                f"{(partition['objective'] - greedy) / greedy:+.2%}" if greedy else "-",
+                f"{partition['moved_bytes'] / MIB:,.1f}",
+            )
+    console = Console()
+    Console(width=None if console.is_terminal else 120).print(table)
+    for record in records:
+        print(fidelity_line(record))
+
+
+def fidelity_line(record: Mapping[str, Any]) -> str:
+    """What became of Inductor's kernels on the way to ours, and how far greedy agrees with it."""
+    agreed = f"{record['agreement']:.1%} of the pairs that share a kernel in either (Rand {record['rand_index']:.4f})"
+    counts = (
+        f"{record['launches']} launches",
+        f"{record['unmapped']} ops unmapped{_by_cause(record['unmapped_reasons'])}",
+        f"{record['split']} kernels split{_by_cause(record['split_reasons'])}",
+        f"{record['repeated']} ops in several kernels",
+    )
+    return f"{record['graph']}: greedy agrees on {agreed}; Inductor {record['torch']}: {', '.join(counts)}"
+
+
+def _by_cause(causes: Mapping[str, int]) -> str:
+    return f" ({', '.join(f'{count} {cause}' for cause, count in causes.items())})" if causes else ""
