@@ -103,9 +103,9 @@ def _getitem(self: torch.Tensor, key: Any) -> torch.Tensor:
             continue
         if isinstance(k, torch.Tensor):
             gathered[dim] = k
-        elif isinstance(k, slice):
+        elif isinstance(k, slice) and k != slice(None):
             found = aten.slice.Tensor(found, dim, k.start, k.stop, 1 if k.step is None else k.step)
-        else:
+        elif k is None:
             found = aten.unsqueeze.default(found, dim)
         dim += 1
     return aten.index.Tensor(found, [gathered.get(d) for d in range(max(gathered) + 1)]) if gathered else found

@@ -56,7 +56,7 @@ class Mapped:
 
     @property
     def joined(self) -> tuple[frozenset[int], ...]:
-        """The kernels, those joined that hold the stages of one reduction: at the place of the first, the rest empty."""
+        """The kernels, with those joined that hold stages of one reduction: where the first is; the rest are empty."""
         kernels = list(self.kernels)
         for op in self.two_stages:
             first, *rest = (place for place, kernel in enumerate(kernels) if op in kernel)

@@ -119,10 +119,12 @@ def _computed(operation: Any, read: frozenset[fx.Node]) -> set[fx.Node]:
     stack = list(reached - read)
     while stack:
         for source in stack.pop().all_input_nodes:
-            if source in origins and source not in read and source not in reached:
+            # a view that changes nothing is lowered to what it is of, and is nobody's origin
+            passed = source in origins or _is_view(source)
+            if passed and source not in read and source not in reached:
                 reached.add(source)
                 stack.append(source)
-    return reached
+    return reached & origins | _own(operation)
 
 
 def _origins(operation: Any) -> set[fx.Node]:
@@ -135,6 +137,13 @@ def _users(node: fx.Node) -> Iterator[fx.Node]:
         if user.target is operator.getitem:
             yield from _users(user)
         yield user
+
+
+def _is_view(node: fx.Node) -> bool:
+    if node.target is operator.getitem:
+        return True
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    return any(result.alias_info is not None for result in returns)
 
 
 def _is_last(node: fx.Node) -> bool:

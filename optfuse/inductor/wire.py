@@ -174,6 +174,12 @@ def origin_of(node: fx.Node) -> str:
     return (node.meta.get("custom") or {}).get("optfuse", "")
 
 
+def hand_on(node: fx.Node, successor: fx.Node) -> None:
+    """When a rewrite puts a node in the place of another, let it stand for what that one stood for."""
+    if origin_of(node) and successor.op == "call_function" and "custom" not in successor.meta:
+        successor.meta["custom"] = node.meta["custom"]
+
+
 def _target(text: str) -> Any:
     if text == "getitem":
         return operator.getitem

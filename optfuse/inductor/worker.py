@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from optfuse.inductor.device import TARGET, gpu
-from optfuse.inductor.wire import SETTLED, origin_of, read_graph
+from optfuse.inductor.wire import SETTLED, hand_on, read_graph
 
 
 class _Scheduled(Exception):
@@ -44,7 +44,7 @@ def _leave_with_parent() -> None:
 def fused(record: dict[str, Any]) -> dict[str, Any]:
     """What Inductor makes of a graph: see ``groups.Groups`` for what the answer says."""
     found: list[dict[str, Any]] = []
-    with gpu() as device, _stopped_when_fused(found), _settings():
+    with gpu() as device, _stopped_when_fused(found), _origins_handed_on(), _settings():
         graph, inputs = _prepared(record)
         kind = record["name"].rpartition(".")[2]
         from torch._inductor.compile_fx import compile_fx_inner
@@ -85,7 +85,7 @@ def _prepared(record: dict[str, Any]) -> tuple[fx.GraphModule, list[torch.Tensor
             traced = make_fx(
                 lambda *values: fx.Interpreter(graph).run(*values), decomposition_table=select_decomp_table()
             )(*inputs)
-        _settle_outputs(traced, record["strides"])
+        _settle_outputs(traced, record)
         replace_random_passes(traced)
     traced.recompile()
     return traced, inputs
@@ -109,11 +109,12 @@ def _keep_attention(graph: fx.GraphModule) -> None:
     graph.recompile()
 
 
-def _settle_outputs(graph: fx.GraphModule, strides: dict[str, Sequence[int]]) -> None:
+def _settle_outputs(graph: fx.GraphModule, record: dict[str, Any]) -> None:
     """Copy outputs that leave in another layout than they have, if that is the contiguous one."""
     output = graph.graph.output_node()
     values: list[Any] = list(output.args[0]) if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
-    for position, stride in strides.items():
+    ours = next(node["outputs"] for node in record["nodes"] if node["op"] == "output")
+    for position, stride in record["strides"].items():
         node = values[int(position)]
         value = node.meta["val"]
         if tuple(value.stride()) == tuple(stride) or not _is_contiguous(value.shape, stride):
@@ -122,7 +123,7 @@ def _settle_outputs(graph: fx.GraphModule, strides: dict[str, Sequence[int]]) ->
             form = {"memory_format": torch.contiguous_format}
             copy = graph.graph.call_function(torch.ops.aten.clone.default, (node,), form)
         copy.meta["val"] = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
-        copy.meta["custom"] = {"optfuse": SETTLED + origin_of(node)}
+        copy.meta["custom"] = {"optfuse": SETTLED + ours[int(position)]["node"]}
         values[int(position)] = copy
     output.args = (tuple(values),)
 
@@ -148,6 +149,19 @@ def _stopped_when_fused(found: list[dict[str, Any]]) -> Generator[None]:
         raise _Scheduled
 
     with mock.patch.object(Scheduler, "codegen", codegen):
+        yield
+
+
+@contextlib.contextmanager
+def _origins_handed_on() -> Generator[None]:
+    """Within, nodes that rewrites make stand for those that they replace, also where Inductor does not say so."""
+    replace = fx.Node.replace_all_uses_with
+
+    def replacing(node: fx.Node, successor: fx.Node, *args: Any, **kwargs: Any) -> list[fx.Node]:
+        hand_on(node, successor)
+        return replace(node, successor, *args, **kwargs)
+
+    with mock.patch.object(fx.Node, "replace_all_uses_with", replacing):
         yield
 
 

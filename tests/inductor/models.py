@@ -1,0 +1,33 @@
+"""A model whose fusion can be worked out by hand, and its graph."""
+
+from __future__ import annotations
+
+import torch
+
+from optfuse.extract.build import Extraction
+from optfuse.frontend.captured import Captured
+from optfuse.frontend.inference import capture
+from optfuse.pipeline import fusion_problem
+
+#: What TorchInductor makes of ``Small``: the norm reads its input once and writes its result once; the matmul is a
+#: library's, and the activation is a kernel of its own behind it.
+KERNELS = ({"var_mean", "add", "rsqrt", "sub", "mul", "mul_1", "add_1"}, {"relu"})
+
+
+class Small(torch.nn.Module):
+    """Layer norm, linear, ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(512)
+        self.linear = torch.nn.Linear(512, 256, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One normalized, projected, rectified tensor."""
+        return torch.relu(self.linear(self.norm(x)))
+
+
+def small() -> tuple[Captured, Extraction]:
+    """The graph of ``Small`` and its fusion problem."""
+    captured = capture(Small(), (torch.zeros(1024, 512),), name="small.inference")
+    return captured, fusion_problem(captured, "h200")
