@@ -65,6 +65,7 @@ SCHEMA = pa.schema(
         ("library_there", pa.int64()),
         ("two_stages", pa.int64()),
         ("strangers", pa.int64()),
+        ("redundant", pa.int64()),
         # what it took, in seconds and bytes
         ("capture_s", pa.float64()),
         ("prepare_s", pa.float64()),

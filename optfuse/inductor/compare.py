@@ -47,8 +47,9 @@ class Fidelity:
         Library calls of ours that Inductor generates, and the other way round.
     two_stages
         Reductions that Inductor splits in two kernels and we do not.
-    strangers
-        Kernels of Inductor's that compute no op of ours.
+    strangers, redundant
+        Kernels of Inductor's that compute no op of ours, or only ops that others compute too, for a copy that we do
+        not make.
     """
 
     launches: int
@@ -62,6 +63,7 @@ class Fidelity:
     library_there: int
     two_stages: int
     strangers: int
+    redundant: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,4 +191,5 @@ def _fidelity(instance: Instance, answer: InductorAnswer) -> Fidelity:
         library_there=len(mapped.library_there),
         two_stages=len(mapped.two_stages),
         strangers=mapped.strangers,
+        redundant=len(answer.legalized.redundant),
     )

@@ -42,11 +42,14 @@ class Legalized:
         (``problem.legality.RefusalCode``, or "cycle"), and in how many kernels it came out.
     once
         Ops that were given in several sets and may not be computed twice here.
+    redundant
+        Sets of which nothing is left: others compute all that they do, and nothing that they write is needed here.
     """
 
     solution: Solution
     splits: tuple[tuple[int, str, int], ...]
     once: tuple[int, ...]
+    redundant: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -74,12 +77,14 @@ def legalize(instance: Instance, sets: Sequence[Collection[int]]) -> Legalized:
     placed = mask_of(op for mask in draft.masks for op in bits(mask))
     for op in bits(_running(instance) & ~placed):
         _give_home(instance, draft, op)
-    kernels = _break_cycles(instance, draft)
+    places, kernels = _break_cycles(instance, draft)
+    left = {draft.sources[place] for place in places}
+    redundant = tuple(place for place, mask in enumerate(given) if mask and place not in left)
     problem = order_problem(instance, kernels)
     solution = arrange(instance, kernels, problem, program_order(problem))
     came_to = {place: draft.sources.count(place) for place in draft.reasons}
     splits = tuple((place, reason, came_to[place]) for place, reason in sorted(draft.reasons.items()))
-    return Legalized(solution, splits, once)
+    return Legalized(solution, splits, once, redundant)
 
 
 def _running(instance: Instance) -> int:
@@ -221,8 +226,10 @@ def _give_home(instance: Instance, draft: _Draft, op: int) -> None:
         draft.sources.append(None)
 
 
-def _break_cycles(instance: Instance, draft: _Draft) -> list[Kernel]:
-    """The kernels, those taken apart that wait for each other in a circle, the one with the most ops first.
+def _break_cycles(instance: Instance, draft: _Draft) -> tuple[list[int], list[Kernel]]:
+    """The kernels with the place of each in the draft.
+
+    Those that wait for each other in a circle are taken apart, the one with the most ops first.
 
     Raises
     ------
@@ -233,7 +240,7 @@ def _break_cycles(instance: Instance, draft: _Draft) -> list[Kernel]:
         places, kernels = _kernels(instance, draft.masks)
         try:
             program_order(order_problem(instance, kernels))
-            return kernels
+            return places, kernels
         except IllegalKernelError:
             circles = networkx.strongly_connected_components(networkx.DiGraph(precedences(instance, kernels)))
             circle = next(part for part in circles if len(part) > 1)

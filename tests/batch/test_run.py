@@ -184,3 +184,27 @@ def test_an_engine_closes_with_its_tasks(zoo: Path, tmp_path: Path) -> None:
     assert engine.wait(0.2) == []
     engine.close()
     assert engine.wait(0.2) == []
+
+
+def test_inductor_is_a_solver_with_rows_of_its_own(zoo: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (zoo / "below" / "trained.py").unlink()
+    batch([zoo, EXAMPLE], run, solvers=("greedy", "inductor"))
+
+    rows = by_name(run)
+    found, ours = rows.loc[("tiny.inference", "inductor")], rows.loc[("tiny.inference", "greedy")]
+    assert (found.outcome, found.reason) == ("ok", "")
+    assert found.greedy_objective == ours.objective
+    assert ours.moved_bytes > 0
+    assert found.moved_bytes > 0
+    assert found.launches == found.kernels  # nothing in it needs to be split
+    assert (found.unmapped, found.split, found.library_calls) == (0, 0, 1)
+    assert 0.0 < found.agreement <= found.rand_index <= 1.0
+    solution = load_solution(run / found.plan / "solution.json")
+    assert check(load_instance(run / found.prepared / "instance.json"), solution) == ()
+    refused = rows.loc[("example", "inductor")]
+    assert refused.outcome == "refused"
+    assert "an instance has no graph" in refused.reason
+
+    again = batch([zoo, EXAMPLE], run, solvers=("greedy", "inductor"), resume=True)
+    assert (again.kept, again.done) == (4, 4)

@@ -45,8 +45,8 @@ def test_the_graph_read_back_computes_the_same() -> None:
 def test_nodes_carry_the_names_of_ours() -> None:
     captured, _ = small()
     graph, _ = through_json(captured)
-    calls = [node for node in graph.graph.nodes if node.op == "call_function"]
-    assert [origin_of(node) for node in calls] == [n.name for n in captured.graph.graph.nodes if n.op == "call_function"]
+    calls, ours = ([node for node in g.graph.nodes if node.op == "call_function"] for g in (graph, captured.graph))
+    assert [origin_of(node) for node in calls] == [node.name for node in ours]
 
 
 def test_new_values_of_inputs_are_copied_and_no_outputs() -> None:
