@@ -53,6 +53,7 @@ SCHEMA = pa.schema(
         ("given_up", _STRINGS),
         # of the solver "inductor": how far greedy agrees with it, and what became of its kernels on the way to ours
         ("agreement", pa.float64()),
+        ("agreement_once", pa.float64()),
         ("agreement_legal", pa.float64()),
         ("rand_index", pa.float64()),
         ("fusible", pa.int64()),

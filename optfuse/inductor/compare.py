@@ -12,7 +12,7 @@ from optfuse.extract.build import Extraction
 from optfuse.inductor.agreement import Agreement, agreement
 from optfuse.inductor.groups import Groups
 from optfuse.inductor.legal import Legalized, legalize
-from optfuse.inductor.mapping import Mapped, map_groups
+from optfuse.inductor.mapping import Mapped, map_groups, sets_to_price
 from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
@@ -76,8 +76,11 @@ class Comparison:
         All ops, and those that agreement is about: loop ops that Inductor computes in a kernel of its own.
     agreement
         Inductor's kernels as it makes them against our greedy's.
+    agreement_once
+        The same among the ops that Inductor computes once: its scheduler's choices without those of its lowering, which
+        inlines ops into several kernels before the scheduler sees them.
     agreement_legal
-        The same after what is no kernel here was split.
+        Inductor's kernels after what is no kernel here was split, against our greedy's.
     """
 
     graph: str
@@ -85,6 +88,7 @@ class Comparison:
     fusible: int
     partitions: tuple[Partition, ...]
     agreement: Agreement
+    agreement_once: Agreement
     agreement_legal: Agreement
     fidelity: Fidelity
     torch: str
@@ -94,6 +98,7 @@ class Comparison:
         """The figures as plain data."""
         shares = {
             "agreement": self.agreement.jaccard,
+            "agreement_once": self.agreement_once.jaccard,
             "agreement_legal": self.agreement_legal.jaccard,
             "rand_index": self.agreement.rand,
         }
@@ -139,7 +144,7 @@ def inductor_answer(extraction: Extraction, groups: Groups) -> InductorAnswer:
     """
     instance = extraction.instance
     mapped = map_groups(extraction.graph, groups)
-    legalized = legalize(instance, mapped.joined)
+    legalized = legalize(instance, sets_to_price(instance, mapped))
     violations = check(instance, legalized.solution)
     violations = tuple(violation for violation in violations if violation.code != "peak_cap")
     if violations:
@@ -161,6 +166,7 @@ def compare(
         fusible=len(among),
         partitions=tuple(partition(instance, name, solution) for name, solution in solutions.items()),
         agreement=agreement(mapped.kernels, ours, among),
+        agreement_once=agreement(mapped.kernels, ours, among - mapped.repeated),
         agreement_legal=agreement([kernel.ops for kernel in answer.solution.kernels], ours, among),
         fidelity=_fidelity(instance, answer),
         torch=answer.groups.torch,

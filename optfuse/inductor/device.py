@@ -88,6 +88,11 @@ def _copy(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.ops.aten.copy_.default(self, *args, **kwargs)
 
 
+def _invert(self: torch.Tensor) -> torch.Tensor:
+    """The operator without a switch to the tensor's device."""
+    return torch.ops.aten.bitwise_not.default(self)
+
+
 def _getitem(self: torch.Tensor, key: Any) -> torch.Tensor:
     """The method without a switch to the tensor's device, for the indices that Inductor uses."""
     keys = list(key) if isinstance(key, tuple) else [key]
@@ -150,7 +155,8 @@ def gpu() -> Generator[str]:
         tflops = mock.patch.object(scheduler, "get_device_tflops", lambda dtype: _TFLOPS.get(dtype, _TENSOR_TFLOPS))
         stack.enter_context(tflops)
         _forget_answers()
-        for name, method in (("contiguous", _contiguous), ("copy_", _copy), ("__getitem__", _getitem)):
+        methods = {"contiguous": _contiguous, "copy_": _copy, "__invert__": _invert, "__getitem__": _getitem}
+        for name, method in methods.items():
             stack.enter_context(mock.patch.object(torch.Tensor, name, method))
         yield _PROPERTIES.name
 

@@ -2,10 +2,11 @@
 
 - An op that Inductor computes in several kernels (it inlines pointwise ops into each user) is in each of these sets.
 - So is a reduction that Inductor does in two stages and we in one op. Since here it is one op, both kernels become one
-  when they are priced (``joined``). Where both have two stages, each is where its counterpart is.
+  when they are priced (``sets_to_price``). Where both have two stages, each is where its counterpart is.
 - A library call of ours is a kernel of its own whatever Inductor makes of it, as is an op that Inductor has a library
   do; both are counted.
-- An op that no kernel of Inductor's computes is *unmapped*, with a reason.
+- An op that no kernel of Inductor's computes is *unmapped*, with a reason. When kernels are priced, it is where its
+  users are, if they are all in one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import Literal
 from optfuse.inductor.groups import Groups
 from optfuse.inductor.wire import SETTLED, UPDATE
 from optfuse.ir.nodes import LibraryCall, LoopGraph, Op
+from optfuse.problem.cost import topology
+from optfuse.problem.instance import Instance
+from optfuse.problem.legality import bits, legal_index, mask_of
 
 #: Inductor's graph passes removed its node; or no buffer of Inductor's computes it (folded into a constant or a view).
 Reason = Literal["removed", "vanished"]
@@ -53,17 +57,6 @@ class Mapped:
     def placed(self) -> frozenset[int]:
         """The loop ops that some generated kernel of Inductor's computes."""
         return frozenset[int]().union(*self.kernels)
-
-    @property
-    def joined(self) -> tuple[frozenset[int], ...]:
-        """The kernels, with those joined that hold stages of one reduction: where the first is; the rest are empty."""
-        kernels = list(self.kernels)
-        for op in self.two_stages:
-            first, *rest = (place for place, kernel in enumerate(kernels) if op in kernel)
-            for place in rest:
-                kernels[first] |= kernels[place]
-                kernels[place] = frozenset()
-        return tuple(kernels)
 
     @property
     def repeated(self) -> frozenset[int]:
@@ -113,6 +106,32 @@ def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
         tuple(sorted(two_stages)),
         strangers,
     )
+
+
+def sets_to_price(instance: Instance, mapped: Mapped) -> tuple[frozenset[int], ...]:
+    """The kernels as they are to be priced; places are those of ``mapped.kernels``.
+
+    Kernels that hold stages of one reduction are one, where the first of them is, and the others are empty. An unmapped
+    op is with its users if one kernel holds them all: Inductor found a way to do without it, within that kernel. What
+    then lies between the kernel's ops and the unmapped one is in it too (an online softmax has the exponentials of its
+    sum, and what they are of).
+    """
+    reach = legal_index(instance).reach()
+    kernels = [set(kernel) for kernel in mapped.kernels]
+    for op in mapped.two_stages:
+        first, *rest = (place for place, kernel in enumerate(kernels) if op in kernel)
+        for place in rest:
+            kernels[first] |= kernels[place]
+            kernels[place] = set()
+    users = topology(instance).users
+    for op, _ in reversed(mapped.unmapped):
+        using = {user for user, _ in users[op]}
+        homes = [kernel for kernel in kernels if using & kernel]
+        if instance.ops[op].kind == "loop" and len(homes) == 1 and using <= homes[0]:
+            between = reach.ancestors[op] & mask_of(x for home in homes[0] for x in bits(reach.descendants[home]))
+            homes[0].update(x for x in bits(between) if instance.ops[x].recompute)
+            homes[0].add(op)
+    return tuple(map(frozenset, kernels))
 
 
 def _places(groups: Groups) -> tuple[Mapping[str, tuple[int, ...]], frozenset[str]]:

@@ -23,10 +23,9 @@ def read_schedule(scheduler: Any) -> dict[str, Any]:
 
     nodes = [node for top in scheduler.nodes for node in _kernels_of(top)]
     parts = [part for node in nodes for part in node.get_nodes()]
-    facts = _Facts.of(parts, V.graph.buffers)
+    facts = _Facts.of(parts, V.graph.buffers, V.graph.module.graph)
     kernels = [_kernel(node, facts) for node in nodes]
-    some = next(iter(_fx_nodes(parts)), None)
-    kept = set[str]().union(*map(_names, some.graph.nodes)) if some is not None else set[str]()
+    kept = set[str]().union(*map(_names, V.graph.module.graph.nodes))
     return {"kernels": kernels, "kept": sorted(kept)}
 
 
@@ -38,8 +37,9 @@ class _Facts:
     external: frozenset[fx.Node]
 
     @classmethod
-    def of(cls, parts: Iterable[Any], buffers: Iterable[Any]) -> _Facts:
-        values = {buffer.get_name(): frozenset(_own(buffer)) for buffer in buffers}
+    def of(cls, parts: Iterable[Any], buffers: Iterable[Any], graph: fx.Graph) -> _Facts:
+        values = {str(node.target): frozenset({node}) for node in graph.find_nodes(op="placeholder")}
+        values |= {buffer.get_name(): frozenset(_own(buffer)) for buffer in buffers}
         external = {node for part in parts if part.is_extern() for node in _own(part.node)}
         return cls(values, frozenset(external))
 
@@ -80,7 +80,7 @@ def _part(part: Any, facts: _Facts) -> dict[str, Any]:
         computed = own
     else:
         read = frozenset(value for dep in part.read_writes.reads for value in facts.values.get(dep.name, ()))
-        computed = _computed(part.node, read) - facts.external
+        computed = _computed(part.node, read, facts.external)
     whole = set[str]().union(*(_names(node) for node in computed if _is_last(node)))
     return {
         "name": part.get_name(),
@@ -109,22 +109,40 @@ def _own(operation: Any) -> set[fx.Node]:
     return {node for node in origins if origins.isdisjoint(_users(node))}
 
 
-def _computed(operation: Any, read: frozenset[fx.Node]) -> set[fx.Node]:
+def _computed(operation: Any, read: frozenset[fx.Node], external: frozenset[fx.Node]) -> set[fx.Node]:
     """The nodes that are computed on the way to an operation's value from what it reads.
 
     The second stage of a reduction reads the first one's results, which are of the same node: that node is all it does.
+    A copy for a library call is of one of the call's arguments: of that whose own inputs are all read.
     """
     origins = _origins(operation)
-    reached = _own(operation)
-    stack = list(reached - read)
+    own = _own(operation)
+    found = own - external
+    for node in own - read:
+        for source in node.all_input_nodes:
+            reached, inputs = _behind(source, origins, read)
+            if node not in external or inputs <= read:
+                found |= reached
+    return found
+
+
+def _behind(node: fx.Node, origins: set[fx.Node], read: frozenset[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
+    """The nodes computed for a node's value, itself included, and the values that they are computed from."""
+    reached: set[fx.Node] = set()
+    inputs: set[fx.Node] = set()
+    stack = [node]
+    seen = {node}
     while stack:
-        for source in stack.pop().all_input_nodes:
-            # a view that changes nothing is lowered to what it is of, and is nobody's origin
-            passed = source in origins or _is_view(source)
-            if passed and source not in read and source not in reached:
-                reached.add(source)
-                stack.append(source)
-    return reached & origins | _own(operation)
+        source = stack.pop()
+        # a view that changes nothing is lowered to what it is of, and is nobody's origin
+        if source in read or not (source in origins or _is_view(source)):
+            inputs.add(source)
+            continue
+        reached.add(source)
+        fresh = [n for n in source.all_input_nodes if n not in seen]
+        seen.update(fresh)
+        stack += fresh
+    return reached, inputs
 
 
 def _origins(operation: Any) -> set[fx.Node]:
@@ -155,9 +173,3 @@ def _is_last(node: fx.Node) -> bool:
 def _callee(operation: Any) -> str:
     overload = getattr(operation, "op_overload", None)
     return str(overload) if overload is not None else str(getattr(operation, "python_kernel_name", None) or "")
-
-
-def _fx_nodes(parts: Iterable[Any]) -> Iterator[fx.Node]:
-    for part in parts:
-        if getattr(part, "node", None) is not None:
-            yield from _origins(part.node)

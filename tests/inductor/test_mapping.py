@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optfuse.inductor.groups import Groups, Launch, LaunchKind, Part
-from optfuse.inductor.mapping import map_groups
+from optfuse.inductor.mapping import map_groups, sets_to_price
 from tests.inductor.models import small
 
 
@@ -45,7 +45,7 @@ def test_two_stages_of_one_reduction_are_joined() -> None:
     names = {op.name: number for number, op in enumerate(extraction.graph.ops)}
     mapped = map_groups(extraction.graph, groups(launch(part("var_mean")), launch(part(*NORM))))
     assert mapped.two_stages == (names["var_mean"],)
-    assert mapped.joined == (frozenset(names[name] for name in NORM), frozenset())
+    assert sets_to_price(extraction.instance, mapped) == (frozenset(names[name] for name in NORM), frozenset())
     assert mapped.repeated == frozenset()
 
 
@@ -65,4 +65,13 @@ def test_everything_that_does_not_fit_is_counted() -> None:
     assert mapped.strangers == 2  # the matmul's kernel holds no loop op of ours either
     assert names["mul_1"] in mapped.kernels[3]  # a step of it is all there is
     assert mapped.unmapped == ((names["add_1"], "removed"),)
-    assert map_groups(extraction.graph, groups(kept=("add_1",))).unmapped[-2][1] == "removed"
+
+
+def test_what_inductor_does_without_is_priced_with_its_only_user() -> None:
+    _, extraction = small()
+    names = {op.name: number for number, op in enumerate(extraction.graph.ops)}
+    mapped = map_groups(extraction.graph, groups(launch(part(*(name for name in NORM if name != "rsqrt")))))
+    assert names["rsqrt"] not in mapped.kernels[0]
+    assert (names["rsqrt"], "removed") in mapped.unmapped
+    (priced,) = sets_to_price(extraction.instance, mapped)
+    assert priced == {names[name] for name in NORM}  # but not the last op, whose user is a library call
