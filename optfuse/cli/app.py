@@ -24,11 +24,8 @@ app = typer.Typer(
 app.command("optimize")(optimize.command)
 app.command("solve")(solve.command)
 app.command("batch")(batch.command)
-<<<<<<< HEAD
 app.command("report")(report.command)
-=======
 app.command("compare")(compare.command)
->>>>>>> c18c64e (Inductor as a solver of batches; optfuse compare)
 app.command("check")(check.command)
 app.command("explain")(explain.command)
 app.command("pack")(pack.command)

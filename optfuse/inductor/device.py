@@ -129,7 +129,7 @@ def gpu() -> Generator[str]:
     from triton.runtime.driver import driver
 
     answers = _answers()
-    of_dynamo = {
+    of_dynamo: dict[str, Any] = {
         "exchange_device": lambda index: 0,
         "maybe_exchange_device": lambda index: 0,
         "get_raw_stream": lambda index: 0,

@@ -65,5 +65,5 @@ def groups_from_json(data: Mapping[str, Any]) -> Groups:
 
 
 def _part(data: Mapping[str, Any]) -> Part:
-    names = (frozenset(data[key]) for key in ("whole", "partly", "makes"))
-    return Part(data["name"], *names, data["calls"], data["reduces"])
+    whole, partly, makes = (frozenset(data[key]) for key in ("whole", "partly", "makes"))
+    return Part(data["name"], whole, partly, makes, data["calls"], data["reduces"])

@@ -209,14 +209,12 @@ def _repeated(masks: Iterable[int]) -> int:
 
 def _give_home(instance: Instance, draft: _Draft, op: int) -> None:
     """Put an op of no set into the kernel of a neighbour where that is legal and cheapest, or into one of its own."""
-    index = topology(instance)
-    near = mask_of(other for other, _ in (*index.users[op], *index.sources[op]))
     repeated = _repeated(draft.masks)
     alone = _cost(instance, 1 << op, repeated)
     assert alone is not None, "an op alone is a kernel"
     best = (alone, -1)
     for place, mask in enumerate(draft.masks):
-        joined = _cost(instance, mask | 1 << op, repeated) if mask & near else None
+        joined = _cost(instance, mask | 1 << op, repeated) if _linked(instance, 1 << op, mask) else None
         if joined is not None:
             best = min(best, (joined - (_cost(instance, mask, repeated) or 0), place))
     if best[1] >= 0:

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from optfuse.inductor.groups import Groups
+from optfuse.inductor.groups import Groups, Launch
 from optfuse.inductor.wire import SETTLED, UPDATE
-from optfuse.ir.nodes import LibraryCall, LoopGraph, Op
+from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, legal_index, mask_of
@@ -82,7 +82,10 @@ def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
     two_stages: list[int] = []
     for node, ops in by_node.items():
         for rank, number in enumerate(ops):
-            op, places = graph.ops[number], loops.get(node, ())
+            op = graph.ops[number]
+            places = loops.get(node, ())
+            if isinstance(op, LoopNest) and op.reductions:
+                places = tuple(place for place in places if _makes(groups.launches[place], node)) or places
             if not places and node not in library:
                 unmapped.append((number, "vanished" if _bare(node) in groups.kept else "removed"))
             elif isinstance(op, LibraryCall):
@@ -153,6 +156,11 @@ def _places(groups: Groups) -> tuple[Mapping[str, tuple[int, ...]], frozenset[st
                 steps.setdefault(node, []).append(place)
     found = {**steps, **loops}
     return {node: tuple(sorted(set(places))) for node, places in found.items()}, frozenset(library)
+
+
+def _makes(launch: Launch, node: str) -> bool:
+    """Whether a launch leaves a node's value in a buffer, as Inductor does with all reductions but very short ones."""
+    return any(node in part.makes for part in launch.parts)
 
 
 def _node_of(op: Op) -> str:

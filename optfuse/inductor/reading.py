@@ -23,9 +23,10 @@ def read_schedule(scheduler: Any) -> dict[str, Any]:
 
     nodes = [node for top in scheduler.nodes for node in _kernels_of(top)]
     parts = [part for node in nodes for part in node.get_nodes()]
-    facts = _Facts.of(parts, V.graph.buffers, V.graph.module.graph)
+    lowered: Any = V.graph.module  # an interpreter may hold any module; Inductor's holds the graph that it lowers
+    facts = _Facts.of(parts, V.graph.buffers, lowered.graph)
     kernels = [_kernel(node, facts) for node in nodes]
-    kept = set[str]().union(*map(_names, V.graph.module.graph.nodes))
+    kept = set[str]().union(*map(_names, lowered.graph.nodes))
     return {"kernels": kernels, "kept": sorted(kept)}
 
 
@@ -138,7 +139,7 @@ def _behind(node: fx.Node, origins: set[fx.Node], read: frozenset[fx.Node]) -> t
         if source in read or not (source in origins or _is_view(source)):
             inputs.add(source)
             continue
-        reached.add(source)
+        reached.update({source} & origins)
         fresh = [n for n in source.all_input_nodes if n not in seen]
         seen.update(fresh)
         stack += fresh

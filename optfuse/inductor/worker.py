@@ -120,7 +120,7 @@ def _settle_outputs(graph: fx.GraphModule, record: dict[str, Any]) -> None:
         if tuple(value.stride()) == tuple(stride) or not _is_contiguous(value.shape, stride):
             continue
         with graph.graph.inserting_before(output):
-            form = {"memory_format": torch.contiguous_format}
+            form: dict[str, Any] = {"memory_format": torch.contiguous_format}
             copy = graph.graph.call_function(torch.ops.aten.clone.default, (node,), form)
         copy.meta["val"] = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
         copy.meta["custom"] = {"optfuse": SETTLED + ours[int(position)]["node"]}
