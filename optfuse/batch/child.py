@@ -149,9 +149,11 @@ def _main(task: Task, sender: Any) -> None:
     _limit_memory(task)
     start = time.monotonic()
     kind, reason, figures = _attempt(task)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = usage.ru_utime + usage.ru_stime
-    sender.send(Outcome(kind, reason, figures, time.monotonic() - start, cpu, usage.ru_maxrss * 1024))
+    # Inductor runs in a process below this one
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    peak = max(usage.ru_maxrss for usage in usages) * 1024
+    sender.send(Outcome(kind, reason, figures, time.monotonic() - start, cpu, peak))
     sender.close()
 
 
