@@ -5,13 +5,12 @@
   when they are priced (``sets_to_price``). Where both have two stages, each is where its counterpart is.
 - A library call of ours is a kernel of its own whatever Inductor makes of it, as is an op that Inductor has a library
   do; both are counted.
-- An op that no kernel of Inductor's computes is *unmapped*, with a reason. When kernels are priced, it is where its
-  users are, if they are all in one.
+- An op that no kernel of Inductor's computes is *unmapped*, with a reason. It is priced in its users' kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,27 +113,37 @@ def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
 def sets_to_price(instance: Instance, mapped: Mapped) -> tuple[frozenset[int], ...]:
     """The kernels as they are to be priced; places are those of ``mapped.kernels``.
 
-    Kernels that hold stages of one reduction are one, where the first of them is, and the others are empty. An unmapped
-    op is with its users if one kernel holds them all: Inductor found a way to do without it, within that kernel. What
-    then lies between the kernel's ops and the unmapped one is in it too (an online softmax has the exponentials of its
-    sum, and what they are of).
+    Kernels that hold stages of one reduction are one, where the first of them is, and the others are empty. Unmapped
+    ops are put where Inductor found a way to do without them, see ``_put_back``.
     """
-    reach = legal_index(instance).reach()
     kernels = [set(kernel) for kernel in mapped.kernels]
     for op in mapped.two_stages:
         first, *rest = (place for place, kernel in enumerate(kernels) if op in kernel)
         for place in rest:
             kernels[first] |= kernels[place]
             kernels[place] = set()
-    users = topology(instance).users
     for op, _ in reversed(mapped.unmapped):
-        using = {user for user, _ in users[op]}
-        homes = [kernel for kernel in kernels if using & kernel]
-        if instance.ops[op].kind == "loop" and len(homes) == 1 and using <= homes[0]:
-            between = reach.ancestors[op] & mask_of(x for home in homes[0] for x in bits(reach.descendants[home]))
-            homes[0].update(x for x in bits(between) if instance.ops[x].recompute)
-            homes[0].add(op)
+        if instance.ops[op].kind == "loop":
+            _put_back(instance, kernels, op)
     return tuple(map(frozenset, kernels))
+
+
+def _put_back(instance: Instance, kernels: Sequence[set[int]], op: int) -> None:
+    """Put an unmapped op with its users if one kernel holds them all, else with those whose kernel makes what it takes.
+
+    What then lies between the kernel's ops and it is in the kernel too (an online softmax has the exponentials of its
+    sum, and what they are of).
+    """
+    index, reach = topology(instance), legal_index(instance).reach()
+    users = {user for user, _ in index.users[op]}
+    sources = {source for source, _ in index.sources[op]}
+    homes = [kernel for kernel in kernels if users & kernel]
+    if len(homes) != 1 or not users <= homes[0]:
+        homes = [kernel for kernel in homes if sources & kernel] if instance.ops[op].recompute else []
+    for home in homes:
+        between = reach.ancestors[op] & mask_of(x for member in home for x in bits(reach.descendants[member]))
+        home.update(x for x in bits(between) if instance.ops[x].recompute)
+        home.add(op)
 
 
 def _places(groups: Groups) -> tuple[Mapping[str, tuple[int, ...]], frozenset[str]]:
