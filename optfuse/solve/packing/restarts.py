@@ -56,7 +56,7 @@ def search(
         outcome = tree.run(_ranks(key), by_offset, limit, deadline)
         nodes += tree.nodes
         if outcome == "packed":
-            return outcome, tuple(tree.offsets), nodes
+            return outcome, tree.offsets, nodes
         if outcome == "infeasible":
             return outcome, (), nodes
         if tree.blame.any():
