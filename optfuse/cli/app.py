@@ -7,7 +7,21 @@ from typing import Any, NoReturn
 
 import typer
 
-from optfuse.cli import batch, bench, calibrate, check, demo, explain, optimize, pack, pareto, report, solve
+from optfuse.cli import (
+    batch,
+    bench,
+    calibrate,
+    check,
+    demo,
+    explain,
+    export,
+    generate,
+    optimize,
+    pack,
+    pareto,
+    report,
+    solve,
+)
 from optfuse.cli.output import complain
 from optfuse.errors import OptfuseError
 
@@ -27,6 +41,8 @@ app.command("batch")(batch.command)
 app.command("report")(report.command)
 app.command("check")(check.command)
 app.command("explain")(explain.command)
+app.command("export")(export.command)
+app.command("generate")(generate.command)
 app.command("pack")(pack.command)
 app.command("pareto")(pareto.command)
 app.command("demo")(demo.command)
