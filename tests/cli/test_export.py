@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+from google.protobuf import text_format
 from ortools.sat import cp_model_pb2
+from ortools.sat.python import cp_model
 
 from optfuse.instances.families import generate
 from optfuse.problem.serialize import save_instance
@@ -23,6 +26,13 @@ def test_a_model_proto_with_names(optfuse: Run, tmp_path: Path) -> None:
     assert all(names)
     assert len(set(names)) == len(names)
     assert any(name.startswith("kernel ") for name in names)
+    again = cp_model.CpModel()
+    again.proto.parse_text_format(text_format.MessageToString(model))
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    assert solver.solve(again) == cp_model.OPTIMAL
+    solved = optfuse("solve", tmp_path / "i.json", "--json", "--workers", 1)
+    assert json.loads(solved.out)["objective"] == round(solver.objective_value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["i.json", "m.pb"]
 
 
