@@ -95,8 +95,11 @@ class Search(NamedTuple):
 
 
 def _compiled(function: F) -> F:
-    """The function compiled at its first call, and kept on disk for later processes."""
-    return cast("F", numba.njit(nogil=True, cache=True)(function))
+    """The function compiled at its first call, and kept on disk for later processes where there is a place."""
+    try:
+        return cast("F", numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # neither this folder nor the user's cache can be written
+        return cast("F", numba.njit(nogil=True)(function))
 
 
 @_compiled

@@ -15,8 +15,11 @@ The ideas are those of MiniMalloc (Moffitt, ASPLOS 2023); no code is.
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Literal
 
 import numpy as np
@@ -40,6 +43,27 @@ Outcome = Literal["packed", "infeasible", "stopped"]
 SLICE = 2000
 #: Rows that stacks begin with; they double when they have to.
 ROWS = 1 << 14
+
+
+def ready(deadline: float) -> bool:
+    """Whether the search is compiled by the deadline (``time.monotonic``): the first time takes seconds.
+
+    It goes on beside, so that a later call finds it done.
+    """
+    thread = _compiling()
+    thread.join(max(0.0, deadline - time.monotonic()))
+    return not thread.is_alive()
+
+
+@cache
+def _compiling() -> threading.Thread:
+    """A search of nothing much, in a thread of its own."""
+    one = np.ones(1, np.int64)
+    tiny = Layout(1, one, one, 0 * one, one, ((0,),), one)
+    task = partial(TreeSearch(tiny, 1).run, 0 * one, True, 1, math.inf)
+    thread = threading.Thread(target=task, name="compile", daemon=True)
+    thread.start()
+    return thread
 
 
 class TreeSearch:
