@@ -27,7 +27,7 @@ SLICE_S = 1.0
 #: With two workers, the share of the time in which CP-SAT has the second; sweeps have the rest.
 MODEL_SHARE = 0.5
 #: The share in which the first worker searches the tree of the whole; it sweeps in the rest, from other seeds.
-TREE_SHARE = 0.15
+TREE_SHARE = 0.3
 OTHER_SEEDS = 1000
 
 Method = Literal["bound", "tree", "cpsat", "windows", "none"]
