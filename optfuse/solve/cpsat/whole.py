@@ -159,7 +159,7 @@ def _add_levels(whole: _Whole, instance: Instance) -> None:
     for left, right in level:
         whole.model.add(levels[left] == levels[right]).only_enforce_if(together[left, right])
     for left, right in rising:
-        conditions = [*runs.get(left, ()), *runs.get(right, ())]
+        conditions: list[cp_model.LiteralT] = [*runs.get(left, ()), *runs.get(right, ())]
         if (left, right) in together:
             conditions.append(together[left, right].negated())
         whole.model.add(levels[left] < levels[right]).only_enforce_if(conditions)

@@ -185,7 +185,7 @@ def _choose(p: Facts, s: Search, frame: Ints) -> None:
     reach_start, reach_end = start, end
     for row in range(p.meet_rows[buffer], p.meet_rows[buffer + 1]):
         other = p.meets[row]
-        old = s.lowest[other]
+        old = int(s.lowest[other])
         new = NEVER if other == buffer else max(old, top)
         if old == NEVER or new == old:
             continue
@@ -196,7 +196,7 @@ def _choose(p: Facts, s: Search, frame: Ints) -> None:
                 s.stale[section] = True
         reach_start, reach_end = min(reach_start, p.first[other]), max(reach_end, p.last[other])
     for section in range(start, end):
-        _note(s, OF_LEFT, section, s.left[section])
+        _note(s, OF_LEFT, section, int(s.left[section]))
         s.left[section] -= p.sizes[buffer]
     for section in range(reach_start, reach_end):
         if s.stale[section]:
