@@ -177,8 +177,8 @@ def save_cactus(records: Sequence[Record], path: Path) -> None:
         ordered = sorted(max(0.01, t) for t in times)
         axes.step(ordered, range(1, len(ordered) + 1), where="post", label=label)
     axes.axhline(len(records), color="0.7", linewidth=0.8)
-    axes.set(xscale="log", xlabel="seconds", ylabel="instances", ylim=(0, math.ceil(1.05 * len(records))))
-    axes.legend(loc="lower right", frameon=False)
+    axes.set(xscale="log", xlabel="seconds", ylabel="instances", ylim=(0, math.ceil(1.25 * len(records))))
+    axes.legend(loc="upper left", frameon=False)
     figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
     plt.close(figure)
 
