@@ -7,7 +7,22 @@ from typing import Any, NoReturn
 
 import typer
 
-from optfuse.cli import batch, bench, calibrate, check, compare, demo, explain, optimize, pack, pareto, report, solve
+from optfuse.cli import (
+    batch,
+    bench,
+    calibrate,
+    check,
+    compare,
+    demo,
+    explain,
+    export,
+    generate,
+    optimize,
+    pack,
+    pareto,
+    report,
+    solve,
+)
 from optfuse.cli.output import complain
 from optfuse.errors import OptfuseError
 
@@ -28,6 +43,8 @@ app.command("report")(report.command)
 app.command("compare")(compare.command)
 app.command("check")(check.command)
 app.command("explain")(explain.command)
+app.command("export")(export.command)
+app.command("generate")(generate.command)
 app.command("pack")(pack.command)
 app.command("pareto")(pareto.command)
 app.command("demo")(demo.command)

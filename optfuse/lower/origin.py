@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from pathlib import Path
 
 from torch import fx
 
@@ -21,7 +22,7 @@ def origin_of(node: fx.Node) -> Origin:
     """Node name, overload, path of the innermost module, and "file:line, code" of the innermost frame of the user.
 
     A node of a backward graph has the module and the line of the forward op that it belongs to. Files of installed
-    packages are named from the package on.
+    packages are named from the package on, others below the present folder from there.
     """
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     module = next((_module_path(entry) for entry in reversed(list(stack.values()))), "")
@@ -40,12 +41,20 @@ def target_name(target: object) -> str:
 @lru_cache(maxsize=4096)
 def source_line(trace: str) -> str:
     """The innermost frame of a stack trace outside of torch (the innermost of all where there is none outside)."""
-    frames = [(_INSTALLED.sub("", file), line, code) for file, line, code in _FRAME.findall(trace)]
+    frames = [(_short(file), line, code) for file, line, code in _FRAME.findall(trace)]
     user = [frame for frame in frames if not _TORCH.match(frame[0])] or frames
     if not user:
         return ""
     file, line, code = user[-1]
     return f"{file}:{line}, {_REMARK.sub('', code).strip()}"
+
+
+def _short(file: str) -> str:
+    """A file without what belongs to this machine: the folder of installed packages, or the present one."""
+    if _INSTALLED.match(file):
+        return _INSTALLED.sub("", file)
+    path, here = Path(file), Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else file
 
 
 def _module_path(entry: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,6 +235,9 @@ def test_the_source_line_is_the_innermost_one_outside_of_torch() -> None:
     )
     assert source_line(trace) == "transformers/norm.py:3, y = x * scale"
     assert source_line("") == ""
+    here = 'File "{}", line 3, in forward\n    y = x * scale\n'
+    assert source_line(here.format(Path.cwd() / "models" / "mlp.py")) == "models/mlp.py:3, y = x * scale"
+    assert source_line(here.format("/elsewhere/mlp.py")) == "/elsewhere/mlp.py:3, y = x * scale"
 
 
 def test_origins_name_the_module() -> None:

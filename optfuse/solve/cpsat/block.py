@@ -72,10 +72,10 @@ def solve_block(
     if clock.now() >= deadline:
         cost = cost_of(whole, warm)
         return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
-    roomy = _roomy(whole)
-    until = within(clock, deadline, 1.0 if roomy is whole else 0.85)
-    first = _attempt(shape, roomy, warm, floor, options, until, clock)
-    if all(_fits(whole, ops) for ops, _ in first.kernels):
+    lifted_limits = roomy(whole)
+    until = within(clock, deadline, 1.0 if lifted_limits is whole else 0.85)
+    first = _attempt(shape, lifted_limits, warm, floor, options, until, clock)
+    if all(fits(whole, ops) for ops, _ in first.kernels):
         return first
     second = _attempt(shape, whole, warm, first.bound, options, deadline, clock)
     return replace(
@@ -181,7 +181,7 @@ def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadli
     )
 
 
-def _roomy(problem: Instance) -> Instance:
+def roomy(problem: Instance) -> Instance:
     """The block without limits on a kernel's size, if one could bind at all."""
     weight = sum(op.weight for op in problem.ops)
     if len(problem.ops) <= problem.limits.max_ops and weight <= problem.limits.max_weight:
@@ -189,7 +189,7 @@ def _roomy(problem: Instance) -> Instance:
     return replace(problem, limits=replace(problem.limits, max_ops=len(problem.ops), max_weight=weight))
 
 
-def _fits(whole: Instance, ops: Sequence[int]) -> bool:
+def fits(whole: Instance, ops: Sequence[int]) -> bool:
     """Whether a kernel keeps the limits on its size."""
     weight = sum(whole.ops[op].weight for op in ops)
     return len(ops) == 1 or (len(ops) <= whole.limits.max_ops and weight <= whole.limits.max_weight)

@@ -24,12 +24,10 @@ from optfuse.solve.packing.tree import Outcome
 MAX_PAIRS = 4_000_000
 #: Seconds of the first slice when one worker takes turns; each next one is twice as long.
 SLICE_S = 1.0
-
-
 #: With two workers, the share of the time in which CP-SAT has the second; sweeps have the rest.
-MODEL_SHARE = 0.12
+MODEL_SHARE = 0.5
 #: The share in which the first worker searches the tree of the whole; it sweeps in the rest, from other seeds.
-TREE_SHARE = 0.5
+TREE_SHARE = 0.3
 OTHER_SEEDS = 1000
 
 Method = Literal["bound", "tree", "cpsat", "windows", "none"]

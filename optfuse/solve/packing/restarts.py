@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from optfuse.solve.packing.layout import Ints, Layout
-from optfuse.solve.packing.tree import Outcome, TreeSearch
+from optfuse.solve.packing.tree import Outcome, TreeSearch, ready
 
 #: Choices tried in one run, drawn for each.
 RUN_NODES = (500, 1500, 1500, 5000)
@@ -43,6 +43,8 @@ def search(
         pinned: Offsets that are given, -1 for free buffers.
         max_nodes: No run is begun after so many choices.
     """
+    if not ready(deadline):
+        return "stopped", (), 0
     rng = random.Random(seed)
     tree = TreeSearch(problem, capacity, pinned)
     blame = np.zeros(len(problem.members))
@@ -56,7 +58,7 @@ def search(
         outcome = tree.run(_ranks(key), by_offset, limit, deadline)
         nodes += tree.nodes
         if outcome == "packed":
-            return outcome, tuple(tree.offsets), nodes
+            return outcome, tree.offsets, nodes
         if outcome == "infeasible":
             return outcome, (), nodes
         if tree.blame.any():

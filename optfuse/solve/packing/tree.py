@@ -15,51 +15,55 @@ The ideas are those of MiniMalloc (Moffitt, ASPLOS 2023); no code is.
 
 from __future__ import annotations
 
+import math
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Literal
 
 import numpy as np
 
+from optfuse.solve.packing.compiled import (
+    FRAME_FIELDS,
+    INFEASIBLE,
+    NEEDS_ROOM,
+    PACKED,
+    STACKS,
+    Facts,
+    Search,
+    advance,
+    begin,
+)
 from optfuse.solve.packing.layout import Ints, Layout
-
-#: Larger than any offset, small enough to be added to one.
-NEVER = 1 << 60
 
 Outcome = Literal["packed", "infeasible", "stopped"]
 
+#: Steps between two looks at the clock.
+SLICE = 2000
+#: Rows that stacks begin with; they double when they have to.
+ROWS = 1 << 14
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """What placed buffers leave.
 
-    Attributes:
-        lowest: The lowest offset of each buffer; ``NEVER`` once it is placed.
-        left: Units of the open buffers of each section.
-        floors: The lowest offset of the open buffers of each section.
-        floor: The offset of the last placed buffer, below which none is placed any more.
-        latest: That buffer, or -1.
+def ready(deadline: float) -> bool:
+    """Whether the search is compiled by the deadline (``time.monotonic``): the first time takes seconds.
+
+    It goes on beside, so that a later call finds it done.
     """
-
-    lowest: Ints
-    left: Ints
-    floors: Ints
-    floor: int
-    latest: int
+    thread = _compiling()
+    thread.join(max(0.0, deadline - time.monotonic()))
+    return not thread.is_alive()
 
 
-@dataclass(slots=True)
-class _Frame:
-    """A part of the problem: its open buffers, and the choices for the next of them that are not tried yet.
-
-    ``parts`` are what the present choice leaves to be packed: None when no choice is made yet.
-    """
-
-    open: Ints
-    state: _State
-    choices: list[int]
-    parts: list[Ints] | None = None
-    next: _State | None = None
+@cache
+def _compiling() -> threading.Thread:
+    """A search of nothing much, in a thread of its own."""
+    one = np.ones(1, np.int64)
+    tiny = Layout(1, one, one, 0 * one, one, ((0,),), one)
+    task = partial(TreeSearch(tiny, 1).run, 0 * one, True, 1, math.inf)
+    thread = threading.Thread(target=task, name="compile", daemon=True)
+    thread.start()
+    return thread
 
 
 class TreeSearch:
@@ -73,18 +77,24 @@ class TreeSearch:
     """
 
     def __init__(self, problem: Layout, capacity: int, pinned: Ints | None = None) -> None:
-        self.problem = problem
-        self.capacity = capacity
-        self.pinned = pinned
-        self.offsets = [0] * problem.count
+        self.count = problem.count
         self.nodes = 0
-        self.blame = np.zeros(len(problem.members), np.int64)
-        self.never = np.where(problem.cover, 0, NEVER)
-        self.rank = np.arange(problem.count)
-        self.by_offset = True
-        self.aligned = bool((problem.aligns > 1).any())
-        self.twins = _twins(problem, pinned)
-        self.reach = _reach(problem)
+        # By time: what is live together has near numbers.
+        self._order = np.argsort(problem.first, kind="stable")
+        self._facts = _facts(problem, capacity, pinned, self._order)
+        self._search = _search(problem)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Offsets by buffer, once all is packed."""
+        offsets = np.empty(self.count, np.int64)
+        offsets[self._order] = self._search.offsets
+        return tuple(offsets.tolist())
+
+    @property
+    def blame(self) -> Ints:
+        """How often each section was the one without room."""
+        return self._search.blame
 
     def run(self, rank: Ints, by_offset: bool, max_nodes: int, deadline: float) -> Outcome:
         """Search until all is packed, nothing is left to try, or the limit is reached.
@@ -95,125 +105,82 @@ class TreeSearch:
             max_nodes: Choices to try at most.
             deadline: By ``time.monotonic``.
         """
-        self.rank, self.by_offset, self.nodes = rank, by_offset, 0
-        self.blame[:] = 0
-        problem = self.problem
-        nothing = np.zeros(problem.count, np.int64)
-        start = _State(nothing, problem.loads, np.zeros(len(problem.members), np.int64), 0, -1)
-        root = _Frame(nothing[:0], start, [], self._parts(np.argsort(problem.first, kind="stable")), start)
-        stack = [root]
-        while stack:
-            frame = stack[-1]
-            if frame.parts is None and not self._choose(frame):
-                stack.pop()
-                if stack:
-                    stack[-1].parts = None
-                continue
-            if not frame.parts:
-                stack.pop()
-                continue
-            assert frame.next is not None
-            child = self._open(frame.next, frame.parts.pop())
-            if child is None:
-                frame.parts = None
-            else:
-                stack.append(child)
-            self.nodes += 1
-            if self.nodes > max_nodes or time.monotonic() > deadline:
-                return "stopped"
-        return "packed" if root.parts is not None else "infeasible"
+        self.nodes = 0
+        self._search.rank[:] = rank[self._order]
+        begin(self._facts, self._search)
+        while self.nodes < max_nodes and time.monotonic() < deadline:
+            steps = min(SLICE, max_nodes - self.nodes)
+            found, taken = advance(self._facts, self._search, by_offset, steps)
+            self.nodes += taken
+            if found == PACKED:
+                return "packed"
+            if found == INFEASIBLE:
+                return "infeasible"
+            if found == NEEDS_ROOM:
+                self._grow()
+        return "stopped"
 
-    def _open(self, state: _State, part: Ints) -> _Frame | None:
-        """What may come next in a part, or None when it cannot be packed."""
-        problem = self.problem
-        start, end = problem.first[part[0]], problem.last[part].max()
-        left = state.left[start:end]
-        short = np.maximum(state.floors[start:end], state.floor) + left > self.capacity
-        short &= left > 0
-        if short.any():
-            self.blame[start:end][short] += 1
-            return None
-        lowest = state.lowest[part]
-        at = np.maximum(lowest, state.floor)
-        if self.aligned:
-            aligns = problem.aligns[part]
-            lowest, at = -(-lowest // aligns) * aligns, -(-at // aligns) * aligns
-        rests = lowest >= state.floor
-        if self.pinned is not None:
-            pins = self.pinned[part]
-            late = (pins >= 0) & (at > pins)
-            if late.any():
-                self.blame[problem.first[part[late]]] += 1
-                return None
-            at, rests = np.maximum(at, pins), rests | (pins >= 0)
-        tops = at + problem.sizes[part]
-        fits = (at < tops.min()) & rests & (tops <= self.capacity)
-        if self.twins is not None:
-            unplaced = np.zeros(problem.count + 1, np.bool_)
-            unplaced[part] = True
-            fits &= ~unplaced[self.twins[part]]
-        places = np.nonzero(fits)[0]
-        ranks = self.rank[part[places]]
-        if state.latest >= 0:
-            later = (at[places] > state.floor) | (ranks > self.rank[state.latest])
-            places, ranks = places[later], ranks[later]
-        order = np.lexsort((ranks, at[places])) if self.by_offset else np.argsort(ranks)
-        return _Frame(part, state, places[order][::-1].tolist())
-
-    def _choose(self, frame: _Frame) -> bool:
-        """Place the next choice of a part; False when there is none left."""
-        if not frame.choices:
-            return False
-        problem, state = self.problem, frame.state
-        place = frame.choices.pop()
-        buffer = int(frame.open[place])
-        align = int(problem.aligns[buffer])
-        offset = -(-max(int(state.lowest[buffer]), state.floor) // align) * align
-        if self.pinned is not None:
-            offset = max(offset, int(self.pinned[buffer]))
-        self.offsets[buffer] = offset
-        lowest, left, floors = state.lowest.copy(), state.left.copy(), state.floors.copy()
-        meets = problem.meets[buffer]
-        lowest[meets] = np.maximum(lowest[meets], offset + problem.sizes[buffer])
-        lowest[buffer] = NEVER
-        left[problem.first[buffer] : problem.last[buffer]] -= problem.sizes[buffer]
-        rows, sections = self.reach[buffer]
-        floors[sections] = (self.never[rows, sections] + lowest[rows, None]).min(axis=0)
-        frame.next = _State(lowest, left, floors, offset, buffer)
-        rest = np.delete(frame.open, place)
-        frame.parts = self._parts(rest) if len(rest) else []
-        return True
-
-    def _parts(self, buffers: Ints) -> list[Ints]:
-        """Buffers in order of time, in parts that share no section; the part of fewest is last, and is taken first."""
-        ends = np.maximum.accumulate(self.problem.last[buffers])
-        cuts = np.nonzero(self.problem.first[buffers[1:]] >= ends[:-1])[0] + 1
-        if not len(cuts):
-            return [buffers]
-        return sorted(np.split(buffers, cuts), key=len, reverse=True)
+    def _grow(self) -> None:
+        """Twice the room for choices and changes; ``np.resize`` keeps what there is at the beginning."""
+        search = self._search
+        self._search = search._replace(
+            choices=np.resize(search.choices, (2 * len(search.choices), 2)),
+            trail=np.resize(search.trail, (2 * len(search.trail), 3)),
+        )
 
 
-def _reach(problem: Layout) -> list[tuple[slice, slice]]:
-    """Whose floors change when a buffer is placed: those sections, and rows that hold all buffers live in them.
+def _facts(problem: Layout, capacity: int, pinned: Ints | None, order: Ints) -> Facts:
+    place = np.empty(problem.count, np.int64)
+    place[order] = np.arange(problem.count)
+    pins = np.full(problem.count, -1, np.int64) if pinned is None else pinned
+    member_rows, members = _rows([place[list(section)] for section in problem.members])
+    meet_rows, meets = _rows([place[problem.meets[buffer]] for buffer in order])
+    columns = (problem.first, problem.last, problem.sizes, problem.aligns, pins)
+    first, last, sizes, aligns, pins = (np.ascontiguousarray(column[order]) for column in columns)
+    twins = _twins(first, last, sizes, aligns, pins)
+    return Facts(first, last, sizes, aligns, pins, twins, member_rows, members, meet_rows, meets, capacity)
 
-    The rows are few when buffers are numbered by time.
-    """
-    found: list[tuple[slice, slice]] = []
-    for meets in problem.meets:
-        start, end = int(problem.first[meets].min()), int(problem.last[meets].max())
-        near = np.nonzero((problem.first < end) & (problem.last > start))[0]
-        found.append((slice(int(near[0]), int(near[-1]) + 1), slice(start, end)))
-    return found
+
+def _rows(lists: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Lists behind one another, and where each begins."""
+    starts = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(row) for row in lists], out=starts[1:])
+    return starts, np.concatenate([*lists, np.empty(0, np.int64)])
 
 
-def _twins(problem: Layout, pinned: Ints | None) -> Ints | None:
-    """For each free buffer the last one before it that is equal to it, ``count`` for none; None: there are no twins."""
+def _twins(*columns: Ints) -> Ints:
+    """For each free buffer the last one before it that is equal to it in all respects, -1 for none."""
     latest: dict[tuple[int, ...], int] = {}
-    twins = np.full(problem.count, problem.count)
-    columns = (problem.first, problem.last, problem.sizes, problem.aligns)
+    pins = columns[-1]
+    twins = np.full(len(pins), -1, np.int64)
     for number, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        if pinned is not None and pinned[number] >= 0:
-            continue
-        twins[number] = latest.get(key, problem.count)
-        latest[key] = number
-    return twins if (twins < problem.count).any() else None
+        if pins[number] < 0:
+            twins[number] = latest.get(key, -1)
+            latest[key] = number
+    return twins
+
+
+def _search(problem: Layout) -> Search:
+    count, sections = problem.count, len(problem.members)
+
+    def zeros(*shape: int) -> Ints:
+        return np.zeros(shape, np.int64)
+
+    rows = max(ROWS, 2 * (count + 2 * sections))
+    return Search(
+        lowest=zeros(count),
+        left=zeros(sections),
+        floors=zeros(sections),
+        after=zeros(count + 2),
+        before=zeros(count + 2),
+        frames=zeros(count + 2, FRAME_FIELDS),
+        choices=zeros(rows, 2),
+        parts=zeros(count + 1, 3),
+        trail=zeros(rows, 3),
+        placed=zeros(count),
+        lengths=zeros(STACKS),
+        offsets=zeros(count),
+        blame=zeros(sections),
+        rank=zeros(count),
+        stale=np.zeros(sections, np.bool_),
+    )

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from optfuse.problem.packing import check_packing
+from optfuse.solve.packing import tree
 from optfuse.solve.packing.layout import layout
 from optfuse.solve.packing.restarts import search
 from tests.packings import least_height, perfect, random_lifetimes
@@ -44,3 +45,13 @@ def test_the_seed_decides() -> None:
     problem = layout(perfect(5, pieces=30))
     found = [search(problem, 1024, 7, time.monotonic() + 60) for _ in range(2)]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("name", "value"), [("SLICE", 1), ("ROWS", 1)])
+def test_interruptions_and_growing_stacks_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: int
+) -> None:
+    problem = layout(perfect(2, pieces=60))
+    wanted = search(problem, 1024 // problem.unit, 3, time.monotonic() + 60, max_nodes=20_000)
+    monkeypatch.setattr(tree, name, value)
+    assert search(problem, 1024 // problem.unit, 3, time.monotonic() + 60, max_nodes=20_000) == wanted
