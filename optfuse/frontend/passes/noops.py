@@ -6,7 +6,7 @@ import torch
 from torch.fx import Node
 
 from optfuse.frontend.captured import Captured
-from optfuse.frontend.passes.rewrite import copied, escaping, fake, insert, swap, with_graph
+from optfuse.frontend.passes.rewrite import VIEWS, copied, escaping, fake, insert, swap, with_graph
 from optfuse.frontend.torch_bridge import TO_COPY
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ ASSERTIONS = frozenset(
 )
 
 _ALIASES = frozenset({aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default})
-_COPIES = frozenset({aten.clone.default, TO_COPY, aten.lift_fresh_copy.default})
+_COPIES = frozenset({aten.clone.default, TO_COPY, aten.lift_fresh_copy.default, aten.constant_pad_nd.default})
 _RESHAPES = frozenset(
     {
         aten.view.default,
@@ -55,11 +55,12 @@ def remove_noops(captured: Captured) -> Captured:
     """A copy that nobody can tell from its source, and a view that shows the same, are replaced by their source.
 
     Before: ``b = _to_copy(a, dtype=a.dtype); c = view(b, b.shape); relu(c)``. After: ``relu(a)``.
-    A copy that leaves the graph stays: its source may be an input, and either may be written into.
+    A copy that leaves the graph stays: its source may be an input, and either may be written into. One that is kept for
+    a backward graph may be its source, where that is a value of the graph's own that the user does not get to see.
     """
     graph = copied(captured.graph)
     working = with_graph(captured, graph)
-    seen = escaping(working, kept=True)
+    seen, shown = escaping(working, kept=True), escaping(working)
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
@@ -67,8 +68,9 @@ def remove_noops(captured: Captured) -> Captured:
             if node in seen:
                 seen.add(node.args[0])
             swap(node, node.args[0])
-        elif node.target in _COPIES and node not in seen and _same_layout(node):
-            swap(node, node.args[0])
+        elif node.target in _COPIES and _same_layout(node) and _copies_all(node):
+            if node not in seen or (node not in shown and _is_hidden(node.args[0], shown)):
+                swap(node, node.args[0])
         elif node.target is aten.permute.default and list(node.args[1]) == list(range(len(node.args[1]))):
             if node in seen:
                 seen.add(node.args[0])
@@ -76,6 +78,16 @@ def remove_noops(captured: Captured) -> Captured:
         elif node.target is aten.scalar_tensor.default:
             _scalar_to_full(node)
     return with_graph(working, graph)
+
+
+def _copies_all(node: Node) -> bool:
+    """Whether every element stays where it is: not so where padding adds at one end what it takes at the other."""
+    return node.target is not aten.constant_pad_nd.default or not any(node.args[1])
+
+
+def _is_hidden(source: Node, shown: set[Node]) -> bool:
+    """Whether a value has memory of its own that only this graph and the backward graph know."""
+    return source.op == "call_function" and source.target not in VIEWS and source not in shown
 
 
 def _scalar_to_full(node: Node) -> None:

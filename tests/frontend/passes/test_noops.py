@@ -23,6 +23,7 @@ GONE: dict[str, Callable[[torch.Tensor], Any]] = {
     "expand to the same shape": lambda x: (aten.expand(x, [-1, 4]).exp(),),
     "whole slice": lambda x: (aten.slice(x, 1, 0, 2**63 - 1).exp(),),
     "permutation in order": lambda x: (aten.permute(x, [0, 1]).exp(),),
+    "padding by nothing": lambda x: (aten.constant_pad_nd(x, [0, 0, 0, 0], 1.0).exp(),),
     "several in a row": lambda x: (aten.view(aten.alias(x.clone()), [3, 4]).exp(),),
 }
 KEPT: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -31,6 +32,7 @@ KEPT: dict[str, Callable[[torch.Tensor], Any]] = {
     "view": lambda x: (aten.view(x, [4, 3]).exp(),),
     "slice": lambda x: (aten.slice(x, 1, 0, 3).exp(),),
     "permutation": lambda x: (aten.permute(x, [1, 0]).exp(),),
+    "padding that shifts": lambda x: (aten.constant_pad_nd(x, [1, -1]).exp(),),
     "clone of an input, returned": lambda x: (x.clone(), x.exp()),
     "clone of an input, returned through a view": lambda x: (aten.view(x.clone(), [12]), x.exp()),
 }
