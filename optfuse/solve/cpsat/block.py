@@ -146,7 +146,7 @@ def _chosen(task: _Task, pool: Pool, warm: Partition, bound: int, deadline: floa
     known = {candidate.mask for candidate in pool.candidates}
     candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
     master = Master(candidates, *task.covers)
-    found = search(master, task.atoms, start, bound, task.options, deadline, task.clock)
+    found = search(task.reduced, master, task.atoms, start, bound, task.options, deadline, task.clock)
     kernels = _partition(task.atoms, found.incumbent.kernels, warm)
     cost = cost_of(task.whole, kernels)
     bound = found.bound if pool.complete else bound

@@ -103,5 +103,5 @@ def _solved(
     candidates = (*pool.candidates, *(kernel for kernel in window if kernel.mask not in known))
     master = Master(candidates, tuple(Cover(atom, None) for atom in bits(within)), ())
     start = Incumbent(tuple(window), total(window))
-    found = search(master, atoms, start, 0, options, deadline, clock).incumbent
+    found = search(problem, master, atoms, start, 0, options, deadline, clock).incumbent
     return found.kernels if found.cost < start.cost else None
