@@ -126,6 +126,8 @@ class Roots:
     ) -> _Node | None:
         """The best set between two; None when there is none that pays for its launch."""
         members = self._compatible(meeting, forced, members)
+        if self._connected:
+            members = _component(meeting, members, forced & -forced & members)
         if forced & ~members:
             return None
         self._clock.spend(CUT_SECONDS * members.bit_count())
