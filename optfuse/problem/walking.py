@@ -40,7 +40,10 @@ class Walking:
         index = topology(instance)
         device = instance.devices[instance.ops[0].device]
         facts = instance.schemes[scheme]
-        self._limits = instance.limits
+        self._instance, self._limits = instance, instance.limits
+        self._apart: list[int] | None = (
+            None  # by op, with whom it cannot be, for what lies between; made when asked for
+        )
         self._weights = [op.weight for op in instance.ops]
         self._reach = legal_index(instance).reach()
         self.offering = self.reduces = self._full = 0
@@ -94,8 +97,16 @@ class Walking:
         """Whether no kernel around ``host`` can be so large that ``group`` does not fit in as well."""
         if self._roomy or self._fits(self.offering | host | group):
             return True
-        mates = sum(1 << op for op in bits(self.offering & ~host) if not self._hull(host | 1 << op) & ~self.offering)
-        return self._fits(mates | host | group)
+        return self._fits(self._mates(host) | group)
+
+    def _mates(self, host: int) -> int:
+        """The host, and all ops that some kernel around it could hold."""
+        if self._apart is None:
+            self._apart = _kept_apart(self._instance, self.offering, self._barred)
+        mates = self.offering
+        for op in bits(host):
+            mates &= ~self._apart[op]
+        return self._part(host, mates | host) if self._limits.connected else mates | host
 
     def unreduced(self, host: int, shunned: int) -> int:
         """The host, and all ops that a kernel around it could hold that reduces nothing and holds none of some ops."""
@@ -195,6 +206,32 @@ class Walking:
             frontier = near & within & ~part
             part |= frontier
         return part
+
+
+def _kept_apart(instance: Instance, offering: int, barred: Sequence[int]) -> list[int]:
+    """By op: those behind or before it that no kernel of a scheme holds with it, for what lies on paths between."""
+    reach = legal_index(instance).reach()
+    count = len(instance.ops)
+    users: list[list[int]] = [[] for _ in range(count)]
+    sources: list[list[int]] = [[] for _ in range(count)]
+    for edge in instance.edges:
+        users[edge.src].append(edge.dst)
+        sources[edge.dst].append(edge.src)
+    apart = [0] * count
+    for order, near, far in (
+        (reversed(range(count)), users, reach.descendants),
+        (range(count), sources, reach.ancestors),
+    ):
+        beyond = [0] * count
+        for op in order:
+            if not offering >> op & 1:
+                beyond[op] = far[op]
+            for other in near[op]:
+                beyond[op] |= beyond[other]
+                if barred[op] >> other & 1:
+                    beyond[op] |= 1 << other | far[other]
+            apart[op] |= beyond[op]
+    return apart
 
 
 def _edges(instance: Instance, scheme: int, offering: int) -> tuple[list[int], list[int]]:

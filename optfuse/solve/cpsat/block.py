@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.legality import bits, is_legal, mask_of
 from optfuse.problem.presolve import presolve
 from optfuse.solve.clock import WALL, Clock, within
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
@@ -15,6 +15,7 @@ from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
 from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.generation import generate
+from optfuse.solve.cpsat.limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solve.cpsat.master import Cover, Master, covers_of
 from optfuse.solve.cpsat.neighbourhood import improve
 from optfuse.solve.cpsat.pricing import pricer
@@ -72,18 +73,35 @@ def solve_block(
     if clock.now() >= deadline:
         cost = cost_of(whole, warm)
         return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
-    lifted_limits = roomy(whole)
-    until = within(clock, deadline, 1.0 if lifted_limits is whole else 0.85)
-    first = _attempt(shape, lifted_limits, warm, floor, options, until, clock)
+    roomy = without_limits(whole)
+    until = within(clock, deadline, 1.0 if roomy is whole else 0.6)
+    first = _attempt(shape, roomy, warm, floor, options, until, clock)
     if all(fits(whole, ops) for ops, _ in first.kernels):
         return first
-    second = _attempt(shape, whole, warm, first.bound, options, deadline, clock)
+    start, bound = _to_size(shape, first, warm, options, within(clock, deadline, 0.5), clock)
+    cost = cost_of(whole, start)
+    if bound >= cost:
+        return replace(first, kernels=start, cost=cost, bound=cost)
+    second = _attempt(shape, whole, start, bound, options, deadline, clock)
     return replace(
         second,
         candidates=first.candidates + second.candidates,
         cuts=first.cuts + second.cuts,
         rounds=first.rounds + second.rounds,
     )
+
+
+def _to_size(
+    shape: Shape, roomy: BlockResult, warm: Partition, options: SolveOptions, deadline: float, clock: Clock
+) -> tuple[Partition, int]:
+    """What an answer without limits on a kernel's size says of the block with them: a partition and a bound."""
+    whole = shape.problem
+    cut = tuple(cut_to_size(whole, roomy.kernels))
+    if all(is_legal(whole, ops, scheme) for ops, scheme in cut) and cost_of(whole, cut) < cost_of(whole, warm):
+        warm = cut
+    free = replace(shape, problem=without_launches(without_limits(whole)))
+    freed = _attempt(free, free.problem, roomy.kernels, 0, options, deadline, clock)
+    return warm, max(roomy.bound, freed.bound + launches(whole))
 
 
 def _single(problem: Instance) -> BlockResult:
@@ -179,20 +197,6 @@ def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadli
     return (
         kernels if known is None else _partition(atoms, improve(whole, atoms, known, options, deadline, clock), kernels)
     )
-
-
-def roomy(problem: Instance) -> Instance:
-    """The block without limits on a kernel's size, if one could bind at all."""
-    weight = sum(op.weight for op in problem.ops)
-    if len(problem.ops) <= problem.limits.max_ops and weight <= problem.limits.max_weight:
-        return problem
-    return replace(problem, limits=replace(problem.limits, max_ops=len(problem.ops), max_weight=weight))
-
-
-def fits(whole: Instance, ops: Sequence[int]) -> bool:
-    """Whether a kernel keeps the limits on its size."""
-    weight = sum(whole.ops[op].weight for op in ops)
-    return len(ops) == 1 or (len(ops) <= whole.limits.max_ops and weight <= whole.limits.max_weight)
 
 
 def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:
