@@ -18,8 +18,10 @@ from optfuse.solve.cpsat.generation import generate
 from optfuse.solve.cpsat.limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solve.cpsat.master import Cover, Master, covers_of
 from optfuse.solve.cpsat.neighbourhood import improve
+from optfuse.solve.cpsat.parts import loosened, parts_bound
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.search import Incumbent, search
+from optfuse.solve.greedy import greedy
 from optfuse.solve.options import SolveOptions
 
 #: Candidates of one block that are listed at once, and at most; beyond that it is solved over some of them.
@@ -27,6 +29,9 @@ FEW_CANDIDATES = 200_000
 MAX_CANDIDATES = 600_000
 #: In the first round of generation, candidates of a scheme that start at the same atom.
 SOME_CANDIDATES = 200
+#: Blocks of more ops are left as they are where a bound without search is as close as this.
+LARGE_OPS = 1500
+CLOSE = 0.02
 #: What presolve takes for an op, roughly.
 PRESOLVE_SECONDS = 3e-4
 
@@ -73,6 +78,10 @@ def solve_block(
     if clock.now() >= deadline:
         cost = cost_of(whole, warm)
         return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
+    floor = max(floor, _floor_by_parts(shape, options, within(clock, deadline, 0.1), clock))
+    if _is_close(whole, warm, floor):
+        cost = cost_of(whole, warm)
+        return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
     roomy = without_limits(whole)
     until = within(clock, deadline, 1.0 if roomy is whole else 0.6)
     first = _attempt(shape, roomy, warm, floor, options, until, clock)
@@ -89,6 +98,25 @@ def solve_block(
         cuts=first.cuts + second.cuts,
         rounds=first.rounds + second.rounds,
     )
+
+
+def _floor_by_parts(shape: Shape, options: SolveOptions, deadline: float, clock: Clock) -> int:
+    """A bound from the parts of a block that small values tie together; 0 for most blocks, which have none."""
+    whole = shape.problem
+    loose = loosened(whole) if len(whole.ops) > whole.limits.max_ops else None
+    if loose is None:
+        return 0
+
+    def least(part: Shape) -> int:
+        start = tuple((kernel.ops, kernel.scheme) for kernel in greedy(part.problem).kernels)
+        return solve_block(part, start, options, deadline, clock).bound
+
+    return parts_bound(whole, loose, least)
+
+
+def _is_close(whole: Instance, warm: Partition, bound: int) -> bool:
+    """Whether a block is so large, and its bound so near, that listing candidates would not settle the rest."""
+    return len(whole.ops) > LARGE_OPS and bound >= (1 - CLOSE) * cost_of(whole, warm)
 
 
 def _to_size(
