@@ -246,6 +246,10 @@ def _solve(state: _State, columns: Sequence[int], deadline: float, *, bounding: 
     _hint(model, variables, state)
     state.clock.spend(BUILD_SECONDS * len(columns))
     solver = configured(state.options, state.clock, deadline)
+    # The relaxation has done what presolve could do: half of the time went into looking again.
+    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.symmetry_level = 0
+    solver.parameters.max_presolve_iterations = 1
     status = run(solver, model, state.clock)
     if status == cp_model.INFEASIBLE:
         if bounding:
