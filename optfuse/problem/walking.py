@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from optfuse.problem.apart import kept_apart
 from optfuse.problem.cost import MIB, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, legal_index
@@ -102,7 +103,7 @@ class Walking:
     def _mates(self, host: int) -> int:
         """The host, and all ops that some kernel around it could hold."""
         if self._apart is None:
-            self._apart = _kept_apart(self._instance, self.offering, self._barred)
+            self._apart = kept_apart(self._instance, self.offering, self._barred)
         mates = self.offering
         for op in bits(host):
             mates &= ~self._apart[op]
@@ -206,32 +207,6 @@ class Walking:
             frontier = near & within & ~part
             part |= frontier
         return part
-
-
-def _kept_apart(instance: Instance, offering: int, barred: Sequence[int]) -> list[int]:
-    """By op: those behind or before it that no kernel of a scheme holds with it, for what lies on paths between."""
-    reach = legal_index(instance).reach()
-    count = len(instance.ops)
-    users: list[list[int]] = [[] for _ in range(count)]
-    sources: list[list[int]] = [[] for _ in range(count)]
-    for edge in instance.edges:
-        users[edge.src].append(edge.dst)
-        sources[edge.dst].append(edge.src)
-    apart = [0] * count
-    for order, near, far in (
-        (reversed(range(count)), users, reach.descendants),
-        (range(count), sources, reach.ancestors),
-    ):
-        beyond = [0] * count
-        for op in order:
-            if not offering >> op & 1:
-                beyond[op] = far[op]
-            for other in near[op]:
-                beyond[op] |= beyond[other]
-                if barred[op] >> other & 1:
-                    beyond[op] |= 1 << other | far[other]
-            apart[op] |= beyond[op]
-    return apart
 
 
 def _edges(instance: Instance, scheme: int, offering: int) -> tuple[list[int], list[int]]:
