@@ -199,7 +199,7 @@ def _once_more(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Ans
 
     What is found better is taken if it closes no circle; better bounds are taken in any case.
     """
-    if all(answer.cost == answer.bound for answer in answers):
+    if all(answer.cost == answer.bound for answer in answers) or work.clock.now() >= work.deadline:
         return answers
     blocks = work.cut_out(groups)
     gaps = {block.shape: answer.cost - answer.bound for block, answer in zip(blocks, answers, strict=True)}
