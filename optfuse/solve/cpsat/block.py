@@ -161,6 +161,8 @@ def _attempt(
     _demand_cover(reduced, atoms, pool)
     if pool.complete:
         return _chosen(task, pool, warm, bound, deadline)
+    if not problem.variants:
+        warm = _improved(whole, warm, options, within(clock, deadline, 0.25), clock)
     first = _generated(task, warm, bound, within(clock, deadline, 0.85))
     if first.cost == first.bound or clock.now() >= deadline:
         return first
