@@ -8,14 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optfuse.problem.cost import kernel_cost
-from optfuse.problem.instance import Instance, Limits
+from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Write
 from optfuse.problem.legality import is_legal
 from optfuse.solve.assemble import assemble
+from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.limits import cut_to_size, fewest_kernels, fits, launches, without_launches, without_limits
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy
 from tests.layered import build, layered
-from tests.strategies import instances
+from tests.strategies import DEVICE, instances
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -33,6 +34,36 @@ def test_no_solution_has_fewer_kernels(instance: Instance, most: int, heaviest: 
     solution = exhaustive(replace(instance, devices=dear)).solution
     assert solution is not None
     assert fewest_kernels(instance) <= len(solution.kernels)
+
+
+def test_no_solution_is_below_the_floor() -> None:
+    handed_on: list[bool] = []
+
+    @settings(QUIET, max_examples=150)
+    @given(st.one_of(layered(4, 8), instances(min_ops=3, max_ops=7, variants=True)), st.integers(1, 4))
+    def check(instance: Instance, most: int) -> None:
+        instance = narrow(instance, most)
+        solution = exhaustive(instance).solution
+        assert solution is not None
+        floor = floor_cost(instance)
+        assert floor <= solution.objective
+        wide = floor_cost(without_limits(instance))
+        handed_on.append(floor - wide > launches(instance) - launches(without_limits(instance)))
+
+    check()
+    assert sum(handed_on) > 5
+
+
+def test_the_floor_of_a_chain_is_its_cost() -> None:
+    """Each op adds one to what the one before made: with two ops a kernel, every other value is handed on."""
+    buffers = (Buffer("in", 1 << 20, "input"), *(Buffer(f"b{k}", 1 << 20, output=k == 7) for k in range(8)))
+    ops = tuple(Op(f"op{k}", "loop", (Offer(1, (Read(k, 1 << 20),), (Write(k + 1, 1 << 20),)),)) for k in range(8))
+    edges = tuple(Edge(k, k + 1, k + 1, (1,)) for k in range(7))
+    schemes = (Scheme("alone", 1), Scheme("flat", 1 << 18, parallel=1024))
+    chain = Instance("chain", (DEVICE,), schemes, buffers, ops, edges, limits=Limits(max_ops=2))
+    solution = exhaustive(chain).solution
+    assert solution is not None
+    assert floor_cost(chain) == solution.objective
 
 
 def test_a_chain_needs_as_many_kernels_as_it_fills() -> None:
