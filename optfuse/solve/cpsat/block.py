@@ -83,7 +83,7 @@ def solve_block(
         cost = cost_of(whole, warm)
         return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
     roomy = without_limits(whole)
-    until = within(clock, deadline, 1.0 if roomy is whole else 0.6)
+    until = within(clock, deadline, 1.0 if roomy is whole else 0.75)
     first = _attempt(shape, roomy, warm, floor, options, until, clock)
     if all(fits(whole, ops) for ops, _ in first.kernels):
         return first
@@ -157,7 +157,7 @@ def _attempt(
     reduced = _presolved(shape, problem, deadline, clock)
     atoms = find_atoms(reduced)
     task = _Task(whole, reduced, atoms, covers_of(reduced, atoms), options, clock)
-    pool = enumerate_candidates(reduced, atoms, FEW_CANDIDATES, within(clock, deadline, 0.3), clock=clock)
+    pool = enumerate_candidates(reduced, atoms, FEW_CANDIDATES, within(clock, deadline, 0.5), clock=clock)
     _demand_cover(reduced, atoms, pool)
     if pool.complete:
         return _chosen(task, pool, warm, bound, deadline)
@@ -217,7 +217,7 @@ def _generated(task: _Task, warm: Partition, bound: int, deadline: float) -> Blo
 
 def _presolved(shape: Shape, problem: Instance, deadline: float, clock: Clock) -> Instance:
     clock.spend(PRESOLVE_SECONDS * len(problem.ops))
-    return presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.2), clock.now).instance
+    return presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.6), clock.now).instance
 
 
 def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadline: float, clock: Clock) -> Partition:

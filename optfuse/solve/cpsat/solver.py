@@ -22,7 +22,7 @@ from optfuse.solve.options import SolveOptions
 from optfuse.solve.progress import Journal, Stage
 
 #: What a block gets at least, as long as four times as much is left.
-LEAST_SECONDS = 2.0
+LEAST_SECONDS = 5.0
 #: The share of the time left that goes to blocks before any are joined.
 FIRST_SHARE = 0.85
 #: What it takes to cut a block out, for each op, roughly.
