@@ -162,8 +162,9 @@ def legal_index(instance: Instance) -> LegalIndex:
     count = len(instance.ops)
     successors: list[list[tuple[int, frozenset[int]]]] = [[] for _ in range(count)]
     neighbours = [0] * count
+    sets = {schemes: frozenset(schemes) for schemes in {edge.schemes for edge in instance.edges}}
     for edge in instance.edges:
-        successors[edge.src].append((edge.dst, frozenset(edge.schemes)))
+        successors[edge.src].append((edge.dst, sets[edge.schemes]))
         neighbours[edge.src] |= 1 << edge.dst
         neighbours[edge.dst] |= 1 << edge.src
     footprints = tuple(

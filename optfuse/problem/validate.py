@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
+from functools import cache
 
 from optfuse.errors import InvalidInstanceError
 from optfuse.problem.instance import ALONE, FORMAT_VERSION, LARGEST, Edge, Instance, Op
@@ -65,14 +66,19 @@ def _sizes(instance: Instance) -> Iterator[str]:
 
 def _out_of_range(record: object, where: str, skip: tuple[str, ...] = ()) -> Iterator[str]:
     """Numbers of a record that are negative or beyond ``LARGEST``; ids among them are left to ``_references``."""
-    for item in fields(record):  # type: ignore[arg-type]
-        value = getattr(record, item.name)
-        if not isinstance(value, int) or item.name in skip:
+    for name in _field_names(type(record)):
+        value = getattr(record, name)
+        if not isinstance(value, int) or name in skip:
             continue
         if value < 0:
-            yield f"{where}: {item.name} is negative: {value}"
+            yield f"{where}: {name} is negative: {value}"
         elif value > LARGEST:
-            yield f"{where}: {item.name} is above 2**53, the largest number that a file may hold"
+            yield f"{where}: {name} is above 2**53, the largest number that a file may hold"
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
 
 
 def _references(instance: Instance) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from optfuse.problem.apart import kept_apart
 from optfuse.problem.cost import MIB, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, legal_index
@@ -40,7 +41,10 @@ class Walking:
         index = topology(instance)
         device = instance.devices[instance.ops[0].device]
         facts = instance.schemes[scheme]
-        self._limits = instance.limits
+        self._instance, self._limits = instance, instance.limits
+        self._apart: list[int] | None = (
+            None  # by op, with whom it cannot be, for what lies between; made when asked for
+        )
         self._weights = [op.weight for op in instance.ops]
         self._reach = legal_index(instance).reach()
         self.offering = self.reduces = self._full = 0
@@ -94,8 +98,16 @@ class Walking:
         """Whether no kernel around ``host`` can be so large that ``group`` does not fit in as well."""
         if self._roomy or self._fits(self.offering | host | group):
             return True
-        mates = sum(1 << op for op in bits(self.offering & ~host) if not self._hull(host | 1 << op) & ~self.offering)
-        return self._fits(mates | host | group)
+        return self._fits(self._mates(host) | group)
+
+    def _mates(self, host: int) -> int:
+        """The host, and all ops that some kernel around it could hold."""
+        if self._apart is None:
+            self._apart = kept_apart(self._instance, self.offering, self._barred)
+        mates = self.offering
+        for op in bits(host):
+            mates &= ~self._apart[op]
+        return self._part(host, mates | host) if self._limits.connected else mates | host
 
     def unreduced(self, host: int, shunned: int) -> int:
         """The host, and all ops that a kernel around it could hold that reduces nothing and holds none of some ops."""

@@ -394,6 +394,7 @@ def _user_counts(index: Topology) -> dict[int, int]:
 def _edge_schemes(instance: Instance) -> Sequence[list[tuple[int, int | None, frozenset[int]]]]:
     """Edges out of each op as (user, buffer, schemes allowed)."""
     out: list[list[tuple[int, int | None, frozenset[int]]]] = [[] for _ in instance.ops]
+    sets = {schemes: frozenset(schemes) for schemes in {edge.schemes for edge in instance.edges}}
     for edge in instance.edges:
-        out[edge.src].append((edge.dst, edge.buffer, frozenset(edge.schemes)))
+        out[edge.src].append((edge.dst, edge.buffer, sets[edge.schemes]))
     return out

@@ -6,7 +6,7 @@ import math
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
@@ -37,9 +37,11 @@ from optfuse.solve.seeds import seed_groups
 
 T = TypeVar("T")
 
-#: Of the time that is left after greedy, the share kept for the order and the offsets.
+#: Of the time that is left after greedy, the share kept for the order and the offsets; and what they take at most when
+#: the search is over sooner, in seconds and as a share of the time limit.
 ORDER_SHARE = 0.2
-ORDER_SHARE_MAX_S = 5.0
+ORDER_MAX_S = 5.0
+ORDER_MAX_SHARE = 0.1
 #: The share kept for the joint model of partition, order, copies and memory cap, and all after it.
 JOINT_SHARE = 0.6
 
@@ -76,85 +78,34 @@ def solve(
         InvalidOptionError: When the exhaustive solver is asked to take a large instance.
     """
     options = SolveOptions() if options is None else options
-    kind = WorkClock if options.deterministic else Clock
-    clock = kind(stop, interruptible=options.interruptible)
-    journal = Journal(on_progress)
-    start, started = clock.now(), time.monotonic()
-    instance = under_rules(instance, options.rules)
-    validate(instance)
-    stated, instance = instance, _with_cap(instance, options.peak_bytes)
-    joint = instance.rules.peak_memory is not None or options.recompute
-    if instance.rules.peak_memory is not None and options.order == "program":
-        raise InvalidOptionError("a cap on peak memory decides the order too: leave order at 'memory'")
-    deadline = start + options.time_limit
-    given_up: list[str] = []
-
-    partition = _guarded(clock, lambda: _greedy(instance, options, clock, start))
-    if not partition.complete:
-        given_up.append("greedy: stopped before its rounds were over")
-    greedy_done = time.monotonic()
-    greedy_solution = assemble(instance, partition.partition)
-    _require_exact_sums(instance, greedy_solution)
-    _judge(instance, greedy_solution, "greedy", ignore_cap=True)
-    # The answer will have to be assembled and judged too, and packed with more care.
-    finish_by = deadline if clock.deterministic else deadline - 2 * (time.monotonic() - greedy_done)
+    clock = (WorkClock if options.deterministic else Clock)(stop, interruptible=options.interruptible)
+    deadline = clock.now() + options.time_limit
+    journal, moments = Journal(on_progress), [time.monotonic()]
+    stated, instance = _stated(instance, options)
     context = _Context(instance, options, clock, journal)
+
+    partition = _guarded(clock, lambda: _greedy(context, deadline))
+    moments.append(time.monotonic())
+    greedy_solution = _first_solution(instance, partition)
+    # The answer will have to be assembled and judged too, and packed with more care.
+    finish_by = deadline if clock.deterministic else deadline - 2 * (time.monotonic() - moments[-1])
     search = _guarded(
         clock,
-        lambda: _search(context, greedy_solution, _search_deadline(clock, finish_by, joint=joint)),
+        lambda: _search(context, greedy_solution, _search_deadline(clock, finish_by, joint=_is_joint(context))),
         lambda: _Found((), cost_floor(instance), Statistics()),
     )
-    given_up.extend(search.given_up)
+    moments.append(time.monotonic())
+    best = _best_of(context, search, greedy_solution, finish_by)
+    plan = _planned(context, best.solution, greedy_solution, finish_by)
 
-    searched = time.monotonic()
-    best = Capped(min((*search.solutions, greedy_solution), key=lambda solution: solution.objective), search.bound)
-    if joint:
-        starts = (*search.solutions, greedy_solution, _unfused(instance))
-        best = _guarded(clock, lambda: _jointly(context, starts, search.bound, finish_by))
-        given_up.extend(best.given_up)
-    if clock.now() >= finish_by and best.solution is greedy_solution and not joint:
-        # Greedy's solution has an order and offsets, and was judged.
-        plan = _Plan(greedy_solution, 0, 0, (), ("order: there was no time to look for another than the program's",))
-    else:
-        plan = _guarded(
-            clock,
-            lambda: _plan(instance, best.solution, options, _plan_deadline(clock, finish_by)),
-            lambda: _plan(instance, best.solution, options, 0.0),
-        )
-        _guarded(clock, lambda: _judge(instance, plan.solution, options.solver))
-    given_up.extend(plan.given_up)
+    given_up = [] if partition.complete else ["greedy: stopped before its rounds were over"]
+    given_up += [*search.given_up, *best.given_up, *plan.given_up]
     if clock.stopped:
         given_up.append("stopped before the end, as asked")
-
-    objective = plan.solution.objective
-    bound = min(best.bound, objective)
-    journal.note("done", objective, bound)
-    ended = time.monotonic()
-    return SolveResult(
-        status="OPTIMAL" if bound == objective else "FEASIBLE",
-        solution=replace(plan.solution, instance_digest=digest(stated)),
-        objective=objective,
-        bound=bound,
-        gap=relative_gap(objective, bound),
-        greedy_objective=greedy_solution.objective,
-        greedy_solution=replace(greedy_solution, instance_digest=digest(stated)),
-        statistics=replace(
-            search.statistics,
-            wall_s=ended - started,
-            greedy_s=greedy_done - started,
-            search_s=searched - greedy_done,
-            order_s=ended - searched,
-            order_bound=plan.order_bound,
-            order_proven=plan.order_bound == plan.solution.peak_bytes,
-            heuristic_peaks=plan.heuristic_peaks,
-            arena_bound=plan.arena_bound,
-            given_up=tuple(given_up),
-            stopped=clock.stopped,
-            progress=journal.records,
-        ),
-        seed=options.seed,
-        versions=_versions(),
-    )
+    bound = min(best.bound, plan.solution.objective)
+    journal.note("done", plan.solution.objective, bound)
+    statistics = _timed(search.statistics, moments, plan, tuple(given_up), context)
+    return _result(stated, options, plan.solution, greedy_solution, bound, statistics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +118,92 @@ class _Context:
     journal: Journal
 
 
+def _stated(instance: Instance, options: SolveOptions) -> tuple[Instance, Instance]:
+    """The instance under the caller's rules, which the solution answers; and under the caller's cap too."""
+    stated = under_rules(instance, options.rules)
+    validate(stated)
+    capped = _with_cap(stated, options.peak_bytes)
+    if capped.rules.peak_memory is not None and options.order == "program":
+        raise InvalidOptionError("a cap on peak memory decides the order too: leave order at 'memory'")
+    return stated, capped
+
+
+def _is_joint(context: _Context) -> bool:
+    """Whether partition, order and copies are decided together, after the search."""
+    return context.instance.rules.peak_memory is not None or context.options.recompute
+
+
+def _first_solution(instance: Instance, partition: GreedyOutcome) -> Solution:
+    """Greedy's schedule, complete and judged; the cap is not its business."""
+    solution = assemble(instance, partition.partition)
+    _require_exact_sums(instance, solution)
+    _judge(instance, solution, "greedy", ignore_cap=True)
+    return solution
+
+
+def _best_of(context: _Context, search: _Found, greedy_solution: Solution, finish_by: float) -> Capped:
+    """The cheapest schedule known; under a cap or with copies, the best that the joint model makes of them all."""
+    if not _is_joint(context):
+        solution = min((*search.solutions, greedy_solution), key=lambda solution: solution.objective)
+        return Capped(solution, search.bound)
+    starts = (*search.solutions, greedy_solution, _unfused(context.instance))
+    return _guarded(context.clock, lambda: _jointly(context, starts, search.bound, finish_by))
+
+
+def _planned(context: _Context, best: Solution, greedy_solution: Solution, finish_by: float) -> _Plan:
+    """The order and the memory plan of the best schedule, judged."""
+    instance, options, clock = context.instance, context.options, context.clock
+    if clock.now() >= finish_by and best is greedy_solution and not _is_joint(context):
+        # Greedy's solution has an order and offsets, and was judged.
+        return _Plan(best, 0, 0, (), ("order: there was no time to look for another than the program's",))
+    plan = _guarded(
+        clock,
+        lambda: _plan(instance, best, options, _plan_deadline(context, finish_by)),
+        lambda: _plan(instance, best, options, 0.0),
+    )
+    _guarded(clock, lambda: _judge(instance, plan.solution, options.solver))
+    return plan
+
+
+def _timed(
+    searched: Statistics, moments: Sequence[float], plan: _Plan, given_up: tuple[str, ...], context: _Context
+) -> Statistics:
+    """The statistics of the search and of all around it. ``moments``: start, greedy done, searched."""
+    ended = time.monotonic()
+    return replace(
+        searched,
+        wall_s=ended - moments[0],
+        greedy_s=moments[1] - moments[0],
+        search_s=moments[2] - moments[1],
+        order_s=ended - moments[2],
+        order_bound=plan.order_bound,
+        order_proven=plan.order_bound == plan.solution.peak_bytes,
+        heuristic_peaks=plan.heuristic_peaks,
+        arena_bound=plan.arena_bound,
+        given_up=given_up,
+        stopped=context.clock.stopped,
+        progress=context.journal.records,
+    )
+
+
+def _result(
+    stated: Instance, options: SolveOptions, solution: Solution, greedy: Solution, bound: int, statistics: Statistics
+) -> SolveResult:
+    named = digest(stated)
+    return SolveResult(
+        status="OPTIMAL" if bound == solution.objective else "FEASIBLE",
+        solution=replace(solution, instance_digest=named),
+        objective=solution.objective,
+        bound=bound,
+        gap=relative_gap(solution.objective, bound),
+        greedy_objective=greedy.objective,
+        greedy_solution=replace(greedy, instance_digest=named),
+        statistics=statistics,
+        seed=options.seed,
+        versions=_versions(),
+    )
+
+
 def _guarded(clock: Clock, action: Callable[[], T], otherwise: Callable[[], T] | None = None) -> T:
     """Do something. When a KeyboardInterrupt comes, do the other thing, or the same again with no time left."""
     try:
@@ -176,10 +213,10 @@ def _guarded(clock: Clock, action: Callable[[], T], otherwise: Callable[[], T] |
         return (otherwise or action)()
 
 
-def _greedy(instance: Instance, options: SolveOptions, clock: Clock, start: float) -> GreedyOutcome:
+def _greedy(context: _Context, deadline: float) -> GreedyOutcome:
     """Greedy takes at most half the time; where answers must repeat, what it needs."""
-    half = NEVER / 2 if clock.deterministic else start + options.time_limit / 2
-    return greedy_partition(instance, half, clock)
+    half = NEVER / 2 if context.clock.deterministic else deadline - context.options.time_limit / 2
+    return greedy_partition(context.instance, half, context.clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +256,16 @@ def _jointly(context: _Context, starts: tuple[Solution, ...], bound: int, finish
 
 def _search_deadline(clock: Clock, finish_by: float, *, joint: bool) -> float:
     left = max(0.0, finish_by - clock.now())
-    return finish_by - (JOINT_SHARE * left if joint else min(ORDER_SHARE * left, ORDER_SHARE_MAX_S))
+    return finish_by - (JOINT_SHARE * left if joint else min(ORDER_SHARE * left, ORDER_MAX_S))
 
 
-def _plan_deadline(clock: Clock, finish_by: float) -> float:
+def _plan_deadline(context: _Context, finish_by: float) -> float:
     """Order and offsets look at the wall clock; where answers must repeat, they are limited by their own counts."""
-    if clock.stopped:
+    if context.clock.stopped:
         return 0.0
-    return math.inf if clock.deterministic else finish_by
+    if context.clock.deterministic:
+        return math.inf
+    return min(finish_by, context.clock.now() + max(ORDER_MAX_S, ORDER_MAX_SHARE * context.options.time_limit))
 
 
 def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _Found:

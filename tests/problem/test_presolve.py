@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 
 from optfuse.errors import InfeasibleError
 from optfuse.problem import presolve as module
-from optfuse.problem.instance import Buffer, Edge, Instance, Offer, Op, Read, Scheme, Work, Write
-from optfuse.problem.legality import bits
+from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Work, Write
+from optfuse.problem.legality import bits, is_legal
 from optfuse.problem.moves import Moves
 from optfuse.problem.presolve import presolve
 from optfuse.problem.walking import Walking
@@ -52,6 +53,23 @@ def test_the_optimum_of_odd_problems_is_kept(instance: Instance) -> None:
     reduced = presolve(instance)
     if reduced.instance is not instance:
         assert optimum(reduced.instance) == optimum(instance)
+
+
+@pytest.mark.parametrize("most", [2, 3, 4, 5])
+def test_there_is_room_only_where_no_kernel_around_the_host_is_full(most: int) -> None:
+    told = 0
+    for seed in range(40):
+        instance = replace(seeded(seed), limits=Limits(most))
+        for scheme in range(1, len(instance.schemes)):
+            walking = Walking(instance, scheme)
+            kernels = [
+                ops for mask in range(1 << len(instance.ops)) if is_legal(instance, ops := tuple(bits(mask)), scheme)
+            ]
+            for host in {op for ops in kernels for op in ops}:
+                guests = [op for op in range(len(instance.ops)) if walking.has_room(1 << host, 1 << op)]
+                told += len(guests)
+                assert all(set(ops).issuperset(guests) for ops in kernels if host in ops and len(ops) == most)
+    assert told > 100
 
 
 def test_it_fires_often_enough_to_be_worth_testing() -> None:

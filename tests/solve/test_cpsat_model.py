@@ -17,6 +17,7 @@ from optfuse.solve.cpsat.cycles import find_circles, find_cuts
 from optfuse.solve.cpsat.master import Anchor, CircleCut, Cover, Master, TripleCut, covers_of
 from optfuse.solve.cpsat.objective import add_objective
 from optfuse.solve.cpsat.relaxation import UNIT, LinearMaster
+from optfuse.solve.cpsat.repair import mended
 from optfuse.solve.cpsat.triples import find_triples
 from optfuse.solve.cpsat.variables import Variables, add_variables
 from tests.layered import build, layered
@@ -68,6 +69,24 @@ def test_some_partitions_of_convex_kernels_are_circles() -> None:
         rng = random.Random(seed)
         circles += any(find_cuts(atoms, random_partition(master, rng)) for _ in range(30))
     assert circles > 3
+
+
+@settings(QUIET, max_examples=100)
+@given(layered(6, 14))
+def test_circles_are_mended_by_splitting(instance: Instance) -> None:
+    master, atoms = master_of(instance)
+    known = {candidate.mask: candidate for candidate in master.candidates}
+    rng = random.Random(len(instance.edges))
+    for _ in range(20):
+        masks = random_partition(master, rng)
+        kernels = mended(instance, atoms, [known[mask] for mask in masks], known)
+        assert kernels is not None
+        assert not find_cuts(atoms, [kernel.mask for kernel in kernels])
+        assert sum(kernel.mask for kernel in kernels) == (1 << len(atoms.ops)) - 1
+        assert all(any(kernel.mask | mask == mask for mask in masks) for kernel in kernels)
+        assert all(kernel.cost == known[kernel.mask].cost for kernel in kernels)
+        if not find_cuts(atoms, masks):
+            assert [kernel.mask for kernel in kernels] == masks
 
 
 def test_circles_are_shortest_and_found_once() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.legality import bits, is_legal, mask_of
 from optfuse.problem.presolve import presolve
 from optfuse.solve.clock import WALL, Clock, within
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
@@ -15,10 +15,13 @@ from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
 from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.generation import generate
+from optfuse.solve.cpsat.limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solve.cpsat.master import Cover, Master, covers_of
 from optfuse.solve.cpsat.neighbourhood import improve
+from optfuse.solve.cpsat.parts import loosened, parts_bound
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.search import Incumbent, search
+from optfuse.solve.greedy import greedy
 from optfuse.solve.options import SolveOptions
 
 #: Candidates of one block that are listed at once, and at most; beyond that it is solved over some of them.
@@ -26,6 +29,9 @@ FEW_CANDIDATES = 200_000
 MAX_CANDIDATES = 600_000
 #: In the first round of generation, candidates of a scheme that start at the same atom.
 SOME_CANDIDATES = 200
+#: Blocks of more ops are left as they are where a bound without search is as close as this.
+LARGE_OPS = 1500
+CLOSE = 0.02
 #: What presolve takes for an op, roughly.
 PRESOLVE_SECONDS = 3e-4
 
@@ -72,18 +78,58 @@ def solve_block(
     if clock.now() >= deadline:
         cost = cost_of(whole, warm)
         return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
-    lifted_limits = roomy(whole)
-    until = within(clock, deadline, 1.0 if lifted_limits is whole else 0.85)
-    first = _attempt(shape, lifted_limits, warm, floor, options, until, clock)
+    floor = max(floor, _floor_by_parts(shape, options, within(clock, deadline, 0.1), clock))
+    if _is_close(whole, warm, floor):
+        cost = cost_of(whole, warm)
+        return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
+    roomy = without_limits(whole)
+    until = within(clock, deadline, 1.0 if roomy is whole else 0.75)
+    first = _attempt(shape, roomy, warm, floor, options, until, clock)
     if all(fits(whole, ops) for ops, _ in first.kernels):
         return first
-    second = _attempt(shape, whole, warm, first.bound, options, deadline, clock)
+    start, bound = _to_size(shape, first, warm, options, within(clock, deadline, 0.5), clock)
+    cost = cost_of(whole, start)
+    if bound >= cost:
+        return replace(first, kernels=start, cost=cost, bound=cost)
+    second = _attempt(shape, whole, start, bound, options, deadline, clock)
     return replace(
         second,
         candidates=first.candidates + second.candidates,
         cuts=first.cuts + second.cuts,
         rounds=first.rounds + second.rounds,
     )
+
+
+def _floor_by_parts(shape: Shape, options: SolveOptions, deadline: float, clock: Clock) -> int:
+    """A bound from the parts of a block that small values tie together; 0 for most blocks, which have none."""
+    whole = shape.problem
+    loose = loosened(whole) if len(whole.ops) > whole.limits.max_ops else None
+    if loose is None:
+        return 0
+
+    def least(part: Shape) -> int:
+        start = tuple((kernel.ops, kernel.scheme) for kernel in greedy(part.problem).kernels)
+        return solve_block(part, start, options, deadline, clock).bound
+
+    return parts_bound(whole, loose, least)
+
+
+def _is_close(whole: Instance, warm: Partition, bound: int) -> bool:
+    """Whether a block is so large, and its bound so near, that listing candidates would not settle the rest."""
+    return len(whole.ops) > LARGE_OPS and bound >= (1 - CLOSE) * cost_of(whole, warm)
+
+
+def _to_size(
+    shape: Shape, roomy: BlockResult, warm: Partition, options: SolveOptions, deadline: float, clock: Clock
+) -> tuple[Partition, int]:
+    """What an answer without limits on a kernel's size says of the block with them: a partition and a bound."""
+    whole = shape.problem
+    cut = tuple(cut_to_size(whole, roomy.kernels))
+    if all(is_legal(whole, ops, scheme) for ops, scheme in cut) and cost_of(whole, cut) < cost_of(whole, warm):
+        warm = cut
+    free = replace(shape, problem=without_launches(without_limits(whole)))
+    freed = _attempt(free, free.problem, roomy.kernels, 0, options, deadline, clock)
+    return warm, max(roomy.bound, freed.bound + launches(whole))
 
 
 def _single(problem: Instance) -> BlockResult:
@@ -111,10 +157,12 @@ def _attempt(
     reduced = _presolved(shape, problem, deadline, clock)
     atoms = find_atoms(reduced)
     task = _Task(whole, reduced, atoms, covers_of(reduced, atoms), options, clock)
-    pool = enumerate_candidates(reduced, atoms, FEW_CANDIDATES, within(clock, deadline, 0.3), clock=clock)
+    pool = enumerate_candidates(reduced, atoms, FEW_CANDIDATES, within(clock, deadline, 0.5), clock=clock)
     _demand_cover(reduced, atoms, pool)
     if pool.complete:
         return _chosen(task, pool, warm, bound, deadline)
+    if not problem.variants:
+        warm = _improved(whole, warm, options, within(clock, deadline, 0.25), clock)
     first = _generated(task, warm, bound, within(clock, deadline, 0.85))
     if first.cost == first.bound or clock.now() >= deadline:
         return first
@@ -146,7 +194,7 @@ def _chosen(task: _Task, pool: Pool, warm: Partition, bound: int, deadline: floa
     known = {candidate.mask for candidate in pool.candidates}
     candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
     master = Master(candidates, *task.covers)
-    found = search(master, task.atoms, start, bound, task.options, deadline, task.clock)
+    found = search(task.reduced, master, task.atoms, start, bound, task.options, deadline, task.clock)
     kernels = _partition(task.atoms, found.incumbent.kernels, warm)
     cost = cost_of(task.whole, kernels)
     bound = found.bound if pool.complete else bound
@@ -169,7 +217,7 @@ def _generated(task: _Task, warm: Partition, bound: int, deadline: float) -> Blo
 
 def _presolved(shape: Shape, problem: Instance, deadline: float, clock: Clock) -> Instance:
     clock.spend(PRESOLVE_SECONDS * len(problem.ops))
-    return presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.2), clock.now).instance
+    return presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.6), clock.now).instance
 
 
 def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadline: float, clock: Clock) -> Partition:
@@ -179,20 +227,6 @@ def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadli
     return (
         kernels if known is None else _partition(atoms, improve(whole, atoms, known, options, deadline, clock), kernels)
     )
-
-
-def roomy(problem: Instance) -> Instance:
-    """The block without limits on a kernel's size, if one could bind at all."""
-    weight = sum(op.weight for op in problem.ops)
-    if len(problem.ops) <= problem.limits.max_ops and weight <= problem.limits.max_weight:
-        return problem
-    return replace(problem, limits=replace(problem.limits, max_ops=len(problem.ops), max_weight=weight))
-
-
-def fits(whole: Instance, ops: Sequence[int]) -> bool:
-    """Whether a kernel keeps the limits on its size."""
-    weight = sum(whole.ops[op].weight for op in ops)
-    return len(ops) == 1 or (len(ops) <= whole.limits.max_ops and weight <= whole.limits.max_weight)
 
 
 def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:

@@ -11,14 +11,19 @@ kept: values used outside become outputs, and paths through the outside become e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from optfuse.problem.apart import kept_apart
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Scheme, Variant, Write
 from optfuse.problem.legality import LegalIndex, bits, legal_index, mask_of
 from optfuse.problem.rules import restricted
 from optfuse.solve.cpsat.components import Components
+
+#: Readers of one buffer that are tested pair by pair, and tests of one instance.
+FEW_READERS = 16
+MANY_TESTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +56,21 @@ def find_blocks(instance: Instance) -> list[tuple[int, ...]]:
         components.join(pair)
     for group in instance.rules.single_kernel:
         components.join(group)
-    linked = _link_test(instance)
-    for left, right, schemes in _ties(instance):
-        if components.find(left) != components.find(right) and any(linked(left, right, s) for s in schemes):
-            components.join((left, right))
+    links = _Links(instance)
+    for edge in instance.edges:
+        if components.find(edge.src) != components.find(edge.dst) and any(
+            links.test(edge.src, edge.dst, scheme) for scheme in edge.schemes
+        ):
+            components.join((edge.src, edge.dst))
+    for scheme, groups in _meeting(instance).items():
+        for ops in groups:
+            links.join(ops, scheme, components)
+        links.forget()
     return components.groups()
 
 
-def _ties(instance: Instance) -> Iterator[tuple[int, int, Iterable[int]]]:
-    """Pairs that an edge, a common read or (where kernels need not be connected) a common scheme may link."""
-    for edge in instance.edges:
-        if edge.schemes:
-            yield edge.src, edge.dst, edge.schemes
+def _meeting(instance: Instance) -> dict[int, list[list[int]]]:
+    """By scheme, the ops that a common read or (where kernels need not be connected) the scheme itself may link."""
     meeting: dict[tuple[int, ...], list[int]] = {}
     for number, op in enumerate(instance.ops):
         for offer in op.offers:
@@ -71,35 +79,76 @@ def _ties(instance: Instance) -> Iterator[tuple[int, int, Iterable[int]]]:
             keys = {(offer.scheme, read.buffer, read.footprint) for read in offer.reads}
             for key in keys if instance.limits.connected else [(offer.scheme,)]:
                 meeting.setdefault(key, []).append(number)
+    by_scheme: dict[int, list[list[int]]] = {}
     for key, ops in meeting.items():
-        for position, right in enumerate(ops):
-            for left in ops[:position]:
-                yield left, right, key[:1]
+        if len(ops) > 1:
+            by_scheme.setdefault(key[0], []).append(ops)
+    return by_scheme
 
 
-def _link_test(instance: Instance) -> Callable[[int, int, int], bool]:
-    """The test whether a kernel of a scheme could hold a pair: conditions that a larger kernel cannot mend."""
-    index = legal_index(instance)
-    reach = index.reach()
-    limits = instance.limits
-    offering = [0] * len(instance.schemes)
-    for number, op in enumerate(instance.ops):
-        for offer in op.offers:
-            offering[offer.scheme] |= 1 << number
+class _Links:
+    """Could a kernel of a scheme hold a pair? By conditions that a larger kernel cannot mend."""
 
-    def linked(left: int, right: int, scheme: int) -> bool:
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.index = legal_index(instance)
+        self.reach = self.index.reach()
+        self.offering = [0] * len(instance.schemes)
+        for number, op in enumerate(instance.ops):
+            for offer in op.offers:
+                self.offering[offer.scheme] |= 1 << number
+        self._apart: list[int] | None = None
+        self._tests = 0
+
+    def test(self, left: int, right: int, scheme: int) -> bool:
+        """Whether nothing forbids a kernel with both, of those conditions."""
         mask = 1 << left | 1 << right
-        mask |= reach.between(mask)
-        if mask & ~offering[scheme] or mask & index.barrier or mask.bit_count() > limits.max_ops:
+        mask |= self.reach.between(mask)
+        instance, limits = self.instance, self.instance.limits
+        if mask & ~self.offering[scheme] or mask & self.index.barrier or mask.bit_count() > limits.max_ops:
             return False
         ops = list(bits(mask))
         if len({instance.ops[op].device for op in ops}) > 1:
             return False
         if sum(instance.ops[op].weight for op in ops) > limits.max_weight:
             return False
-        return not any(_breaks(index, op, mask, scheme) for op in ops)
+        return not any(_breaks(self.index, op, mask, scheme) for op in ops)
 
-    return linked
+    def join(self, ops: Sequence[int], scheme: int, components: Components) -> None:
+        """Join those of some ops that the test links, directly or through each other.
+
+        Where a great many read the same, nearly all pairs are apart for what lies between, which is known for all of
+        them at once. After very many tests the rest counts as linked: blocks may be larger than they need be.
+        """
+        waiting = mask_of(ops)
+        few = len(ops) <= FEW_READERS
+        while waiting:
+            first = waiting & -waiting
+            waiting ^= first
+            frontier = [first.bit_length() - 1]
+            while frontier:
+                op = frontier.pop()
+                for other in bits(waiting if few else waiting & ~self._kept_apart(scheme)[op]):
+                    known = components.find(op) == components.find(other)
+                    self._tests += not known
+                    if known or self._tests > MANY_TESTS or self.test(min(op, other), max(op, other), scheme):
+                        components.join((op, other))
+                        waiting ^= 1 << other
+                        frontier.append(other)
+
+    def forget(self) -> None:
+        """Let go of what is known of the scheme in hand."""
+        self._apart = None
+
+    def _kept_apart(self, scheme: int) -> list[int]:
+        if self._apart is None:
+            barred = [0] * len(self.instance.ops)
+            for edge in self.instance.edges:
+                if scheme not in edge.schemes:
+                    barred[edge.src] |= 1 << edge.dst
+                    barred[edge.dst] |= 1 << edge.src
+            self._apart = kept_apart(self.instance, self.offering[scheme], barred)
+        return self._apart
 
 
 def _breaks(index: LegalIndex, op: int, mask: int, scheme: int) -> bool:

@@ -20,16 +20,21 @@ Graph = Mapping[int, set[int]]
 
 def find_cuts(atoms: Atoms, kernels: Sequence[int]) -> list[CircleCut]:
     """A cut for a shortest circle through each kernel that lies on one; nothing when the partition is acyclic."""
+    cuts: dict[CircleCut, None] = {}
+    for circle in circles_of(atoms, kernels):
+        cuts[_cut(atoms, [kernels[number] for number in circle])] = None
+    return list(cuts)
+
+
+def circles_of(atoms: Atoms, kernels: Sequence[int]) -> list[list[int]]:
+    """Shortest circles of kernels (masks of atoms) that wait for each other, as positions, each before the next."""
     holder = {atom: number for number, mask in enumerate(kernels) for atom in bits(mask)}
     graph: dict[int, set[int]] = {number: set() for number in range(len(kernels))}
     for atom, number in holder.items():
         for source in bits(atoms.sources[atom]):
             if source in holder and holder[source] != number:
                 graph[holder[source]].add(number)
-    cuts: dict[CircleCut, None] = {}
-    for circle in find_circles(graph):
-        cuts[_cut(atoms, [kernels[number] for number in circle])] = None
-    return list(cuts)
+    return find_circles(graph)
 
 
 def find_circles(graph: Graph) -> list[list[int]]:

@@ -1,6 +1,6 @@
 """Improve a partition window by window: a few kernels that touch each other are taken apart and put together best.
 
-For blocks with too many candidates to list. A window has few, so each is solved to optimality while the rest stays.
+For blocks with too many candidates to list. A window has few, or some of many, and the rest stays as it is meanwhile.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from optfuse.solve.cpsat.meeting import meet
 from optfuse.solve.cpsat.search import Incumbent, search
 from optfuse.solve.options import SolveOptions
 
-#: Atoms of a window, unless its first kernel alone has more, and candidates of a window.
-WINDOW_ATOMS = 18
+#: Atoms of a window, unless its first kernel alone has more; candidates of a window, and of those of one scheme that
+#: start at one atom, the small ones first.
+WINDOW_ATOMS = 36
 WINDOW_CANDIDATES = 20_000
+WINDOW_EACH = 400
 
 
 def improve(
@@ -98,10 +100,12 @@ def _solved(
     within = 0
     for kernel in window:
         within |= kernel.mask
-    pool = enumerate_candidates(problem, atoms, WINDOW_CANDIDATES, deadline, within=within, clock=clock)
+    pool = enumerate_candidates(
+        problem, atoms, WINDOW_CANDIDATES, deadline, within=within, each=WINDOW_EACH, clock=clock
+    )
     known = {candidate.mask for candidate in pool.candidates}
     candidates = (*pool.candidates, *(kernel for kernel in window if kernel.mask not in known))
     master = Master(candidates, tuple(Cover(atom, None) for atom in bits(within)), ())
     start = Incumbent(tuple(window), total(window))
-    found = search(master, atoms, start, 0, options, deadline, clock).incumbent
+    found = search(problem, master, atoms, start, 0, options, deadline, clock).incumbent
     return found.kernels if found.cost < start.cost else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
@@ -66,7 +66,7 @@ class Roots:
         for scheme in range(1, len(problem.schemes)):
             meeting = meet(problem, atoms, scheme)
             if meeting.allowed:
-                self._apart[scheme] = _apart(atoms, meeting)
+                self._apart[scheme] = apart(atoms, meeting)
                 self._tables.append((meeting, sum_table(pricer(problem), atoms, scheme, meeting.allowed)))
         self._alone: list[tuple[int, int]] = []
         for ops in atoms.ops:
@@ -126,6 +126,8 @@ class Roots:
     ) -> _Node | None:
         """The best set between two; None when there is none that pays for its launch."""
         members = self._compatible(meeting, forced, members)
+        if self._connected:
+            members = _component(meeting, members, forced & -forced & members)
         if forced & ~members:
             return None
         self._clock.spend(CUT_SECONDS * members.bit_count())
@@ -187,27 +189,47 @@ class Roots:
         return None
 
 
-def _apart(atoms: Atoms, meeting: Meeting) -> list[int]:
+def apart(atoms: Atoms, meeting: Meeting) -> list[int]:
     """For each atom those that no kernel of a scheme holds beside it: between the two lie atoms that clash."""
-    apart = [0] * len(atoms.ops)
-    for one in range(len(atoms.ops)):
-        if not meeting.allowed >> one & 1:
+    count = len(atoms.ops)
+    sources = [list(bits(mask & atoms.before[atom])) for atom, mask in enumerate(atoms.sources)]
+    users: list[list[int]] = [[] for _ in range(count)]
+    for atom, mine in enumerate(sources):
+        for source in mine:
+            users[source].append(atom)
+    found = [0] * count
+    for order, near, far in ((reversed(range(count)), users, atoms.after), (range(count), sources, atoms.before)):
+        beyond = _beyond(meeting, order, near, far)
+        found = [one | other for one, other in zip(found, beyond, strict=True)]
+    for atom in bits(meeting.allowed):
+        _beside(atoms, meeting, atom, found)
+    return [mask & ~(1 << atom) for atom, mask in enumerate(found)]
+
+
+def _beyond(meeting: Meeting, order: Iterable[int], near: Sequence[Sequence[int]], far: Sequence[int]) -> list[int]:
+    """For each atom what lies behind a clash on a path from it. ``order`` has those next to an atom before it."""
+    beyond = [0] * len(far)
+    for atom in order:
+        if not meeting.allowed >> atom & 1:
             # Who stands on both sides of it would have to take it in.
-            for atom in bits(atoms.before[one]):
-                apart[atom] |= atoms.after[one]
-            for atom in bits(atoms.after[one]):
-                apart[atom] |= atoms.before[one]
-            continue
-        up_one, down_one = atoms.before[one] | 1 << one, atoms.after[one] | 1 << one
-        for other in bits(meeting.clashes[one]):
-            up, down = atoms.before[other] | 1 << other, atoms.after[other] | 1 << other
-            above, below = up_one & up, down_one & down
-            for atom in bits(above):
-                apart[atom] |= below
-            for atom in bits(below):
-                apart[atom] |= above
-            apart[one] |= 1 << other
-    return [mask & ~(1 << atom) for atom, mask in enumerate(apart)]
+            beyond[atom] = far[atom]
+        else:
+            for other in bits(meeting.clashes[atom] & far[atom]):
+                beyond[atom] |= 1 << other | far[other]
+        for other in near[atom]:
+            beyond[atom] |= beyond[other]
+    return beyond
+
+
+def _beside(atoms: Atoms, meeting: Meeting, one: int, found: list[int]) -> None:
+    """Note who has to take in both an atom and one that clashes with it, where no path leads from one to the other."""
+    for other in bits(meeting.clashes[one] & ~atoms.after[one] & ~atoms.before[one] & ~(1 << one)):
+        found[one] |= 1 << other
+        above, below = atoms.before[one] & atoms.before[other], atoms.after[one] & atoms.after[other]
+        for atom in bits(above):
+            found[atom] |= below
+        for atom in bits(below):
+            found[atom] |= above
 
 
 def _component(meeting: Meeting, mask: int, start: int) -> int:

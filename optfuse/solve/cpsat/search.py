@@ -7,10 +7,11 @@ distance between the best solution known and the bound cannot be part of a bette
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ortools.sat.python import cp_model
 
+from optfuse.problem.instance import Instance
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.candidates import Candidate
@@ -19,6 +20,7 @@ from optfuse.solve.cpsat.cycles import find_cuts
 from optfuse.solve.cpsat.master import Cut, Master, total
 from optfuse.solve.cpsat.objective import add_objective
 from optfuse.solve.cpsat.relaxation import UNIT, LinearMaster, Relaxation
+from optfuse.solve.cpsat.repair import mended
 from optfuse.solve.cpsat.running import configured, run
 from optfuse.solve.cpsat.triples import find_triples
 from optfuse.solve.cpsat.variables import Variables, add_variables
@@ -26,7 +28,7 @@ from optfuse.solve.options import SolveOptions
 
 #: Columns that CP-SAT sees first, while the best solution known is still far from the bound: those that the relaxation
 #: uses, then those of least reduced cost.
-CORE_COLUMNS = 2500
+CORE_COLUMNS = 800
 
 
 #: Time to build the model of one column: without time for all of them there is no use to begin.
@@ -59,8 +61,9 @@ class Found:
 
 @dataclass(slots=True)
 class _State:
-    """What changes while a master problem is solved."""
+    """What changes while a master problem is solved. ``known`` are its candidates by mask, once they are wanted."""
 
+    problem: Instance
     master: Master
     atoms: Atoms
     incumbent: Incumbent
@@ -70,6 +73,7 @@ class _State:
     clock: Clock
     rounds: int = 0
     prices: tuple[int, ...] = ()
+    known: dict[int, Candidate] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -81,18 +85,28 @@ class _State:
         self.master = replace(self.master, cuts=(*self.master.cuts, *(cut for cut in cuts if cut not in known)))
 
     def consider(self, columns: Sequence[int]) -> bool:
-        """Take a solution in, if it is acyclic; otherwise learn cuts from it and return False."""
+        """Take a solution in, if it is acyclic; otherwise learn cuts from it, mend it, and return False."""
         kernels = tuple(self.master.candidates[column] for column in columns)
         cuts = find_cuts(self.atoms, [kernel.mask for kernel in kernels])
-        if cuts:
-            self.learn(cuts)
-            return False
+        if not cuts:
+            self.take(kernels)
+            return True
+        self.learn(cuts)
+        if not self.known:
+            self.known.update((candidate.mask, candidate) for candidate in self.master.candidates)
+        whole = mended(self.problem, self.atoms, kernels, self.known)
+        if whole is not None:
+            self.take(whole)
+        return False
+
+    def take(self, kernels: tuple[Candidate, ...]) -> None:
+        """The best solution known, if it is cheaper."""
         if total(kernels) < self.incumbent.cost:
             self.incumbent = Incumbent(kernels, total(kernels))
-        return True
 
 
 def search(
+    problem: Instance,
     master: Master,
     atoms: Atoms,
     incumbent: Incumbent,
@@ -105,7 +119,7 @@ def search(
 
     ``bound`` in the result is that of the master problem; it is one of the block only if the candidates are complete.
     """
-    state = _State(master, atoms, incumbent, bound, options, deadline, clock)
+    state = _State(problem, master, atoms, incumbent, bound, options, deadline, clock)
     try:
         _search(state)
     except KeyboardInterrupt:
@@ -232,6 +246,10 @@ def _solve(state: _State, columns: Sequence[int], deadline: float, *, bounding: 
     _hint(model, variables, state)
     state.clock.spend(BUILD_SECONDS * len(columns))
     solver = configured(state.options, state.clock, deadline)
+    # The relaxation has done what presolve could do: half of the time went into looking again.
+    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.symmetry_level = 0
+    solver.parameters.max_presolve_iterations = 1
     status = run(solver, model, state.clock)
     if status == cp_model.INFEASIBLE:
         if bounding:

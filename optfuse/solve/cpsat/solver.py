@@ -22,7 +22,7 @@ from optfuse.solve.options import SolveOptions
 from optfuse.solve.progress import Journal, Stage
 
 #: What a block gets at least, as long as four times as much is left.
-LEAST_SECONDS = 2.0
+LEAST_SECONDS = 5.0
 #: The share of the time left that goes to blocks before any are joined.
 FIRST_SHARE = 0.85
 #: What it takes to cut a block out, for each op, roughly.
@@ -199,7 +199,7 @@ def _once_more(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Ans
 
     What is found better is taken if it closes no circle; better bounds are taken in any case.
     """
-    if all(answer.cost == answer.bound for answer in answers):
+    if all(answer.cost == answer.bound for answer in answers) or work.clock.now() >= work.deadline:
         return answers
     blocks = work.cut_out(groups)
     gaps = {block.shape: answer.cost - answer.bound for block, answer in zip(blocks, answers, strict=True)}

@@ -20,10 +20,10 @@ from optfuse.problem.legality import bits, mask_of
 from optfuse.problem.presolve import presolve
 from optfuse.solve.clock import NEVER
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
-from optfuse.solve.cpsat.block import fits, roomy
 from optfuse.solve.cpsat.blocks import Block, cut_out, find_blocks
 from optfuse.solve.cpsat.candidates import Pool, enumerate_candidates
 from optfuse.solve.cpsat.constraints import add_cover, add_variants
+from optfuse.solve.cpsat.limits import fits, without_limits
 from optfuse.solve.cpsat.master import Master, covers_of
 from optfuse.solve.cpsat.variables import Variables
 
@@ -114,7 +114,7 @@ def _listed(block: Block, limit: int) -> tuple[Instance, Atoms, Pool]:
     needed, and the optimum is the same; otherwise the block is presolved as it is.
     """
     shape = block.shape
-    problem = roomy(shape.problem)
+    problem = without_limits(shape.problem)
     while True:
         reduced = presolve(problem, shape.fed, shape.used).instance
         atoms = find_atoms(reduced)
