@@ -30,6 +30,7 @@ def main(run: Path) -> None:
     rows = optfuse.read_run(run)
     rows["model"] = [Path(source).stem for source in rows.source]
     rows = rows.sort_values(["graph", "solver"], ignore_index=True)
+    rows["proven"] = rows.proven.eq(True)  # what was refused has none
     rows["floor_bytes"] = float("nan")
     records: list[dict[str, Any]] = []
     for row in rows[(rows.outcome == "ok") & (rows.solver == "cpsat")].itertuples():
