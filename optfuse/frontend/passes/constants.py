@@ -109,15 +109,19 @@ def _constant(graph: GraphModule, node: Node, name: str, value: torch.Tensor) ->
 
 
 def _alone(value: torch.Tensor) -> torch.Tensor:
-    """A copy in memory of its own, with the value's strides: kernels may need its rows aligned as they are.
+    """A copy in memory of its own whose rows are as far apart as the value's: kernels may need them aligned so.
 
-    What overlaps or has wide gaps is laid out anew.
+    What is repeated is written out; what overlaps otherwise, or has wide gaps, is laid out anew.
     """
-    end = 1
-    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
-        if size > 1 and stride < end:
-            return value.clone(memory_format=torch.preserve_format)
-        end = max(end, (size - 1) * stride + end)
+    stride, end = list(value.stride()), 1
+    for k in sorted(range(value.dim()), key=lambda k: stride[k]):
+        if value.shape[k] > 1 and stride[k]:
+            if stride[k] < end:
+                return value.clone(memory_format=torch.preserve_format)
+            end = stride[k] * value.shape[k]
+    for k in reversed(range(value.dim())):
+        if value.shape[k] > 1 and not stride[k]:
+            stride[k], end = end, end * value.shape[k]
     if end > max(2 * value.numel(), LARGEST_GAPS):
         return value.clone(memory_format=torch.preserve_format)
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+    return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device).copy_(value)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from optfuse.frontend import capture
 from optfuse.frontend.passes.constants import LARGEST_CONSTANT, fold_constants
 from tests.frontend.passes.graphs import operators, run, traced
 
@@ -77,16 +77,18 @@ def test_returned_constant_is_the_callers_own() -> None:
     torch.testing.assert_close(run(after, X)[0], TABLE["table"].cumsum(0))
 
 
-def test_rows_stay_aligned() -> None:
+@pytest.mark.parametrize("repeated", [False, True])
+def test_rows_stay_aligned(repeated: bool) -> None:
     """Attention on a GPU takes a mask whose rows were padded, and no other."""
-
-    class Padded(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            mask = torch.arange(42.0).view(2, 21).sin().cos().exp().sqrt()
-            return torch.nn.functional.pad(mask, (0, 11))[:, :21] @ x
-
     x = torch.randn(21, 3)
-    captured = capture(Padded(), (x,))
-    (mask,) = captured.constants.values()
-    assert mask.stride() == (32, 1)
-    torch.testing.assert_close(run(captured, x)[-1], Padded()(x))
+    captured = traced(lambda x: (_padded(x, repeated),), x)
+    after = fold_constants(captured)
+    (mask,) = after.constants.values()
+    assert mask.stride() == ((64, 32, 1) if repeated else (32, 1))
+    torch.testing.assert_close(run(after, x)[-1], _padded(x, repeated))
+
+
+def _padded(x: torch.Tensor, repeated: bool) -> torch.Tensor:
+    mask = torch.arange(42.0).view(2, 21).sin().cos().exp().sqrt().cumsum(0)
+    padded = torch.nn.functional.pad(mask, (0, 11))[:, :21]
+    return torch.matmul(padded.expand(3, 2, 21) if repeated else padded, x)
