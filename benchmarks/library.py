@@ -24,8 +24,8 @@ HEAD = """# The library of instances: what is proven, and what greedy fusion los
 
 Made by `benchmarks/library.py` from one solve of each file in [instances](../instances/README.md), with `workers=2` and
 limits of 30 to 60 s. Seconds are of whole solves, the order and the arena included: of models, layers and chains on two
-quiet cores, of the other generated families on cores that others used at the same time. Objectives, bounds and bytes do not
-depend on the machine where a solve was proven. Everything is under the stated model of cost.
+quiet cores, of the other generated families on cores that others used at the same time. Objectives, bounds and bytes do
+not depend on the machine where a solve was proven. Everything is under the stated model of cost.
 
 ![How many are proven after how many seconds](library.svg)
 """
