@@ -19,10 +19,11 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
 import numpy as np
+from numba.core.errors import NumbaError
 
 from optfuse.solve.packing.compiled import (
     FRAME_FIELDS,
@@ -39,6 +40,8 @@ from optfuse.solve.packing.layout import Ints, Layout
 
 Outcome = Literal["packed", "infeasible", "stopped"]
 
+_COMPILED = threading.Event()
+
 #: Steps between two looks at the clock.
 SLICE = 2000
 #: Rows that stacks begin with; they double when they have to.
@@ -50,20 +53,29 @@ def ready(deadline: float) -> bool:
 
     It goes on beside, so that a later call finds it done.
     """
-    thread = _compiling()
-    thread.join(max(0.0, deadline - time.monotonic()))
-    return not thread.is_alive()
+    _compiling().join(max(0.0, deadline - time.monotonic()))
+    return _COMPILED.is_set()
 
 
 @cache
 def _compiling() -> threading.Thread:
     """A search of nothing much, in a thread of its own."""
-    one = np.ones(1, np.int64)
-    tiny = Layout(1, one, one, 0 * one, one, ((0,),), one)
-    task = partial(TreeSearch(tiny, 1).run, 0 * one, True, 1, math.inf)
-    thread = threading.Thread(target=task, name="compile", daemon=True)
+    thread = threading.Thread(target=_compile, name="compile", daemon=True)
     thread.start()
     return thread
+
+
+def _compile() -> None:
+    one = np.ones(1, np.int64)
+    tiny = Layout(1, one, one, 0 * one, one, ((0,),), one)
+    try:
+        TreeSearch(tiny, 1).run(0 * one, True, 1, math.inf)
+    except NumbaError:
+        # Triton's interpreter, while it runs, puts functions of its own in the place of Python's. Not compiled, then:
+        # the next call tries again.
+        _compiling.cache_clear()
+    else:
+        _COMPILED.set()
 
 
 class TreeSearch:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
+from numba.core.errors import NumbaError
 
 from optfuse.problem.packing import check_packing
 from optfuse.solve.packing import tree
@@ -55,3 +57,17 @@ def test_interruptions_and_growing_stacks_change_nothing(
     wanted = search(problem, 1024 // problem.unit, 3, time.monotonic() + 60, max_nodes=20_000)
     monkeypatch.setattr(tree, name, value)
     assert search(problem, 1024 // problem.unit, 3, time.monotonic() + 60, max_nodes=20_000) == wanted
+
+
+def test_compiling_is_tried_again_after_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter exchanges built-in functions; what is compiled meanwhile may fail."""
+
+    def fails(*_: object) -> tuple[int, int]:
+        raise NumbaError("max is no function that is known")
+
+    monkeypatch.setattr(tree, "_COMPILED", threading.Event())
+    tree._compiling.cache_clear()  # noqa: SLF001
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(tree, "advance", fails)
+        assert not tree.ready(time.monotonic() + 60)
+    assert tree.ready(time.monotonic() + 60)
