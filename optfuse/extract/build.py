@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optfuse.extract.access import NestAccesses, accesses
@@ -78,22 +78,40 @@ def extract(
         )
         if position in riders:
             offers = _riding(riders[position], offers, placements, position, device)
-        weight = len(found.loads) + len(found.stores)
-        ops.append(
-            problem.Op(
-                op.name,
-                "loop",
-                offers,
-                nest_work(op),
-                weight=max(1, weight),
-                recompute=not op.reductions,
-                node=_node(op),
-                module=op.origin.module,
-                source=op.origin.source,
-            )
-        )
+        ops.append(_loop_op(op, found, offers))
+    written = {name for op, found in zip(graph.ops, touched, strict=True) for name in footprint(op, found)[1]}
+    instance = Instance(
+        name=graph.name,
+        devices=(device,),
+        schemes=(Scheme("alone", 1), *(scheme_of(walk) for walk in placements.walks)),
+        buffers=_buffers(graph, written, donated, allocates),
+        ops=tuple(ops),
+        edges=_one_edge_each(_edges(walks, ops, ids)),
+        variants=() if alternatives is None else tuple(problem.Variant(*variant) for variant in alternatives.variants),
+    )
+    return Extraction(graph, instance, placements, touched, ordered, may_approximate(graph))
+
+
+def _loop_op(nest: LoopNest, found: NestAccesses, offers: tuple[Offer, ...]) -> problem.Op:
+    return problem.Op(
+        nest.name,
+        "loop",
+        offers,
+        nest_work(nest),
+        weight=max(1, len(found.loads) + len(found.stores)),
+        recompute=not nest.reductions,
+        node=_node(nest),
+        module=nest.origin.module,
+        source=nest.origin.source,
+    )
+
+
+def _edges(
+    walks: Mapping[Dependence, Sequence[int]], ops: Sequence[problem.Op], ids: Mapping[str, int]
+) -> tuple[problem.Edge, ...]:
+    """Dependences as edges, in the schemes that both ends offer."""
     offered = [{o.scheme for o in op.offers} for op in ops]
-    edges = tuple(
+    return tuple(
         problem.Edge(
             d.src,
             d.dst,
@@ -102,17 +120,6 @@ def extract(
         )
         for d, shared in walks.items()
     )
-    written = {name for op, found in zip(graph.ops, touched, strict=True) for name in footprint(op, found)[1]}
-    instance = Instance(
-        name=graph.name,
-        devices=(device,),
-        schemes=(Scheme("alone", 1), *(scheme_of(walk) for walk in placements.walks)),
-        buffers=_buffers(graph, written, donated, allocates),
-        ops=tuple(ops),
-        edges=_one_edge_each(edges),
-        variants=() if alternatives is None else tuple(problem.Variant(*variant) for variant in alternatives.variants),
-    )
-    return Extraction(graph, instance, placements, touched, ordered, may_approximate(graph))
 
 
 def extract_variants(
