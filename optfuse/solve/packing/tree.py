@@ -53,7 +53,10 @@ def ready(deadline: float) -> bool:
 
     It goes on beside, so that a later call finds it done.
     """
-    _compiling().join(max(0.0, deadline - time.monotonic()))
+    thread = _compiling()
+    thread.join(max(0.0, deadline - time.monotonic()))
+    if not thread.is_alive() and not _COMPILED.is_set():
+        _compiling.cache_clear()  # the next call tries again
     return _COMPILED.is_set()
 
 
@@ -71,11 +74,8 @@ def _compile() -> None:
     try:
         TreeSearch(tiny, 1).run(0 * one, True, 1, math.inf)
     except NumbaError:
-        # Triton's interpreter, while it runs, puts functions of its own in the place of Python's. Not compiled, then:
-        # the next call tries again.
-        _compiling.cache_clear()
-    else:
-        _COMPILED.set()
+        return  # Triton's interpreter, while it runs, puts functions of its own in the place of Python's
+    _COMPILED.set()
 
 
 class TreeSearch:
