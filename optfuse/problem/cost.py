@@ -3,8 +3,9 @@
 cost = launch + max(memory time, compute time).
 
 Memory time counts each distinct footprint read once a kernel and each buffer written once a kernel. It is dearer when
-access is strided or gathered, when a looped reduction reads its inputs again in a later pass, and when a reduction has
-too few programs to fill the device; cheaper when the bytes come from L2 (small temporaries, second passes).
+access is strided, gathered or down columns, when a looped reduction reads its inputs again in a later pass, and when a
+reduction has too few programs to fill the device; cheaper when the bytes come from L2 (small temporaries, second
+passes).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from optfuse.problem.instance import AccessClass, Device, Instance, Offer
+from optfuse.problem.instance import AccessClass, Device, Instance, Offer, Read, Write
 from optfuse.problem.memo import per_instance
 
 MIB = 1 << 20
@@ -147,6 +148,28 @@ def kernel_price(instance: Instance, ops: Collection[int], scheme: int, writes: 
     return Price(device.launch_ps, memory // MIB, compute // GOP, read_bytes, write_bytes)
 
 
+def kernel_accesses(
+    instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None
+) -> tuple[list[tuple[Read, int]], list[Write], bool]:
+    """What a price counts: a kernel's reads with the later passes that repeat them, its writes, whether it reduces."""
+    index, inside = topology(instance), set(ops)
+    looped = instance.schemes[scheme].r > instance.devices[instance.ops[next(iter(inside))].device].persistent_elements
+    passes = _passes(index, inside, scheme) if looped else {}
+    written = _needed(index, inside, scheme) if writes is None else set(writes)
+    reads: dict[tuple[int, int], tuple[Read, int]] = {}
+    stored: list[Write] = []
+    for op in sorted(inside):
+        offer = index.offers[op][scheme]
+        produced = {buffer for source, buffer in index.sources[op] if source in inside}
+        for read in offer.reads:
+            if read.buffer not in produced:
+                known, again = reads.get((read.buffer, read.footprint), (read, 0))
+                larger = read if read.bytes > known.bytes else known
+                reads[read.buffer, read.footprint] = larger, max(again, passes.get(op, 1) - 1)
+        stored += [write for write in offer.writes if write.buffer in written]
+    return list(reads.values()), stored, any(index.offers[op][scheme].reduces for op in inside)
+
+
 def kernel_cost(instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None) -> int:
     """Picoseconds that a legal kernel takes under the model."""
     return kernel_price(instance, ops, scheme, writes).total
@@ -209,12 +232,21 @@ def _reads(index: Topology, inside: set[int], scheme: int, looped: bool) -> tupl
     return total, sum(size for _, _, size in first.values())
 
 
+def access_percent(access: AccessClass, device: Device) -> int:
+    """How dear the bytes of an access are; 100 as contiguous ones."""
+    match access:
+        case "strided":
+            return device.strided_percent
+        case "gather":
+            return device.gather_percent
+        case "column":
+            return device.column_percent
+        case "contiguous" | "broadcast":
+            return 100
+
+
 def _scaled(size: int, access: AccessClass, device: Device) -> int:
-    if access == "strided":
-        return size * device.strided_percent // 100
-    if access == "gather":
-        return size * device.gather_percent // 100
-    return size
+    return size * access_percent(access, device) // 100
 
 
 def _read_rate(instance: Instance, buffer: int, device: Device) -> int:

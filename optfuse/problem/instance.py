@@ -22,7 +22,7 @@ LARGEST = 1 << 53
 ALONE = 0
 
 OpKind = Literal["loop", "library", "collective", "wait", "copy"]
-AccessClass = Literal["contiguous", "strided", "broadcast", "gather"]
+AccessClass = Literal["contiguous", "strided", "broadcast", "gather", "column"]
 BufferKind = Literal["input", "constant", "temporary"]
 
 
@@ -156,13 +156,16 @@ class Variant:
 class Device:
     """A device's rates. ``*_ps_per_mib``: picoseconds to move 2**20 bytes; ``*_ps_per_gop``: to do 2**30 operations.
 
-    ``strided_percent`` and ``gather_percent`` scale the bytes of such an access (100 = as contiguous).
+    ``strided_percent``, ``gather_percent`` and ``column_percent`` scale the bytes of such an access (100 = as
+    contiguous); a column is read along memory by a kernel that reduces across it.
     A kernel that reduces needs ``saturating_programs`` programs to reach full bandwidth. Reductions longer than
     ``persistent_elements`` are looped: inputs used again after the reduction are read again, through L2.
 
     ``ramp_ps``: what each access to memory pays until the memory is at its rate; at most as much as its bytes cost.
     ``l2_write_ps_per_mib``: writes of temporaries that L2 holds until they are read; 0 prices them like other writes.
-    ``attention_percent`` and ``convolution_percent`` scale the tensor operations of such library calls.
+    ``attention_percent``, ``convolution_percent`` and ``depthwise_percent`` scale the tensor operations of such calls;
+    each library call takes ``library_start_ps`` besides its launch, and ``library_overlap_percent`` of the shorter of
+    its memory and compute time is hidden behind the longer. All of these are in the ``work`` of ops already.
     """
 
     name: str
@@ -183,6 +186,10 @@ class Device:
     l2_write_ps_per_mib: int = 0
     attention_percent: int = 100
     convolution_percent: int = 100
+    column_percent: int = 100
+    depthwise_percent: int = 100
+    library_start_ps: int = 0
+    library_overlap_percent: int = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from time import monotonic
 
+from optfuse.problem.cost import access_percent
 from optfuse.problem.instance import Instance, Op
 from optfuse.problem.legality import bits
 from optfuse.problem.moves import Moves, shareable
@@ -96,18 +97,12 @@ def _dominates(instance: Instance, better: int, worse: int) -> bool:
         for before, after in zip(mine.reads, other.reads, strict=True):
             if (before.buffer, before.bytes) != (after.buffer, after.bytes):
                 return False
-            if _percent(device.strided_percent, device.gather_percent, before.access) != _percent(
-                device.strided_percent, device.gather_percent, after.access
-            ):
+            if access_percent(before.access, device) != access_percent(after.access, device):
                 return False
             shared.setdefault((before.buffer, before.footprint), set()).add((after.buffer, after.footprint))
     if any(len(keys) > 1 for keys in shared.values()):
         return False
     return all(better in edge.schemes for edge in instance.edges if worse in edge.schemes)
-
-
-def _percent(strided: int, gather: int, access: str) -> int:
-    return {"strided": strided, "gather": gather}.get(access, 100)
 
 
 def _without(instance: Instance, scheme: int) -> Instance:

@@ -11,8 +11,8 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.assemble import arrange
 from optfuse.solve.clock import WALL, Clock, within
-from optfuse.solve.exact_order import least_peak_order
-from optfuse.solve.floors import least_peak_bound
+from optfuse.solve.exact_order import STEP_SECONDS, least_peak_order
+from optfuse.solve.floors import LOOK_SECONDS, least_peak_bound
 from optfuse.solve.memory import HEURISTICS, OrderProblem, order_problem, peak_bytes
 from optfuse.solve.options import SolveOptions
 
@@ -53,14 +53,8 @@ def within_cap(
         When none keeps the cap, or none was found that does: the message says which, and what the least is.
     """
     cap = instance.rules.peak_memory
-    # Where answers must repeat, these are limited by their own counts.
-    floor = least_peak_bound(
-        instance, recompute=options.recompute, deadline=None if clock.deterministic else within(clock, deadline, 0.1)
-    )
-    starts = [
-        _ordered(instance, solution, None if clock.deterministic else within(clock, deadline, 0.1))
-        for solution in _distinct(solutions)
-    ]
+    floor = _floor(instance, options, within(clock, deadline, 0.1), clock)
+    starts = [_ordered(instance, solution, within(clock, deadline, 0.1), clock) for solution in _distinct(solutions)]
     lowest, impossible = min(start.peak_bytes for start in starts), cap is not None and floor > cap
     if options.solver == "cpsat":
         from optfuse.solve.cpsat.capped import least_peak, solve_capped
@@ -96,11 +90,27 @@ def _best_start(problem: OrderProblem, kernels: int, deadline: float | None = No
     return min(orders, key=lambda order: peak_bytes(problem, order))
 
 
-def _ordered(instance: Instance, solution: Solution, deadline: float | None) -> Solution:
+def _floor(instance: Instance, options: SolveOptions, deadline: float, clock: Clock) -> int:
+    """A bound on the peak of all schedules; where answers must repeat, limited by a number of cuts."""
+    seconds = max(0.0, deadline - clock.now())
+    if not clock.deterministic:
+        return least_peak_bound(instance, recompute=options.recompute, deadline=time.monotonic() + seconds)
+    each = LOOK_SECONDS * len(instance.ops)
+    looks = max(1, int(seconds / each))
+    clock.spend(each * min(looks, len(instance.ops)))
+    return least_peak_bound(instance, recompute=options.recompute, looks=looks)
+
+
+def _ordered(instance: Instance, solution: Solution, deadline: float, clock: Clock) -> Solution:
+    """The solution in the order of least peak that is found soon; where answers must repeat, in so many steps."""
     problem = order_problem(instance, solution.kernels)
-    start = _best_start(problem, len(solution.kernels), deadline)
-    until = None if deadline is None else min(deadline, time.monotonic() + ORDER_SECONDS)
-    found = least_peak_order(problem, start, deadline=until)
+    now = clock.now()
+    seconds = min(ORDER_SECONDS, max(0.0, deadline - now))
+    until = None if clock.deterministic else time.monotonic() + seconds
+    start = _best_start(problem, len(solution.kernels), until)
+    steps = max(1, int(seconds / STEP_SECONDS)) if clock.deterministic else None
+    found = least_peak_order(problem, start, deadline=until, max_steps=steps)
+    clock.spend(STEP_SECONDS * found.steps)
     return in_order(instance, [solution.kernels[number] for number in found.order])
 
 

@@ -43,10 +43,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPool:
-    """Columns, and whether they are all that there are."""
+    """Columns, whether they are all that there are, and how many sets were looked at for them."""
 
     columns: tuple[Column, ...]
     complete: bool
+    steps: int = 0
 
 
 def list_columns(
@@ -56,11 +57,12 @@ def list_columns(
     limit: int = 1 << 30,
     deadline: float | None = None,
     ties: Mapping[int, int] | None = None,
+    max_steps: int | None = None,
 ) -> ColumnPool:
     """All columns made of the ops of ``within``, of which those of ``copies`` may be computed several times.
 
-    ``ties``: by op, the ops that are to be together with it. Stops at ``limit`` columns or at the deadline
-    (``time.monotonic``), and says so.
+    ``ties``: by op, the ops that are to be together with it. Stops at ``limit`` columns, after ``max_steps`` sets or at
+    the deadline (``time.monotonic``), and says so.
     """
     maker = ColumnMaker(instance, copies)
     best: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Column] = {}
@@ -69,13 +71,13 @@ def list_columns(
         for mask in _grown(instance, scheme, within, copies, ties):
             steps += 1
             late = deadline is not None and not steps % STEPS and time.monotonic() > deadline
-            if late or len(best) >= limit:
-                return ColumnPool(tuple(best.values()), complete=False)
+            if late or len(best) >= limit or (max_steps is not None and steps > max_steps):
+                return ColumnPool(tuple(best.values()), complete=False, steps=steps)
             for column in maker.columns(mask, scheme):
                 key = (column.mask, column.writes, column.takes)
                 if key not in best or column.cost < best[key].cost:
                     best[key] = column
-    return ColumnPool(tuple(best.values()), complete=True)
+    return ColumnPool(tuple(best.values()), complete=True, steps=steps)
 
 
 def schedule_of(instance: Instance, columns: Sequence[Column]) -> Solution:

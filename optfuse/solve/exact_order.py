@@ -15,8 +15,8 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from optfuse.problem.legality import bits, mask_of
@@ -25,6 +25,8 @@ from optfuse.solve.memory import OrderProblem, Storage, floor_bytes, peak_bytes
 #: Sets of finished kernels looked at, and the bits of all those kept: each is a mask of all kernels.
 MAX_STATES = 100_000
 MAX_BITS = 4_000_000_000
+#: What a step takes, roughly: where answers must repeat, steps are counted, not seconds.
+STEP_SECONDS = 6e-6
 #: Steps (a kernel tried after a set) that one direction takes before the other has its turn. A count of sets would not
 #: do: what one set costs differs a hundredfold between directions.
 TURN = 4000
@@ -32,11 +34,15 @@ TURN = 4000
 
 @dataclass(frozen=True, slots=True)
 class OrderOutcome:
-    """An order, its peak, and a lower bound on the peak of any order; they are equal exactly when it is optimal."""
+    """An order, its peak, and a lower bound on the peak of any order; they are equal exactly when it is optimal.
+
+    ``steps`` is how much work that was.
+    """
 
     order: tuple[int, ...]
     peak: int
     bound: int
+    steps: int = field(default=0, compare=False)
 
     @property
     def proven(self) -> bool:
@@ -45,9 +51,13 @@ class OrderOutcome:
 
 
 def least_peak_order(
-    problem: OrderProblem, start: Sequence[int], max_states: int = MAX_STATES, deadline: float | None = None
+    problem: OrderProblem,
+    start: Sequence[int],
+    max_states: int = MAX_STATES,
+    deadline: float | None = None,
+    max_steps: int | None = None,
 ) -> OrderOutcome:
-    """Improve on ``start``, a valid order. Stops with a bound after ``max_states`` sets or at the deadline."""
+    """Improve on ``start``, a valid order. Stops with a bound after ``max_states``, ``max_steps`` or at a deadline."""
     start_peak = peak_bytes(problem, start)
     bound = floor_bytes(problem)
     if start_peak == bound or (deadline is not None and time.monotonic() > deadline):
@@ -57,15 +67,21 @@ def least_peak_order(
     searches = (_Search(problem, start_peak, until), _Search(_backwards(problem), start_peak, until))
     # Masks of very many kernels take a while to build: that is when a deadline may have passed.
     while all(search.looked_at <= states for search in searches) and time.monotonic() <= until:
+        if max_steps is not None and _steps(searches) >= max_steps:
+            break
         for search, backwards in zip(searches, (False, True), strict=True):
             order = search.advance(TURN, states)
             bound = max(bound, search.bound)
             if order is not None:
                 found = order[::-1] if backwards else order
-                return OrderOutcome(found, peak_bytes(problem, found), bound)
+                return OrderOutcome(found, peak_bytes(problem, found), bound, _steps(searches))
             if search.exhausted:
-                return OrderOutcome(tuple(start), start_peak, start_peak)
-    return OrderOutcome(tuple(start), start_peak, min(bound, start_peak))
+                return OrderOutcome(tuple(start), start_peak, start_peak, _steps(searches))
+    return OrderOutcome(tuple(start), start_peak, min(bound, start_peak), _steps(searches))
+
+
+def _steps(searches: Iterable[_Search]) -> int:
+    return sum(search.states.steps for search in searches)
 
 
 def _backwards(problem: OrderProblem) -> OrderProblem:

@@ -32,9 +32,18 @@ class _Life:
     late: bool
 
 
-def least_peak_bound(instance: Instance, *, recompute: bool = False, deadline: float | None = None) -> int:
-    """No schedule of the instance has a lower peak. At the deadline (``time.monotonic``) what is known so far."""
-    return _Floors(whole_scope(instance, recompute=recompute)).bound(deadline)
+#: What it takes to look at the cuts around one op, for each op of the instance, roughly.
+LOOK_SECONDS = 3e-6
+
+
+def least_peak_bound(
+    instance: Instance, *, recompute: bool = False, deadline: float | None = None, looks: int | None = None
+) -> int:
+    """No schedule of the instance has a lower peak.
+
+    At the deadline (``time.monotonic``), or after the cuts around so many ops, what is known so far.
+    """
+    return _Floors(whole_scope(instance, recompute=recompute)).bound(deadline, looks)
 
 
 class _Floors:
@@ -47,7 +56,7 @@ class _Floors:
         self.lives = _lives(scope)
         self.schemes = [frozenset(offers) - {ALONE} for offers in self.index.offers]
 
-    def bound(self, deadline: float | None) -> int:
+    def bound(self, deadline: float | None, looks: int | None) -> int:
         scope = self.scope
         early = sum(life.bytes for life in self.lives.values() if life.early)
         late = sum(life.bytes for life in self.lives.values() if life.late)
@@ -55,8 +64,10 @@ class _Floors:
         mandatory = legal_index(scope.instance).mandatory
         passing = {op: self._passing(op, self.reach.descendants[op]) for op in bits(mandatory)}
         most = {op: sum(self.lives[b].bytes for b in passing[op] | self._touched(op)) for op in passing}
-        for op in sorted(passing, key=lambda op: -most[op]):
+        for number, op in enumerate(sorted(passing, key=lambda op: -most[op])):
             if scope.base + most[op] <= bound or (deadline is not None and time.monotonic() > deadline):
+                break
+            if looks is not None and number >= looks:
                 break
             live = self._of_copyable(op) if scope.copies >> op & 1 else self._of_single(op, passing[op])
             bound = max(bound, scope.base + live)

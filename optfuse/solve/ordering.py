@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optfuse.solve.arena import Packing, Span, arena_floor
-from optfuse.solve.exact_order import OrderOutcome, least_peak_order
+from optfuse.solve.exact_order import STEP_SECONDS, OrderOutcome, least_peak_order
 from optfuse.solve.memory import HEURISTICS, OrderProblem, floor_bytes, peak_bytes, program_order
 from optfuse.solve.options import SolveOptions
 
@@ -43,9 +43,11 @@ def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float)
     if options.order == "program":
         return Ordering(OrderOutcome(tuple(first), peaks["program"], floor_bytes(problem)), shown)
     best = orders[min(peaks, key=peaks.__getitem__)]
-    # where answers must repeat, searches are limited by their own counts
-    until = deadline if options.deterministic else min(deadline, time.monotonic() + EXACT_ORDER_S)
-    found = least_peak_order(problem, best, deadline=until)
+    if options.deterministic:
+        # The deadline is none, or past: where answers must repeat, searches are limited by their own counts.
+        found = least_peak_order(problem, best, deadline=deadline, max_steps=int(EXACT_ORDER_S / STEP_SECONDS))
+    else:
+        found = least_peak_order(problem, best, deadline=min(deadline, time.monotonic() + EXACT_ORDER_S))
     if not found.proven and options.solver == "cpsat":
         from optfuse.solve.cpsat.order import improve_order
 

@@ -35,7 +35,7 @@ def arena_cells(
     The live bytes of the first are the least of all: what they need is a lower bound on every arena.
     """
     none = Cells(tuple(spans), tuple(range(len(spans))))
-    heirs = _heirs(inplace_pairs(instance, [kernels[number] for number in order], spans))
+    heirs = matched_pairs(inplace_pairs(instance, [kernels[number] for number in order], spans))
     return (_joined(spans, heirs), none) if heirs else (none,)
 
 
@@ -95,8 +95,11 @@ def _places(instance: Instance, kernel: Kernel) -> tuple[dict[int, int], dict[in
     return read, written
 
 
-def _heirs(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """As many pairs as possible in which no span occurs twice on one side: {dying: born}, by augmenting paths."""
+def matched_pairs(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """As many of ``inplace_pairs`` as possible so that no span occurs twice on one side: {dying: born}.
+
+    By augmenting paths.
+    """
     options: dict[int, list[int]] = {}
     for dying, born in pairs:
         options.setdefault(born, []).append(dying)

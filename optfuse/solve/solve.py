@@ -271,7 +271,9 @@ def _plan_deadline(context: _Context, finish_by: float) -> float:
 def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _Found:
     """Run the solver that was asked for."""
     instance, options = context.instance, context.options
-    context.journal.note("greedy", greedy_solution.objective, cost_floor(instance))
+    late = context.clock.now() >= deadline
+    floor = cost_floor(instance, quick=late)
+    context.journal.note("greedy", greedy_solution.objective, floor)
     match options.solver:
         case "greedy":
             return _Found((), cost_floor(instance), Statistics())
@@ -288,6 +290,8 @@ def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _F
                 Statistics(blocks=1, candidates=outcome.kernels),
                 ("exhaustive: the time limit came before all partitions were tried",),
             )
+        case "cpsat" if late:
+            return _Found((), floor, Statistics(), ("cpsat: the time limit came before the search could begin",))
         case "cpsat":
             # ortools takes most of a second to import; greedy, exhaustive and the checker do without.
             from optfuse.solve.cpsat import solve_cpsat

@@ -148,7 +148,7 @@ def _judge_once(
     eager_inputs, exact_inputs = _copied(inputs), _copied(inputs, wide=True)
     found = _outcome(program, model, inputs, train, draw)
     expected = _outcome(eager, eager, eager_inputs, train, draw)
-    reference = _outcome(_wide(exact), exact, exact_inputs, train, draw)
+    reference = _outcome(in_double(exact), exact, exact_inputs, train, draw)
     assert found.keys() == expected.keys() == reference.keys(), found.keys() ^ expected.keys()
     return {
         name: _facts(name, found[name], expected[name], reference[name], _scale(reference, name)) for name in expected
@@ -273,7 +273,7 @@ class _Wide(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
+def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` without a narrow dtype inside."""
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -76,8 +76,8 @@ def test_layered_problems(instance: Instance) -> None:
 
 @pytest.mark.parametrize("limit", [1, 10, 14])
 def test_bounds_are_true_when_candidates_are_not_all_listed(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optfuse.solve.cpsat.block.MAX_CANDIDATES", limit)
-    monkeypatch.setattr("optfuse.solve.cpsat.block.SOME_CANDIDATES", 1)
+    monkeypatch.setattr("optfuse.solve.cpsat.attempt.MAX_CANDIDATES", limit)
+    monkeypatch.setattr("optfuse.solve.cpsat.attempt.SOME_CANDIDATES", 1)
     monkeypatch.setattr("optfuse.solve.cpsat.neighbourhood.WINDOW_ATOMS", 4)
 
     @settings(QUIET, max_examples=40)

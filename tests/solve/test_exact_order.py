@@ -46,6 +46,8 @@ def test_a_stopped_search_keeps_a_true_bound(instance: Instance) -> None:
         stopped = least_peak_order(problem, program_order(problem), max_states=states)
         assert stopped.bound <= exact.peak <= stopped.peak
         assert_topological(problem, list(stopped.order))
+        counted = least_peak_order(problem, program_order(problem), max_steps=states)
+        assert counted.bound <= exact.peak <= counted.peak
     late = least_peak_order(problem, best_heuristic(problem), deadline=time.monotonic() - 1)
     assert late.bound <= exact.peak <= late.peak
 

@@ -35,10 +35,22 @@ def least_peak(instance: Instance, *, recompute: bool) -> int:
 @settings(QUIET, max_examples=120)
 @given(st.one_of(rematerial(2, 6), instances(max_ops=6, variants=True), layered(4, 7)), st.booleans())
 def test_never_above_the_least_peak(instance: Instance, recompute: bool) -> None:
-    assert least_peak_bound(instance, recompute=recompute) <= least_peak(instance, recompute=recompute)
+    bound = least_peak_bound(instance, recompute=recompute)
+    assert bound <= least_peak(instance, recompute=recompute)
+    assert least_peak_bound(instance, recompute=recompute, looks=1) <= bound
 
 
 def test_a_value_passes_a_library_call_unless_it_can_be_made_again() -> None:
     instance = masked()
     assert least_peak_bound(instance) == least_peak(instance, recompute=False) == 6 * MIB + SMALL
     assert least_peak_bound(instance, recompute=True) == least_peak(instance, recompute=True) == 4 * MIB + SMALL
+
+
+def test_columns_stop_after_so_many_sets() -> None:
+    instance = masked()
+    every = list_columns(instance, (1 << len(instance.ops)) - 1)
+    assert every.complete
+    few = list_columns(instance, (1 << len(instance.ops)) - 1, max_steps=every.steps // 2)
+    assert not few.complete
+    assert few.steps == every.steps // 2 + 1
+    assert set(few.columns) < set(every.columns)

@@ -1,63 +1,28 @@
-"""Solve one block: presolve, candidates, master problem; and what to do when there are too many candidates."""
+"""Solve one block: without the limits on a kernel's size if they do not bind, by its few kernels if they do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, is_legal, mask_of
-from optfuse.problem.presolve import presolve
+from optfuse.problem.legality import is_legal
 from optfuse.solve.clock import WALL, Clock, within
-from optfuse.solve.cpsat.atoms import Atoms, find_atoms
+from optfuse.solve.cpsat.attempt import FEW_CANDIDATES, BlockResult, Partition, attempt, cost_of, listed
 from optfuse.solve.cpsat.blocks import Shape
-from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
+from optfuse.solve.cpsat.few import few_kernels, is_plain
 from optfuse.solve.cpsat.floor import floor_cost
-from optfuse.solve.cpsat.generation import generate
 from optfuse.solve.cpsat.limits import cut_to_size, fits, launches, without_launches, without_limits
-from optfuse.solve.cpsat.master import Cover, Master, covers_of
-from optfuse.solve.cpsat.neighbourhood import improve
 from optfuse.solve.cpsat.parts import loosened, parts_bound
 from optfuse.solve.cpsat.pricing import pricer
-from optfuse.solve.cpsat.search import Incumbent, search
 from optfuse.solve.greedy import greedy
 from optfuse.solve.options import SolveOptions
 
-#: Candidates of one block that are listed at once, and at most; beyond that it is solved over some of them.
-FEW_CANDIDATES = 200_000
-MAX_CANDIDATES = 600_000
-#: In the first round of generation, candidates of a scheme that start at the same atom.
-SOME_CANDIDATES = 200
+#: The most kernels for which a block whose candidates cannot be listed is searched by their number.
+MOST_SLOTS = 8
 #: Blocks of more ops are left as they are where a bound without search is as close as this.
 LARGE_OPS = 1500
 CLOSE = 0.02
-#: What presolve takes for an op, roughly.
-PRESOLVE_SECONDS = 3e-4
-
-Partition = tuple[tuple[tuple[int, ...], int], ...]  # (ops, scheme) of each kernel
-
-
-@dataclass(frozen=True, slots=True)
-class BlockResult:
-    """The best partition of a block, in the block's own ids, and a lower bound on all of them.
-
-    ``complete``: all candidates were known.
-    """
-
-    kernels: Partition
-    cost: int
-    bound: int
-    candidates: int
-    cuts: int
-    rounds: int
-    complete: bool
-
-
-def cost_of(problem: Instance, kernels: Partition) -> int:
-    """The cost of a partition in picoseconds."""
-    prices = pricer(problem)
-    return sum(prices.price(mask_of(ops), scheme) for ops, scheme in kernels)
 
 
 def solve_block(
@@ -77,27 +42,55 @@ def solve_block(
     floor = floor_cost(whole)
     if clock.now() >= deadline:
         cost = cost_of(whole, warm)
-        return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
+        return BlockResult(warm, cost, min(floor, cost))
     floor = max(floor, _floor_by_parts(shape, options, within(clock, deadline, 0.1), clock))
     if _is_close(whole, warm, floor):
         cost = cost_of(whole, warm)
-        return BlockResult(warm, cost, min(floor, cost), 0, 0, 0, complete=False)
+        return BlockResult(warm, cost, min(floor, cost))
     roomy = without_limits(whole)
-    until = within(clock, deadline, 1.0 if roomy is whole else 0.75)
-    first = _attempt(shape, roomy, warm, floor, options, until, clock)
+    if roomy is whole:
+        return attempt(shape, whole, warm, floor, options, deadline, clock)
+    return _limited(shape, roomy, BlockResult(warm, cost_of(whole, warm), floor), options, deadline, clock)
+
+
+def _limited(
+    shape: Shape, roomy: Instance, known: BlockResult, options: SolveOptions, deadline: float, clock: Clock
+) -> BlockResult:
+    """A block in which the limits on a kernel's size may bind; ``roomy`` is the block without them."""
+    whole = shape.problem
+    until = within(clock, deadline, 0.4)
+    first = listed(shape, roomy, known.kernels, known.bound, options, until, clock, FEW_CANDIDATES)
+    if first is None:
+        until = within(clock, deadline, 0.8)
+        known = _by_slots(whole, known, floor_cost(without_launches(roomy)), options, until, clock)
+        if known.bound >= known.cost:
+            return known
+        first = attempt(shape, roomy, known.kernels, known.bound, options, within(clock, deadline, 0.75), clock)
     if all(fits(whole, ops) for ops, _ in first.kernels):
         return first
-    start, bound = _to_size(shape, first, warm, options, within(clock, deadline, 0.5), clock)
-    cost = cost_of(whole, start)
-    if bound >= cost:
-        return replace(first, kernels=start, cost=cost, bound=cost)
-    second = _attempt(shape, whole, start, bound, options, deadline, clock)
+    sized, memory = _to_size(shape, first, known.kernels, options, within(clock, deadline, 0.5), clock)
+    if sized.bound < sized.cost:
+        sized = _by_slots(whole, sized, memory, options, within(clock, deadline, 0.5), clock)
+    if sized.bound >= sized.cost:
+        return sized
+    second = attempt(shape, whole, sized.kernels, sized.bound, options, deadline, clock)
     return replace(
         second,
         candidates=first.candidates + second.candidates,
         cuts=first.cuts + second.cuts,
         rounds=first.rounds + second.rounds,
     )
+
+
+def _by_slots(
+    whole: Instance, known: BlockResult, memory: int, options: SolveOptions, deadline: float, clock: Clock
+) -> BlockResult:
+    """The block by its number of kernels, if no large one can be cheaper than what is known."""
+    launch = min(device.launch_ps for device in whole.devices)
+    if not is_plain(whole) or MOST_SLOTS * launch + memory < known.cost - launch:
+        return known
+    found = few_kernels(whole, known.kernels, known.bound, memory, options, deadline, clock)
+    return replace(known, kernels=found.kernels, cost=found.cost, bound=found.bound)
 
 
 def _floor_by_parts(shape: Shape, options: SolveOptions, deadline: float, clock: Clock) -> int:
@@ -121,15 +114,17 @@ def _is_close(whole: Instance, warm: Partition, bound: int) -> bool:
 
 def _to_size(
     shape: Shape, roomy: BlockResult, warm: Partition, options: SolveOptions, deadline: float, clock: Clock
-) -> tuple[Partition, int]:
-    """What an answer without limits on a kernel's size says of the block with them: a partition and a bound."""
+) -> tuple[BlockResult, int]:
+    """What an answer without limits on a kernel's size says of the block with them, and a bound but for launches."""
     whole = shape.problem
     cut = tuple(cut_to_size(whole, roomy.kernels))
     if all(is_legal(whole, ops, scheme) for ops, scheme in cut) and cost_of(whole, cut) < cost_of(whole, warm):
         warm = cut
     free = replace(shape, problem=without_launches(without_limits(whole)))
-    freed = _attempt(free, free.problem, roomy.kernels, 0, options, deadline, clock)
-    return warm, max(roomy.bound, freed.bound + launches(whole))
+    freed = attempt(free, free.problem, roomy.kernels, floor_cost(free.problem), options, deadline, clock)
+    cost = cost_of(whole, warm)
+    bound = min(cost, max(roomy.bound, freed.bound + launches(whole)))
+    return replace(roomy, kernels=warm, cost=cost, bound=bound), freed.bound
 
 
 def _single(problem: Instance) -> BlockResult:
@@ -137,127 +132,6 @@ def _single(problem: Instance) -> BlockResult:
     prices = pricer(problem)
     cost, scheme = min((prices.price(1, scheme), scheme) for scheme in prices.terms[0])
     return BlockResult((((0,), scheme),), cost, cost, 1, 0, 0, complete=True)
-
-
-def _attempt(
-    shape: Shape,
-    problem: Instance,
-    warm: Partition,
-    bound: int,
-    options: SolveOptions,
-    deadline: float,
-    clock: Clock,
-) -> BlockResult:
-    """Presolve, list or generate candidates, solve the master problem. ``bound`` is known already.
-
-    A few candidates are listed in any case. Where there are more, the relaxation says which are wanted; only if that
-    does not settle the block are all of them listed, as far as there is room.
-    """
-    whole = shape.problem
-    reduced = _presolved(shape, problem, deadline, clock)
-    atoms = find_atoms(reduced)
-    task = _Task(whole, reduced, atoms, covers_of(reduced, atoms), options, clock)
-    pool = enumerate_candidates(reduced, atoms, FEW_CANDIDATES, within(clock, deadline, 0.5), clock=clock)
-    _demand_cover(reduced, atoms, pool)
-    if pool.complete:
-        return _chosen(task, pool, warm, bound, deadline)
-    if not problem.variants:
-        warm = _improved(whole, warm, options, within(clock, deadline, 0.25), clock)
-    first = _generated(task, warm, bound, within(clock, deadline, 0.85))
-    if first.cost == first.bound or clock.now() >= deadline:
-        return first
-    pool = enumerate_candidates(reduced, atoms, MAX_CANDIDATES, within(clock, deadline, 0.5), clock=clock)
-    if not pool.complete:
-        if problem.variants:
-            return first
-        kernels = _improved(whole, first.kernels, options, deadline, clock)
-        return replace(first, kernels=kernels, cost=cost_of(whole, kernels))
-    second = _chosen(task, pool, first.kernels, first.bound, deadline)
-    return replace(second, cuts=first.cuts + second.cuts, rounds=first.rounds + second.rounds)
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A block as it is and presolved, and what all ways of solving it need."""
-
-    whole: Instance
-    reduced: Instance
-    atoms: Atoms
-    covers: tuple[tuple[Cover, ...], tuple[tuple[int, ...], ...]]
-    options: SolveOptions
-    clock: Clock
-
-
-def _chosen(task: _Task, pool: Pool, warm: Partition, bound: int, deadline: float) -> BlockResult:
-    """Choose among the candidates of a pool and those of the warm start."""
-    start = _incumbent(task.whole, task.atoms, pool.candidates, warm)
-    known = {candidate.mask for candidate in pool.candidates}
-    candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
-    master = Master(candidates, *task.covers)
-    found = search(task.reduced, master, task.atoms, start, bound, task.options, deadline, task.clock)
-    kernels = _partition(task.atoms, found.incumbent.kernels, warm)
-    cost = cost_of(task.whole, kernels)
-    bound = found.bound if pool.complete else bound
-    return BlockResult(
-        kernels, cost, min(bound, cost), len(candidates), len(found.cuts), found.rounds, complete=pool.complete
-    )
-
-
-def _generated(task: _Task, warm: Partition, bound: int, deadline: float) -> BlockResult:
-    """Start from the first candidates of every atom, add those that the relaxation wants, and choose among them."""
-    until = within(task.clock, deadline, 0.1)
-    pool = enumerate_candidates(task.reduced, task.atoms, MAX_CANDIDATES, until, each=SOME_CANDIDATES, clock=task.clock)
-    start = _incumbent(task.whole, task.atoms, pool.candidates, warm)
-    known = {candidate.mask for candidate in pool.candidates}
-    candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
-    until = within(task.clock, deadline, 0.9)
-    generated = generate(task.reduced, task.atoms, candidates, *task.covers, until, task.clock)
-    return _chosen(task, Pool(generated.candidates, complete=False), warm, max(bound, generated.bound), deadline)
-
-
-def _presolved(shape: Shape, problem: Instance, deadline: float, clock: Clock) -> Instance:
-    clock.spend(PRESOLVE_SECONDS * len(problem.ops))
-    return presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.6), clock.now).instance
-
-
-def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadline: float, clock: Clock) -> Partition:
-    """Window by window. Without presolve's ties every legal kernel can be said in atoms, the warm start's too."""
-    atoms = find_atoms(whole)
-    known = _incumbent(whole, atoms, (), kernels).kernels
-    return (
-        kernels if known is None else _partition(atoms, improve(whole, atoms, known, options, deadline, clock), kernels)
-    )
-
-
-def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:
-    covered = 0
-    for candidate in pool.candidates:
-        covered |= candidate.mask
-    missing = [op for atom in bits((1 << len(atoms.ops)) - 1 & ~covered) for op in atoms.ops[atom]]
-    if missing and not problem.variants and pool.complete:
-        raise IllegalKernelError(f"no legal kernel holds op {missing[0]}; drop the rules that name it")
-
-
-def _incumbent(whole: Instance, atoms: Atoms, candidates: Sequence[Candidate], warm: Partition) -> Incumbent:
-    """The warm start as candidates, where it can be said in atoms, in the cheapest scheme known for each kernel."""
-    by_mask = {candidate.mask: candidate for candidate in candidates}
-    prices = pricer(whole)
-    kernels: list[Candidate] = []
-    for ops, scheme in warm:
-        mask = atoms.mask(ops)
-        if len(atoms.ops_of(mask)) != len(ops):
-            return Incumbent(None, cost_of(whole, warm))
-        priced = Candidate(mask, scheme, prices.price(mask_of(ops), scheme))
-        known = by_mask.get(mask, priced)
-        kernels.append(known if known.cost <= priced.cost else priced)
-    return Incumbent(tuple(kernels), sum(kernel.cost for kernel in kernels))
-
-
-def _partition(atoms: Atoms, kernels: Sequence[Candidate] | None, otherwise: Partition) -> Partition:
-    """Candidates as ops and schemes."""
-    if kernels is None:
-        return otherwise
-    return tuple((atoms.ops_of(kernel.mask), kernel.scheme) for kernel in kernels)
 
 
 def lifted(ops: Sequence[int], kernels: Partition, schemes: Sequence[int]) -> Partition:

@@ -38,8 +38,12 @@ TIES = (100, 70, 50, 30, 0)
 #: Copyable ops of one stretch.
 MOST_COPIES = 8
 STRETCH_SECONDS = 6.0
-#: About what it takes to list one.
+#: About what it takes to list a column, to look at a set of ops that may be one, and to state a column's op in a model;
+#: and to look at the lifetimes of a schedule, for each op.
 COLUMN_SECONDS = 2e-4
+SET_SECONDS = 1e-4
+PLACE_SECONDS = 1e-4
+LIVE_SECONDS = 3e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,7 @@ class _Work:
         return sum(kernel_cost(self.instance, k.ops, k.scheme, k.writes) for k in kernels)
 
     def live(self, kernels: Sequence[Kernel]) -> list[int]:
+        self.clock.spend(LIVE_SECONDS * len(self.instance.ops))
         return live_bytes(order_problem(self.instance, kernels), range(len(kernels)))
 
     def peak(self, kernels: Sequence[Kernel]) -> int:
@@ -151,10 +156,12 @@ class _Work:
         return now + min(STRETCH_SECONDS, share * max(0.0, self.deadline - now))
 
     def list(self, scope: Scope, limit: int, tied: Mapping[int, int] | None) -> ColumnPool:
-        """The columns of a scope; where answers must repeat, limited by their number alone."""
-        deadline = None if self.clock.deterministic else self.within(0.2)
-        pool = list_columns(self.instance, scope.ops, scope.copies, limit, deadline, tied)
-        self.clock.spend(COLUMN_SECONDS * len(pool.columns))
+        """The columns of a scope; where answers must repeat, limited by counts alone."""
+        deadline, steps = self.within(0.2), None
+        if self.clock.deterministic:
+            deadline, steps = None, max(1, int((self.within(0.2) - self.clock.now()) / SET_SECONDS))
+        pool = list_columns(self.instance, scope.ops, scope.copies, limit, deadline, tied, steps)
+        self.clock.spend(COLUMN_SECONDS * len(pool.columns) + SET_SECONDS * pool.steps)
         return pool
 
     def whole(self, starts: Sequence[Solution], *, least_peak: bool = False) -> JointResult | None:
@@ -169,6 +176,7 @@ class _Work:
         columns = feasible_columns(scope, pool.columns, cap)
         start = min(starts, key=lambda s: (max(0, s.peak_bytes - self.cap), s.objective))
         hints = [self.maker.column(k.ops, k.scheme, k.writes) for k in start.kernels]
+        self.clock.spend(PLACE_SECONDS * sum(column.mask.bit_count() for column in columns))
         return solve_joint(
             scope, columns, self.options, self.deadline, self.clock, cap=cap, least_peak=least_peak, start=hints
         )
@@ -226,6 +234,7 @@ class _Work:
         at_most = None
         if highest <= self.cap:
             at_most = sum(column.cost for column in old) - 1
+        self.clock.spend(PLACE_SECONDS * sum(column.mask.bit_count() for column in columns))
         found = solve_joint(
             scope,
             columns,

@@ -12,7 +12,8 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.clock import Clock
 from optfuse.solve.cost_floor import cost_floor
-from optfuse.solve.cpsat.block import BlockResult, Partition, cost_of, lifted, solve_block
+from optfuse.solve.cpsat.attempt import BlockResult, Partition, cost_of
+from optfuse.solve.cpsat.block import lifted, solve_block
 from optfuse.solve.cpsat.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solve.cpsat.components import Components
 from optfuse.solve.cpsat.cycles import find_circles
