@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
+from typing import Literal
 
 from optfuse.extract.access import Access, roots
 from optfuse.ir.functions import FUNCTIONS
 from optfuse.ir.nodes import Arg, Buffer, Call, Expr, LibraryCall, Load, LoopNest, View
+from optfuse.problem.cost import GOP, MIB
 from optfuse.problem.instance import Device, Work
 
 ITEM_BYTES = {
@@ -19,6 +20,27 @@ ITEM_BYTES = {
 
 #: Issue slots of a special function relative to one exp2 on the special-function unit.
 SPECIAL_WEIGHT = {"erf": 5, "erfc": 6, "erfinv": 6, "tanh": 3, "lgamma": 12, "pow": 4, "atan2": 5, "sin": 4, "cos": 4}
+
+
+LibraryKind = Literal["matmul", "attention", "convolution", "depthwise", "other"]
+
+#: Attention kernels work on tiles of so many rows of queries and of keys, and of so many elements of a head.
+ATTENTION_ROWS, ATTENTION_WIDTH = 128, 64
+#: Convolution kernels take input channels in such steps.
+CHANNELS = 8
+
+#: Where an attention operator's arguments tell that later keys are hidden.
+CAUSAL_POSITION = {
+    "scaled_dot_product_attention": 5,
+    "_scaled_dot_product_flash_attention": 4,
+    "_scaled_dot_product_efficient_attention": 6,
+    "_scaled_dot_product_cudnn_attention": 6,
+    "_scaled_dot_product_flash_attention_backward": 11,
+    "_scaled_dot_product_efficient_attention_backward": 11,
+    "_scaled_dot_product_cudnn_attention_backward": 14,
+    "attention": 5,
+    "attention_backward": 10,
+}
 
 
 def buffer_bytes(buffer: Buffer) -> int:
@@ -77,40 +99,96 @@ def _views(args: Iterable[Arg]) -> Iterable[View]:
             yield from _views(arg)
 
 
-def library_work(call: LibraryCall, buffers: Mapping[str, Buffer], device: Device | None = None) -> Work:
-    """Multiply-adds of matmuls, convolutions and attention, as two operations each; 0 for other calls.
+def library_work(
+    call: LibraryCall, buffers: Mapping[str, Buffer], device: Device | None = None, moved: int = 0
+) -> Work:
+    """Multiply-adds of matmuls, convolutions and attention, as two operations each; additions in place; else nothing.
 
-    With a device, operations are counted in those of its matmuls: it says how much dearer the others are.
+    With a device, a call that moves ``moved`` bytes is stated as those operations of its matmuls that take as long: the
+    tiles that the libraries' kernels fill, how much dearer each kind is, the time to start, and what of the memory's
+    time is not hidden behind the arithmetic.
     """
-    work = _library_work(call, buffers)
-    percent = 100
-    if device is not None and "convolution" in call.target:
-        percent = device.convolution_percent
-    elif device is not None and ("scaled_dot_product" in call.target or call.target.startswith("optfuse.attention")):
-        percent = device.attention_percent
-    return replace(work, tensor=work.tensor * percent // 100)
+    kind, operations = library_operations(call, buffers)
+    atomic = prod(int(s) for s in views(call)[0].shape) if _base_name(call) == "sum_rows" else 0
+    if device is None:
+        return Work(tensor=operations, atomic=atomic)
+    percents: dict[LibraryKind, int] = {
+        "attention": device.attention_percent,
+        "convolution": device.convolution_percent,
+        "depthwise": device.depthwise_percent,
+    }
+    scaled = operations * tile_percent(call, kind) // 100 * percents.get(kind, 100) // 100
+    if not device.library_start_ps and device.library_overlap_percent == 100:
+        return Work(tensor=scaled, atomic=atomic)
+    compute = (scaled * device.tensor_ps_per_gop + atomic * device.atomic_ps_per_gop) // GOP
+    memory = moved * device.dram_ps_per_mib // MIB
+    exposed = min(compute, memory) * (100 - device.library_overlap_percent) // 100
+    takes = device.library_start_ps + max(compute, memory) + exposed
+    return Work(tensor=takes * GOP // max(1, device.tensor_ps_per_gop))
 
 
-def _library_work(call: LibraryCall, buffers: Mapping[str, Buffer]) -> Work:
+def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tuple[LibraryKind, int]:
+    """What kind of call it is, and the operations that its result needs."""
     shapes = [tuple(int(s) for s in view.shape) for view in views(call)]
-    name = call.target.split(".")[1] if "." in call.target else call.target
+    name = _base_name(call)
     if name in {"mm", "bmm"}:
-        return Work(tensor=2 * prod(shapes[0]) * shapes[1][-1])
-    if name in {"addmm", "baddbmm"}:
-        return Work(tensor=2 * prod(shapes[1]) * shapes[2][-1])
-    if name == "convolution":
+        return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
+    if name in {"addmm", "baddbmm", "addmm_activation"}:
+        return "matmul", 2 * prod(shapes[1]) * shapes[2][-1]
+    if name in {"convolution", "convolution_relu"}:
         out = _output_elements(call, buffers, 0)
-        return Work(tensor=2 * out * prod(shapes[1][1:]))
+        return _convolution_kind(shapes[1]), 2 * out * prod(shapes[1][1:])
     if name == "convolution_backward":
         wanted = sum(output is not None for output in call.outputs[:2])
-        return Work(tensor=2 * wanted * prod(shapes[0]) * prod(shapes[2][1:]))
-    if "scaled_dot_product" in name or call.target.startswith("optfuse.attention"):
+        return _convolution_kind(shapes[2]), 2 * wanted * prod(shapes[0]) * prod(shapes[2][1:])
+    if _is_attention(call):
         backward = "backward" in name
         query, key, value = shapes[1:4] if backward else shapes[:3]
         # scores and output; backward the scores again, and gradients of query, key, weights and value
         width = 3 * key[-1] + 2 * value[-1] if backward else key[-1] + value[-1]
-        return Work(tensor=2 * prod(query[:-1]) * key[-2] * width)
-    return Work()
+        products = 2 * prod(query[:-1]) * key[-2] * width
+        return "attention", products // 2 if _is_causal(call) else products
+    return "other", 0
+
+
+def tile_percent(call: LibraryCall, kind: LibraryKind) -> int:
+    """The operations that a call's kernel does, in percent of those that count: its tiles are not always full."""
+    shapes = [tuple(int(s) for s in view.shape) for view in views(call)]
+    if kind == "attention":
+        backward = "backward" in _base_name(call)
+        query, key = shapes[1:3] if backward else shapes[:2]
+        full = _up(query[-2], ATTENTION_ROWS) * _up(key[-2], ATTENTION_ROWS) * _up(key[-1], ATTENTION_WIDTH)
+        return 100 * full // max(1, query[-2] * key[-2] * key[-1])
+    if kind == "convolution":
+        weight = shapes[2] if _base_name(call) == "convolution_backward" else shapes[1]
+        return 100 * _up(weight[1], CHANNELS) // max(1, weight[1])
+    return 100
+
+
+def _up(extent: int, unit: int) -> int:
+    return -(-extent // unit) * unit
+
+
+def _base_name(call: LibraryCall) -> str:
+    return call.target.split(".")[1] if "." in call.target else call.target
+
+
+def _is_attention(call: LibraryCall) -> bool:
+    return "scaled_dot_product" in call.target or call.target.startswith("optfuse.attention")
+
+
+def _is_causal(call: LibraryCall) -> bool:
+    """Whether the call says that later keys are hidden; an argument of its own in all of these operators."""
+    named = dict(call.kwargs).get("is_causal")
+    if named is not None:
+        return named is True
+    position = CAUSAL_POSITION.get(_base_name(call))
+    return position is not None and len(call.args) > position and call.args[position] is True
+
+
+def _convolution_kind(weight: tuple[int, ...]) -> LibraryKind:
+    """Depthwise convolutions, one channel a group, run on other units than dense ones."""
+    return "depthwise" if weight[1] == 1 and weight[0] > 1 else "convolution"
 
 
 def _output_elements(call: LibraryCall, buffers: Mapping[str, Buffer], k: int) -> int:
