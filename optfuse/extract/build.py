@@ -183,11 +183,12 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
             largest[read.buffer] = read
     written = dict.fromkeys([*(name for name in call.outputs if name is not None), *call.mutates])
     writes = tuple(Write(ids[name], buffer_bytes(buffers[name])) for name in written)
+    moved = sum(read.bytes for read in largest.values()) + sum(write.bytes for write in writes)
     return problem.Op(
         call.name,
         "library",
         (Offer(ALONE, tuple(largest.values()), writes),),
-        library_work(call, buffers, device),
+        library_work(call, buffers, device, moved),
         node=_node(call),
         module=call.origin.module,
         source=call.origin.source,

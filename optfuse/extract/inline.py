@@ -4,7 +4,8 @@ An op that takes one large tensor and makes one at least as large of it (bfloat1
 never be written. Whoever would read what it makes can read what it takes: no more bytes, and one write less. So no
 schedule loses by it, whatever else it does, but for arithmetic that hides behind memory. This is decided before the
 solver; Inductor's greedy scheduler, too, is handed graphs in which such ops are part of their readers. An op with one
-reader stays an op: the solver joins the two at no price.
+reader stays an op: the solver joins the two at no price. Not so where its readers only look up a few of its elements
+(``lookup.py``): no kernel of both computes just those.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import sympy
 
 from optfuse.extract.access import Access, NestAccesses, accesses, affine, walk
 from optfuse.extract.dependence import footprint
-from optfuse.extract.precision import HALF
+from optfuse.extract.lookup import element, looked_up
+from optfuse.extract.rounding import HALF
 from optfuse.extract.split import rename
 from optfuse.extract.work import buffer_bytes, touched_bytes, views
 from optfuse.ir.functions import FUNCTIONS
@@ -58,9 +60,12 @@ def inline_cheap(graph: LoopGraph) -> LoopGraph:
         if not isinstance(op, LoopNest) or len(op.stores) != 1:
             continue
         name, using = op.stores[0].buffer, readers[op.stores[0].buffer]
-        if name in held or len(using) < 2 or len(writers[name]) > 1:
+        if name in held or not using or len(writers[name]) > 1:
             continue
-        value = cheap_value(op, buffers)
+        few = all(looked_up(ops[user], name, prod(int(n) for n in op.sizes)) for user in using)  # type: ignore[arg-type]
+        if len(using) < 2 and not few:
+            continue
+        value = cheap_value(op, buffers, few=few)
         inlined = {} if value is None else {user: _with_value(ops[user], name, value) for user in using}
         read = {load.buffer for load in accesses(op).loads}
         if not inlined or None in inlined.values() or any(w > position for r in read for w in writers[r]):
@@ -96,24 +101,28 @@ def _users(
 # --- the value ---------------------------------------------------------------------------------------------------
 
 
-def cheap_value(nest: LoopNest, buffers: Mapping[str, Buffer]) -> Value | None:
-    """What a nest with one store makes, if computing it again reads no more bytes than it has; None if it may."""
+def cheap_value(nest: LoopNest, buffers: Mapping[str, Buffer], *, few: bool = False) -> Value | None:
+    """What a nest with one store makes, if computing it again reads no more bytes than it has; None if it may.
+
+    ``few``: only few of its elements are asked for, so that what one of them takes does not matter.
+    """
     store, found = nest.stores[0], accesses(nest)
     buffer = buffers[store.buffer]
     size = buffer_bytes(buffer)
-    # a half type is rounded where it is stored, and nowhere else
-    if nest.reductions or buffer.kind != "temporary" or buffer.dtype in HALF or size < LEAST_BYTES:
+    # a half type is rounded where it is stored, and nowhere else: readers would see more digits
+    if nest.reductions or buffer.kind != "temporary" or (buffer.dtype in HALF and not few) or size < LEAST_BYTES:
         return None
     calls = {expr for expr in walk(store.value) if isinstance(expr, Call) and expr.function != "cast"}
     functions = [FUNCTIONS[expr.function] for expr in calls]
-    if len(calls) > MOST_CALLS or any(function.special or function.rule == "random" for function in functions):
+    costly = any(function.special for function in functions) and not few
+    if len(calls) > MOST_CALLS or costly or any(function.rule == "random" for function in functions):
         return None
     sizes = tuple(int(s) for s in nest.sizes)
     written = found.stores[0]
     if (
         not written.exact
         or not all(load.exact for load in found.loads)
-        or not _reads_little(found, sizes, size, buffers)
+        or not (few or _reads_little(found, sizes, size, buffers))
     ):
         return None
     value = store.value if store.value.dtype == buffer.dtype else Call("cast", (store.value,), buffer.dtype)
@@ -178,10 +187,10 @@ def _with_value(op: Op | None, name: str, value: Value) -> LoopNest | None:
     computed: dict[Load, Expr] = {}
     for load in accesses(nest).loads:
         if load.buffer == name and load.load is not None:
-            place = _place(load, value, extents)
-            if place is None:
+            found = _at(load, value, extents)
+            if found is None:
                 return None
-            computed[load.load] = rename(value.expr, place)
+            computed[load.load] = found
 
     def inlined(expr: Expr) -> Expr:
         if isinstance(expr, Load):
@@ -196,7 +205,7 @@ def _refined(nest: LoopNest, name: str, value: Value) -> LoopNest | None:
     extents = _extents(nest)
     cuts: dict[sympy.Symbol, set[int]] = {symbol: {1, extent} for symbol, extent in extents.items()}
     for load in accesses(nest).loads:
-        if load.buffer != name:
+        if load.buffer != name or load.indirect:
             continue
         form = affine(load.load.index) if load.load is not None and load.exact else None
         if form is None:
@@ -243,6 +252,15 @@ def _rewritten(nest: LoopNest, change: Callable[[Expr], Expr]) -> LoopNest:
         reductions=tuple(replace(r, operand=change(r.operand)) for r in nest.reductions),
         stores=tuple(replace(s, value=change(s.value)) for s in nest.stores),
     )
+
+
+def _at(load: Access, value: Value, extents: Mapping[sympy.Symbol, int]) -> Expr | None:
+    """What a reader's load finds, computed; None if it is not known at which point of the value that is."""
+    if load.indirect:
+        dimensions = list(zip(value.sizes, value.strides, strict=True))
+        return element(load, value.expr, dimensions, value.offset, extents)
+    place = _place(load, value, extents)
+    return None if place is None else rename(value.expr, place)
 
 
 def _place(load: Access, value: Value, extents: Mapping[sympy.Symbol, int]) -> dict[sympy.Symbol, sympy.Expr] | None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from optfuse.extract.access import NestAccesses
+from optfuse.extract.access import Access, NestAccesses
 from optfuse.extract.digits import Digit, is_dense
 from optfuse.extract.legality import ONE_PASS_POINTS
 from optfuse.extract.placement import Layout, Placed, Placements
 from optfuse.extract.walks import DigitSpace, Walk
-from optfuse.extract.work import ITEM_BYTES, touched_bytes
+from optfuse.extract.work import ITEM_BYTES, buffer_bytes, touched_bytes
 from optfuse.ir.nodes import Buffer, LoopNest
 from optfuse.problem.instance import AccessClass, Offer, Read, Scheme, Write
 
-#: Neighbouring points of one program's tile along the contiguous axis, when x walks it and r is reduced.
-COLUMN_TILE = 64
+#: Neighbouring points of one program's tile along the contiguous axis, when x walks it and r is reduced: as few as
+#: make a memory transaction, which code generation falls back to where there are few points.
+COLUMN_TILE = 8
 #: Points of one program's tile.
 TILE = 2048
 #: A common read of fewer bytes (a seed, a scale, a bias of a thousand values) is no reason to share a kernel.
@@ -82,10 +83,14 @@ def offer(
         size = touched_bytes(access, sizes, buffer)
         item = ITEM_BYTES.get(buffer.dtype, 8)
         common = exact is not None and size >= SHARED_BYTES
-        shape = (walk, _shape(exact, space)) if common and exact is not None else (nest.name, access.load)
+        shape = (walk, _shape(exact, space)) if common and exact is not None else (nest.name, _window(access))
         print_number = footprints.number(access.buffer, shape)
         key = (ids[access.buffer], print_number)
+        if key in reads:  # a window's elements, together no more than there is
+            size = min(size + reads[key].bytes, buffer_bytes(buffer))
         klass = _access_class(inner, space, item, indirect=access.indirect)
+        if klass == "contiguous" and walked.by_columns:
+            klass = "column"
         reads[key] = Read(key[0], size, klass, print_number, footprints.place(exact, item, walked, space))
     writes: list[Write] = []
     for access, exact in zip(touched.stores, placed.stores, strict=True):
@@ -101,6 +106,15 @@ def offer(
         full=placed.full,
         reduces=placed.fit.role == "reduces",
     )
+
+
+def _window(access: Access) -> object:
+    """What tells a read that is no walk of its own from others of its nest.
+
+    Reads by position that are guarded, or go through quotients and remainders, are of windows that overlap: a buffer
+    is fetched for all of them once. So are those that are affine and apart by a constant.
+    """
+    return access.load if access.exact or access.indirect else None
 
 
 def _shape(layout: Layout, space: DigitSpace) -> tuple[object, ...]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from optfuse.extract.access import accesses
+from optfuse.extract.rounding import HALF, compared
 from optfuse.extract.work import views
 from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, View
-
-HALF = frozenset({"float16", "bfloat16"})
 
 
 def may_approximate(graph: LoopGraph) -> frozenset[int]:
@@ -20,12 +19,13 @@ def may_approximate(graph: LoopGraph) -> frozenset[int]:
     dtype = {buffer.name: buffer.dtype for buffer in graph.buffers}
     lasting = {buffer.name for buffer in graph.buffers if buffer.kind != "temporary"}
     exact = lasting | {output.buffer for output in graph.outputs if isinstance(output, View)}
+    same = compared(graph)
     found: set[int] = set()
     for position in range(len(graph.ops) - 1, -1, -1):
         op = graph.ops[position]
         if isinstance(op, LibraryCall):
             exact.update(view.buffer for view in views(op))
-        elif _rounded((store.buffer for store in op.stores), dtype, exact):
+        elif position not in same and _rounded((store.buffer for store in op.stores), dtype, exact):
             found.add(position)
         else:
             exact.update(_loaded(op))

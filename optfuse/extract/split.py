@@ -43,7 +43,9 @@ from optfuse.problem.instance import Device
 #: Fewer chunks than this are not worth a second stage.
 FEWEST_CHUNKS = 4
 #: Partial results aim at this many times the saturating number of programs.
-WAVES = 4
+WAVES = 8
+#: Neighbouring columns of one program's tile where there is enough to do.
+WIDE_TILE = 64
 #: No chunk has fewer points than this.
 SHORTEST_CHUNK = 64
 
@@ -97,7 +99,9 @@ def plan_chunks(
     if not nest.reductions or not mergeable:
         return None
     touched = accesses(nest)
-    programs = scheme_of(natural_walk(natural_cover(nest, touched))).parallel
+    walk = natural_walk(natural_cover(nest, touched))
+    scheme = scheme_of(walk)
+    programs = -(-scheme.x // WIDE_TILE) if walk.by_columns else scheme.parallel
     sizes = tuple(int(s) for s in (*nest.sizes, *nest.rsizes))
     read = max((touched_bytes(access, sizes, buffers[access.buffer]) for access in touched.loads), default=0)
     at_full_rate = read * device.dram_ps_per_mib // MIB

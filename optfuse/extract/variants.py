@@ -30,7 +30,7 @@ from optfuse.problem.instance import Device, Offer
 VariantKinds = Literal["emittable", "all"]
 
 #: A riding sum leaves this many rows of partial sums for each program that fills the device.
-ROWS_PER_PROGRAM = 1
+ROWS_PER_PROGRAM = 2
 #: Fewer rows than this many times the rows of partial sums are not worth a ride.
 LEAST_ROWS = 8
 #: The share of a launch that a whole reduction must lose to idle programs for the split one to be offered.

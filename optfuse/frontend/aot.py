@@ -18,6 +18,10 @@ from optfuse.frontend.layouts import choose_layouts, kept_strides
 from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
 from optfuse.frontend.passes.effects import drop_effect_tokens
+from optfuse.frontend.passes.matmuls import take_out_biases
+from optfuse.frontend.passes.pooled import release_pooled
+from optfuse.frontend.passes.pooling import keep_offsets
+from optfuse.frontend.passes.rebuild import rebuild_spread
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import (
     aot_compile,
@@ -29,7 +33,8 @@ from optfuse.frontend.torch_bridge import (
 )
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
-Program = Callable[[Sequence[torch.Tensor]], Sequence[Any]]
+#: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.
+Program = Callable[[list[torch.Tensor]], Sequence[Any]]
 CompileGraph = Callable[[Captured], Program]
 
 Feed = InputSource | torch.Tensor
@@ -67,7 +72,13 @@ class _Split:
 
     def partition(self, joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
         self.user_outputs = options.get("num_fwd_outputs")
-        return min_cut_partition(joint, inputs, **options)
+        keep_offsets(joint)
+        release_pooled(joint)
+        take_out_biases(joint)
+        forward, backward = min_cut_partition(joint, inputs, **options)
+        if self.user_outputs is not None:
+            rebuild_spread(forward, backward, self.user_outputs)
+        return forward, backward
 
 
 def compile_flat(
@@ -159,9 +170,7 @@ def adapt(
     return Adapted(choose_layouts(normalize(captured), given), kept, literals)
 
 
-def compile_or_pass(
-    captured: Captured, compile_graph: CompileGraph
-) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
+def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:
     """``compile_graph(captured)``, or the graph itself where it computes nothing: inputs and constants handed on."""
     if any(node.op == "call_function" for node in captured.graph.graph.nodes):
         return compile_graph(captured)

@@ -93,7 +93,9 @@ def _attend_batched(
     four = [x.expand(*batch, *x.shape[-3:]).reshape(batches, *x.shape[-3:]) for x in (query, key, value)]
     if mask is not None:
         scores = (heads, query.shape[-2], key.shape[-2])
-        mask = mask.expand(*batch, *scores).reshape(batches, *scores)
+        repeats = all(size == 1 for size in mask.shape[:-3])
+        given = (1,) * len(batch) if repeats else tuple(batch)
+        mask = mask.expand(*given, *scores).reshape(math.prod(given), *scores)
     operator, number = (attention_dropout, draw) if dropout_p > 0 else (attention, 0)
     out, *_ = operator(*four, mask, dropout_p, is_causal, scale, keep, number)
     if len(batch) != 1:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optfuse.frontend.tables import add_at_places, embedding_gradient
 from optfuse.frontend.torch_bridge import TO_COPY, decomposition_of, operator_name, standard_decompositions
 
 aten = torch.ops.aten
@@ -148,7 +149,57 @@ def _as_strided_scatter(
     return aten.view.default(aten.clone.default(src, memory_format=torch.contiguous_format), list(self.shape))
 
 
+def _convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> Tensor:
+    """The bias is a sum of its own: GPU libraries add it in another pass over the result, a fused kernel in none.
+
+    Not where windows lie side by side: that convolution will be a matmul, which has a bias.
+    """
+    kernel = list(weight.shape[2:])
+    side_by_side = list(stride) == kernel and max(kernel) > 1 and not any(padding) and not transposed and groups == 1
+    if bias is None or side_by_side:
+        return NotImplemented
+    rest = (stride, padding, dilation, transposed, output_padding, groups)
+    result = aten.convolution.default(input, weight, None, *rest)
+    return aten.add.Tensor(result, aten.view.default(bias, [bias.shape[0], *[1] * (result.dim() - 2)]))
+
+
+def _convolution_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: list[int] | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    output_mask: list[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradient of the bias is a sum of its own, as it is for GPU libraries: others may read its operand with it."""
+    if not output_mask[2]:
+        return NotImplemented
+    bias = aten.sum.dim_IntList(grad_output, [0, *range(2, grad_output.dim())])
+    if not (output_mask[0] or output_mask[1]):
+        return None, None, bias
+    rest = (stride, padding, dilation, transposed, output_padding, groups, [*output_mask[:2], False])
+    images, weights, _ = aten.convolution_backward.default(grad_output, input, weight, None, *rest)
+    return images, weights, bias
+
+
 OWN: dict[Any, Callable[..., Any]] = {
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split_with_sizes,
     aten.unbind.int: _unbind,
@@ -160,6 +211,8 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.bernoulli.p: _bernoulli_p,
     aten.full_like.default: _full_like,
     aten.as_strided_scatter.default: _as_strided_scatter,
+    aten.embedding_dense_backward.default: embedding_gradient,
+    aten.index_put.default: add_at_places,
 }
 
 

@@ -2,7 +2,9 @@
 
 A sample is a folder with ``model.py``, a class whose ``forward`` takes every tensor by name, and ``weight_meta.py`` and
 ``input_meta.py``, which say shape, dtype and statistics of each. The latter are read and not run. ``model.py`` is run,
-as any model file is: give only samples that you trust. Tensors that were on a GPU are made on the CPU.
+as any model file is: give only samples that you trust. Tensors that were on a GPU are made on the CPU. What was a
+number of the module's own (an epsilon, how many tokens are prefixed) is that number, though torch.compile made a tensor
+or a symbol of it.
 """
 
 from __future__ import annotations
@@ -58,13 +60,20 @@ class TensorMeta:
 
 
 class Sample(torch.nn.Module):
-    """A sample's graph with its state as parameters and buffers; called with its inputs, in the graph's order."""
+    """A sample's graph with its state: parameters, buffers, numbers. Called with its inputs, in the graph's order."""
 
-    def __init__(self, graph: torch.nn.Module, names: tuple[str, ...], state: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        graph: torch.nn.Module,
+        names: tuple[str, ...],
+        state: Mapping[str, torch.Tensor],
+        numbers: Mapping[str, int | float],
+    ) -> None:
         super().__init__()
-        self.graph = graph
+        self.body = graph  # not "graph": torch.export would look for the body's constants in its own
         self._names = names
         self._state = frozenset(state)
+        self._numbers = dict(numbers)
         for name, value in state.items():
             if isinstance(value, torch.nn.Parameter):
                 self.register_parameter(name, value)
@@ -74,7 +83,13 @@ class Sample(torch.nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Call the graph with state and inputs in their places."""
         rest = iter(inputs)
-        return self.graph(*(getattr(self, name) if name in self._state else next(rest) for name in self._names))
+        return self.body(*(self._own(name) if self._owns(name) else next(rest) for name in self._names))
+
+    def _owns(self, name: str) -> bool:
+        return name in self._state or name in self._numbers
+
+    def _own(self, name: str) -> torch.Tensor | int | float:
+        return self._numbers[name] if name in self._numbers else getattr(self, name)
 
 
 def load_sample(folder: Path) -> ModelFile:
@@ -91,7 +106,11 @@ def load_sample(folder: Path) -> ModelFile:
         if (folder / name).is_file()
         for meta in read_metas(folder / name)
     }
-    graph_class = _graph_class(folder / "model.py")
+    tree = _parse(folder / "model.py")
+    numbers = {
+        name: number for name in _numbers(tree) if name in metas and (number := _number(metas[name])) is not None
+    }
+    graph_class = _graph_class(folder / "model.py", tree, frozenset(numbers))
     parameters = list(inspect.signature(graph_class.forward).parameters.values())[1:]
     missing = [p.name for p in parameters if p.name not in metas]
     if missing:
@@ -99,17 +118,17 @@ def load_sample(folder: Path) -> ModelFile:
     names = tuple(p.name for p in parameters)
     trained = {p.name for p in parameters if "Parameter" in str(p.annotation)}
     floats = {metas[name].dtype for name in trained if metas[name].dtype.is_floating_point}
-    state = tuple(name for name in names if name.startswith(_STATE) and not _is_size(metas[name]))
+    state = tuple(name for name in names if name.startswith(_STATE) and name not in numbers)
+    given = tuple(metas[name] for name in names if name not in state and name not in numbers)
 
     def model() -> torch.nn.Module:
         generator = torch.Generator().manual_seed(0)
         values = {name: metas[name].tensor(generator) for name in state}
         learned = {n: torch.nn.Parameter(v) for n, v in values.items() if n in trained and v.is_floating_point()}
-        return Sample(graph_class(), names, {**values, **learned})
+        return Sample(graph_class(), names, {**values, **learned}, numbers)
 
     def inputs() -> Inputs:
         generator = torch.Generator().manual_seed(1)
-        given = (metas[name] for name in names if name not in state)
         return tuple(_size(meta) if _is_size(meta) else meta.tensor(generator) for meta in given), {}
 
     module = ModuleType(f"graphnet_{folder.name}")
@@ -179,7 +198,7 @@ def _plain(path: Path, node: ast.expr) -> Any:
 
 def _is_size(meta: TensorMeta) -> bool:
     """Whether an input is a size that was symbolic (``s0``), and is passed as a number."""
-    return re.fullmatch(r"s\d+", meta.name) is not None and not meta.shape and meta.data is not None
+    return re.fullmatch(r"s\d+", meta.name) is not None and _number(meta) is not None
 
 
 def _size(meta: TensorMeta) -> int:
@@ -187,8 +206,61 @@ def _size(meta: TensorMeta) -> int:
     return int(meta.data[0])
 
 
-class _OnCpu(ast.NodeTransformer):
-    """Replace GPU devices by the CPU, in strings and in calls of ``device``."""
+def _number(meta: TensorMeta) -> int | float | None:
+    """The number that a tensor without dimensions holds, if it is said: as its data, or as a mean without deviation."""
+    if meta.shape or not (meta.data or meta.std == 0):
+        return None
+    value = meta.data[0] if meta.data else meta.mean
+    return float(value) if meta.dtype.is_floating_point else int(value)
+
+
+def _numbers(tree: ast.Module) -> frozenset[str]:
+    """Arguments that are numbers of the module's own: symbols but for sizes, and tensors whose ``item()`` is asked."""
+    symbols = {
+        found.arg
+        for found in ast.walk(tree)
+        if isinstance(found, ast.arg)
+        and found.annotation is not None
+        and "SymInt" in ast.unparse(found.annotation)
+        and not re.fullmatch(r"s\d+", found.arg)
+    }
+    return frozenset(symbols | {_root(asked, _renamed(tree)) for asked in map(_asked, ast.walk(tree)) if asked})
+
+
+def _renamed(tree: ast.Module) -> dict[str, str]:
+    """What names stand for that are only other names of something."""
+    return {
+        target.id: node.value.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _root(name: str, renamed: Mapping[str, str]) -> str:
+    seen: set[str] = set()
+    while name in renamed and name not in seen:
+        seen.add(name)
+        name = renamed[name]
+    return name
+
+
+def _asked(node: ast.AST) -> str:
+    """The name whose ``item()`` a node calls; "" for any other node."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="item"), args=[]):
+            return name
+        case _:
+            return ""
+
+
+class _Here(ast.NodeTransformer):
+    """Replace GPU devices by the CPU, in strings and calls of ``device``, and a number's ``item()`` by the number."""
+
+    def __init__(self, numbers: frozenset[str], renamed: Mapping[str, str]) -> None:
+        self._numbers = numbers
+        self._renamed = renamed
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         if isinstance(node.value, str) and _GPU.match(node.value):
@@ -196,14 +268,17 @@ class _OnCpu(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        asked = _asked(node)
+        if asked and _root(asked, self._renamed) in self._numbers:
+            return ast.copy_location(ast.Name(asked, ast.Load()), node)
         if isinstance(node.func, ast.Name) and node.func.id == "device":
             node.keywords = [keyword for keyword in node.keywords if keyword.arg != "index"]
         return self.generic_visit(node)
 
 
-def _graph_class(path: Path) -> type[torch.nn.Module]:
+def _graph_class(path: Path, tree: ast.Module, numbers: frozenset[str]) -> type[torch.nn.Module]:
     module = ModuleType("graphnet_sample")
-    tree = ast.fix_missing_locations(_OnCpu().visit(_parse(path)))
+    tree = ast.fix_missing_locations(_Here(numbers, _renamed(tree)).visit(tree))
     try:
         exec(compile(tree, str(path), "exec"), module.__dict__)
     except Exception as error:  # a stranger's file may fail in any way

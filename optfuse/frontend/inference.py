@@ -18,6 +18,7 @@ from optfuse.frontend.layouts import choose_layouts
 from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.attention import attend_with_masks
 from optfuse.frontend.passes.effects import drop_effect_tokens
+from optfuse.frontend.passes.epilogues import fuse_activations
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import decompose_exported, shares_memory
 from optfuse.frontend.trace import Fed, PassedOnce, Traced, explain, feeds, trace
@@ -42,7 +43,7 @@ def capture(
     with torch.no_grad():
         traced = trace(model, args, kwargs, name)
         module = traced.program.graph_module
-        module.graph = attend_with_masks(module).graph
+        module.graph = fuse_activations(attend_with_masks(module)).graph
         program = _decompose(traced, name)
     graph = copied(program.graph_module)
     drop_effect_tokens(graph)

@@ -4,7 +4,8 @@ Eager execution lays tensors out as each operator happens to; a planned graph ma
 works on channels-last tensors, and transposes before and after when it is given others. A matmul whose rows do not
 start on multiples of 16 bytes (a vocabulary of 50257) runs several times slower, and loops over such rows cannot load
 vectors. So values between operators get the layout that the library wants, and it spreads along pointwise operators as
-it does in eager execution. What the caller sees keeps eager's layout: a copy at the border.
+it does in eager execution. A convolution that is a matrix product but for the layout of its image becomes one. What the
+caller sees keeps eager's layout: a copy at the border.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+import optfuse.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.frontend.captured import Captured
+from optfuse.frontend.passes.matmuls import take_out_biases
 from optfuse.frontend.passes.rewrite import VIEWS, copied, fake, insert, with_graph
+from optfuse.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
 from optfuse.frontend.torch_bridge import OpOverload, fake_result, fake_strided, is_mutating, operator_name
 
 aten = torch.ops.aten
@@ -28,20 +32,23 @@ Stride = tuple[int, ...]
 
 #: Rows of matmul operands start on multiples of this many bytes, a sector group of the L2 cache.
 ROW_BYTES = 128
-#: What a matmul kernel needs for its wide loads.
-VECTOR_BYTES = 16
-#: Shorter rows, and smaller tensors, are not worth padding.
-SHORTEST_ROW = 512
+#: Smaller tensors are not worth padding.
 LEAST_ELEMENTS = 1 << 18
 #: With fewer terms a dot product, the copy back to eager's layout costs more than the padding saves.
 SHORTEST_DOT = 128
+#: Multiply-adds and rows of a matmul for it to be done in several, at least.
+LEAST_PRODUCT = 1 << 30
+LEAST_ROWS = 1024
 #: Convolutions of no more channels than this are no reason to choose channels-last.
 FEW_CHANNELS = 4
 
 #: The key under which a node's ``meta`` says that its layout is not the traced one.
 _RELAID = "optfuse_relaid"
 
-_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
+_RELU_TOO = torch.ops.optfuse.convolution_relu.default
+_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default, _RELU_TOO})
+#: The arguments that are images, where that is not the first alone.
+_IMAGES: dict[Any, tuple[int, ...]] = {aten.convolution_backward.default: (0, 1), _RELU_TOO: (0, 3)}
 _MATMULS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0, aten.baddbmm.default: 1}
 
 
@@ -57,8 +64,9 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
     """
     convolutions = _wanted_convolutions(captured.graph)
     padded = _padded_nodes(captured)
+    patches = {node.name for node in captured.graph.graph.nodes if is_patches(node)}
     given = {} if given is None else given
-    if not (convolutions or padded or given):
+    if not (convolutions or padded or patches or given):
         return captured
     before = {node.name: node.meta.get("val") for node in captured.graph.graph.nodes}
     graph = copied(captured.graph)
@@ -69,12 +77,17 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
             _relay(node, _strided(value, given[node.name]))
         elif node.target is getitem:
             _relay(node, node.args[0].meta["val"][node.args[1]])
+        elif node.name in patches:
+            for item, value in multiply_patches(node).items():
+                _relay(item, value)
         elif node.op == "call_function" and isinstance(node.target, OpOverload) and not is_mutating(node.target):
             _propagate(node, channels_last=node.name in convolutions, images=bool(convolutions))
             if node.name in names:
                 _relay(node, _strided(node.meta["val"], _aligned_stride(node.meta["val"])))
+    if patches:
+        take_out_biases(graph)
     chosen = with_graph(captured, graph)
-    return replace(chosen, strides=_promised(chosen, before))
+    return replace(chosen, strides={**_promised(chosen, before), **captured.strides})
 
 
 def kept_strides(captured: Captured, names: Sequence[str | None]) -> dict[str, Stride]:
@@ -90,16 +103,20 @@ def kept_strides(captured: Captured, names: Sequence[str | None]) -> dict[str, S
 
 def _promised(captured: Captured, before: Mapping[str, Any]) -> dict[int, Stride]:
     """Eager's strides of the outputs that the caller sees and that would now leave in others."""
-    outputs = captured.outputs
-    visible = range(len(outputs)) if captured.visible is None else captured.visible
-    seen = {outputs[k] for k in visible if isinstance(outputs[k], Node)}
+    seen = _visible(captured)
     found: dict[int, Stride] = {}
-    for position, node in enumerate(outputs):
+    for position, node in enumerate(captured.outputs):
         if isinstance(node, Node) and node in seen and isinstance(before.get(node.name), torch.Tensor):
             eager, now = before[node.name].stride(), node.meta["val"].stride()
             if not _same(node.meta["val"].shape, eager, now):
                 found[position] = tuple(eager)
     return found
+
+
+def _visible(captured: Captured) -> set[Node]:
+    """What reaches the caller."""
+    chosen = (node for k, node in enumerate(captured.outputs) if captured.visible is None or k in captured.visible)
+    return {node for node in chosen if isinstance(node, Node)}
 
 
 # --- one node at a time
@@ -111,8 +128,9 @@ def _propagate(node: Node, *, channels_last: bool, images: bool) -> None:
     ``channels_last``: it is a convolution to be laid out so; ``images``: the graph has such convolutions.
     """
     if channels_last:
-        for k in (0, 1) if node.target is aten.convolution_backward.default else (0,):
+        for k in _IMAGES.get(node.target, (0,)):
             _ask_channels_last(node, k)
+        _make_channels_last(node.args[1])
     elif all(_as_traced(source) for source in node.all_input_nodes) and not images:
         return
     try:
@@ -153,6 +171,13 @@ def _as_traced(node: Node) -> bool:
     return not node.meta.get(_RELAID, False)
 
 
+def _make_channels_last(weight: Any) -> None:
+    """Let weights that are made for a convolution be channels-last, as the library would copy them."""
+    value = fake(weight) if isinstance(weight, Node) else None
+    if value is not None and weight.target is torch.ops.optfuse.norm_weight.default and value.dim() == 4:
+        _relay(weight, _channels_last(value))
+
+
 def _ask_channels_last(node: Node, k: int) -> None:
     """Let an argument be channels-last: as it is, or as a copy."""
     source = node.args[k]
@@ -177,13 +202,13 @@ def _convolved(node: Node, value: Any) -> Any:
 
 def _wanted_convolutions(graph: GraphModule) -> frozenset[str]:
     """Two-dimensional convolutions, unless the graph has grouped ones, which are slow channels-last."""
-    nodes = [node for node in graph.graph.nodes if node.target in _CONVOLUTIONS]
+    nodes = [node for node in graph.graph.nodes if node.target in _CONVOLUTIONS and not is_patches(node)]
     found: list[str] = []
     wide = False
     for node in nodes:
         backward = node.target is aten.convolution_backward.default
         weight = fake(node.args[2 if backward else 1])  # type: ignore[arg-type]
-        groups = node.args[9 if backward else 8]
+        groups = 1 if node.target is _RELU_TOO else node.args[9 if backward else 8]
         if weight is None or weight.dim() != 4:
             continue
         if groups != 1 and weight.shape[1] != 1:
@@ -196,6 +221,7 @@ def _wanted_convolutions(graph: GraphModule) -> frozenset[str]:
 def _padded_nodes(captured: Captured) -> frozenset[Node]:
     """Values that matmuls read or write whose rows do not start on whole vectors."""
     outputs = {node for node in captured.outputs if isinstance(node, Node)}
+    seen = _visible(captured)
     found: set[Node] = set()
     for node in captured.graph.graph.nodes:
         if node.target not in _MATMULS:
@@ -204,10 +230,31 @@ def _padded_nodes(captured: Captured) -> frozenset[Node]:
         operands = [_base(operand) for operand in node.args[first : first + 2] if isinstance(operand, Node)]
         left = fake(node.args[first])
         escapes = node in outputs or any(user in outputs for user in _through_views(node))
-        if not escapes or (left is not None and left.shape[-1] >= SHORTEST_DOT):
+        if not escapes or (left is not None and left.shape[-1] >= SHORTEST_DOT and not _in_place(node, seen)):
             operands.append(node)
         found.update(operand for operand in operands if _ragged(operand))
     return frozenset(found)
+
+
+def _in_place(node: Node, seen: set[Node]) -> bool:
+    """Whether only outputs use a matmul's result, some of them ``seen``, and it can be written fast as they want it.
+
+    Code generation does so (``codegen.by_rows``) for products of half types whose operands have whole vectors along
+    the terms of each sum.
+    """
+    first = _MATMULS[node.target]
+    bias, (a, b) = [fake(x) for x in node.args[:first]], [fake(x) for x in node.args[first : first + 2]]
+    if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs or a is None or b is None:
+        return False
+    if any(x is None or x.dim() != 1 for x in bias) or a.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    (rows, terms), columns = a.shape, b.shape[1]
+    vector = VECTOR_BYTES // a.element_size()
+    whole = terms % vector == 0 and a.stride() == (terms, 1) and b.stride() == (1, terms)
+    many = rows * terms * columns >= LEAST_PRODUCT and rows >= LEAST_ROWS
+    views = [user for user in _through_views(node)]
+    last = [user for n in (node, *views) for user in n.users if user not in views]
+    return whole and many and not seen.isdisjoint((node, *views)) and all(user.op == "output" for user in last)
 
 
 def _base(node: Node) -> Node:

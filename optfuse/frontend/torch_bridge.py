@@ -103,7 +103,9 @@ def graph_module(root: GraphModule, graph: torch.fx.Graph) -> GraphModule:
 
 def export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.export.ExportedProgram:
     """Trace ``model`` to ATen operators that autograd has not seen yet. Raises whatever tracing does."""
-    with _tracing(), _without_graph_dumps():
+    with _tracing(), _without_graph_dumps(), warnings.catch_warnings():
+        # torch's own LSTM does so when it is called, whatever the model
+        warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
         return torch.export.export(model, args, dict(kwargs), strict=False)
 
 

@@ -17,6 +17,7 @@ from optfuse.errors import CaptureError
 from optfuse.frontend.calling import argument_paths
 from optfuse.frontend.captured import InputSource
 from optfuse.frontend.passes.attention import simplify_attention_masks
+from optfuse.frontend.passes.masks import share_masks
 from optfuse.frontend.torch_bridge import (
     GuardOnDataDependentSymNode,
     TreeSpec,
@@ -135,7 +136,7 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
         for node, fed in zip(_placeholders(program), feeds(traced), strict=True)
         if fed.constant is not None
     }
-    program.graph_module.graph = simplify_attention_masks(program.graph_module, known).graph
+    program.graph_module.graph = share_masks(simplify_attention_masks(program.graph_module, known)).graph
     return traced
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from optfuse.errors import CaptureError
-from optfuse.frontend.aot import CompileGraph, Feed, compile_flat
+from optfuse.frontend.aot import CompileGraph, Feed, Program, compile_flat
 from optfuse.frontend.calling import Feed as Take
 from optfuse.frontend.calling import checked_leaves, feed_of, lookup
 from optfuse.frontend.captured import CallSpec, Captured, InputSource
@@ -32,20 +33,76 @@ def capture_training(
     CaptureError
         If the model does not trace to one graph, or nothing in it requires a gradient.
     """
-    found: list[Captured] = []
+    capture = capture_step(model, args, kwargs, name=name)
+    return capture.forward, capture.backward
 
-    def record(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
-        found.append(captured)
-        return lambda inputs: captured.graph(*inputs)
 
-    _compile_training(trace_training(model, args, kwargs, name), model, name, record)
-    graphs = {captured.name: captured for captured in found}
-    if f"{name}.backward" not in graphs:
+def capture_step(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "model"
+) -> TrainingCapture:
+    """As ``capture_training``, with what makes a training step of the graphs without tracing again."""
+    halves: dict[str, _Half] = {}
+
+    def record(captured: Captured) -> Program:
+        halves[captured.name] = _Half(captured)
+        return halves[captured.name]
+
+    traced = trace_training(model, args, kwargs, name)
+    run = _compile_training(traced, model, name, record)
+    if f"{name}.backward" not in halves:
         raise CaptureError(
             f"{name}: nothing that it computes (beyond views of its inputs) depends on anything that requires a "
             f"gradient; unfreeze a parameter, or do not train"
         )
-    return graphs[f"{name}.forward"], graphs[f"{name}.backward"]
+    forward, backward = halves[f"{name}.forward"], halves[f"{name}.backward"]
+    step = _step(traced, run, model, name)
+    return TrainingCapture(forward.captured, backward.captured, model, _looks(model), step, tuple(halves.values()))
+
+
+@dataclass(slots=True)
+class _Half:
+    """A graph that runs by torch's operators until something better is made of it."""
+
+    captured: Captured
+    made: Program | None = None
+
+    def __call__(self, inputs: list[torch.Tensor]) -> Sequence[Any]:
+        return self.captured.graph(*inputs) if self.made is None else self.made(inputs)
+
+
+@dataclass(slots=True)
+class TrainingCapture:
+    """The graphs of a training step, and the function that runs them."""
+
+    forward: Captured
+    backward: Captured
+    _model: torch.nn.Module
+    _looked: tuple[object, ...]
+    _step: Callable[..., Any] | None
+    _halves: tuple[_Half, ...]
+
+    def take(self, compile_graph: CompileGraph) -> Callable[..., Any] | None:
+        """What ``train_module`` returns, without tracing again: for the first who asks, None for all others.
+
+        None as well if the model looks different now: tracing it again tells whether its graphs are.
+        """
+        step, self._step = self._step, None
+        if _looks(self._model) != self._looked:
+            return None
+        if step is not None:
+            for half in self._halves:
+                half.made = compile_graph(half.captured)
+        return step
+
+
+def _looks(model: torch.nn.Module) -> tuple[object, ...]:
+    """What can be seen of a model without running it: its modules with their settings, its tensors' facts."""
+    modules = [(name, type(one), one.extra_repr(), one.training) for name, one in model.named_modules()]
+    tensors = [
+        (name, tuple(one.shape), one.dtype, one.device, one.requires_grad)
+        for name, one in (*model.named_parameters(), *model.named_buffers())
+    ]
+    return (*modules, *tensors)
 
 
 def train_module(
@@ -67,10 +124,13 @@ def train_module(
         As ``capture_training``; and, from the function returned, for arguments of other shapes or structure.
     """
     traced = trace_training(model, args, kwargs, name)
-    run = _compile_training(traced, model, name, compile_graph)
-    fed = feeds(traced)
+    return _step(traced, _compile_training(traced, model, name, compile_graph), model, name)
+
+
+def _step(traced: Traced, run: Callable[..., Any], model: torch.nn.Module, name: str) -> Callable[..., Any]:
+    """``run``, which takes the flat graph's tensors, as a function with the model's arguments and results."""
     out_spec = traced.program.call_spec.out_spec
-    takes = _takers(model, fed)
+    takes = _takers(model, feeds(traced))
     call = CallSpec(traced.in_spec, out_spec, traced.fixed, traced.shared, ())  # type: ignore[arg-type]
 
     def step(*args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,9 @@
 """The closed table of scalar functions that a Call may name, with arity and the dtype of the result.
 
 ``same``: result and operands share one dtype (never a half type). ``bool``: operands share one dtype, the result is
-bool. ``cast``: any to any. ``where``: (bool, T, T) to T. Integer division and remainder follow Python's (floor) or C's
-(trunc) as named.
+bool. ``cast``: any to any. ``where``: (bool, T, T) to T. ``lone_mul`` is a product that is rounded whatever is added to
+it; a compiler may do a plain one and an addition in one rounding. Integer division and remainder follow Python's
+(floor) or C's (trunc) as named.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _SPECIAL_1 = (
     "sinh cosh asinh acosh atanh lgamma"
 )
 _SAME_2 = (
-    "add sub mul maximum minimum fmax fmin floordiv truncdiv remainder fmod bitwise_and bitwise_or bitwise_xor "
-    "lshift rshift copysign"
+    "add sub mul lone_mul maximum minimum fmax fmin floordiv truncdiv remainder fmod bitwise_and bitwise_or "
+    "bitwise_xor lshift rshift copysign"
 )
 _SPECIAL_2 = "div pow atan2 hypot"
 _BOOL_2 = "eq ne lt le gt ge"
@@ -44,7 +45,7 @@ FUNCTIONS: dict[str, Function] = {
     **{name: Function(1, "bool") for name in _BOOL_1.split()},
     "cast": Function(1, "cast"),
     "where": Function(3, "where"),
-    # rand(seed, offset): a float32 in [0, 1) from Philox, a pure function of both int64 operands
+    # rand(seed, offset): a float32 in [0, 1) from Philox, a pure function of both int64 operands (offset >= 0)
     "rand": Function(2, "random"),
     "randn": Function(2, "random"),
 }

@@ -1,4 +1,5 @@
-"""Random numbers as pure functions of (seed, offset): Philox 4x32-10, bit for bit what triton's ``tl.rand`` computes.
+"""Random numbers as pure functions of (seed, offset): Philox 4x32-10, bit for bit what triton's ``tl.rand4x`` and
+``tl.randn`` compute.
 
 Source of the idea: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -19,8 +20,13 @@ _SMALLEST_UNIFORM = np.float32(1.0e-7)
 
 
 def rand(seed: NDArray[np.int64], offset: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Uniform float32 in [0, 1); ``seed`` and ``offset`` broadcast against each other."""
-    return _uniform(_philox(seed, offset)[0])
+    """Uniform float32 in [0, 1); ``seed`` and ``offset`` broadcast against each other.
+
+    Four neighbouring offsets share a counter, and have one of its four words each.
+    """
+    offsets = np.asarray(offset, np.int64)
+    words = np.stack(_philox(seed, offsets >> 2))
+    return _uniform(np.take_along_axis(words, np.broadcast_to(offsets & 3, words.shape[1:])[None], axis=0)[0])
 
 
 def randn(seed: NDArray[np.int64], offset: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -82,6 +82,7 @@ def _truncdiv(a: Tensor, b: Tensor) -> Tensor:
 
 _INTEGER_DIVISIONS = frozenset({"floordiv", "truncdiv", "remainder", "fmod"})
 _RENAMED: dict[str, Callable[..., Tensor]] = {
+    "lone_mul": torch.mul,
     "floordiv": _floordiv,
     "truncdiv": _truncdiv,
     "lshift": torch.bitwise_left_shift,

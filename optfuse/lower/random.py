@@ -79,8 +79,8 @@ def _uniform(builder: Builder, low: float, high: float) -> Value:
     def at(index: Index) -> Expr:
         number: Expr = uniform_at(builder, start, index, spec.shape)
         if spec.dtype in HALF:
-            steps = like(_GRID[spec.dtype], number)
-            number = call("div", call("floor", call("mul", number, steps)), steps)
+            steps = _GRID[spec.dtype]
+            number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
         number = cast(number, compute_dtype(spec.dtype))
         if (low, high) == (0.0, 1.0):
             return number

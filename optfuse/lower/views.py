@@ -21,8 +21,8 @@ from optfuse.lower.registry import Declined, Uniform, Value
 
 aten = torch.ops.aten
 
-#: Ops that return fresh tensors by their schema but are views to everybody who only reads.
-_AS_VIEW = {"aten._unsafe_view.default": aten.view.default}
+#: Ops that return fresh tensors by their schema, or may, but are views to everybody who only reads.
+_AS_VIEW = {"aten._unsafe_view.default": aten.view.default, "aten.reshape.default": aten.view.default}
 
 
 def is_view(target: object) -> bool:

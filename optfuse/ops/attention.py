@@ -4,8 +4,8 @@ ATen takes attention apart where its first choice of kernel has no gradient for 
 here stay whole: each picks, when it runs, the best library kernel that its device has for the call, and computes by
 matrix products where there is none.
 
-Shapes: query (B, H, L, D), key (B, G, S, D), value (B, G, S, E) where G divides H, mask (B, H, L, S). Results are laid
-out the same on every device: the output and the gradients of query, key and value as (B, L, H, E) in memory, the
+Shapes: query (B, H, L, D), key (B, G, S, D), value (B, G, S, E) where G divides H, mask (B or 1, H, L, S). Results are
+laid out the same on every device: the output and the gradients of query, key and value as (B, L, H, E) in memory, the
 log-sum-exp with rows padded to 32, the mask's gradient with rows padded to 16, as the GPU kernels write them.
 """
 
@@ -15,10 +15,25 @@ from __future__ import annotations
 
 import torch
 
+from optfuse.ops.attention_memory import (
+    attention_bias,
+    attention_dtype,
+    attention_everywhere,
+    attention_groups,
+    attention_heads,
+    attention_host,
+    attention_padded,
+    attention_padded_rows,
+    attention_rows,
+)
+from optfuse.ops.attention_sums import attention_mask_sum
+
 aten = torch.ops.aten
 
 #: The kernel that serves calls of one kind, decided once: forward and backward must agree.
 ATTENTION_KERNELS: dict[tuple[object, ...], str] = {}
+#: Up to so many queries and keys the "efficient" kernel is faster than cuDNN's on an H200, and slower from there on.
+ATTENTION_SHORT: int = 64
 
 
 def attention(
@@ -51,13 +66,9 @@ def attention(
     except while a CUDA graph is captured.
     """
     seed, offset = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+    mask = attention_everywhere(mask, query)
     if not keep:
-        grouped = query.shape[1] != key.shape[1]
-        # with a mask of another dtype torch takes the call apart, in float32
-        bias = attention_bias(mask, query) if query.is_cuda and query.element_size() == 2 else mask
-        out = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, bias, dropout_p, is_causal, scale=scale, enable_gqa=grouped
-        )
+        out = attention_alone(query, key, value, mask, dropout_p, is_causal, scale)
         return attention_rows(out), query.new_empty((*query.shape[:2], 0), dtype=attention_dtype(query)), seed, offset
     kernel = attention_kernel(query, key, value, mask, dropout_p, is_causal)
     length = query.shape[2]
@@ -79,6 +90,28 @@ def attention(
     return attention_rows(out), lse, seed, offset
 
 
+def attention_alone(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+) -> torch.Tensor:
+    """The output where no backward follows: by the kernel that torch chooses, but for short calls."""
+    half = query.is_cuda and query.element_size() == 2
+    short = half and max(query.shape[2], key.shape[2]) <= ATTENTION_SHORT
+    if short and attention_kernel(query, key, value, mask, dropout_p, is_causal) == "efficient":
+        return attention_cuda("efficient", query, key, value, mask, dropout_p, is_causal, scale, False)[0]
+    # with a mask of another dtype torch takes the call apart, in float32
+    bias = attention_bias(mask, query) if half else mask
+    grouped = query.shape[1] != key.shape[1]
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, bias, dropout_p, is_causal, scale=scale, enable_gqa=grouped
+    )
+
+
 def attention_cuda(
     kernel: str,
     query: torch.Tensor,
@@ -88,18 +121,41 @@ def attention_cuda(
     dropout_p: float,
     is_causal: bool,
     scale: float,
+    keep: bool = True,
 ) -> list[torch.Tensor]:
-    """The output and log-sum-exp by a GPU kernel, and, from the one that has dropout, seed and offset."""
+    """The output and log-sum-exp by a GPU kernel, and, from the one that has dropout, seed and offset.
+
+    With a mask and without dropout, cuDNN's kernel may serve where another one does the backward.
+    """
     heads, width = query.shape[1], value.shape[-1]
     query, key, value = attention_padded(query), attention_padded(key), attention_padded(value)
     if kernel == "flash":
         found = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal, scale=scale)[:2]
-    else:
-        key, value = attention_heads(key, heads), attention_heads(value, heads)
-        found = aten._scaled_dot_product_efficient_attention(
-            *(query, key, value, attention_bias(mask, query), True, dropout_p, is_causal), scale=scale
+        return [found[0].narrow(-1, 0, width), found[1]]
+    key, value, bias = attention_heads(key, heads), attention_heads(value, heads), attention_bias(mask, query)
+    if keep and mask is not None and dropout_p == 0 and attention_by_cudnn(query, key, value):
+        found = aten._scaled_dot_product_cudnn_attention(
+            *(query, key, value, bias, True, 0.0, is_causal, False), scale=scale
         )
+        # of a row without keys the others say 0, which their backward expects
+        lse = torch.nan_to_num(found[1].reshape(query.shape[:3]), torch.nan, torch.inf, 0.0)
+        return [found[0].narrow(-1, 0, width), lse]
+    found = aten._scaled_dot_product_efficient_attention(
+        *(query, key, value, bias, keep, dropout_p, is_causal), scale=scale
+    )
     return [found[0].narrow(-1, 0, width), *found[1:]]
+
+
+def attention_by_cudnn(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether cuDNN's forward kernel is the faster one for a call with a mask, and takes such tensors."""
+    if max(query.shape[2], key.shape[2]) <= ATTENTION_SHORT or key.shape[2] % 8 or query.element_size() != 2:
+        return False
+    kind = ("cudnn", query.device, query.dtype, query.shape, key.shape, value.shape)
+    if kind not in ATTENTION_KERNELS:
+        with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.CUDNN_ATTENTION]):
+            params = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, False, False)  # type: ignore
+            ATTENTION_KERNELS[kind] = "cudnn" if torch.backends.cuda.can_use_cudnn_attention(params) else ""
+    return ATTENTION_KERNELS[kind] == "cudnn"
 
 
 def attention_backward(
@@ -131,7 +187,8 @@ def attention_backward(
     results = [attention_rows(x.to(y.dtype)) for x, y in zip(found[:3], (query, key, value), strict=True)]
     if mask_grad:
         assert mask is not None, "only a mask has a gradient"
-        results.append(attention_padded_rows(found[3].to(mask.dtype)))
+        whole = found[3] if len(found[3]) == len(mask) else found[3].sum(0, keepdim=True)
+        results.append(attention_padded_rows(whole.to(mask.dtype)))
     return results
 
 
@@ -163,16 +220,48 @@ def attention_backward_cuda(
             scale=scale,
         )
         return [x.narrow(-1, 0, width) for x, width in zip(found, widths, strict=True)]
-    void = torch.zeros((), dtype=torch.int64)
-    seed, offset = (void if x is None else attention_host(x, query.device) for x in (seed, offset))
     key, value = attention_heads(key, heads), attention_heads(value, heads)
-    found = aten._scaled_dot_product_efficient_attention_backward(
-        *(grad, query, key, value, attention_bias(mask, query), out, lse, seed, offset, dropout_p),
-        *([True, True, True, mask_grad], is_causal),
+    bias = attention_bias(attention_everywhere(mask, query), query)
+    even = {query.shape[-1], value.shape[-1]} <= {16, 32, 64, 128}
+    alone = mask is None or len(mask) > 1 or not even  # whose gradient the other kernel has, or has faster
+    if bias is not None and dropout_p == 0 and not (mask_grad and alone) and attention_by_cudnn(query, key, value):
+        found = attention_backward_cudnn(grad, query, key, value, bias, out, lse, is_causal, scale, mask_grad)
+    else:
+        void = torch.zeros((), dtype=torch.int64)
+        seed, offset = (void if x is None else attention_host(x, query.device) for x in (seed, offset))
+        found = aten._scaled_dot_product_efficient_attention_backward(
+            *(grad, query, key, value, bias, out, lse, seed, offset, dropout_p),
+            *([True, True, True, mask_grad], is_causal),
+            scale=scale,
+        )
+    narrow = [x.narrow(-1, 0, width) for x, width in zip(found[:3], widths, strict=True)]
+    return [narrow[0], attention_groups(narrow[1], groups), attention_groups(narrow[2], groups), *found[3:]]
+
+
+def attention_backward_cudnn(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    is_causal: bool,
+    scale: float,
+    bias_grad: bool,
+) -> list[torch.Tensor]:
+    """The gradients by cuDNN's kernel without dropout, and that of a mask which all batches share by one of ours."""
+    length, columns = query.shape[2], key.shape[2]
+    lse = lse.narrow(-1, 0, length).contiguous()
+    rng = query.new_empty((), dtype=torch.int64)  # of dropout, which there is none of
+    found = aten._scaled_dot_product_cudnn_attention_backward(
+        *(grad, query, key, value, out, lse.unsqueeze(-1), rng, rng, bias, None, None, length, columns),
+        *(0.0, is_causal),
         scale=scale,
     )
-    narrow = [x.narrow(-1, 0, width) for x, width in zip(found[:3], widths, strict=True)]
-    return [narrow[0], attention_groups(narrow[1], groups), attention_groups(narrow[2], groups), found[3]]
+    if bias_grad:
+        return [*found, attention_mask_sum(grad, query, key, value, bias[:1], out, lse, scale)]
+    return list(found)
 
 
 def attention_backward_math(
@@ -280,76 +369,3 @@ def attention_kernel_cuda(
             if (flash or name == "efficient") and usable(params):
                 return name
     return "math"
-
-
-def attention_dtype(query: torch.Tensor) -> torch.dtype:
-    """The dtype of the log-sum-exp."""
-    return torch.float64 if query.dtype == torch.float64 else torch.float32
-
-
-def attention_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """Keys or values with each head repeated for the query heads that share it."""
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
-
-
-def attention_groups(x: torch.Tensor, groups: int) -> torch.Tensor:
-    """Gradients of repeated heads, summed over those that share a head."""
-    return x if x.shape[1] == groups else x.unflatten(1, (groups, -1)).sum(2)
-
-
-def attention_padded(x: torch.Tensor) -> torch.Tensor:
-    """A tensor as GPU kernels take it: a last dimension of a multiple of 8, aligned to 16 bytes; itself if it is so.
-
-    A copy lies in memory as (B, L, H, E): the backward kernel takes that of the output for granted.
-    """
-    width = x.shape[-1]
-    if width % 8:
-        batch, heads, length, _ = x.shape
-        padded = x.new_zeros((batch, length, heads, width + -width % 8)).transpose(1, 2)
-        padded.narrow(-1, 0, width).copy_(x)
-        return padded
-    return x if attention_aligned(x) else x.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
-
-
-def attention_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
-    """A mask as the GPU kernel takes it: of the query's dtype, rows aligned. What is broadcast stays so."""
-    if mask is None:
-        return None
-    base = mask
-    for dim in range(3):
-        base = base.narrow(dim, 0, 1) if mask.stride(dim) == 0 else base
-    base = base.to(query.dtype)
-    if not attention_aligned(base):
-        base = attention_mask_memory(base).copy_(base)
-    return base.expand(mask.shape)
-
-
-def attention_aligned(x: torch.Tensor) -> bool:
-    """Whether every row is contiguous and starts at a multiple of 16 bytes, for items of 2 bytes or more."""
-    rows = [step for size, step in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
-    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step % 8 == 0 for step in rows)
-
-
-def attention_host(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A seed where the kernel reads it: on the host, or on the GPU while a CUDA graph is captured."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return x.to(device)
-    return x.cpu() if x.is_cuda else x
-
-
-def attention_rows(x: torch.Tensor) -> torch.Tensor:
-    """(B, H, L, E) that lies in memory as (B, L, H, E); itself if it does."""
-    return x.transpose(1, 2).contiguous().transpose(1, 2)
-
-
-def attention_padded_rows(x: torch.Tensor) -> torch.Tensor:
-    """A mask's gradient whose rows are padded to a multiple of 16; itself if they are."""
-    _, heads, length, columns = x.shape
-    row = columns + -columns % 16
-    return x if x.stride() == (heads * length * row, length * row, row, 1) else attention_mask_memory(x).copy_(x)
-
-
-def attention_mask_memory(mask: torch.Tensor) -> torch.Tensor:
-    """Memory for a mask of that shape, or for its gradient: rows are padded to a multiple of 16."""
-    columns = mask.shape[-1]
-    return mask.new_empty((*mask.shape[:-1], columns + -columns % 16)).narrow(-1, 0, columns)

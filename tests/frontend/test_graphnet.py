@@ -123,3 +123,43 @@ def test_metas_that_are_wrong(tmp_path: Path, metas: str, message: str) -> None:
 def test_models_that_are_wrong(tmp_path: Path, model: str, message: str) -> None:
     with pytest.raises(ModelFileError, match=message):
         load_sample(sample(tmp_path / "net", model=model))
+
+
+def test_numbers_of_the_module_are_numbers(tmp_path: Path) -> None:
+    """torch.compile makes symbols and tensors of integers and floats that a module keeps."""
+    model = """
+import torch
+
+class GraphModule(torch.nn.Module):
+    def forward(
+        self,
+        L_x_: torch.Tensor,
+        L_self_num_prefix_tokens: torch.SymInt,
+        L_self_norm_eps: torch.Tensor,
+        L_self_scaling: torch.Tensor,
+        L_self_buffers_scale_: torch.Tensor,
+    ):
+        l_self_norm_eps = L_self_norm_eps
+        eps = l_self_norm_eps.item()
+        y = torch.nn.functional.layer_norm(L_x_, (4,), None, None, eps)
+        y = y.masked_fill(y < -9.0, torch.tensor(-9.0)) * L_self_scaling.item()
+        return (y[L_self_num_prefix_tokens:] * L_self_buffers_scale_,)
+"""
+    values = {
+        "L_x_": ("[5, 4]", "torch.float32", None),
+        "L_self_num_prefix_tokens": ("[]", "torch.int64", [2]),
+        "L_self_norm_eps": ("[]", "torch.float64", [0.5]),
+        "L_self_scaling": ("[]", "torch.float64", None),
+        "L_self_buffers_scale_": ("[]", "torch.float32", [3.0]),
+    }
+    metas = "".join(
+        f'class M{k}:\n    name = "{name}"\n    shape = {shape}\n    dtype = "{dtype}"\n    data = {data}\n'
+        + ("    mean = 0.25\n    std = 0.0\n" if name == "L_self_scaling" else "")
+        for k, (name, (shape, dtype, data)) in enumerate(values.items())
+    )
+    file = load_sample(sample(tmp_path / "net", model, metas))
+    net, (args, kwargs) = file.model(), file.inputs()
+    assert [name for name, _ in net.named_buffers()] == ["L_self_buffers_scale_"]
+    captured = capture(net, args, kwargs, name="net.inference")
+    assert len(captured.inputs) == 2
+    torch.testing.assert_close(net(*args)[0], torch.nn.functional.layer_norm(args[0], (4,), eps=0.5)[2:] * 0.75)

@@ -86,6 +86,17 @@ def test_a_padded_matmul_that_the_caller_sees_is_copied():
     assert captured.strides == {0: (1003, 1)}
 
 
+def test_products_of_half_types_that_only_the_caller_sees_are_written_as_he_sees_them():
+    args = (torch.randn(2, 1024, 1024, dtype=torch.bfloat16),)
+    captured = capture(nn.Linear(1024, 1003, dtype=torch.bfloat16), args)
+    (matmul,) = targets(captured, aten.addmm.default)
+    assert matmul.meta["val"].stride() == (1003, 1)
+    assert not captured.strides
+    once_more = nn.Sequential(nn.Linear(1024, 1003, dtype=torch.bfloat16), nn.ReLU())
+    (matmul,) = targets(capture(once_more, args), aten.mm.default)
+    assert matmul.meta["val"].stride() == (1024, 1)
+
+
 def test_a_view_that_the_chosen_layout_does_not_allow_is_of_a_copy():
     class Flat(Net):
         def forward(self, x):

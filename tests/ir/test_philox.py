@@ -13,9 +13,20 @@ def test_known_answer_of_random123():
     assert philox.rand(np.int64(0), np.int64(0)) == np.float32(0x6627E8D5) * np.float32(4.6566127342e-10)
 
 
+def test_four_neighbours_have_the_words_of_a_counter():
+    for counter in (0, 5, (1 << 33) + 1):
+        words = [int(word) for word in philox._philox(np.int64(7), np.int64(counter))]  # noqa: SLF001
+        signed = [word if word < 1 << 31 else (1 << 32) - 1 - word for word in words]
+        uniform = philox.rand(np.int64(7), 4 * counter + np.arange(4))
+        assert uniform.tolist() == [float(np.float32(word) * np.float32(4.6566127342e-10)) for word in signed]
+
+
 def test_frozen_values_of_triton():
-    """What tl.rand and tl.randn gave for these seeds and offsets under Triton's interpreter."""
-    uniform = philox.rand(np.int64(-5), np.array([0, 1, (1 << 31) + 3, 1 << 33]))
+    """What tl.rand and tl.randn gave for these seeds and offsets under Triton's interpreter.
+
+    Each of its counters serves four neighbours here.
+    """
+    uniform = philox.rand(np.int64(-5), 4 * np.array([0, 1, (1 << 31) + 3, 1 << 33]))
     normal = philox.randn(np.int64(123456789012345), np.array([0, 1, (1 << 31) + 3, 1 << 33]))
     assert [float(v).hex() for v in uniform] == UNIFORM
     np.testing.assert_array_max_ulp(normal, np.array([float.fromhex(v) for v in NORMAL], np.float32), 4)

@@ -11,24 +11,28 @@ from torch import Tensor
 
 from optfuse.ops import attention as functions
 from optfuse.ops import registered
-from optfuse.ops.attention import attention, attention_bias, attention_padded
+from optfuse.ops.attention import attention
+from optfuse.ops.attention_memory import attention_bias, attention_mask_memory, attention_padded
 
 OPS = torch.ops.optfuse
 
 
-def arguments(masked: bool, dropout_p: float, keep: bool, rows: int = 5, columns: int = 7) -> tuple[Any, ...]:
+def arguments(masked: bool | str, dropout_p: float, keep: bool, rows: int = 5, columns: int = 7) -> tuple[Any, ...]:
+    """A call's. ``masked``: whether a mask has batches, or "once", if it has one for all."""
+
     def make(*shape: int) -> Tensor:
         return torch.randn(shape, requires_grad=keep)
 
     query, key, value = make(2, 4, rows, 6), make(2, 2, columns, 6), make(2, 2, columns, 3)
-    mask = make(4, rows, columns).expand(2, -1, -1, -1) if masked else None
+    batches = 1 if masked == "once" else 2
+    mask = make(4, rows, columns).expand(batches, -1, -1, -1) if masked else None
     return (query, key, value, mask, dropout_p, not masked, 0.5, keep, 0)
 
 
 @pytest.mark.parametrize(
-    ("masked", "dropout_p", "keep"), list(itertools.product((False, True), (0.0, 0.5), (False, True)))
+    ("masked", "dropout_p", "keep"), list(itertools.product((False, True, "once"), (0.0, 0.5), (False, True)))
 )
-def test_registration(masked: bool, dropout_p: float, keep: bool) -> None:
+def test_registration(masked: bool | str, dropout_p: float, keep: bool) -> None:
     checks = ["test_faketensor", "test_schema"] if dropout_p == 0 else ["test_faketensor"]
     operator = OPS.attention_dropout if dropout_p else OPS.attention
     torch.library.opcheck(operator.default, arguments(masked, dropout_p, keep), test_utils=checks)
@@ -36,7 +40,7 @@ def test_registration(masked: bool, dropout_p: float, keep: bool) -> None:
         call = arguments(masked, dropout_p, keep)
         out, *rest = (x.detach() for x in operator(*call))
         inputs = [x.detach() if isinstance(x, Tensor) else x for x in call[:4]]
-        backward = (torch.ones_like(out), *inputs, out, *rest, *call[4:7], masked)
+        backward = (torch.ones_like(out), *inputs, out, *rest, *call[4:7], bool(masked))
         torch.library.opcheck(OPS.attention_backward.default, backward, test_utils=checks)
 
 
@@ -55,8 +59,9 @@ def test_padded_rows(columns: int) -> None:
     assert torch.equal(mask.grad, torch.full_like(mask, 3))
 
 
-def test_gradients_by_finite_differences() -> None:
-    query, key, value, mask, *rest = arguments(True, 0.0, True)
+@pytest.mark.parametrize("masked", [True, "once"])
+def test_gradients_by_finite_differences(masked: bool | str) -> None:
+    query, key, value, mask, *rest = arguments(masked, 0.0, True)
     tensors = [x.detach().double().requires_grad_() for x in (query, key, value, mask.contiguous())]
     assert torch.autograd.gradcheck(lambda *inputs: OPS.attention(*inputs, *rest)[0], tensors)
 
@@ -109,17 +114,19 @@ def test_heads_for_the_gpu_are_aligned() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["flash", "efficient"])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [False, True, "once"])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.1])
 @pytest.mark.parametrize("sizes", [(5, 7, 12, 12, 4), (32, 48, 16, 16, 2), (33, 49, 32, 24, 4)])
 def test_calls_of_gpu_kernels_have_the_promised_results(
-    kernel: str, masked: bool, dropout_p: float, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    kernel: str, masked: bool | str, dropout_p: float, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On meta tensors: the kernels' own shape functions against those of our operators."""
     rows, columns, width, value_width, groups = sizes
     if kernel == "flash" and (masked or dropout_p or width != value_width):
         pytest.skip("no call for this kernel")
     monkeypatch.setattr(functions, "attention_kernel", lambda *_: kernel)
+    monkeypatch.setattr(functions, "attention_by_cudnn", lambda *_: sizes[0] == 32)
+    monkeypatch.setattr(functions, "attention_mask_sum", lambda *args: attention_mask_memory(args[4]))
     monkeypatch.setattr(Tensor, "data_ptr", lambda _: 0)
 
     def make(*shape: int) -> Tensor:
@@ -127,12 +134,21 @@ def test_calls_of_gpu_kernels_have_the_promised_results(
 
     query = make(2, rows, 4, width).transpose(1, 2)
     tensors = (query, make(2, groups, columns, width), make(2, groups, columns, value_width))
-    mask = make(4, rows, columns).expand(2, -1, -1, -1) if masked else None
+    mask = make(4, rows, columns).expand(1 if masked == "once" else 2, -1, -1, -1) if masked else None
     rest = (dropout_p, not masked, 0.5)
     results = functions.attention(*tensors, mask, *rest, True, 0)
     same_layout(results, registered._attention_fake(*tensors, mask, *rest, True, 0))  # noqa: SLF001
     out, lse, *rng = results
-    backward = (torch.empty_like(out), *tensors, mask, out, lse, *(rng if dropout_p else (None, None)), *rest, masked)
+    backward = (
+        torch.empty_like(out),
+        *tensors,
+        mask,
+        out,
+        lse,
+        *(rng if dropout_p else (None, None)),
+        *rest,
+        bool(masked),
+    )
     same_layout(functions.attention_backward(*backward), registered._attention_backward_fake(*backward))  # noqa: SLF001
 
 

@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch.fx import Node
 
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.passes.constants import fold_constants
+from optfuse.frontend.passes.convolutions import ease_convolutions
 from optfuse.frontend.passes.duplicates import merge_duplicates
+from optfuse.frontend.passes.items import expand_items
 from optfuse.frontend.passes.lazy_views import materialize_lazy_views
+from optfuse.frontend.passes.matmuls import fuse_matmul_activations
 from optfuse.frontend.passes.noops import drop_assertions, remove_noops
 
 PASSES: tuple[Callable[[Captured], Captured], ...] = (
     drop_assertions,
     materialize_lazy_views,
+    expand_items,
     merge_duplicates,  # first, so that equal constants are folded once
     fold_constants,
+    ease_convolutions,
     remove_noops,
+    fuse_matmul_activations,
     merge_duplicates,
 )
 
 
 def normalize(captured: Captured) -> Captured:
-    """Run ``PASSES`` in order. Nodes that nobody uses leave after each."""
+    """Run ``PASSES`` in order. Nodes that nobody uses leave after each; what the caller sees keeps its strides."""
+    promised = _seen_strides(captured)
     for rewrite in PASSES:
         captured = rewrite(captured)
     captured.graph.graph.lint()
-    return captured
+    now = _seen_strides(captured)
+    changed = {position: stride for position, stride in promised.items() if now.get(position, stride) != stride}
+    return replace(captured, strides={**changed, **captured.strides})
+
+
+def _seen_strides(captured: Captured) -> dict[int, tuple[int, ...]]:
+    """The strides of the outputs that the caller sees."""
+    outputs = captured.outputs
+    visible = range(len(outputs)) if captured.visible is None else captured.visible
+    values = {k: outputs[k].meta.get("val") for k in visible if isinstance(outputs[k], Node)}  # type: ignore[union-attr]
+    return {k: tuple(value.stride()) for k, value in values.items() if isinstance(value, torch.Tensor)}

@@ -23,6 +23,7 @@ VIEWS = frozenset(
         aten.diagonal.default,
         aten.expand.default,
         aten.permute.default,
+        aten.reshape.default,
         aten.select.int,
         aten.slice.Tensor,
         aten.squeeze.default,
