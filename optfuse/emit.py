@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from optfuse.codegen.host import MemoryLayout
 from optfuse.codegen.kernel import emit_kernel
+from optfuse.codegen.libraries import owns_results
 from optfuse.codegen.module import emit_module
 from optfuse.codegen.shared import share_kernels
+from optfuse.codegen.tiles import TileConfig
+from optfuse.errors import PlanError
 from optfuse.extract.build import Extraction
 from optfuse.extract.kernel import kernel_spec
 from optfuse.ir.kernel import KernelSpec
-from optfuse.ir.nodes import LoopNest
+from optfuse.ir.nodes import LibraryCall, LoopNest
 from optfuse.problem.instance import Instance
-from optfuse.problem.solution import Kernel
+from optfuse.problem.solution import Kernel, Solution
 from optfuse.report.summary import certificate
+from optfuse.solve.footprint import Footprint, apart_footprint, arena_footprint, footprint
 from optfuse.solve.result import SolveResult
 
 #: Op names in a kernel's name; more are told by the comments inside.
@@ -25,35 +30,92 @@ NAMED_OPS = 4
 NAMED_MODULES = 3
 
 
-def emit(extraction: Extraction, result: SolveResult) -> str:
+#: How temporaries are held: in one arena, each by itself, or whichever of the two takes the less memory.
+Memory = Literal["arena", "apart", "least"]
+
+
+def emit(
+    extraction: Extraction,
+    result: SolveResult,
+    memory: Memory = "least",
+    tiles: Mapping[str, TileConfig] | None = None,
+) -> str:
     """The module's source. It stands alone: it imports torch and triton only.
+
+    ``tiles``: by kernel name, configurations that were found for kernels (``optfuse.tuning``); the others' are chosen.
 
     Raises
     ------
     IllegalKernelError
         If the solution holds a kernel for which there are no loops (the checker finds this first).
     PlanError
-        If the memory plan does not fit the graph.
+        If the memory plan does not fit the graph, or a tile fits no kernel.
     """
     graph, solution = extraction.graph, result.solution
     buffers = {buffer.name: buffer for buffer in graph.buffers}
-    names = [buffer.name for buffer in extraction.instance.buffers]
-    offsets = {placement.buffer: placement.offset for placement in solution.placements}
+    found = held(extraction, solution, memory)
+    tiles = {} if tiles is None else tiles
+    specs = kernel_specs(extraction, result, memory)
+    lost = sorted(tiles.keys() - {spec.name for spec in specs.values()})
+    if lost:
+        raise PlanError(f"there is a tile for {lost[0]}, which is no kernel of {graph.name}")
     steps = []
     for number, kernel in enumerate(solution.kernels):
         first = graph.ops[kernel.ops[0]]
         if isinstance(first, LoopNest):
-            inplace = written_in_place(extraction.instance, kernel, offsets)
-            spec = kernel_spec(extraction, kernel, kernel_name(extraction, kernel, number), inplace)
-            steps.append(replace(emit_kernel(spec, buffers), label=launch_label(spec)))
+            spec = specs[number]
+            written = emit_kernel(spec, buffers, config=tiles.get(spec.name))
+            steps.append(replace(written, label=launch_label(spec)))
         else:
             steps.append(first)
-    memory = MemoryLayout(solution.arena_bytes, {names[buffer]: offset for buffer, offset in offsets.items()})
-    return emit_module(graph, share_kernels(steps), memory, certificate=certificate_line(result))
+    layout = _layout(extraction.instance, solution, found)
+    return emit_module(graph, share_kernels(steps), layout, certificate=certificate_line(result))
 
 
-def written_in_place(instance: Instance, kernel: Kernel, offsets: Mapping[int, int]) -> frozenset[str]:
-    """Names of the buffers that a kernel writes at the offset of one that its ops read."""
+def kernel_specs(extraction: Extraction, result: SolveResult, memory: Memory = "least") -> dict[int, KernelSpec]:
+    """The kernels of loops, back in loop IR, by their place in the schedule."""
+    graph, solution = extraction.graph, result.solution
+    holding = held(extraction, solution, memory)
+    found: dict[int, KernelSpec] = {}
+    for number, kernel in enumerate(solution.kernels):
+        if isinstance(graph.ops[kernel.ops[0]], LoopNest):
+            inplace = written_in_place(extraction.instance, kernel, solution, holding)
+            found[number] = kernel_spec(extraction, kernel, kernel_name(extraction, kernel, number), inplace)
+    return found
+
+
+def held(extraction: Extraction, solution: Solution, memory: Memory = "least") -> Footprint:
+    """How the emitted program holds memory, and what the allocator will have handed out at most."""
+    instance = extraction.instance
+    numbers = {buffer.name: number for number, buffer in enumerate(instance.buffers)}
+    lent = {
+        numbers[name]
+        for op in extraction.graph.ops
+        if isinstance(op, LibraryCall) and owns_results(op.target)
+        for name in op.outputs
+        if name is not None and not instance.buffers[numbers[name]].output
+    }
+    match memory:
+        case "arena":
+            return arena_footprint(instance, solution)
+        case "apart":
+            return apart_footprint(instance, solution, lent)
+        case "least":
+            return footprint(instance, solution, lent)
+
+
+def _layout(instance: Instance, solution: Solution, found: Footprint) -> MemoryLayout:
+    names = [buffer.name for buffer in instance.buffers]
+    if found.arena:
+        return MemoryLayout(solution.arena_bytes, {names[p.buffer]: p.offset for p in solution.placements})
+    return MemoryLayout(heirs={names[new]: names[old] for new, old in found.heirs.items()})
+
+
+def written_in_place(instance: Instance, kernel: Kernel, solution: Solution, found: Footprint) -> frozenset[str]:
+    """Names of the buffers that a kernel writes where one lies that its ops read."""
+    if not found.arena:
+        return frozenset(instance.buffers[b].name for b in kernel.writes if b in found.heirs)
+    offsets = {placement.buffer: placement.offset for placement in solution.placements}
     offers = [offer for op in kernel.ops for offer in instance.ops[op].offers if offer.scheme == kernel.scheme]
     read = {read.buffer for offer in offers for read in offer.reads if instance.buffers[read.buffer].bytes}
     taken = {offsets[buffer] for buffer in read - set(kernel.writes) if buffer in offsets}

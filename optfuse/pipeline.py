@@ -11,10 +11,13 @@ from optfuse.emit import emit
 from optfuse.extract.build import Extraction, extract, extract_variants
 from optfuse.extract.device import load_device
 from optfuse.extract.inline import inline_cheap
+from optfuse.extract.isolated import join_isolated
+from optfuse.extract.leaves import join_leaves
+from optfuse.extract.rounding import round_compared
 from optfuse.extract.split import split_reductions
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.inference import capture
-from optfuse.frontend.training import capture_training
+from optfuse.frontend.training import capture_step, capture_training
 from optfuse.interface import donated_inputs, interface_of
 from optfuse.ir.nodes import LoopGraph
 from optfuse.ir.verify import verify
@@ -26,6 +29,7 @@ from optfuse.schedule import Schedule, TrainingSchedule
 from optfuse.solve.conflict import under_rules
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.solve import solve
+from optfuse.tuning.rank import rank, require_measurable
 
 Variants = Literal["rule", "emittable", "all"]
 
@@ -40,6 +44,7 @@ def optimize(
     options: SolveOptions | None = None,
     rules: Sequence[Rule] = (),
     name: str | None = None,
+    measure: int = 0,
 ) -> Schedule | TrainingSchedule:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is.
 
@@ -60,6 +65,9 @@ def optimize(
         graphs, a rule holds for those in which it matches.
     name
         What to call the graphs; the class name in lower case by default.
+    measure
+        Run so many of the best distinct plans of each graph on the GPU, and take the fastest one: its ``ranking`` has
+        them all, with predicted and measured times. 0: the model decides alone.
 
     Raises
     ------
@@ -73,33 +81,38 @@ def optimize(
     options = SolveOptions() if options is None else options
     options = replace(options, rules=(*options.rules, *rules))
     load_device(device)
+    require_measurable(measure)
     name = type(model).__name__.lower() if name is None else name
     if not train:
         captured = capture(model, args, dict(kwargs or {}), name=name)
-        return schedule(captured, fusion_problem(captured, device), options, model)
-    both = capture_training(model, args, dict(kwargs or {}), name=name)
-    problems = [fusion_problem(captured, device) for captured in both]
+        return schedule(captured, fusion_problem(captured, device), options, model, measure)
+    both = capture_step(model, args, dict(kwargs or {}), name=name)
+    graphs = (both.forward, both.backward)
+    problems = [fusion_problem(captured, device) for captured in graphs]
     holding = matching([problem.instance for problem in problems], options.rules)
     forward, backward = (
-        schedule(captured, problem, replace(options, rules=own), model)
-        for captured, problem, own in zip(both, problems, holding, strict=True)
+        schedule(captured, problem, replace(options, rules=own), model, measure)
+        for captured, problem, own in zip(graphs, problems, holding, strict=True)
     )
-    return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}))
+    return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}), both)
 
 
 def fusion_problem(captured: Captured, device: str, variants: Variants = "rule") -> Extraction:
     """The stages before the solver, for one graph; ``variants`` as for ``fusion_problems``."""
     target = load_device(device)
-    graph = loop_graph(captured, target) if variants == "rule" else inline_cheap(lowered(captured))
+    graph = loop_graph(captured, target) if variants == "rule" else inlined(captured)
     donated = donated_inputs(captured, graph.inputs)
     if variants == "rule":
         return extract(graph, target, donated=donated, allocates=lambda call: not takes_out(call))
     return extract_variants(graph, target, variants, donated=donated, allocates=lambda call: not takes_out(call))
 
 
-def schedule(captured: Captured, problem: Extraction, options: SolveOptions, model: Any = None) -> Schedule:
+def schedule(
+    captured: Captured, problem: Extraction, options: SolveOptions, model: Any = None, measure: int = 0
+) -> Schedule:
     """The solver and the stages after it, for one graph."""
-    return solve_prepared(Prepared(problem, interface_of(captured, model)), options)
+    made = solve_prepared(Prepared(problem, interface_of(captured, model)), options)
+    return rank(made, options, measure) if measure else made
 
 
 def solve_prepared(prepared: Prepared, options: SolveOptions) -> Schedule:
@@ -140,11 +153,16 @@ def loop_graph(captured: Captured, device: Device) -> LoopGraph:
     """The graph that is scheduled: lowered, with values computed by each reader where that is cheaper, and with
     reductions split that would leave the device idle.
     """
-    return split_reductions(inline_cheap(lowered(captured)), device)
+    return join_leaves(split_reductions(inlined(captured), device))
+
+
+def inlined(captured: Captured) -> LoopGraph:
+    """The lowered graph: tiny computations joined, and values computed by each reader where that is cheaper."""
+    return inline_cheap(join_isolated(lowered(captured)))
 
 
 def lowered(captured: Captured) -> LoopGraph:
-    """The loop graph, one op for each of the capture's, verified."""
+    """The loop graph, one op for each of the capture's, values that are compared rounded as in eager; verified."""
     graph = lower(
         captured.graph,
         name=captured.name,
@@ -152,5 +170,6 @@ def lowered(captured: Captured) -> LoopGraph:
         constants=captured.constants,
         strides=captured.strides,
     )
+    graph = round_compared(graph)
     verify(graph)
     return graph

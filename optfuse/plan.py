@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from optfuse.codegen.tiles import TileConfig
 from optfuse.emit import emit
 from optfuse.errors import OptfuseError, OutputError, PlanError
 from optfuse.interface import Interface, interface_from_json, interface_to_json
@@ -111,6 +112,7 @@ def _write(schedule: Schedule, folder: Path, *, weights: bool) -> None:
             "seed": result.seed,
             "versions": [list(pair) for pair in result.versions],
         },
+        "tiles": {name: asdict(config) for name, config in schedule.tiles.items()},
         **interface_to_json(interface),
     }
     (folder / "plan.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
@@ -172,7 +174,8 @@ def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
         data, load_tensors(folder / "constants.safetensors"), load_tensors(folder / "weights.safetensors") or None
     )
     _require_fit(folder, interface, extraction.graph)
-    return Schedule(extraction, result, emit(extraction, result), interface)
+    tiles = {str(name): TileConfig.from_json(config) for name, config in data.get("tiles", {}).items()}
+    return Schedule(extraction, result, emit(extraction, result, tiles=tiles), interface, tiles)
 
 
 def _statistics(data: dict[str, Any]) -> Statistics:

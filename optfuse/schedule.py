@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from optfuse.extract.build import Extraction
@@ -20,15 +20,31 @@ from optfuse.solve.options import SolveOptions
 from optfuse.solve.result import SolveResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from optfuse.codegen.tiles import TileConfig
+    from optfuse.frontend.training import TrainingCapture
     from optfuse.interface import Interface
     from optfuse.runtime.graphs import Choice
     from optfuse.runtime.model_program import ModelProgram
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTime:
+    """A plan that was run: where it comes from, how many kernels it has, and its time by the model and by the clock.
+
+    ``origin`` is "best" (under the model), "greedy", or a doubt about the model under which it would be the best.
+    """
+
+    origin: str
+    kernels: int
+    predicted_us: float
+    measured_us: float
+    chosen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +57,18 @@ class Schedule:
         The emitted module: Triton kernels and the host program. It imports torch and triton only.
     interface
         How the graph's flat inputs and outputs belong to the model.
+    tiles
+        By kernel name, the tiles that ``tune`` has measured to be faster than the chosen ones.
+    ranking
+        The plans that were run before this one was taken (``optimize(..., measure=k)``).
     """
 
     extraction: Extraction
     result: SolveResult
     source: str
     interface: Interface
+    tiles: Mapping[str, TileConfig] = field(default_factory=dict)
+    ranking: tuple[PlanTime, ...] = ()
 
     @property
     def name(self) -> str:
@@ -99,8 +121,16 @@ class Schedule:
         return tuple(sorted({op.target for op in self.graph.ops if isinstance(op, LibraryCall)}))
 
     def summary(self) -> dict[str, Any]:
-        """The figures as plain data, as ``--json`` prints them."""
-        return summary(self.instance, self.result, self.library_ops)
+        """The figures as plain data, as ``--json`` prints them.
+
+        ``allocated_peak_bytes`` is what the allocator will have handed out at most when the program runs without
+        CUDA graphs, inputs included, but for what library calls need inside; ``arena``: whether temporaries lie in one.
+        """
+        from optfuse.emit import held
+
+        found = held(self.extraction, self.solution)
+        record = summary(self.instance, self.result, self.library_ops)
+        return {**record, "allocated_peak_bytes": found.peak_bytes, "arena": found.arena}
 
     def report(self) -> str:
         """A text to read: certificate, greedy beside optimal, kernel by kernel."""
@@ -191,7 +221,22 @@ class Schedule:
         details = ExtractionDetails(self.extraction)
         return explain(self.instance, self.solution, a, b, bound=self.bound, options=options, details=details)
 
-    def compile(self, model: Any = None, *, cudagraphs: Choice = "auto") -> ModelProgram:
+    def tune(self) -> Schedule:
+        """The schedule with tiles and warps that a small search on the GPU found to be faster, kernel by kernel.
+
+        What was found is kept in the user's cache, by the kernel's content, the device and the versions. ``optfuse.
+        tuning.tune.tune`` returns the figures, too.
+
+        Raises
+        ------
+        InvalidOptionError
+            If there is no GPU.
+        """
+        from optfuse.tuning.tune import tune
+
+        return tune(self).schedule
+
+    def compile(self, model: Any = None, *, cudagraphs: Choice = "auto", tune: bool = False) -> ModelProgram:
         """Load the emitted module and bind it to the model's parameters.
 
         Runs where the tensors live: compiled for CUDA, else by Triton's interpreter, which checks and does not race.
@@ -203,11 +248,13 @@ class Schedule:
         cudagraphs
             On a GPU, replay calls from a CUDA graph. "auto": results stay the caller's own. True: they are valid until
             the next call. False: launch every kernel.
+        tune
+            Search tiles and warps on the GPU first, as ``tune`` does.
         """
         from optfuse.runtime.graphs import checked_choice
         from optfuse.runtime.model_program import bind
 
-        return bind(self, model, cudagraphs=checked_choice(cudagraphs))
+        return bind(self.tune() if tune else self, model, cudagraphs=checked_choice(cudagraphs))
 
     def save(self, path: str | Path, *, weights: bool = True) -> None:
         """Write the plan to a folder, all or nothing; ``optfuse.load`` reads it back."""
@@ -218,13 +265,17 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSchedule:
-    """The schedules of a training step's two graphs."""
+    """The schedules of a training step's two graphs.
+
+    ``capture`` is what they were made from: the first ``compile`` takes its step, later ones trace the model again.
+    """
 
     forward: Schedule
     backward: Schedule
     model: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    capture: TrainingCapture | None = field(default=None, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Schedule]:
         """Forward, then backward."""
@@ -244,16 +295,20 @@ class TrainingSchedule:
         """
         _save_page(self.forward.name.removesuffix(".forward"), tuple(self), path)
 
-    def compile(self, *, cudagraphs: Choice = "auto") -> Callable[..., Any]:
+    def tune(self) -> TrainingSchedule:
+        """Both graphs' schedules tuned, as ``Schedule.tune`` does."""
+        return replace(self, forward=self.forward.tune(), backward=self.backward.tune())
+
+    def compile(self, *, cudagraphs: Choice = "auto", tune: bool = False) -> Callable[..., Any]:
         """A callable like the model, whose outputs carry gradients computed by the backward schedule.
 
-        ``cudagraphs`` as for ``Schedule.compile``. Gradients, and what a forward call saves for its backward call, are
-        never overwritten while they are in use.
+        ``cudagraphs`` and ``tune`` as for ``Schedule.compile``. Gradients, and what a forward call saves for its
+        backward call, are never overwritten while they are in use.
         """
         from optfuse.runtime.graphs import checked_choice
         from optfuse.training import bind_training
 
-        return bind_training(self, cudagraphs=checked_choice(cudagraphs))
+        return bind_training(self.tune() if tune else self, cudagraphs=checked_choice(cudagraphs))
 
 
 def _save_page(title: str, schedules: Sequence[Schedule], path: str | Path) -> None:

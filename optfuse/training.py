@@ -27,18 +27,24 @@ def bind_training(schedule: TrainingSchedule, *, cudagraphs: Choice = "auto") ->
         If the model's training graphs are not those that were scheduled (it was changed since).
     """
     arena = Arena()
-    runs: list[Callable[[Sequence[torch.Tensor]], Sequence[Any]]] = []
+    runs: list[Callable[[list[torch.Tensor]], Sequence[Any]]] = []
     made = {half.name: half for half in schedule}
 
-    def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
+    def compile_again(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
         graph = loop_graph(captured, schedule.forward.instance.devices[0])
         half = made.get(captured.name)
         if half is None or half.graph != graph:
             raise PlanError(f"{captured.name} is not the graph that was scheduled: the model changed; optimize again")
+        return compile_graph(captured)
+
+    def compile_graph(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
+        half = made[captured.name]
         runs.append(runner(Program(half.source, captured.constants), cudagraphs, interest_of(captured), arena))
         return runs[-1]
 
     name = schedule.forward.name.removesuffix(".forward")
-    step = train_module(schedule.model, schedule.args, schedule.kwargs, compile_graph, name=name)
+    step = None if schedule.capture is None else schedule.capture.take(compile_graph)
+    if step is None:
+        step = train_module(schedule.model, schedule.args, schedule.kwargs, compile_again, name=name)
     step.graphs = statistics_of(runs)  # type: ignore[attr-defined]
     return step

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import optfuse
-from optfuse.emit import emit, written_in_place
+from optfuse.emit import Memory, emit, held, written_in_place
 from optfuse.frontend.zoo import load_model_file
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
@@ -67,6 +68,7 @@ def read_twice_at_once(x: Tensor, w: Tensor) -> Tensor:
     return (square.t() * 3 + square) @ w
 
 
+MEMORIES: tuple[Memory, ...] = ("arena", "apart")
 FUNCTIONS = [pointwise_between_products, rows_between_products, other_types, residual]
 
 
@@ -76,15 +78,29 @@ def schedule_of(function: Callable[..., Any]) -> Schedule:
     return made
 
 
-def with_solution(schedule: Schedule, solution: Solution) -> Schedule:
+def with_solution(schedule: Schedule, solution: Solution, memory: Memory = "arena") -> Schedule:
     """The schedule with another solution, and with memory that holds NaN until it is written."""
     result = replace(schedule.result, solution=solution)
-    source = emit(schedule.extraction, result)
+    source = emit(schedule.extraction, result, memory)
     poisoned = re.sub(
         r"arena = scratch\((\d+), device\)", r"arena = torch.full((\1,), 255, dtype=torch.uint8, device=device)", source
     )
-    assert poisoned != source or not solution.arena_bytes
+    poisoned = poisoned.replace("empty = allocator(device)", "empty = lambda *layout: poisoned(*layout, device)")
+    poisoned = poisoned.replace("\ndef call(", POISONED + "\n\ndef call(")
     return replace(schedule, result=result, source=poisoned)
+
+
+POISONED = """
+def poisoned(shape, stride, dtype, device):
+    extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride))
+    memory = torch.full((0 if 0 in shape else extent * dtype.itemsize,), 255, dtype=torch.uint8, device=device)
+    return memory.view(dtype).as_strided(shape, stride)
+"""
+
+
+def with_memory(schedule: Schedule, memory: Memory) -> Schedule:
+    """The schedule emitted with its temporaries held in another way."""
+    return with_solution(schedule, schedule.solution, memory)
 
 
 def apart(schedule: Schedule) -> Schedule:
@@ -96,11 +112,11 @@ def apart(schedule: Schedule) -> Schedule:
     )
 
 
-def taken(schedule: Schedule) -> set[str]:
+def taken(schedule: Schedule, memory: Memory = "arena") -> set[str]:
     """All buffers that are written in place."""
-    offsets = {placement.buffer: placement.offset for placement in schedule.solution.placements}
-    kernels = schedule.solution.kernels
-    return set().union(*(written_in_place(schedule.instance, kernel, offsets) for kernel in kernels))
+    solution = schedule.solution
+    found = held(schedule.extraction, solution, memory)
+    return set().union(*(written_in_place(schedule.instance, k, solution, found) for k in solution.kernels))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
@@ -110,15 +126,17 @@ def test_results_are_the_same_bit_for_bit(function: Callable[..., Any]) -> None:
     assert not taken(apart(schedule))
     wanted = apart(schedule).compile()(X, W)
     assert wanted.isfinite().all()
-    assert torch.equal(with_solution(schedule, schedule.solution).compile()(X, W), wanted)
+    for memory in MEMORIES:
+        assert torch.equal(with_solution(schedule, schedule.solution, memory).compile()(X, W), wanted)
     torch.testing.assert_close(wanted, function(X, W), rtol=1e-4, atol=1e-4)
 
 
 def test_a_buffer_that_is_read_turned_is_not_overwritten() -> None:
     schedule = schedule_of(read_twice_at_once)
-    assert not taken(schedule)
-    got = with_solution(schedule, schedule.solution).compile()(X, W)
-    torch.testing.assert_close(got, read_twice_at_once(X, W), rtol=1e-4, atol=1e-4)
+    for memory in MEMORIES:
+        assert not taken(schedule, memory)
+        got = with_solution(schedule, schedule.solution, memory).compile()(X, W)
+        torch.testing.assert_close(got, read_twice_at_once(X, W), rtol=1e-4, atol=1e-4)
 
 
 def test_results_would_differ_if_a_buffer_that_is_read_later_were_overwritten() -> None:
@@ -148,8 +166,11 @@ def test_models_compute_the_same_bit_for_bit() -> None:
     schedule = optfuse.optimize(file.model("small").eval(), args, kwargs, options=OPTIONS)
     assert isinstance(schedule, Schedule)
     assert len(taken(schedule)) > 5
-    got, wanted = (s.compile()(*args, **kwargs) for s in (with_solution(schedule, schedule.solution), apart(schedule)))
-    assert torch.equal(got.logits, wanted.logits)
+    assert len(taken(schedule, "apart")) > 5
+    wanted = apart(schedule).compile()(*args, **kwargs)
+    for memory in MEMORIES:
+        got = with_solution(schedule, schedule.solution, memory).compile()(*args, **kwargs)
+        assert torch.equal(got.logits, wanted.logits)
 
 
 def test_gradients_are_the_same_bit_for_bit() -> None:
@@ -160,7 +181,8 @@ def test_gradients_are_the_same_bit_for_bit() -> None:
     assert taken(training.backward)
     state = copy.deepcopy(training.model.state_dict())
     found = []
-    for changed in (lambda half: with_solution(half, half.solution), apart):
+    ways = [partial(with_memory, memory=memory) for memory in MEMORIES]
+    for changed in (*ways, apart):
         training.model.load_state_dict(state)
         training.model.zero_grad()
         torch.manual_seed(5)
@@ -168,7 +190,7 @@ def test_gradients_are_the_same_bit_for_bit() -> None:
         step(*args, **kwargs).loss.backward()
         found.append([p.grad.clone() for p in training.model.parameters() if p.grad is not None])
     assert len(found[0]) > 10
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert all(torch.equal(one, x) for gradients in found[1:] for one, x in zip(found[0], gradients, strict=True))
 
 
 class Broadcast(torch.nn.Module):

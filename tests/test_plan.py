@@ -164,15 +164,15 @@ def test_sound_plans_are_loaded_in_silence(folder: Path, caplog: pytest.LogCaptu
 def test_names_and_targets_cannot_smuggle_code(folder: Path) -> None:
     graph = json.loads((folder / "graph.json").read_text())
     text = json.dumps(graph)
-    assert "aten.addmm.default" in text
-    evil = text.replace("aten.addmm.default", "aten.addmm.default); raise SystemExit(3); (0")
+    assert "aten.mm.default" in text
+    evil = text.replace("aten.mm.default", "aten.mm.default); raise SystemExit(3); (0")
     (folder / "graph.json").write_text(evil)
     with pytest.raises(PlanError):
         optfuse.load(folder).compile()
 
 
 def test_strange_operators_are_refused(folder: Path) -> None:
-    text = (folder / "graph.json").read_text().replace("aten.addmm.default", "os.system")
+    text = (folder / "graph.json").read_text().replace("aten.mm.default", "os.system")
     (folder / "graph.json").write_text(text)
     with pytest.raises(PlanError):
         optfuse.load(folder)

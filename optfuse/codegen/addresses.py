@@ -22,12 +22,16 @@ class Addresses:
         """An index as text; ``wide``: computed in 64 bits."""
         terms: list[tuple[Value, int]] = []
         for run in runs(form, self.axes):
-            terms.append((self._run(run), run.coefficient))
+            terms.append((self.run(run), run.coefficient))
         for atom, coefficient in form.terms.items():
             if isinstance(atom, Named):
                 terms.append((Value(atom.text, "int64" if atom.wide else "int32", atom.axes), coefficient))
+        return self.total(terms, form.constant, wide)
+
+    def total(self, terms: list[tuple[Value, int]], rest: int, wide: bool) -> Value:
+        """The sum of values times coefficients, and of a constant."""
         if not terms:
-            return constant(form.constant, "int64" if wide else "int32")
+            return constant(rest, "int64" if wide else "int32")
         if wide:
             terms = [(cast(value, "int64"), coefficient) for value, coefficient in terms]
         dtype = "int64" if any(value.dtype == "int64" for value, _ in terms) else "int32"
@@ -37,9 +41,9 @@ class Addresses:
             size = abs(coefficient)
             sign = (" - " if coefficient < 0 else " + ") if text else ("-" if coefficient < 0 else "")
             text += sign + (value.text if size == 1 else f"{size} * {value.text}")
-        if form.constant:
-            text += f" {'-' if form.constant < 0 else '+'} {abs(form.constant)}"
-        if len(terms) > 1 or form.constant or text.startswith("-"):
+        if rest:
+            text += f" {'-' if rest < 0 else '+'} {abs(rest)}"
+        if len(terms) > 1 or rest or text.startswith("-"):
             return Value(text, dtype, axes, SUM)
         return Value(text, dtype, axes, ATOM if terms[0][1] == 1 else PRODUCT)
 
@@ -58,27 +62,28 @@ class Addresses:
             whole = self.index(inner)
             name = "floor_quotient" if kind == "floor" else "floor_remainder"
             text = f"{name}({whole.text}, tl.full((), {divisor}, {triton_type(whole.dtype)}))"
-            value = self._named(Value(text, whole.dtype, whole.axes))
+            value = self.named(Value(text, whole.dtype, whole.axes))
             return _atom(value, None if kind == "floor" else (0, divisor - 1))
         # hardware division rounds toward zero: lift the numerator above it
         lift = max(0, -(bounds[0] // divisor))
         lifted = inner.plus(Linear(constant=lift * divisor))
         whole = self.index(lifted, bool(self.exceeds_int32(lifted)))
         text = f"{whole.within(PRODUCT)} {'//' if kind == 'floor' else '%'} {divisor}"
-        value = self._named(Value(text, whole.dtype, whole.axes, PRODUCT))
+        value = self.named(Value(text, whole.dtype, whole.axes, PRODUCT))
         if kind == "mod":
             return _atom(value, (0, divisor - 1))
         return _atom(value, (bounds[0] // divisor + lift, bounds[1] // divisor + lift), -lift)
 
-    def _run(self, run: Run) -> Value:
+    def run(self, run: Run) -> Value:
+        """The value of neighbouring digits."""
         axis, dtype = run.axis, "int64" if run.axis.wide else "int32"
         if run.uniform:  # a number for the whole program: what it addresses is loaded once, not once a lane
-            return self._named(Value(run.of(self.starts[axis.name]), dtype, frozenset(), PRODUCT), axis.name)
+            return self.named(Value(run.of(self.starts[axis.name]), dtype, frozenset(), PRODUCT), axis.name)
         text = run.of(axis.index)
         value = Value(text, dtype, frozenset({axis.name}), PRODUCT)
-        return replace(value, tightness=ATOM) if text == axis.index else self._named(value)
+        return replace(value, tightness=ATOM) if text == axis.index else self.named(value)
 
-    def _named(self, value: Value, prefix: str = "") -> Value:
+    def named(self, value: Value, prefix: str = "") -> Value:
         """Name an index part x0, x1, ... (r0, ... where it varies along r)."""
         prefix = prefix or ("r" if "r" in value.axes else min(value.axes, default="x"))
         number = 0

@@ -36,14 +36,21 @@ _CALLS = {
     **{name: f"libdevice.{name}" for name in "exp expm1 log log2 log10 log1p tanh erfc erfinv sin cos tan".split()},
     **{name: f"libdevice.{name}" for name in "asin acos atan sinh cosh asinh acosh atanh lgamma".split()},
     **{name: f"libdevice.{name}" for name in "trunc atan2 hypot copysign".split()},
-    **{name: f"tl.{name}" for name in "abs floor ceil exp2 erf rsqrt where rand randn".split()},
+    **{name: f"tl.{name}" for name in "abs floor ceil exp2 erf rsqrt where randn".split()},
     **{"round": "libdevice.rint", "sqrt": "square_root", "div": "divide", "sigmoid": "sigmoid", "relu": "relu"},
+    "rand": "uniform_number",
     **{"sign": "sign", "fmax": "tl.maximum", "fmin": "tl.minimum"},
 }
 
 #: What serves in float32 where a few units in the last place do not matter.
 _APPROXIMATE = {
-    **{"exp": "tl.exp", "sqrt": "tl.sqrt", "sigmoid": "fast_sigmoid", "tanh": "fast_tanh", "erf": "fast_erf"},
+    **{
+        "exp": "libdevice.fast_expf",
+        "sqrt": "tl.sqrt",
+        "sigmoid": "fast_sigmoid",
+        "tanh": "fast_tanh",
+        "erf": "fast_erf",
+    },
 }
 
 #: (for floats, for integers)
@@ -51,6 +58,7 @@ _BY_KIND = {
     "maximum": ("maximum", "tl.maximum"),
     "minimum": ("minimum", "tl.minimum"),
     "pow": ("libdevice.pow", "integer_power"),
+    "lone_mul": ("libdevice.mul_rn", "product"),
     "floordiv": ("float_floor_quotient", "floor_quotient"),
     "remainder": ("float_remainder", "floor_remainder"),
 }

@@ -1,8 +1,9 @@
 """The host program: allocate by plan, launch and call in order, free by lifetime, return views.
 
-Memory comes from three places. Temporaries with an offset in the plan are windows of one arena. Whatever outlives the
-call (the graph's outputs) and whatever the plan leaves out is allocated by itself, just before it is first written, and
-deleted after its last use. Results of library calls that cannot write into given memory are held as they come.
+Memory comes from four places. Temporaries with an offset in the plan are windows of one arena. A buffer that is an heir
+is written in the place of another, which the same kernel is the last to use. Whatever outlives the call (the graph's
+outputs) and whatever the plan leaves out is allocated by itself, just before it is first written, and deleted after its
+last use. Results of library calls that cannot write into given memory are held as they come.
 """
 
 from __future__ import annotations
@@ -10,9 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from optfuse.codegen.by_rows import NAME as BY_ROWS
+from optfuse.codegen.by_rows import by_rows
 from optfuse.codegen.carried import callee
 from optfuse.codegen.kernel import KernelSource
-from optfuse.codegen.libraries import ALWAYS_CONTIGUOUS, arguments, out_call, returns_one_tensor, takes_out, views
+from optfuse.codegen.libraries import (
+    ALWAYS_CONTIGUOUS,
+    arguments,
+    out_call,
+    quickest,
+    returns_one_tensor,
+    takes_out,
+    views,
+)
 from optfuse.codegen.ragged import matmul_parts
 from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variables
 from optfuse.errors import PlanError
@@ -27,12 +38,13 @@ Step = KernelSource | LibraryCall
 class MemoryLayout:
     """Where temporaries live: byte offsets into one arena. Buffers that are not named are allocated individually.
 
-    ``donated`` names the inputs whose memory the caller does not need after the call: they are let go after their last
-    use. None: all of them.
+    ``heirs`` names, for a buffer that is written where another one lies, that other. ``donated`` names the inputs whose
+    memory the caller does not need after the call: they are let go after their last use. None: all of them.
     """
 
     arena_bytes: int = 0
     offsets: Mapping[str, int] = field(default_factory=dict)
+    heirs: Mapping[str, str] = field(default_factory=dict)
     donated: frozenset[str] | None = None
 
 
@@ -54,10 +66,13 @@ def host_program(graph: LoopGraph, steps: Sequence[Step], memory: MemoryLayout, 
     Raises
     ------
     PlanError
-        An offset that is unaligned or out of the arena, or a buffer that is read before anything writes it.
+        An offset that is unaligned or out of the arena, an heir of what is no temporary or still used, or a buffer that
+        is read before anything writes it.
     """
     host = _Host(graph, tuple(steps), memory, tuple(reserved))
-    return "\n".join(["def call(inputs, constants):", *host.prologue(), *host.body(), *host.epilogue()]) + "\n"
+    steps_and_results = [*host.body(), *host.epilogue()]
+    allocates = any(" = empty(" in line for line in steps_and_results)
+    return "\n".join(["def call(inputs, constants):", *host.prologue(allocates=allocates), *steps_and_results]) + "\n"
 
 
 class _Host:
@@ -74,16 +89,17 @@ class _Host:
         self.offsets = _placed(steps, self.buffers, memory, self.returned)
         self.arena_bytes = _aligned(memory.arena_bytes) if self.offsets else 0
         arenas = {f"arena_{self.buffers[name].dtype}" for name in self.offsets}
-        local = {"arena", "device", "inputs", "constants", "call", *arenas}
+        local = {"arena", "device", "empty", "inputs", "constants", "call", *arenas}
         self.names = variables(self.buffers, {*reserved, *local})
         self.device_of_program, self.device_source = _main_device(graph, self.buffers)
         self.last_use = _last_uses(steps)
+        self.position = 0
         self.alive = {*graph.inputs, *graph.constants}
 
     # --- the three parts
 
-    def prologue(self) -> list[str]:
-        """Docstring, inputs and constants by name, the arena."""
+    def prologue(self, *, allocates: bool) -> list[str]:
+        """Docstring, inputs and constants by name, the arena; ``allocates``: the program makes tensors one by one."""
         lines = [
             f'{INDENT}"""Run {self.graph.name}: a list of tensors, which is emptied, to a tuple of outputs."""',
         ]
@@ -98,6 +114,8 @@ class _Host:
         ]
         source = f"{self.names[self.device_source]}.device" if self.device_source else "DEVICE"
         lines.append(f"{INDENT}device = {source}")
+        if allocates:
+            lines.append(f"{INDENT}empty = allocator(device)")
         if self.arena_bytes:
             lines.append(f"{INDENT}arena = scratch({self.arena_bytes}, device)")
             for dtype in sorted({self.buffers[name].dtype for name in self.offsets}):
@@ -108,6 +126,7 @@ class _Host:
         """Every step: the memory that it writes, the launch or call, and what is dead after it."""
         lines: list[str] = []
         for position, step in enumerate(self.steps):
+            self.position = position
             lines.append("")
             if isinstance(step, LibraryCall):
                 lines += self._library(step)
@@ -150,12 +169,18 @@ class _Host:
         for view in views(call):
             lines += self._ready(view.buffer, call.name)
         outputs = [name for name in call.outputs if name is not None]
+        whole = by_rows(call, self.buffers)
+        if whole is not None:
+            lines += self._ready(outputs[0], call.name, writes=True)
+            operands = [self._window(view) for view in (whole.a, whole.b)]
+            given = [] if whole.bias is None else [self._window(whole.bias)]
+            return lines + call_text(f"{BY_ROWS}(", [*operands, self.names[outputs[0]], *given])
         parts = matmul_parts(call, self.buffers)
         if parts:
             lines += self._ready(outputs[0], call.name, writes=True)
             for part in parts:
                 operands = [self._window(view) for view in part.operands]
-                lines += call_text(f"{part.overload}(", [*operands, f"out={self._window(part.out)}"])
+                lines += call_text(f"{quickest(part.overload)}(", [*operands, f"out={self._window(part.out)}"])
             return lines
         given = arguments(call, self._window, self._device)
         if takes_out(call) and outputs and outputs[0] in self.offsets:
@@ -191,9 +216,23 @@ class _Host:
         layout = f"{_sizes(buffer.shape)}, {_sizes(buffer.stride)}"
         if name in self.offsets:
             offset = self.offsets[name] // _itemsize(buffer.dtype)
-            return [f"{INDENT}{self.names[name]} = arena_{buffer.dtype}.as_strided({layout}, {offset})"]
+            return [f"{INDENT}{self.names[name]} = window(arena_{buffer.dtype}, {layout}, {offset})"]
+        if name in self.memory.heirs:
+            return [f"{INDENT}{self.names[name]} = window({self._inherited(name)}, {layout})"]
+        if buffer.device == self.device_of_program:
+            return [f"{INDENT}{self.names[name]} = empty({layout}, torch.{buffer.dtype})"]
         where = f"dtype=torch.{buffer.dtype}, device={self._device(buffer.device)}"
         return [f"{INDENT}{self.names[name]} = torch.empty_strided({layout}, {where})"]
+
+    def _inherited(self, name: str) -> str:
+        """The tensor whose memory a buffer takes over, as one of the buffer's dtype."""
+        old, new = self.buffers[self.memory.heirs[name]], self.buffers[name]
+        free = old.kind == "temporary" and old.name not in self.returned and old.name in self.alive
+        if not free or self.last_use[old.name] != self.position or _bytes(old) != _bytes(new):
+            raise PlanError(
+                f"the plan lets {name} take the place of {old.name}, which is not free then, or not as large"
+            )
+        return self.names[old.name] if old.dtype == new.dtype else f"{self.names[old.name]}.view(torch.{new.dtype})"
 
     # --- values
 
@@ -255,7 +294,7 @@ def _placed(
             raise PlanError(f"the plan places {name}, which is no temporary of the graph")
         if name in outside or 0 in buffer.shape:
             continue
-        end = offset + _extent(buffer) * _itemsize(buffer.dtype)
+        end = offset + _bytes(buffer)
         if offset < 0 or offset % ALIGNMENT or end > memory.arena_bytes:
             raise PlanError(
                 f"the plan places {name} at bytes {offset} to {end} of an arena of {memory.arena_bytes}: "
@@ -312,6 +351,10 @@ def _numel(shape: Sequence[Size]) -> int:
 def _extent(buffer: Buffer) -> int:
     """Elements from the first to the last one, both included."""
     return 1 + sum((int(size) - 1) * int(step) for size, step in zip(buffer.shape, buffer.stride, strict=True))
+
+
+def _bytes(buffer: Buffer) -> int:
+    return _extent(buffer) * _itemsize(buffer.dtype)
 
 
 def _sizes(values: Sequence[Size]) -> str:

@@ -29,6 +29,7 @@ class Axis:
 
     A parallel axis is divided among programs, a whole one lies in one block, and a looped one is walked block by block
     by each program. ``block`` and ``interpret_block`` are powers of two, for a GPU and for Triton's interpreter.
+    ``trimmed``: only whole blocks of it are meant, so that all lanes are points.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Axis:
     walk: Walk = "parallel"
     block: int = 1
     interpret_block: int = 1
+    trimmed: bool = False
 
     @property
     def size(self) -> int:
@@ -60,7 +62,7 @@ class Axis:
     @property
     def masked(self) -> bool:
         """Whether some lanes may be no points."""
-        return self.size % self.block != 0
+        return not self.trimmed and self.size % self.block != 0
 
     @property
     def wide(self) -> bool:

@@ -26,11 +26,14 @@ OUT_VARIANTS: dict[str, str] = {
     "aten.max_pool2d_with_indices_backward.default": "aten.max_pool2d_with_indices_backward.grad_input",
     "aten.mm.default": "aten.mm.out",
     "aten.scatter_add.default": "aten.scatter_add.out",
+    "optfuse.addmm_activation.default": "addmm_activation",
 }
 
 
 #: Operators whose result is contiguous on every device.
-ALWAYS_CONTIGUOUS = frozenset({"aten.mm.default", "aten.addmm.default", "aten.bmm.default"})
+ALWAYS_CONTIGUOUS = frozenset(
+    {"aten.mm.default", "aten.addmm.default", "aten.bmm.default", "optfuse.addmm_activation.default"}
+)
 
 
 def takes_out(call: LibraryCall) -> bool:
@@ -38,11 +41,20 @@ def takes_out(call: LibraryCall) -> bool:
     return call.target in OUT_VARIANTS and len(call.outputs) == 1 and not call.mutates
 
 
+#: Overloads that torch has functions of its own for, which take a microsecond less to call.
+_FUNCTIONS = {f"aten.{name}.out": f"torch.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "addmv")}
+
+
+def quickest(overload: str) -> str:
+    """The function to call for an ``out=`` overload."""
+    return _FUNCTIONS.get(overload, overload)
+
+
 def out_call(target: str, out: str) -> tuple[str, str]:
-    """The overload that writes, and the keyword argument that says where."""
+    """The function that writes, and the keyword argument that says where."""
     sibling = OUT_VARIANTS[target]
     keyword = "grad_input" if sibling.endswith(".grad_input") else "out"
-    return sibling, f"{keyword}={out}"
+    return quickest(sibling), f"{keyword}={out}"
 
 
 def views(call: LibraryCall) -> Iterator[View]:
@@ -79,11 +91,46 @@ def arguments(call: LibraryCall, window: Callable[[View], str], device: Callable
     return [text(arg) for arg in call.args] + [f"{key}={text(value)}" for key, value in call.kwargs]
 
 
+#: Operators that stand for several others (ours are called as functions), none of which hands on an argument.
+_FRESH = frozenset(
+    {
+        "aten.scaled_dot_product_attention.default",
+        "optfuse.addmm_activation.default",
+        "optfuse.attention.default",
+        "optfuse.attention_backward.default",
+        "optfuse.attention_dropout.default",
+        "optfuse.convolution_relu.default",
+        "optfuse.max_pool.default",
+        "optfuse.max_pool_backward.default",
+    }
+)
+
+
 def returns_one_tensor(target: str) -> bool:
     """Whether the overload returns a tensor, not a tuple or list of them, nor nothing.
 
     Needs torch, which has the operators' schemas.
     """
+    kinds = _overload(target)._schema.returns  # noqa: SLF001 - the schema has no public name
+    return len(kinds) == 1 and str(kinds[0].type) == "Tensor"
+
+
+def owns_results(target: str) -> bool:
+    """Whether a call's results have memory that nobody else has: no argument's, and no cache's.
+
+    An operator that torch composes of others (``contiguous``, ``reshape``) may return its argument.
+    """
+    import torch
+
+    if target in _FRESH or not target.startswith("aten."):
+        return target in _FRESH
+    overload = _overload(target)
+    if any(result.alias_info is not None for result in overload._schema.returns):  # noqa: SLF001 - as above
+        return False
+    return not overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)  # noqa: SLF001
+
+
+def _overload(target: str) -> Any:
     import torch
 
     import optfuse.ops.registered  # noqa: F401 - has the schemas of ours
@@ -91,5 +138,4 @@ def returns_one_tensor(target: str) -> bool:
     overload: Any = torch.ops
     for part in target.split("."):
         overload = getattr(overload, part)
-    kinds = overload._schema.returns  # noqa: SLF001 - the schema has no public name
-    return len(kinds) == 1 and str(kinds[0].type) == "Tensor"
+    return overload

@@ -28,6 +28,7 @@ from optfuse.codegen.expressions import (
 from optfuse.codegen.indexing import INT32_END, Axis, Linear, Named, linearize
 from optfuse.codegen.passes import Passes
 from optfuse.codegen.prelude import PRELUDE_NAMES
+from optfuse.codegen.quads import counters
 from optfuse.codegen.writer import Note, Writer
 from optfuse.ir.functions import FUNCTIONS
 from optfuse.ir.kernel import KernelSpec, rdigit, xdigit
@@ -78,6 +79,8 @@ class MemberWriter:
         self.pointers = pointers
         self.options = options
         self.repeated = repeated
+        #: whether the last axis is the tile's first dimension
+        self.turn = False
         self.writer = Writer(reserved_names(axes, pointers.values()))
         self.addresses = Addresses(self.writer, axes)
         self.sizes = self.addresses.sizes
@@ -86,6 +89,8 @@ class MemberWriter:
         self.outer_values: dict[tuple[int, str], Value] = {}
         self.body_values: dict[tuple[int, str], Value] = {}
         self.results: dict[int, tuple[Value, ...]] = {}
+        #: the buffers that whole tiles of the open body were loaded from, by the tile's name
+        self.tiles: dict[str, str] = {}
         self.read: dict[str, None] = {}
         self._member = 0
         self._approximate = False
@@ -94,6 +99,10 @@ class MemberWriter:
         self._uses: Counter[int] = Counter()
 
     # --- members
+
+    def walk(self, axes: tuple[Axis, ...]) -> None:
+        """What follows runs over these axes, which differ from those before in what is masked."""
+        self.axes = self.addresses.axes = axes
 
     def begin(self, member: int, roots: Iterable[Expr]) -> None:
         """Go to a member, of which ``roots`` will be evaluated."""
@@ -170,6 +179,13 @@ class MemberWriter:
                 assert_never(expr)
 
     def _call(self, expr: Call) -> Value:
+        match expr:
+            case Call("rand", (seed, Iota(index))):
+                numbers = self._random(self.value(seed), linearize(index, self._env, self.addresses.division))
+                if numbers is not None:
+                    return numbers
+            case _:
+                pass
         args = [self.value(arg) for arg in expr.args]
         if FUNCTIONS[expr.function].rule != "cast":
             args = [cast(arg, "float32") if arg.dtype in HALF else arg for arg in args]
@@ -183,6 +199,18 @@ class MemberWriter:
             ]
             result = call(expr.function, args, expr.dtype, approximate=self._approximate)
         return result
+
+    def _random(self, seed: Value, form: Linear) -> Value | None:
+        """Random numbers of four neighbours at a time; None where positions do not come in fours."""
+        shapes = [""] if len(self.axes) == 1 else ["[:, None]", "[None, :]"]
+        # the tile's last dimension is that of the first axis if the tile is turned
+        for axis, shape in reversed(list(zip(self.axes[:: -1 if self.turn else 1], shapes, strict=True))):
+            counter = counters(self.addresses, form, axis, shape)
+            if counter is not None:
+                down = "_down" if shape == "[:, None]" else ""
+                text = f"uniform_numbers{down}({tensor(seed).text}, {counter.text})"
+                return Value(text, "float32", counter.axes | seed.axes)
+        return None
 
     def _iota(self, expr: Iota) -> Value:
         form = linearize(expr.index, self._env, self.addresses.division)
@@ -211,17 +239,29 @@ class MemberWriter:
         if load.indirect and self.options.check_indices:
             self._check(offset, load.buffer, guards)
         mask = self._mask(offset.axes, guards)
-        arguments = [self._pointer(load.buffer, offset, mask)]
+        spread = offset.axes | (mask.axes if mask is not None else frozenset())
+        if spread == {"r"} and self._several_rows() and not load.indirect:
+            # a row of weights, loaded as a tile: as a row it would come in another layout than the tile's, and what
+            # is computed with it would be moved from one to the other through shared memory
+            spread |= {"x"}
+        arguments = [self._pointer(load.buffer, offset, Value("", "bool", spread))]
         if mask is not None:
             arguments.append(f"mask={mask.text}")
         if guards and load.other is not None:
             arguments.append(f"other={const(load.other).text}")
         self.read[load.buffer] = None
-        axes = offset.axes | (mask.axes if mask is not None else frozenset())
         text = f"tl.load({', '.join(arguments)})"
+        held = Value(text, load.dtype, spread)
         if load.dtype in HALF:
-            return self.writer.name(Value(f"{text}.to(tl.float32)", "float32", axes), identifier(load.buffer))
-        return self.writer.name(Value(text, load.dtype, axes), identifier(load.buffer))
+            held = Value(f"{text}.to(tl.float32)", "float32", spread)
+        named = self.writer.name(held, identifier(load.buffer))
+        if {"x", "r"} <= spread:
+            self.tiles[named.text] = load.buffer
+        return named
+
+    def _several_rows(self) -> bool:
+        """Whether a tile holds several rows, each as a whole."""
+        return [axis.walk for axis in self.axes] == ["parallel", "whole"] and self.axes[0].block > 1
 
     def store(self, store: Store, value: Value, *, only_first: bool = False, once: Sequence[sympy.Symbol] = ()) -> None:
         """Write a value to memory. ``only_first``: programs that differ along r alone leave it to the first of them.

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from optfuse import __version__
+from optfuse.codegen.by_rows import DEFINITION, by_rows
+from optfuse.codegen.by_rows import NAME as BY_ROWS
 from optfuse.codegen.carried import carried
 from optfuse.codegen.host import MemoryLayout, Step, host_program, used_constants
 from optfuse.codegen.kernel import KernelSource
@@ -19,6 +21,9 @@ from optfuse.errors import PlanError
 from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest
 
 _IMPORTS = """\
+import functools
+import operator
+
 import torch
 import triton
 import triton.language as tl
@@ -30,12 +35,27 @@ aten = torch.ops.aten
 INTERPRET = triton.knobs.runtime.interpret
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 stream_of = triton.runtime.driver.active.get_current_stream if torch.cuda.is_available() else None
+# Triton's own way to a launch allocates memory for kernels that ask for some; none of these does.
+LAUNCH_DIRECTLY = triton.__version__.startswith("3.6.")
 """
 
 _HELPERS = '''\
 def window(tensor, shape, stride, offset=0):
     """A strided window of a tensor's memory; the offset is in elements from the tensor's first one."""
     return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+
+
+# the same in half the time, where this torch has it
+window = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", window)
+
+
+def allocator(device):
+    """The function that makes a tensor there, out of shape, stride and dtype."""
+    if device.type == "cuda" and device.index == torch.cuda.current_device():
+        quick = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+        if quick is not None:
+            return quick
+    return lambda shape, stride, dtype: torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
 def scratch(size, device):
@@ -56,23 +76,27 @@ def launch(kernel, *pointers):
     if INTERPRET:
         kernel[row["grid"](**row["interpret"])](*pointers, **row["interpret"])
         return
-    addresses = [pointer.data_ptr() for pointer in pointers]
-    bits = 0
-    for address in addresses:
-        bits |= address
-    if bits & 15:  # triton compiles another variant for these
-        kernel[row["grid"](**row["constants"])](*pointers, **row["constants"], **row["options"])
-        return
+    addresses = [*map(torch.Tensor.data_ptr, pointers)]
     device = pointers[0].get_device()
     ready = row.get(device)
-    if ready is None:
+    if ready is None or functools.reduce(operator.or_, addresses) & 15:  # triton has another variant for unaligned ones
         grid = row["grid"](**row["constants"])
         made = kernel[grid](*pointers, **row["constants"], **row["options"])
-        rest = [row["constants"][name] for name in kernel.arg_names[len(pointers) :]]
-        row[device] = (made.run, (*grid, 1, 1)[:3], made.function, made.packed_metadata, rest)
+        if not functools.reduce(operator.or_, addresses) & 15:
+            rest = [row["constants"][name] for name in kernel.arg_names[len(pointers) :]]
+            row[device] = ready_to_launch(made, (*grid, 1, 1)[:3], rest)
         return
-    run, grid, function, metadata, rest = ready
-    run(*grid, stream_of(device), function, metadata, None, None, None, *addresses, *rest)
+    run, grid, facts, rest = ready
+    run(*grid, stream_of(device), *facts, *addresses, *rest)
+
+
+def ready_to_launch(made, grid, rest):
+    """The function that launches a compiled kernel, and its arguments around the stream and the addresses."""
+    run, facts = made.run, (made.function, made.packed_metadata, None, None, None)
+    if LAUNCH_DIRECTLY and not run.global_scratch_size and not run.profile_scratch_size:
+        flags = (run.launch_cooperative_grid, run.launch_pdl)
+        return run.launch, grid, (facts[0], *flags, None, None, *facts[1:]), rest
+    return run, grid, facts, rest
 '''
 
 _MAIN = '''\
@@ -94,6 +118,7 @@ if __name__ == "__main__":
 _RESERVED = (
     *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
     *("stream_of", "window", "scratch", "planned", "launch", "example", "call"),
+    *("functools", "operator", "LAUNCH_DIRECTLY", "allocator", "ready_to_launch"),
 )
 
 
@@ -131,7 +156,11 @@ def emit_module(
     kernels = _functions(steps)
     names = [kernel.name for kernel in kernels]
     prelude = _prelude(kernels)
-    library = carried(step.target for step in steps if isinstance(step, LibraryCall))
+    calls = [step for step in steps if isinstance(step, LibraryCall)]
+    library = carried(call.target for call in calls)
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    if any(by_rows(call, buffers) for call in calls):
+        library[BY_ROWS] = DEFINITION
     reserved = [*_RESERVED, *prelude, *library]
     taken = sorted(set(names) & set(reserved))
     if taken:
@@ -146,6 +175,14 @@ def emit_module(
         host_program(graph, steps, memory, [*reserved, *names]),
         _MAIN,
     ]
+    return "\n\n".join(parts)
+
+
+def kernels_module(kernels: Sequence[KernelSource]) -> str:
+    """A module of kernels alone: helpers, functions and KERNELS, without a host program. Names must be unique."""
+    prelude = _prelude(kernels)
+    functions = [kernel.source.strip() + "\n" for kernel in kernels]
+    parts = ['"""Kernels."""\n\n' + _IMPORTS, _HELPERS, *prelude.values(), *functions, _kernel_table(kernels)]
     return "\n\n".join(parts)
 
 

@@ -1,7 +1,8 @@
 """What is computed when: how values pass between a kernel's members, and in which pass over r each of them is needed.
 
-A looped kernel walks r once for every level of reductions (softmax: the maximum, the sum, then the quotients). Between
-two passes it holds only outer values, so each pass computes again whatever full values it needs.
+A looped kernel walks r once for every level of reductions (layer norm: the moments, then the normed values). Between
+two passes it holds only outer values, so each pass computes again whatever full values it needs. A sum with a shortcut
+runs in the pass of the maximum that it goes by, or in none.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from optfuse.codegen.shortcuts import Shortcuts
 from optfuse.ir.kernel import KernelSpec, Member
 from optfuse.ir.nodes import Expr, LoopNest
 from optfuse.ir.verify_nest import loads_under
@@ -39,6 +41,8 @@ class Passes:
     hazards
         Buffers that are both read from memory and written, and those that lie in the place of one that is read: they
         are written after every read.
+    shortcuts
+        Sums that are taken in another way.
     """
 
     roles: tuple[Role, ...]
@@ -48,6 +52,7 @@ class Passes:
     needed: tuple[tuple[int, ...], ...]
     store_pass: Mapping[int, int]
     hazards: frozenset[str]
+    shortcuts: Shortcuts
 
     @property
     def count(self) -> int:
@@ -65,12 +70,13 @@ def stored(nest: LoopNest) -> list[Expr]:
     return [store.value for store in nest.stores]
 
 
-def order_passes(spec: KernelSpec) -> Passes:
+def order_passes(spec: KernelSpec, shortcuts: Shortcuts | None = None) -> Passes:
     """Levels, needs and hazards of a kernel's members."""
+    shortcuts = Shortcuts() if shortcuts is None else shortcuts
     roles: tuple[Role, ...] = tuple(_role(member, any(size > 1 for size in spec.space.r)) for member in spec.members)
     producers = _producers(spec)
-    level, ready = _levels(spec, roles, producers)
-    inner = [k for k, role in enumerate(roles) if role != "outer"]
+    level, ready = _levels(spec, roles, producers, shortcuts)
+    inner = [k for k, role in enumerate(roles) if role != "outer" and k not in shortcuts.single]
     count = 1 + max((level[k] for k in inner), default=0)
     hazards = _hazards(spec, producers)
     uses: list[set[int]] = [set() for _ in roles]
@@ -79,7 +85,8 @@ def order_passes(spec: KernelSpec) -> Passes:
         nest = spec.members[k].nest
         roots = stored(nest)
         if roles[k] == "reduces":
-            uses[k], roots = {level[k]}, operands(nest)
+            # beside its maximum, a sum folds what that one folds
+            uses[k], roots = {level[k]}, [] if k in shortcuts.online else operands(nest)
         elif written := {store.buffer for store in nest.stores} & set(spec.stores):
             store_pass[k] = count - 1 if written & hazards else max(uses[k], default=level[k])
             uses[k].add(store_pass[k])
@@ -88,7 +95,7 @@ def order_passes(spec: KernelSpec) -> Passes:
             if source is not None and roles[source] == "full":
                 uses[source] |= uses[k]
     needed = tuple(tuple(k for k in inner if p in uses[k]) for p in range(count))
-    return Passes(roles, producers, level, ready, needed, store_pass, hazards)
+    return Passes(roles, producers, level, ready, needed, store_pass, hazards, shortcuts)
 
 
 def _role(member: Member, has_r: bool) -> Role:
@@ -108,7 +115,7 @@ def _producers(spec: KernelSpec) -> tuple[Mapping[str, int], ...]:
 
 
 def _levels(
-    spec: KernelSpec, roles: tuple[Role, ...], producers: tuple[Mapping[str, int], ...]
+    spec: KernelSpec, roles: tuple[Role, ...], producers: tuple[Mapping[str, int], ...], shortcuts: Shortcuts
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     level: list[int] = []
     ready: list[int] = []
@@ -118,10 +125,16 @@ def _levels(
         return max((level[s] if roles[s] == "full" else ready[s] for s in sources), default=0)
 
     for k, member in enumerate(spec.members):
-        first = earliest(k, operands(member.nest) if roles[k] == "reduces" else stored(member.nest))
-        after = max(first + 1, earliest(k, stored(member.nest))) if roles[k] == "reduces" else first
+        if k in shortcuts.online:
+            first = level[shortcuts.online[k]]
+        elif k in shortcuts.single:
+            parts = (shortcuts.single[k].value, shortcuts.single[k].position)
+            first = max(earliest(part.member, [part.expr]) for part in parts)
+        else:
+            first = earliest(k, operands(member.nest) if roles[k] == "reduces" else stored(member.nest))
+        passes = int(roles[k] == "reduces" and k not in shortcuts.single)
         level.append(first)
-        ready.append(after)
+        ready.append(max(first + passes, earliest(k, stored(member.nest))))
     return tuple(level), tuple(ready)
 
 

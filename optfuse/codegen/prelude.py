@@ -49,6 +49,26 @@ def welford(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
 
 
 @triton.jit
+def add_exponential(total, largest, x):
+    """A sum of exp(y - largest) over some y, and with x among them, relative to the larger of largest and x."""
+    change = tl.where(x == largest, 1.0, libdevice.exp(-tl.abs(x - largest)))
+    return tl.where(x > largest, total * change + 1.0, total + change)
+
+
+@triton.jit
+def add_exponentials(total, largest, x):
+    """The same for eight neighbours of a row at a time, in float32, and the larger of largest and them.
+
+    The largest term of all is 1, so that the error of fast_expf, which grows with a term's distance from it, is lost.
+    """
+    eights = tl.reshape(x, (x.shape[0], x.shape[1] // 8, 8))
+    top = maximum(largest, tl.reduce(eights, 2, maximum))
+    level = tl.where(top == float("-inf"), 0.0, top)
+    terms = tl.sum(libdevice.fast_expf(eights - level[:, :, None]), 2)
+    return total * libdevice.fast_expf(largest - level) + terms, top
+
+
+@triton.jit
 def divide(a, b):
     """a / b, correctly rounded in float32 (Triton's own is not)."""
     if a.dtype == tl.float32:
@@ -72,28 +92,49 @@ def sigmoid(x):
 @triton.jit
 def fast_sigmoid(x):
     """Within a few units in float32's last place."""
-    return 1.0 / (1.0 + tl.exp(-x))
+    return libdevice.fast_dividef(tl.full((), 1.0, tl.float32), 1.0 + libdevice.fast_expf(-x))
 
 
 @triton.jit
 def fast_tanh(x):
     """Within 1e-5 of the value, relatively."""
     small = x * (1.0 - 0.33333334 * x * x)
-    decay = tl.exp(-2.0 * tl.abs(x))
-    ratio = (1.0 - decay) / (1.0 + decay)
+    decay = libdevice.fast_expf(-2.0 * tl.abs(x))
+    ratio = libdevice.fast_dividef(1.0 - decay, 1.0 + decay)
     return tl.where(tl.abs(x) < 0.05, small, tl.where(x < 0, -ratio, ratio))
 
 
 @triton.jit
 def fast_erf(x):
-    """Within 4e-5 of the value, relatively: 1 - 2**(-t * P(t)) for t = abs(x), with P fitted on 0 to 4."""
+    """Within 4e-5 of the value, relatively: 1 - exp(-t * P(t)) for t = abs(x), with P fitted on 0 to 4."""
     t = minimum(tl.abs(x), 4.0)
-    p = 0.0029961532 * t - 0.029797425
-    p = p * t + 0.1489371
-    p = p * t + 0.9183764
-    p = p * t + 1.6279082
-    value = tl.where(t < 0.01, 1.1283792 * t, 1.0 - tl.exp2(-t * p))
+    p = 0.0020767751 * t - 0.020654001
+    p = p * t + 0.10323533
+    p = p * t + 0.636570
+    p = p * t + 1.1283800
+    value = tl.where(t < 0.01, 1.1283792 * t, 1.0 - libdevice.fast_expf(-t * p))
     return tl.where(x < 0, -value, value)
+
+
+@triton.jit
+def uniform_number(seed, position):
+    """In [0, 1): four neighbours share a counter of Philox, each has one of its words."""
+    a, b, c, d = tl.rand4x(seed, position >> 2)
+    word = position & 3
+    return tl.where(word < 2, tl.where(word == 0, a, b), tl.where(word == 2, c, d))
+
+
+@triton.jit
+def uniform_numbers(seed, counter):
+    """The numbers of four neighbours for each counter, beside each other along the last dimension."""
+    a, b, c, d = tl.rand4x(seed, counter)
+    return tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
+
+
+@triton.jit
+def uniform_numbers_down(seed, counter):
+    """The same, of counters and along the first of two dimensions."""
+    return tl.trans(uniform_numbers(seed, tl.trans(counter)))
 
 
 @triton.jit

@@ -6,7 +6,7 @@ Lanes beyond the end of r hold the reduction's identity. Results vary along x al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optfuse.codegen.expressions import BIT_OR, FLOATING, SUM, Value, cast, constant, triton_type
 from optfuse.codegen.writer import Writer
@@ -97,11 +97,17 @@ def fold_one(fold: Fold, operand: Value) -> tuple[Value, ...]:
 
 
 class Accumulators:
-    """A reduction over blocks: ``add`` each block inside the loop, ``finish`` behind it."""
+    """A reduction over blocks: ``add`` each block inside the loop, ``finish`` behind it.
 
-    def __init__(self, writer: Writer, fold: Fold) -> None:
+    ``beside``: a sum of exponentials that goes by this maximum, and is taken with it. ``rows``: whether a tile is one
+    row, of whose lanes eight neighbours may share an accumulator.
+    """
+
+    def __init__(self, writer: Writer, fold: Fold, beside: Fold | None = None, *, rows: bool = False) -> None:
         self.writer = writer
         self.fold = fold
+        self.beside = beside
+        self.eights = beside is not None and rows and fold.dtype == "float32"
         held = triton_type(fold.held)
         match fold.kind:
             case "argmax" | "argmin":
@@ -110,22 +116,35 @@ class Accumulators:
                 starts = [(part, "0.0", held) for part in ("mean", "m2")]
             case _:
                 starts = [("total" if fold.kind == "sum" else "folded", fold.identity, held)]
-        self.names = [writer.new_name(f"{fold.name}_{part}", writer.outer) for part, _, _ in starts]
-        for name, (_, identity, dtype) in zip(self.names, starts, strict=True):
-            zero = identity in ("0", "0.0")
-            text = f"tl.zeros(TILE, {dtype})" if zero else f"tl.full(TILE, {identity}, {dtype})"
-            bits = 64 if "64" in dtype else 32
-            writer.define_outer(name, text.replace("TILE", "(XBLOCK, RBLOCK)"), TILE, bits)
+        self.names = [self._start(f"{fold.name}_{part}", *start) for part, *start in starts]
+        self.sum = self._start(f"{beside.name}_total", "0.0", held) if beside is not None else ""
 
-    def add(self, operand: Value, position: Value | None) -> None:
-        """Take a block in."""
-        fold, names = self.fold, self.names
+    def _start(self, hint: str, identity: str, dtype: str) -> str:
+        """An accumulator before the loop."""
+        name = self.writer.new_name(hint, self.writer.outer)
+        shape = "(XBLOCK, RBLOCK // 8)" if self.eights else "(XBLOCK, RBLOCK)"
+        zero = identity in ("0", "0.0")
+        text = f"tl.zeros({shape}, {dtype})" if zero else f"tl.full({shape}, {identity}, {dtype})"
+        self.writer.define_outer(name, text, TILE, (64 if "64" in dtype else 32) // (8 if self.eights else 1))
+        return name
+
+    def add(self, operand: Value, position: Value | None, mask: str) -> None:
+        """Take a block in, of which the lanes in ``mask`` are points ("": all)."""
+        fold, names = replace(self.fold, mask=mask), self.names
         value = cast(operand, fold.held)
         if fold.kind == "welford":
-            lines = self._add_deviations(self.writer.name(value, f"{fold.name}_operand").text)
+            lines = self._add_deviations(self.writer.name(value, f"{fold.name}_operand").text, mask)
         else:
             lane = _in_lanes(fold, value, fold.identity)
+            if self.beside is not None:
+                lane = self.writer.name(_tile(lane, TILE), f"{fold.name}_operand")
             match fold.kind:
+                case "max" if self.eights:
+                    both = f"{self.sum}, {names[0]}"
+                    lines = [f"{both} = add_exponentials({both}, {lane.text})"]
+                case "max" if self.beside is not None:
+                    lines = [f"{self.sum} = add_exponential({self.sum}, {names[0]}, {lane.text})"]
+                    lines += [f"{names[0]} = {_extreme(fold)}({names[0]}, {lane.text})"]
                 case "sum":
                     lines = [f"{names[0]} += {lane.text}"]
                 case "prod":
@@ -147,11 +166,10 @@ class Accumulators:
         for line in lines:
             self.writer.statement(line, TILE)
 
-    def _add_deviations(self, value: str) -> list[str]:
+    def _add_deviations(self, value: str, mask: str) -> list[str]:
         """Welford's update, lane by lane. Every lane has seen as many values, but for those beyond the end of r."""
         mean, m2 = self.names
         delta, share = f"{mean}_change", f"{mean}_share"
-        mask = self.fold.mask
         off_mean = f"tl.where({mask}, {value} - {mean}, 0.0)" if mask else f"{value} - {mean}"
         after = off_mean if mask else f"({off_mean})"
         return [
@@ -176,6 +194,12 @@ class Accumulators:
         dtypes = (fold.held, fold.position_dtype)
         parts = [Value(name, dtype, TILE) for name, dtype in zip(self.names, dtypes, strict=False)]
         return _folded(writer, fold, parts)
+
+    def finish_beside(self, largest: Value) -> tuple[Value, ...]:
+        """The result of the sum beside: lanes are relative to the largest value that each has seen until here."""
+        assert self.beside is not None, "asked of a maximum that has a sum beside it"
+        text = f"{self.sum} * libdevice.exp({self.names[0]} - {largest.text})"
+        return _folded(self.writer, self.beside, [Value(text, self.beside.held, TILE)])
 
 
 def _in_lanes(fold: Fold, value: Value, identity: str) -> Value:

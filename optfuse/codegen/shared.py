@@ -23,7 +23,7 @@ def share_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
         if not isinstance(step, KernelSource):
             called.append((step, ""))
             continue
-        name = first.setdefault(_key(step), step.name)
+        name = first.setdefault(likeness(step), step.name)
         if name != step.name:
             other_names.setdefault(name, []).append(step.name)
         called.append((step, name))
@@ -36,7 +36,7 @@ def share_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
     )
 
 
-def _key(kernel: KernelSource) -> tuple[object, ...]:
+def likeness(kernel: KernelSource) -> tuple[object, ...]:
     """Equal for kernels that do the same to their buffers: the syntax tree with parameters and locals numbered."""
     types = tuple(kind for _, kind in kernel.signature)
     return (_numbered(kernel.source), types, kernel.config, kernel.interpret, kernel.grid)

@@ -110,6 +110,18 @@ class Writer:
         """Give a name of the outer scope a value that may vary along any axes: an accumulator."""
         self.outer.lines.append(Line(f"{target} = {text}", target, axes, bits, self.note, self.outer.indent))
 
+    def sources(self, text: str) -> set[str]:
+        """The names of the open body that a text follows from."""
+        found: set[str] = set()
+        lines = {line.target: line.text for line in self.body.lines if line.target}
+        stack = [text]
+        while stack:
+            for word in _WORD.findall(stack.pop()):
+                if word in lines and word not in found:
+                    found.add(word)
+                    stack.append(lines[word])
+        return found
+
     def statement(self, text: str, axes: frozenset[str] = frozenset(), *, note: Note | None = None) -> None:
         """A statement that names no new value, in the scope of ``axes``."""
         scope = self.scope(axes)

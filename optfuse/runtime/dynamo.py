@@ -24,10 +24,13 @@ from optfuse.runtime.graphs import checked_choice, interest_of, runner
 from optfuse.runtime.program import Arena, Program
 from optfuse.schedule import Schedule
 from optfuse.solve.options import SolveOptions
+from optfuse.tuning.rank import require_measurable
 
 logger = logging.getLogger("optfuse")
 
 DEVICE = "h200"
+#: Options that are not the solver's.
+_OWN = ("device", "cudagraphs", "tune", "measure")
 
 Runs = TypeVar("Runs", bound=Callable[..., Any])
 
@@ -71,7 +74,8 @@ def backend(
         As torch.compile hands them over.
     options
         Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file ("h200" by default);
-        and ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``.
+        ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are
+        searched on the GPU, as by ``Schedule.tune`` (False by default); and ``measure``, as for ``optfuse.optimize``.
         ``rules`` may be rules, a table as in a TOML file, or the path of one. A rule that matches no op of a graph is
         logged and kept in the record: torch.compile may still bring the graph that it is meant for.
     mode
@@ -91,15 +95,19 @@ def backend(
         raise InvalidOptionError(f"mode {mode!r} is Inductor's; the backend optfuse takes options={{...}} instead")
     device, solve_options = parse_options(options or {})
     cudagraphs = checked_choice((options or {}).get("cudagraphs", "auto"))
+    tune, measure = (options or {}).get("tune", False), (options or {}).get("measure", 0)
+    require_measurable(measure)
     record = Record()
     arena = Arena()
 
-    def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
+    def compile_graph(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
         try:
             problem = fusion_problem(captured, device)
-            made = schedule(captured, problem, _with_matching_rules(problem.instance, solve_options, record))
+            chosen = _with_matching_rules(problem.instance, solve_options, record)
+            made = schedule(captured, problem, chosen, measure=measure)
         except CaptureError as error:
             return record.leave(captured.name, str(error), as_traced(captured))
+        made = made.tune() if tune else made
         record.schedules.append(made)
         logger.info(
             "%s: %s, gap %.1f%%, %d library operators: %s",
@@ -145,14 +153,16 @@ def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
     InvalidOptionError
         An unknown key, with the nearest known one; an unknown device; a value out of range.
     """
-    known = ["device", "cudagraphs", *(item.name for item in fields(SolveOptions))]
+    known = [*_OWN, *(item.name for item in fields(SolveOptions))]
     for key in options:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
             raise InvalidOptionError(f"unknown option {key!r}; did you mean {near!r}? (known: {', '.join(known)})")
+    if not isinstance(options.get("tune", False), bool):
+        raise InvalidOptionError(f"tune must be True or False, not {options['tune']!r}")
     device = str(options.get("device", DEVICE))
     load_device(device)
-    values = {key: value for key, value in options.items() if key not in ("device", "cudagraphs")}
+    values = {key: value for key, value in options.items() if key not in _OWN}
     if isinstance(values.get("rules"), (str, Path)):
         values["rules"] = load_rules(values["rules"])
     elif isinstance(values.get("rules"), Mapping):

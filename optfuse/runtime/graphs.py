@@ -141,11 +141,16 @@ class GraphedProgram:
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
         """As ``Program.run``; the results' memory is the graph's (see the module's text). Threads take turns."""
+        return self.consume(list(inputs))
+
+    def consume(self, inputs: list[torch.Tensor]) -> list[Value]:
+        """``run`` with a list that is emptied, see ``Program.consume``."""
         with self._lock:  # between the copies of a call and its replay nobody else may write them
             return self._run(inputs)
 
-    def _run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
+    def _run(self, inputs: list[torch.Tensor]) -> list[Value]:
         given, main = self.program.accept(inputs)
+        inputs.clear()
         if self.recorder is None:
             if main.type != "cuda" or any(x.device != main for x in given):
                 return self._plain(given, main, "not every input is on the GPU")
@@ -306,11 +311,11 @@ def checked_choice(value: object) -> Choice:
 
 def runner(
     program: Program, choice: Choice, interest: Interest | None = None, arena: Arena | None = None
-) -> Callable[[Sequence[torch.Tensor]], list[Value]]:
-    """The function that runs a program as chosen."""
+) -> Callable[[list[torch.Tensor]], list[Value]]:
+    """The function that runs a program as chosen, with a list of inputs that it empties."""
     if choice is False:
-        return program.run
-    return GraphedProgram(program, choice, interest or Interest(), arena=arena).run
+        return program.consume
+    return GraphedProgram(program, choice, interest or Interest(), arena=arena).consume
 
 
 def statistics_of(runs: Sequence[Callable[..., Any]]) -> tuple[GraphStatistics, ...]:

@@ -41,6 +41,7 @@ _LIBDEVICE: dict[str, Callable[..., torch.Tensor]] = {
     "rint": torch.round,
     "round": lambda x: torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x)),
     "div_rn": torch.div,
+    "mul_rn": torch.mul,
     "sqrt_rn": torch.sqrt,
     "rsqrt_rn": torch.rsqrt,
     "fast_expf": torch.exp,

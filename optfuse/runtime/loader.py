@@ -12,6 +12,7 @@ from types import ModuleType
 
 from optfuse.errors import OutputError
 from optfuse.runtime.environment import prepare
+from optfuse.runtime.side_by_side import compile_side_by_side
 
 
 def cache_dir() -> Path:
@@ -68,7 +69,7 @@ def load_source(source: str, folder: Path | None = None) -> ModuleType:
     OutputError
         If the file cannot be written.
     """
-    prepare()
+    where = prepare()
     path = store(source, cache_dir() / "modules" if folder is None else folder)
     name = f"optfuse_module_{path.stem}"
     if name in sys.modules:
@@ -80,6 +81,8 @@ def load_source(source: str, folder: Path | None = None) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+        if where == "compile":
+            compile_side_by_side(getattr(module, "KERNELS", {}))
     except BaseException:
         del sys.modules[name]
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +30,7 @@ class ModelProgram:
         self,
         name: str,
         program: Program,
-        run: Callable[[Sequence[torch.Tensor]], list[Value]],
+        run: Callable[[list[torch.Tensor]], list[Value]],
         inputs: tuple[InputSource, ...],
         outputs: tuple[int, ...],
         call: CallSpec,

@@ -79,6 +79,8 @@ class Program:
         A tensor for each name in the module's CONSTANTS. They are copied to the inputs' device when that differs.
     folder
         Where the module's file is kept; the user's cache by default.
+    module
+        What stands for the module instead, with its INPUTS, CONSTANTS, DEVICE and ``call``; ``source`` is not loaded.
 
     Raises
     ------
@@ -87,10 +89,15 @@ class Program:
     """
 
     def __init__(
-        self, source: str, constants: Mapping[str, torch.Tensor] | None = None, *, folder: Path | None = None
+        self,
+        source: str,
+        constants: Mapping[str, torch.Tensor] | None = None,
+        *,
+        folder: Path | None = None,
+        module: Any = None,
     ) -> None:
         self.source = source
-        self.module: Any = load_source(source, folder)
+        self.module: Any = load_source(source, folder) if module is None else module
         self.inputs = tuple(Expected.of(row) for row in self.module.INPUTS)
         self._constants = _checked_constants(self.module, constants or {})
         self._placed: dict[tuple[tuple[str, torch.device], ...], dict[str, torch.Tensor]] = {}
@@ -115,7 +122,12 @@ class Program:
             A wrong number of inputs; an input of another dtype, shape or device; another layout of an input that the
             graph writes in place.
         """
+        return self.consume(list(inputs))
+
+    def consume(self, inputs: list[torch.Tensor]) -> list[Value]:
+        """``run`` with a list that is emptied: an input that nobody else holds is freed after its last use."""
         given, main = self.accept(inputs)
+        inputs.clear()
         return self.execute(given, main)
 
     def accept(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.device]:
@@ -127,6 +139,11 @@ class Program:
             self._accept(expected, x, devices[expected.device]) for expected, x in zip(self.inputs, inputs, strict=True)
         ]
         main = next((d for d in devices.values() if d.type != "cpu"), next(iter(devices.values()), self.module.DEVICE))
+        if all(x.device == main for x in given if x.shape):  # kernels read no memory of the host's: numbers go along
+            given = [
+                x if x.device == main or expected.mutated else x.to(main)
+                for expected, x in zip(self.inputs, given, strict=True)
+            ]
         if main.type == "cpu" and mode() == "compile":
             raise InvalidInputError(
                 "the inputs are on the CPU, and kernels are compiled for the GPU here: move model and inputs to "
@@ -171,8 +188,10 @@ class Program:
         if key not in self._placed:
             planned_main = next((e.device for e, _ in self._constants.values() if e.device != "cpu"), "cpu")
             places = {planned_main: main, **devices}
+            # where no input is on the host nothing runs there
+            other = torch.device("cpu") if torch.device("cpu") in devices.values() else main
             self._placed[key] = {
-                name: _restrided(x, expected, places.get(expected.device, torch.device("cpu")))
+                name: _restrided(x, expected, places.get(expected.device, other))
                 for name, (expected, x) in self._constants.items()
             }
         return self._placed[key]

@@ -257,3 +257,42 @@ def test_unaligned_pointers_are_checked_each_time(stubbed):
         module.launch(stub, x[:8], x[1:])
     assert len(stub.checked) == 2
     assert not stub.ready
+
+
+def test_triton_of_3_6_is_launched_without_its_wrapper(stubbed, monkeypatch):
+    module, stub = stubbed
+    direct = []
+
+    class Launcher:
+        global_scratch_size = profile_scratch_size = 0
+        launch_cooperative_grid, launch_pdl = False, True
+
+        def launch(self, *arguments):
+            direct.append(arguments)
+
+    monkeypatch.setattr(module, "LAUNCH_DIRECTLY", True)
+    monkeypatch.setattr(Stub, "run", Launcher())
+    x, y = torch.zeros(8), torch.zeros(8)
+    for _ in range(2):
+        module.launch(stub, x, y)
+    assert len(stub.checked) == 1
+    after = (None, None, "metadata", None, None, None, x.data_ptr(), y.data_ptr(), 4)
+    assert direct == [(2, 1, 1, 5, 77, False, True, *after)]
+
+
+def test_kernels_that_ask_for_memory_are_launched_by_triton(stubbed, monkeypatch):
+    module, stub = stubbed
+    calls = []
+
+    class Launcher:
+        global_scratch_size, profile_scratch_size = 64, 0
+
+        def __call__(self, *arguments):
+            calls.append(arguments)
+
+    monkeypatch.setattr(module, "LAUNCH_DIRECTLY", True)
+    monkeypatch.setattr(Stub, "run", Launcher())
+    x, y = torch.zeros(8), torch.zeros(8)
+    for _ in range(2):
+        module.launch(stub, x, y)
+    assert calls == [(2, 1, 1, 5, 77, "metadata", None, None, None, x.data_ptr(), y.data_ptr(), 4)]

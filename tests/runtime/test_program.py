@@ -94,3 +94,11 @@ def test_strides_of_single_elements_mean_nothing(tmp_path):
     x = torch.zeros(1, 3).as_strided((1, 3), (77, 1))
     out, _ = program.run([x, x.clone(), torch.tensor(1.0), torch.zeros(1, 1).expand(1, 3)])
     assert out.tolist() == [[1, 1, 1]]
+
+
+def test_numbers_on_the_host_go_to_the_device_of_the_rest(program):
+    """A kernel there would read the host's memory."""
+    x = torch.zeros(2, 3, device="meta")
+    given, main = program.accept([x, x.clone(), torch.tensor(2.0), torch.zeros(2, 1, device="meta").expand(2, 3)])
+    assert main.type == "meta"
+    assert [tensor.device.type for tensor in given] == ["meta"] * 4
