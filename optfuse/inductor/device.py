@@ -147,6 +147,10 @@ def gpu() -> Generator[str]:
         for name, answer in {**answers, **of_dynamo}.items():
             if hasattr(interfaces.CudaInterface, name):
                 stack.enter_context(mock.patch.object(interfaces.CudaInterface, name, staticmethod(answer)))
+        import torch._subclasses.fake_tensor as fake_tensor
+
+        # torch 2.11 and older make a tensor on the device before the first fake one
+        stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context"))
         convolution = "_conv_determine_backend_memory_format"
         stack.enter_context(mock.patch.object(torch._C, convolution, _convolution_layout))  # noqa: SLF001
         import torch._inductor.scheduler as scheduler

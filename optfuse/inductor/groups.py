@@ -42,13 +42,15 @@ class Launch:
 class Groups:
     """What Inductor runs, in its order. ``kept``: our nodes that were still in its graph when it lowered it.
 
-    ``torch`` and ``device``: the version whose decisions these are, and the GPU that it was compiling for.
+    ``torch`` and ``device``: the version whose decisions these are, and the GPU that it was compiling for. ``imposed``:
+    what became of a partition that it was told to take, as ``impose.Imposed`` counts; None where it chose its own.
     """
 
     launches: tuple[Launch, ...]
     kept: frozenset[str]
     torch: str
     device: str
+    imposed: Mapping[str, int] | None = None
 
 
 def groups_from_json(data: Mapping[str, Any]) -> Groups:
@@ -61,6 +63,7 @@ def groups_from_json(data: Mapping[str, Any]) -> Groups:
         frozenset(data["kept"]),
         data["torch"],
         data["device"],
+        data.get("imposed"),
     )
 
 

@@ -72,7 +72,7 @@ def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
     """Put our ops where Inductor computes their nodes."""
     by_node: dict[str, list[int]] = {}
     for number, op in enumerate(graph.ops):
-        by_node.setdefault(_node_of(op), []).append(number)
+        by_node.setdefault(node_of(op), []).append(number)
     loops, library = _places(groups)
     kernels: list[set[int]] = [set() for _ in groups.launches]
     unmapped: list[tuple[int, Reason]] = []
@@ -172,7 +172,7 @@ def _makes(launch: Launch, node: str) -> bool:
     return any(node in part.makes for part in launch.parts)
 
 
-def _node_of(op: Op) -> str:
+def node_of(op: Op) -> str:
     """The graph node that an op stands for, as the worker calls it; lowering adds copies at the graph's end."""
     node = op.origin.node
     if op.name.endswith("_update") and op.origin.target == "aten.copy_.default":

@@ -1,4 +1,4 @@
-"""Attention that stays one call whatever it is compiled for; used in Inductor's process only."""
+"""Attention that stays one call whatever it is compiled for; used where Inductor runs only."""
 
 from __future__ import annotations
 
@@ -8,18 +8,35 @@ import torch
 from torch import Tensor, fx
 from torch.library import custom_op
 
-_SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor? mask) -> Tensor"
+_SCHEMA = (
+    "(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout_p, bool is_causal, float? scale, "
+    "bool enable_gqa) -> Tensor"
+)
+_OPTIONS: dict[str, Any] = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask)
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    promised = _attention_fake(query, key, value)
+    return out if out.stride() == promised.stride() else promised.copy_(out)
 
 
 _opaque_attention = custom_op("optfuse_inductor::attention", _attend, mutates_args=(), schema=_SCHEMA)
 
 
 @_opaque_attention.register_fake
-def _attention_fake(query: Tensor, key: Tensor, value: Tensor, mask: Any) -> Tensor:
+def _attention_fake(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
     shape = (*query.shape[:-1], value.shape[-1])
     if query.dim() != 4:
         return query.new_empty(shape)
@@ -28,8 +45,8 @@ def _attention_fake(query: Tensor, key: Tensor, value: Tensor, mask: Any) -> Ten
 
 
 def attention_call(node: fx.Node) -> None:
-    """Let a node call the operator that stays whole. What else it was given is no matter of fusion."""
-    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    """Let a node call the operator that stays whole."""
+    given = {**_OPTIONS, **dict(zip(_OPTIONS, node.args[3:], strict=False)), **node.kwargs}
     node.target = torch.ops.optfuse_inductor.attention.default
-    node.args = (*node.args[:3], mask)
+    node.args = (*node.args[:3], *(given[name] for name in _OPTIONS))
     node.kwargs = {}

@@ -2,13 +2,14 @@
 
 Inductor lowers a graph node into those that use it, or into a buffer of its own, or both. A buffer's ``origins`` are
 all nodes whose lowering had a part in it, some of which it takes from memory after all: these are sorted out by a walk
-from the buffer's own node towards its inputs, which ends where a value is in a buffer that is read.
+from the buffer's own node towards its inputs, which ends where a value is in a buffer that is read. A buffer that is
+made of nothing but positions (a mask) is computed again by whoever loads it, and is none; its origins are theirs.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,23 +27,59 @@ def read_schedule(scheduler: Any) -> dict[str, Any]:
     lowered: Any = V.graph.module  # an interpreter may hold any module; Inductor's holds the graph that it lowers
     facts = _Facts.of(parts, V.graph.buffers, lowered.graph)
     kernels = [_kernel(node, facts) for node in nodes]
-    kept = set[str]().union(*map(_names, lowered.graph.nodes))
+    kept = set[str]().union(*map(names_of, lowered.graph.nodes))
     return {"kernels": kernels, "kept": sorted(kept)}
+
+
+def read_parts(nodes: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    """What each node with loops computes, by the node's name, as JSON data of ``groups.Part``."""
+    from torch._inductor.virtualized import V
+
+    parts = [part for node in nodes for part in node.get_nodes() if getattr(part, "node", None) is not None]
+    lowered: Any = V.graph.module
+    facts = _Facts.of(parts, V.graph.buffers, lowered.graph)
+    return {part.get_name(): _part(part, facts) for part in parts if _has_loops(part)}
+
+
+def _has_loops(part: Any) -> bool:
+    from torch._inductor.scheduler import SchedulerNode
+
+    return isinstance(part, SchedulerNode) and not part.is_template()
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """``values[b]``: the graph nodes whose value a buffer is. ``external``: nodes that a library call computes."""
+    """``values[b]``: the graph nodes whose value a buffer is. ``external``: nodes that a library call computes.
+
+    ``inlined``: for a node whose buffer its loaders compute, that buffer's origins.
+    """
 
     values: dict[str, frozenset[fx.Node]]
     external: frozenset[fx.Node]
+    inlined: dict[fx.Node, frozenset[fx.Node]]
 
     @classmethod
-    def of(cls, parts: Iterable[Any], buffers: Iterable[Any], graph: fx.Graph) -> _Facts:
+    def of(cls, parts: Sequence[Any], buffers: Sequence[Any], graph: fx.Graph) -> _Facts:
         values = {str(node.target): frozenset({node}) for node in graph.find_nodes(op="placeholder")}
         values |= {buffer.get_name(): frozenset(_own(buffer)) for buffer in buffers}
         external = {node for part in parts if part.is_extern() for node in _own(part.node)}
-        return cls(values, frozenset(external))
+        scheduled = {part.node.get_name() for part in parts if getattr(part, "node", None) is not None}
+        inlined = {
+            node: frozenset(_origins(buffer))
+            for buffer in buffers
+            if buffer.get_name() not in scheduled and _of_positions(buffer)
+            for node in _own(buffer)
+        }
+        return cls(values, frozenset(external), inlined)
+
+    def origins(self, operation: Any) -> set[fx.Node]:
+        """All nodes whose lowering had a part in an operation, through buffers that it computes as it loads them."""
+        found = _origins(operation)
+        fresh = True
+        while fresh:
+            fresh = {n for n, behind in self.inlined.items() if not found.isdisjoint(_users(n)) and not behind <= found}
+            found = found.union(*(self.inlined[node] for node in fresh))
+        return found
 
 
 def _kernels_of(node: Any) -> Iterator[Any]:
@@ -81,19 +118,19 @@ def _part(part: Any, facts: _Facts) -> dict[str, Any]:
         computed = own
     else:
         read = frozenset(value for dep in part.read_writes.reads for value in facts.values.get(dep.name, ()))
-        computed = _computed(part.node, read, facts.external)
-    whole = set[str]().union(*(_names(node) for node in computed if _is_last(node)))
+        computed = _computed(part.node, read, facts)
+    whole = set[str]().union(*(names_of(node) for node in computed if is_last(node)))
     return {
         "name": part.get_name(),
         "whole": sorted(whole),
-        "partly": sorted(set[str]().union(*map(_names, computed)) - whole),
-        "makes": sorted(set[str]().union(*map(_names, own))),
+        "partly": sorted(set[str]().union(*map(names_of, computed)) - whole),
+        "makes": sorted(set[str]().union(*map(names_of, own))),
         "calls": _callee(part.node) if part.is_extern() else "",
         "reduces": bool(part.is_reduction()),
     }
 
 
-def _names(node: fx.Node) -> set[str]:
+def names_of(node: fx.Node) -> set[str]:
     """The nodes of ours that a node stands for; a call that a rewrite made stands for what its results do."""
     name = origin_of(node)
     if name or node.op != "call_function":
@@ -110,19 +147,19 @@ def _own(operation: Any) -> set[fx.Node]:
     return {node for node in origins if origins.isdisjoint(_users(node))}
 
 
-def _computed(operation: Any, read: frozenset[fx.Node], external: frozenset[fx.Node]) -> set[fx.Node]:
+def _computed(operation: Any, read: frozenset[fx.Node], facts: _Facts) -> set[fx.Node]:
     """The nodes that are computed on the way to an operation's value from what it reads.
 
     The second stage of a reduction reads the first one's results, which are of the same node: that node is all it does.
     A copy for a library call is of one of the call's arguments: of that whose own inputs are all read.
     """
-    origins = _origins(operation)
+    origins = facts.origins(operation)
     own = _own(operation)
-    found = own - external
+    found = own - facts.external
     for node in own - read:
         for source in node.all_input_nodes:
             reached, inputs = _behind(source, origins, read)
-            if node not in external or inputs <= read:
+            if node not in facts.external or inputs <= read:
                 found |= reached
     return found
 
@@ -150,6 +187,13 @@ def _origins(operation: Any) -> set[fx.Node]:
     return {node for node in operation.get_origins() if isinstance(node, fx.Node) and node.op == "call_function"}
 
 
+def _of_positions(buffer: Any) -> bool:
+    """Whether a buffer is computed and reads nothing."""
+    from torch._inductor.ir import ComputedBuffer, Pointwise
+
+    return isinstance(buffer, ComputedBuffer) and isinstance(buffer.data, Pointwise) and buffer.num_reads() == 0
+
+
 def _users(node: fx.Node) -> Iterator[fx.Node]:
     """The nodes that use a node, or one of its results."""
     for user in node.users:
@@ -165,10 +209,10 @@ def _is_view(node: fx.Node) -> bool:
     return any(result.alias_info is not None for result in returns)
 
 
-def _is_last(node: fx.Node) -> bool:
+def is_last(node: fx.Node) -> bool:
     """Whether a node yields the value of ours that it comes from, and not a step on the way."""
-    names = _names(node)
-    return all(names.isdisjoint(_names(user)) for user in _users(node) if user.target is not operator.getitem)
+    names = names_of(node)
+    return all(names.isdisjoint(names_of(user)) for user in _users(node) if user.target is not operator.getitem)
 
 
 def _callee(operation: Any) -> str:

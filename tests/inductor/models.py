@@ -31,3 +31,18 @@ def small() -> tuple[Captured, Extraction]:
     """The graph of ``Small`` and its fusion problem."""
     captured = capture(Small(), (torch.zeros(1024, 512),), name="small.inference")
     return captured, fusion_problem(captured, "h200")
+
+
+class Gated(torch.nn.Module):
+    """A pointwise value that leaves, and its sum over all rows: one kernel and a second stage for the solver."""
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gated tensor in half precision, and its sum."""
+        gated = torch.tanh(x) * gate
+        return gated.bfloat16(), gated.sum((0, 1))
+
+
+def gated() -> tuple[Captured, Extraction]:
+    """The graph of ``Gated`` and its fusion problem."""
+    captured = capture(Gated(), (torch.zeros(8, 1024, 768), torch.zeros(768)), name="gated.inference")
+    return captured, fusion_problem(captured, "h200")
