@@ -1,9 +1,9 @@
 """Tables and the cactus plot of the library of instances, from what ``optfuse solve`` says of them.
 
-    optfuse solve instances/*.json* --time-limit 60 --workers 2 --csv instances/best_known.csv --json > records.json
+    python benchmarks/library_records.py instances/*.json* --time-limit 30 --out records.json
     python benchmarks/library.py records.json [MORE.json...] --out docs
 
-writes ``docs/library.md`` and ``docs/library.svg``.
+writes ``docs/library.md`` and ``docs/library.svg``. Records of ``optfuse solve --json`` serve as well.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ HEURISTICS = ("program", "dfs", "bfs", "lpmf")
 HEAD = """# The library of instances: what is proven, and what greedy fusion loses
 
 Made by `benchmarks/library.py` from one solve of each file in [instances](../instances/README.md), with `workers=2` and
-limits of 30 to 60 s. Seconds are of whole solves, the order and the arena included: of models, layers and chains on two
-quiet cores, of the other generated families on cores that others used at the same time. Objectives, bounds and bytes do
-not depend on the machine where a solve was proven. Everything is under the stated model of cost.
+limits of 8 to 30 s (`best_known.csv` has what earlier runs knew better). Seconds are of whole solves, the order and the
+arena included, and of processor time, both workers counted, the limit too (`benchmarks/library_records.py`): other
+processes had the cores at the same time. Everything is under the stated model of cost.
 
 ![How many are proven after how many seconds](library.svg)
 """

@@ -6,11 +6,13 @@ import gc
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from filelock import FileLock
 
 from optfuse.bench.trace import RUN, Trace, read_trace
 
@@ -53,6 +55,10 @@ class Meter(Protocol):
         """Wait for the device."""
         ...
 
+    def alone(self) -> AbstractContextManager[Any]:
+        """Keep other benches on this machine off the device meanwhile; they go on compiling."""
+        ...
+
     def times(self, call: Call, seconds: float) -> Timing:
         """Time calls one after the other, without waiting in between."""
         ...
@@ -75,6 +81,12 @@ class CudaMeter:
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
+        name = torch.cuda.get_device_properties(self.device).uuid
+        self._turn = FileLock(Path(tempfile.gettempdir()) / f"optfuse-bench-{name}.lock")
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """A lock that all benches on this device share; it may be taken again inside."""
+        return self._turn
 
     def synchronize(self) -> None:
         """Wait for the device; errors of kernels are raised here."""
@@ -82,10 +94,11 @@ class CudaMeter:
 
     def times(self, call: Call, seconds: float) -> Timing:
         """Device time from before to after each call; the device idles only where the host is slower than it."""
-        for _ in range(WARMUP):
-            call()
-        (first,) = self._timed(call, 1)
-        return Timing.of(self._timed(call, _runs(first, seconds)))
+        with self._turn:
+            for _ in range(WARMUP):
+                call()
+            (first,) = self._timed(call, 1)
+            return Timing.of(self._timed(call, _runs(first, seconds)))
 
     def _timed(self, call: Call, runs: int) -> list[float]:
         pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
@@ -102,7 +115,7 @@ class CudaMeter:
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         call()
         torch.cuda.synchronize()
-        with torch.profiler.profile(activities=activities) as profile:
+        with self._turn, torch.profiler.profile(activities=activities) as profile:
             for run in range(runs):
                 with torch.profiler.record_function(f"{RUN}{run}"):
                     call()
@@ -135,6 +148,10 @@ class CpuMeter:
 
     def synchronize(self) -> None:
         """Nothing runs behind the caller's back."""
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Whoever tries a bench here does not mind the others."""
+        return nullcontext()
 
     def times(self, call: Call, seconds: float) -> Timing:
         """Wall time."""

@@ -8,13 +8,32 @@ from typing import Any, Literal, get_args
 from optfuse.errors import InvalidOptionError
 
 System = Literal[
-    "eager", "inductor", "inductor-graphs", "inductor-max-autotune", "optfuse", "optfuse-graphs", "optfuse-greedy"
+    "eager",
+    "inductor",
+    "inductor-graphs",
+    "inductor-max-autotune",
+    "optfuse",
+    "optfuse-graphs",
+    "optfuse-greedy",
+    "optfuse-greedy-graphs",
+    "inductor-own",
+    "inductor-imposed",
+    "inductor-imposed-greedy",
 ]
 SYSTEMS: tuple[System, ...] = get_args(System)
 
 #: Peers of a row's ratio: the best of those that were measured.
 PEERS: tuple[System, ...] = ("eager", "inductor", "inductor-graphs")
 OURS: tuple[System, ...] = ("optfuse", "optfuse-graphs")
+#: The same code generator with greedy's partition and with the solver's, for two code generators: ours and Inductor's
+#: (``bench.inductors``), all under CUDA graphs.
+THESIS: tuple[System, ...] = (
+    "optfuse-graphs",
+    "optfuse-greedy-graphs",
+    "inductor-own",
+    "inductor-imposed",
+    "inductor-imposed-greedy",
+)
 
 #: A record as JSON: strings, numbers, lists and objects alone.
 Record = dict[str, Any]
@@ -51,6 +70,8 @@ class Settings:
         Whether results are compared with eager and float64.
     seconds
         How long a system is timed, at most; at least ten runs.
+    plans
+        A folder for the plan of each graph of optfuse's, without weights; empty for none.
     """
 
     size: str = "full"
@@ -59,10 +80,11 @@ class Settings:
     workers: int = 0
     check: bool = True
     seconds: float = 0.5
+    plans: str = ""
 
 
 def known_systems(text: str) -> tuple[System, ...]:
-    """Systems by name, separated by commas; "ours" stands for optfuse with and without graphs.
+    """Systems by name, separated by commas; "ours" stands for optfuse with and without graphs, "thesis" for ``THESIS``.
 
     Raises
     ------
@@ -71,8 +93,9 @@ def known_systems(text: str) -> tuple[System, ...]:
     """
     found: list[System] = []
     for word in (word.strip() for word in text.split(",") if word.strip()):
-        names: tuple[System, ...] = OURS if word == "ours" else tuple(name for name in SYSTEMS if name == word)
+        groups: dict[str, tuple[System, ...]] = {"ours": OURS, "thesis": THESIS}
+        names = groups.get(word, tuple(name for name in SYSTEMS if name == word))
         if not names:
-            raise InvalidOptionError(f"unknown system {word!r}; known: ours, {', '.join(SYSTEMS)}")
+            raise InvalidOptionError(f"unknown system {word!r}; known: {', '.join((*groups, *SYSTEMS))}")
         found.extend(name for name in names if name not in found)
     return tuple(found)

@@ -42,15 +42,15 @@ def summarize(document: Mapping[str, Any]) -> Record:
 def prediction(kernels: Sequence[Mapping[str, Any]], yardstick: Mapping[str, Any]) -> Record:
     """Spearman's correlation and the median relative error of predicted kernel times, by kind of kernel.
 
-    A kernel's predicted time is without its launch, which the device's duration does not hold either; both sides get
-    the duration of a kernel that does nothing, below which none can be.
+    A kernel's predicted time has its launch: what a kernel that does nothing takes, and the gap to the next one. So the
+    measured duration gets the gap.
     """
-    floor = yardstick.get("tiny_us", 0.0)
+    gap = yardstick.get("gap_us", 0.0)
     found: Record = {}
     for kind in ("all", "triton", "library"):
         chosen = [k for k in kernels if kind in ("all", k["kind"]) and k["measured_us"] > 0]
-        predicted = [max(floor, k["predicted_us"]) for k in chosen]
-        measured = [k["measured_us"] for k in chosen]
+        predicted = [k["predicted_us"] for k in chosen]
+        measured = [k["measured_us"] + gap for k in chosen]
         found[kind] = {
             "kernels": len(chosen),
             "spearman": spearman(predicted, measured),

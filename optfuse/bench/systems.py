@@ -9,14 +9,16 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch._inductor.utils import fresh_inductor_cache
 from torch.utils import _pytree as pytree
 
+from optfuse.bench.inductors import Choose, compile_on_our_graph
 from optfuse.bench.meter import Meter
 from optfuse.bench.records import Record, Settings, System, Task
 from optfuse.frontend.zoo import known_size, load_model_file
@@ -27,6 +29,8 @@ from optfuse.solve.options import SolveOptions
 
 if TYPE_CHECKING:
     from optfuse.schedule import TrainingSchedule
+
+Solver = Literal["cpsat", "greedy"]
 
 #: Calls after which both graphs of a training step are recorded.
 RUNS_TO_RECORD = 6
@@ -63,7 +67,8 @@ class Prepared:
     """A system that is ready to run. ``step`` makes one run and returns the outputs; gradients are in the model.
 
     ``compile_s`` is everything from the model to the end of the first run, ``phases`` its parts in seconds; ``cold``
-    tells whether every cache was empty. ``note`` says what was not as asked.
+    tells whether every cache was empty. ``on_our_graph`` has what ``bench.inductors`` tells of each graph. ``note``
+    says what was not as asked.
     """
 
     step: Callable[[], Any]
@@ -71,6 +76,7 @@ class Prepared:
     cold: bool = True
     phases: dict[str, float] = field(default_factory=dict)
     schedules: tuple[Schedule, ...] = ()
+    on_our_graph: tuple[Record, ...] = ()
     note: str = ""
 
 
@@ -97,8 +103,8 @@ class Systems:
         self.case = case
         self.settings = settings
         self.meter = meter
-        self._schedule: Schedule | TrainingSchedule | None = None
-        self._ours: Prepared | None = None
+        self._planned: dict[Solver, Schedule | TrainingSchedule] = {}
+        self._compiled: dict[Solver, Prepared] = {}
 
     def prepare(self, system: System) -> Prepared:
         """Compile and run once."""
@@ -108,12 +114,20 @@ class Systems:
             case "inductor" | "inductor-graphs" | "inductor-max-autotune":
                 modes = {"inductor-graphs": "reduce-overhead", "inductor-max-autotune": "max-autotune"}
                 return self._inductor(modes.get(system))
+            case "inductor-own":
+                return self._on_our_graph(lambda _: None)
+            case "inductor-imposed":
+                return self._on_our_graph(lambda schedule: schedule.solution)
+            case "inductor-imposed-greedy":
+                return self._on_our_graph(lambda schedule: schedule.result.greedy_solution)
             case "optfuse":
-                return self._optfuse()
-            case "optfuse-graphs":
-                return self._optfuse_graphs()
+                return self._optfuse("cpsat")
             case "optfuse-greedy":
-                return self._optfuse_greedy()
+                return self._optfuse("greedy")
+            case "optfuse-graphs":
+                return self._optfuse_graphs("cpsat")
+            case "optfuse-greedy-graphs":
+                return self._optfuse_graphs("greedy")
 
     def _timed(self, step: Callable[[], Any], phases: dict[str, float], *, compiled: bool = True) -> Prepared:
         start = time.perf_counter()
@@ -137,64 +151,95 @@ class Systems:
             step()
         return prepared
 
-    def _optfuse(self) -> Prepared:
-        if self._ours is None:
-            self._ours, self._schedule = self._compile("cpsat")
-        return self._ours
+    def _on_our_graph(self, choose: Choose) -> Prepared:
+        case = self.case
+        found = self._plan("cpsat")
+        start = time.perf_counter()
+        compiled = compile_on_our_graph(
+            found, case.model, case.args, case.kwargs, choose, device=self.meter.device, cudagraphs=self._has_graphs()
+        )
+        phases = {"capture, compile": time.perf_counter() - start}
+        with self.meter.alone():  # Inductor tries its configurations in the first run
+            prepared = self._timed(lambda: case.run(compiled.call), phases)
+        self._record(lambda: case.run(compiled.call))
+        prepared.on_our_graph = compiled.facts
+        prepared.note = graph_notes(compiled.graphs())
+        return prepared
 
-    def _optfuse_greedy(self) -> Prepared:
-        return self._compile("greedy")[0]
+    def _has_graphs(self) -> bool:
+        return self.meter.device.type == "cuda"
 
-    def _compile(self, solver: str) -> tuple[Prepared, Schedule | TrainingSchedule]:
-        case, chosen = self.case, {"solver": solver, "time_limit": self.settings.time_limit}
-        if self.settings.workers:
-            chosen["workers"] = self.settings.workers
-        options = SolveOptions.from_mapping(chosen)
-        name = case.task.name
+    def _record(self, run: Callable[[], Any]) -> None:
+        """Run until CUDA graphs are recorded."""
+        if self._has_graphs():
+            for _ in range(RUNS_TO_RECORD):
+                run()
+            self.meter.synchronize()
+
+    def _optfuse(self, solver: Solver) -> Prepared:
+        if solver not in self._compiled:
+            self._compiled[solver] = self._compile(solver)
+            if self.settings.plans and solver == "cpsat":
+                for schedule in self._compiled[solver].schedules:
+                    schedule.save(Path(self.settings.plans) / schedule.name, weights=False)
+        return self._compiled[solver]
+
+    def _plan(self, solver: Solver) -> Schedule | TrainingSchedule:
+        if solver not in self._planned:
+            case, chosen = self.case, {"solver": solver, "time_limit": self.settings.time_limit}
+            if self.settings.workers:
+                chosen["workers"] = self.settings.workers
+            self._planned[solver] = optimize(
+                case.model, case.args, case.kwargs, train=case.task.train, device=self.settings.device,
+                options=SolveOptions.from_mapping(chosen), name=case.task.name,
+            )  # fmt: skip
+        return self._planned[solver]
+
+    def _compile(self, solver: Solver) -> Prepared:
+        case = self.case
         phases: dict[str, float] = {}
         with fresh_triton_cache():
+            cold = solver not in self._planned
             start = time.perf_counter()
-            found = optimize(
-                case.model, case.args, case.kwargs, train=case.task.train, device=self.settings.device, options=options,
-                name=name,
-            )  # fmt: skip
+            found = self._plan(solver)
             phases["capture, solve, emit"] = time.perf_counter() - start
             start = time.perf_counter()
             program = found.compile(cudagraphs=False)
             phases["load"] = time.perf_counter() - start
             prepared = self._timed(lambda: case.run(program), phases)
+        prepared.cold = cold
         prepared.schedules = (found,) if isinstance(found, Schedule) else tuple(found)
         phases["of it, solve"] = sum(schedule.result.statistics.wall_s for schedule in prepared.schedules)
-        return prepared, found
+        return prepared
 
-    def _optfuse_graphs(self) -> Prepared:
-        plain = self._optfuse()
-        assert self._schedule is not None, "the plain program was made from it"
-        if self.meter.device.type != "cuda":
+    def _optfuse_graphs(self, solver: Solver) -> Prepared:
+        plain = self._optfuse(solver)
+        if not self._has_graphs():
             raise RuntimeError("CUDA graphs need a GPU")
         start = time.perf_counter()
-        program = self._schedule.compile(cudagraphs=True)
-        for _ in range(RUNS_TO_RECORD):
-            self.case.run(program)
-        self.meter.synchronize()
+        program = self._planned[solver].compile(cudagraphs=True)
+        self._record(lambda: self.case.run(program))
         seconds = time.perf_counter() - start
-        found: tuple[GraphStatistics, ...] = program.graphs  # type: ignore[attr-defined]
-        plainly = [graph.reason for graph in found if not graph.replays]
         return Prepared(
             lambda: self.case.run(program),
             plain.compile_s + seconds,
+            cold=plain.cold,
             phases={**plain.phases, "load and record": seconds},
             schedules=plain.schedules,
-            note="; ".join(
-                [*(f"without a graph: {reason}" for reason in plainly)]
-                + [f"copied inputs: {', '.join(graph.copied)}" for graph in found if graph.copied]
-            ),
+            note=graph_notes(program.graphs),  # type: ignore[attr-defined]
         )
 
     def release(self) -> None:
         """Let go of everything compiled."""
-        self._schedule = self._ours = None
+        self._planned.clear()
+        self._compiled.clear()
         forget(self.case)
+
+
+def graph_notes(graphs: Sequence[GraphStatistics]) -> str:
+    """Which programs run without their CUDA graph, and what the others copy."""
+    plainly = [f"without a graph: {graph.reason}" for graph in graphs if not graph.replays]
+    return "; ".join(plainly + [f"copied inputs: {', '.join(graph.copied)}" for graph in graphs if graph.copied])
 
 
 def forget(case: Case) -> None:

@@ -44,7 +44,8 @@ def work(tasks: Sequence[Task], settings: Settings, write: Write, deadline: floa
     device = meter() if device is None else device
     write({"event": "versions", **versions(), "inductor": inductor_flags()})
     _warm_up(device)
-    yardstick = measure_yardstick(device)
+    with device.alone():
+        yardstick = measure_yardstick(device)
     write({"event": "yardstick", **asdict(yardstick)})
     for task in tasks:
         _row(task, settings, write, deadline, device, yardstick)
@@ -61,7 +62,8 @@ def _row(task: Task, settings: Settings, write: Write, deadline: float, device: 
     write({"event": "row", "row": task.row})
     try:
         case = load_case(task, settings, device.device)
-        exact = reference(case) if settings.check else Reference({}, None)
+        with device.alone():
+            exact = reference(case) if settings.check else Reference({}, None)
     except Exception as error:  # a stranger's model may fail in any way
         _refuse_broken(error)
         for system in task.systems:
@@ -102,13 +104,16 @@ def _measure(
     if prepared.note:
         found["note"] = prepared.note
     if settings.check and system != "eager":
-        found["check"] = check(case, prepared.step, exact)
+        with device.alone():
+            found["check"] = check(case, prepared.step, exact)
     timing = device.times(prepared.step, settings.seconds)
     found |= {"median_ms": timing.median, "low_ms": timing.low, "high_ms": timing.high, "runs": timing.runs}
     peak, reserved = device.peak(prepared.step)
     found |= {"base_bytes": base, "peak_bytes": peak, "reserved_bytes": reserved}
     profile, kernels = _profile(case, prepared, device, yardstick)
     found |= profile
+    if prepared.on_our_graph:
+        found["on_our_graph"] = list(prepared.on_our_graph)
     if prepared.schedules:
         found["predicted_ms"] = sum(schedule.objective for schedule in prepared.schedules) / 1e9
         found["schedules"] = [schedule.summary() for schedule in prepared.schedules]

@@ -18,7 +18,11 @@ Model = Annotated[list[Path], typer.Argument(metavar="MODEL.py...", help="Model 
 Against = Annotated[
     str, typer.Option(help="Peers, by commas: eager, inductor, inductor-graphs, inductor-max-autotune.")
 ]
-Only = Annotated[str | None, typer.Option(help='Exactly these systems, by commas; "ours" is optfuse,optfuse-graphs.')]
+SYSTEMS_HELP = (
+    'Exactly these systems, by commas; "ours" is optfuse,optfuse-graphs, "thesis" one code generator with several '
+    "partitions, ours and Inductor's."
+)
+Only = Annotated[str | None, typer.Option(help=SYSTEMS_HELP)]
 Limit = Annotated[float, typer.Option(metavar="S", help="Seconds after which nothing more is begun.")]
 Patience = Annotated[float, typer.Option(metavar="S", help="Seconds without a sign after which a system has failed.")]
 
@@ -38,17 +42,20 @@ def command(
     patience: Patience = 400.0,
     json: Annotated[Path | None, typer.Option(metavar="OUT.json", help="Everything, rewritten as it grows.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="OUT.csv", help="A line a kernel of optfuse's.")] = None,
+    plans: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep optfuse's plans here.")] = None,
 ) -> None:
     """Measure models in optfuse and other compilers side by side, and hold each kernel against its prediction."""
     # torch takes seconds to import: only commands that need it pay.
     from optfuse.bench.records import Settings, Task, known_systems
     from optfuse.bench.run import run
     from optfuse.bench.summary import kernels_csv, markdown
+    from optfuse.bench.thesis import thesis, thesis_markdown
     from optfuse.extract.device import load_device
     from optfuse.frontend.zoo import known_size, load_model_file
 
     systems = known_systems(only if only is not None else f"{against},ours")
-    settings = Settings(known_size(size), device, time_limit, workers or 0, check)
+    kept = "" if plans is None else str(plans)
+    settings = Settings(known_size(size), device, time_limit, workers or 0, check, plans=kept)
     load_device(device)
     tasks: list[Task] = []
     for path in models:
@@ -65,6 +72,9 @@ def command(
     document = run(tasks, settings, limit=limit, patience=patience, say=say, keep=keep)
     print(_flags(document))
     print(markdown(document))
+    found = thesis_markdown(thesis(document))
+    if found:
+        print("\n" + found)
 
 
 def write(path: Path, text: str) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from optfuse.cli.bench import write
 from optfuse.cli.output import say
 from optfuse.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from optfuse.problem.instance import Device
 
 
 def command(
@@ -20,12 +23,20 @@ def command(
     base: Annotated[str, typer.Option(help="The device whose figures stand where nothing was measured.")] = "h200",
     raw: Annotated[Path | None, typer.Option(metavar="RAW.json", help="Save the measurements, too.")] = None,
     measured: Annotated[Path | None, typer.Option(metavar="RAW.json", help="Fit to saved measurements.")] = None,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="BENCH.json", help="Do not measure: refine the base by kernels that a bench measured."),
+    ] = None,
+    plans: Annotated[Path | None, typer.Option(metavar="DIR", help="The plans that the bench kept.")] = None,
 ) -> None:
     """Measure bandwidths, launches and rates, and write the device file that explains them."""
     from optfuse.calibrate.fit import fit, special_weights
     from optfuse.extract.device import load_device
 
     start = load_device(base)
+    if bench:
+        _refine(start, bench, plans, out)
+        return
     if measured is not None:
         found = _read(measured)
     else:
@@ -33,13 +44,44 @@ def command(
         if raw is not None:
             write(raw, json.dumps(found, indent=1) + "\n")
     fitted = fit(start, found, out.stem)
+    _save(start, fitted, out)
+    for family, reason in found["failed"].items():
+        print(f"{family} was not measured: {reason}")
+    print(f"special functions, in exponentials: {special_weights(found)}")
+
+
+def _refine(start: Device, documents: list[Path], plans: Path | None, out: Path) -> None:
+    from optfuse.calibrate.refine import quality, refine
+    from optfuse.calibrate.samples import read_samples
+
+    if plans is None:
+        raise InvalidOptionError("--bench needs --plans, the folder in which the bench kept its plans")
+    samples = [sample for path in documents for sample in read_samples(_document(path), plans)]
+    fitted = dataclasses.replace(refine(start, samples), name=out.stem)
+    _save(start, fitted, out)
+    for name, one in (("before", start), ("after", fitted)):
+        found = quality(one, samples)
+        print(
+            f"{name}: {found.kernels} kernels, Spearman {found.spearman:.3f}, "
+            f"median relative error {found.median_relative_error:.1%}"
+        )
+
+
+def _save(start: Device, fitted: Device, out: Path) -> None:
     write(out, json.dumps(dataclasses.asdict(fitted), indent=2) + "\n")
     for field in dataclasses.fields(fitted):
         before, after = getattr(start, field.name), getattr(fitted, field.name)
         print(f"{field.name}: {after}" + (f" (was {before})" if before != after else ""))
-    for family, reason in found["failed"].items():
-        print(f"{family} was not measured: {reason}")
-    print(f"special functions, in exponentials: {special_weights(found)}")
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidOptionError(f"{path}: cannot be read as JSON ({error}); give a file of bench's --json") from error
+    if not isinstance(found, dict) or "kernels" not in found:
+        raise InvalidOptionError(f"{path}: not a bench's document; give a file of bench's --json")
+    return found
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -36,10 +36,18 @@ def command(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Save instance, solution, kernels, report.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a graph, on stdout.")] = False,
+    measure: Annotated[
+        int, typer.Option(metavar="K", help="Run the K best plans on the GPU, and take the fastest; 0: none.")
+    ] = 0,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search the kernels' tiles on the GPU, and keep the best.")
+    ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check results and compile every kernel for sm_90.")] = False,
 ) -> None:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is."""
     from optfuse.frontend.zoo import known_size  # torch takes seconds to import: only commands that need it pay
+    from optfuse.tuning.device import require_gpu
+    from optfuse.tuning.rank import require_measurable
 
     options = solve_options(
         time_limit=time_limit, workers=workers, rules=rules, peak_memory=peak_memory, recompute=recompute or None
@@ -48,8 +56,13 @@ def command(
     load_device(device)
     if out is not None and out.exists() and not out.is_dir():
         raise OutputError(f"{out}: exists and is not a folder; name another with --out")
+    if tune:
+        require_gpu("--tune")
+    require_measurable(measure)
     with quiet_stdout(json):
-        schedules = schedule_model(model, chosen, train, device, options)
+        schedules = schedule_model(model, chosen, train, device, options, measure)
+        if tune:
+            schedules = tuple(map(tuned, schedules))
         if verify:
             from optfuse.cli.verification import compile_schedules, verify_model
 
@@ -68,21 +81,37 @@ def command(
             print(f"{schedule.name}: {certificate(schedule.result)}.")
 
 
-def schedule_model(path: Path, size: Size, train: bool, device: str, options: SolveOptions) -> tuple[Schedule, ...]:
+def schedule_model(
+    path: Path, size: Size, train: bool, device: str, options: SolveOptions, measure: int = 0
+) -> tuple[Schedule, ...]:
     """The schedules of a model file: one for inference, two (forward, backward) for training."""
     from optfuse.frontend.zoo import load_model_file
     from optfuse.pipeline import optimize
     from optfuse.schedule import Schedule
+    from optfuse.tuning.rank import ranking_text
 
     entry = load_model_file(path)
     say(f"{path}: capturing and solving ({'training' if train else 'inference'}, {size} size)")
     args, kwargs = entry.inputs(size, train=train)
     model = entry.model(size).train(train)
-    found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name)
+    found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name, measure=measure)
     schedules = (found,) if isinstance(found, Schedule) else tuple(found)
     for schedule in schedules:
         say(f"{schedule.name}: {schedule.result.statistics.wall_s:.1f} s, {certificate(schedule.result)}")
+        if schedule.ranking:
+            for line in ranking_text(schedule).splitlines():
+                say(line)
     return schedules
+
+
+def tuned(schedule: Schedule) -> Schedule:
+    """The schedule with measured tiles; says what became faster."""
+    from optfuse.tuning.tune import tune
+
+    found = tune(schedule)
+    for line in found.text().splitlines():
+        say(line)
+    return found.schedule
 
 
 def save(schedules: Sequence[Schedule], out: Path) -> None:

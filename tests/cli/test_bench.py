@@ -66,7 +66,7 @@ def test_calibrate_fits_to_saved_measurements(optfuse: Run, tmp_path: Path) -> N
     assert outcome.code == 0, outcome.err
     written = json.loads((tmp_path / "mine.json").read_text())
     assert (written["name"], written["launch_ps"]) == ("mine", 1_500_000)
-    assert "launch_ps: 1500000 (was 2000000)" in outcome.out
+    assert "launch_ps: 1500000 (was " in outcome.out
     assert "copy was not measured: RuntimeError: no" in outcome.out
 
     from optfuse.extract.device import load_device

@@ -53,7 +53,7 @@ def test_json_is_a_list_with_a_record_a_graph(optfuse: Run, net: Path) -> None:
     for record in records:
         assert set(PROMISED) <= record.keys()
         assert record["bound"] <= record["objective"] <= record["greedy_objective"]
-    assert any("addmm" in name for name in records[0]["library_ops"])
+    assert any("mm" in name for name in records[0]["library_ops"])
 
 
 def test_out_holds_a_checked_plan_a_graph(optfuse: Run, net: Path, tmp_path: Path) -> None:
@@ -127,3 +127,12 @@ def test_a_model_file_that_fails_is_named(optfuse: Run, tmp_path: Path) -> None:
 
 def test_out_that_is_a_file_is_refused_before_any_work(optfuse: Run, net: Path) -> None:
     assert "not a folder" in optfuse("optimize", net, "--out", net).error_line()
+
+
+def test_tuning_needs_a_gpu(optfuse: Run, net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    outcome = optfuse("optimize", net, "--tune", *QUICK)
+
+    assert outcome.code == 2
+    assert outcome.err.startswith("optfuse: error: --tune needs a GPU to run kernels on")
+    assert outcome.err.count("\n") == 1
