@@ -102,7 +102,11 @@ class Pricer:
         return {op: len(levels) for op, levels in need.items()}
 
     def _scaled(self, access, device):
-        percent = {"strided": device.get("strided_percent", 200), "gather": device.get("gather_percent", 150)}
+        percent = {
+            "strided": device.get("strided_percent", 200),
+            "gather": device.get("gather_percent", 150),
+            "column": device.get("column_percent", 100),
+        }
         return access["bytes"] * percent.get(access.get("access", "contiguous"), 100) // 100
 
     def _first_pass(self, access, rate, device):
