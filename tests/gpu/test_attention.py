@@ -1,0 +1,50 @@
+"""Attention on a GPU, by each of the kernels that serve it, against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from optfuse.ops.attention import attention, attention_backward
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+#: (batches, heads, groups, rows, columns, width): short ones, long ones, ragged ones, shared heads.
+SIZES = [(64, 3, 3, 49, 49, 32), (4, 4, 4, 128, 136, 64), (4, 4, 4, 100, 77, 64), (4, 4, 2, 128, 72, 40)]
+
+
+@pytest.mark.parametrize("kind", ["shared", "a mask each", "shared, float32", "fixed"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_masked_attention(sizes: tuple[int, ...], kind: str) -> None:
+    """The output and all gradients. One row of the mask leaves nothing to see, and some leave little."""
+    batches, heads, groups, rows, columns, width = sizes
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", generator=generator)
+
+    def heads_of(length: int, count: int) -> torch.Tensor:
+        return make(batches, length, count, width).bfloat16().transpose(1, 2)
+
+    query, key, value = heads_of(rows, heads), heads_of(columns, groups), heads_of(columns, groups)
+    grad = heads_of(rows, heads)
+    mask = make(1 if kind.startswith("shared") else batches, heads, rows, columns)
+    mask[:, :, 3], mask[:, :, 5, 2:] = -torch.inf, -torch.inf
+    mask = mask if kind.endswith("32") else mask.bfloat16()
+    options, wanted = (0.0, False, 0.2), kind != "fixed"
+    out, lse, *_ = attention(query, key, value, mask, *options, True, 0)
+    alone = attention(query, key, value, mask, *options, False, 0)[0]
+    found = attention_backward(grad, query, key, value, mask, out, lse, None, None, *options, wanted)
+
+    exact = [x.double().requires_grad_() for x in (query, key, value, mask)]
+    seen = (mask > -torch.inf).any(-1, keepdim=True)
+    repeated = [x.repeat_interleave(heads // groups, 1) for x in exact[1:3]]
+    scores = exact[0] @ repeated[0].mT * options[2] + exact[3]
+    expected = torch.softmax(torch.where(seen, scores, 0.0), -1) * seen @ repeated[1]
+    gradients = torch.autograd.grad(expected, exact, grad.double())
+    for ours, theirs in zip((out, alone, *found), (expected, expected, *gradients), strict=False):
+        assert ours.shape == theirs.shape
+        assert (ours.double() - theirs).norm() < 0.02 * theirs.norm()
