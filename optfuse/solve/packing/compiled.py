@@ -6,12 +6,16 @@ written to a trail, and undone from it. None of this needs the interpreter's loc
 
 from __future__ import annotations
 
+import atexit
+import os
+import tempfile
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core import config
 
 Ints = npt.NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., object])
@@ -95,11 +99,18 @@ class Search(NamedTuple):
 
 
 def _compiled(function: F) -> F:
-    """The function compiled at its first call, and kept on disk for later processes where there is a place."""
+    """The function compiled at its first call, and kept on disk for later processes.
+
+    Beside this file, or in the user's cache; where neither can be written, in a folder that goes with the process.
+    """
     try:
         return cast("F", numba.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # neither this folder nor the user's cache can be written
-        return cast("F", numba.njit(nogil=True)(function))
+    except RuntimeError:
+        folder = tempfile.TemporaryDirectory(prefix="optfuse-")
+        atexit.register(folder.cleanup)
+        os.environ["NUMBA_CACHE_DIR"] = folder.name
+        config.reload_config()
+        return cast("F", numba.njit(nogil=True, cache=True)(function))
 
 
 @_compiled

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 
 from optfuse.solve.packing.layout import Ints, Layout
-from optfuse.solve.packing.tree import Outcome, TreeSearch, ready
+from optfuse.solve.packing.machine_code import ready
+from optfuse.solve.packing.tree import Outcome, TreeSearch
 
 #: Choices tried in one run, drawn for each.
 RUN_NODES = (500, 1500, 1500, 5000)

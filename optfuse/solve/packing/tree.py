@@ -15,15 +15,11 @@ The ideas are those of MiniMalloc (Moffitt, ASPLOS 2023); no code is.
 
 from __future__ import annotations
 
-import math
-import threading
 import time
 from collections.abc import Sequence
-from functools import cache
 from typing import Literal
 
 import numpy as np
-from numba.core.errors import NumbaError
 
 from optfuse.solve.packing.compiled import (
     FRAME_FIELDS,
@@ -40,42 +36,10 @@ from optfuse.solve.packing.layout import Ints, Layout
 
 Outcome = Literal["packed", "infeasible", "stopped"]
 
-_COMPILED = threading.Event()
-
 #: Steps between two looks at the clock.
 SLICE = 2000
 #: Rows that stacks begin with; they double when they have to.
 ROWS = 1 << 14
-
-
-def ready(deadline: float) -> bool:
-    """Whether the search is compiled by the deadline (``time.monotonic``): the first time takes seconds.
-
-    It goes on beside, so that a later call finds it done.
-    """
-    thread = _compiling()
-    thread.join(max(0.0, deadline - time.monotonic()))
-    if not thread.is_alive() and not _COMPILED.is_set():
-        _compiling.cache_clear()  # the next call tries again
-    return _COMPILED.is_set()
-
-
-@cache
-def _compiling() -> threading.Thread:
-    """A search of nothing much, in a thread of its own."""
-    thread = threading.Thread(target=_compile, name="compile", daemon=True)
-    thread.start()
-    return thread
-
-
-def _compile() -> None:
-    one = np.ones(1, np.int64)
-    tiny = Layout(1, one, one, 0 * one, one, ((0,),), one)
-    try:
-        TreeSearch(tiny, 1).run(0 * one, True, 1, math.inf)
-    except NumbaError:
-        return  # Triton's interpreter, while it runs, puts functions of its own in the place of Python's
-    _COMPILED.set()
 
 
 class TreeSearch:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import sys
 import time
+from pathlib import Path
 
 import pytest
-from numba.core.errors import NumbaError
 
 from optfuse.problem.packing import check_packing
-from optfuse.solve.packing import tree
+from optfuse.solve.packing import machine_code, tree
 from optfuse.solve.packing.layout import layout
 from optfuse.solve.packing.restarts import search
 from tests.packings import least_height, perfect, random_lifetimes
@@ -59,15 +59,11 @@ def test_interruptions_and_growing_stacks_change_nothing(
     assert search(problem, 1024 // problem.unit, 3, time.monotonic() + 60, max_nodes=20_000) == wanted
 
 
-def test_compiling_is_tried_again_after_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's interpreter exchanges built-in functions; what is compiled meanwhile may fail."""
-
-    def fails(*_: object) -> tuple[int, int]:
-        raise NumbaError("max is no function that is known")
-
-    monkeypatch.setattr(tree, "_COMPILED", threading.Event())
-    tree._compiling.cache_clear()  # noqa: SLF001
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(tree, "advance", fails)
-        assert not tree.ready(time.monotonic() + 60)
-    assert tree.ready(time.monotonic() + 60)
+def test_compiling_is_tried_again_after_it_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept = tmp_path / "whole"
+    monkeypatch.setattr(machine_code, "_kept", lambda: kept)
+    machine_code._compiling.cache_clear()  # noqa: SLF001
+    for program, works in (("raise SystemExit(1)", False), (f"open({str(kept)!r}, 'w')", True)):
+        monkeypatch.setattr(machine_code, "COMMAND", [sys.executable, "-c", program])
+        assert machine_code.ready(time.monotonic() + 60) is works
+    machine_code._compiling.cache_clear()  # noqa: SLF001
