@@ -13,6 +13,7 @@ from optfuse.extract.device import load_device
 from optfuse.extract.inline import inline_cheap
 from optfuse.extract.isolated import join_isolated
 from optfuse.extract.leaves import join_leaves
+from optfuse.extract.moved import inline_moved
 from optfuse.extract.rounding import round_compared
 from optfuse.extract.split import split_reductions
 from optfuse.frontend.captured import Captured
@@ -157,8 +158,8 @@ def loop_graph(captured: Captured, device: Device) -> LoopGraph:
 
 
 def inlined(captured: Captured) -> LoopGraph:
-    """The lowered graph: tiny computations joined, and values computed by each reader where that is cheaper."""
-    return inline_cheap(join_isolated(lowered(captured)))
+    """The lowered graph: tiny computations joined, and values computed by their readers where that is cheaper."""
+    return inline_moved(inline_cheap(join_isolated(lowered(captured))))
 
 
 def lowered(captured: Captured) -> LoopGraph:

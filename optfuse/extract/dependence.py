@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optfuse.extract.access import NestAccesses
+from optfuse.extract.access import NestAccesses, accesses
 from optfuse.extract.work import views
-from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest
+from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +74,16 @@ def footprint(op: LoopNest | LibraryCall, touched: NestAccesses | None) -> tuple
         tuple(dict.fromkeys(a.buffer for a in touched.loads)),
         tuple(dict.fromkeys(a.buffer for a in touched.stores)),
     )
+
+
+def users(ops: Sequence[Op]) -> tuple[defaultdict[str, set[int]], defaultdict[str, set[int]]]:
+    """Positions of the ops that read, and that write, each buffer."""
+    readers: defaultdict[str, set[int]] = defaultdict(set)
+    writers: defaultdict[str, set[int]] = defaultdict(set)
+    for position, op in enumerate(ops):
+        reads, writes = footprint(op, accesses(op) if isinstance(op, LoopNest) else None)
+        for name in reads:
+            readers[name].add(position)
+        for name in writes:
+            writers[name].add(position)
+    return readers, writers

@@ -10,22 +10,18 @@ reader stays an op: the solver joins the two at no price. Not so where its reade
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
-import sympy
-
-from optfuse.extract.access import Access, NestAccesses, accesses, affine, walk
-from optfuse.extract.dependence import footprint
-from optfuse.extract.lookup import element, looked_up
+from optfuse.extract.access import NestAccesses, accesses, walk
+from optfuse.extract.dependence import users
+from optfuse.extract.lookup import looked_up
 from optfuse.extract.rounding import HALF
-from optfuse.extract.split import rename
+from optfuse.extract.substitute import Value, by_address, with_value
 from optfuse.extract.work import buffer_bytes, touched_bytes, views
 from optfuse.ir.functions import FUNCTIONS
-from optfuse.ir.nodes import Buffer, Call, Expr, Iota, LibraryCall, Load, LoopGraph, LoopNest, Op, View, ivar, rvar
+from optfuse.ir.nodes import Buffer, Call, LibraryCall, LoopGraph, LoopNest, Op, View
 
 #: Values of fewer bytes are left: what they cost is launches, and those are the solver's.
 LEAST_BYTES = 1 << 16
@@ -35,21 +31,10 @@ SMALL_SHARE = 16
 MOST_CALLS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What is found at an address: ``expr`` over i variables, one a dimension of these ``sizes`` and ``strides``."""
-
-    expr: Expr
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-
-
 def inline_cheap(graph: LoopGraph) -> LoopGraph:
     """The graph with values computed by each of their readers where that saves bytes. Results are the same."""
     buffers = {buffer.name: buffer for buffer in graph.buffers}
-    touched = [accesses(op) if isinstance(op, LoopNest) else None for op in graph.ops]
-    readers, writers = _users(graph.ops, touched)
+    readers, writers = users(graph.ops)
     held = {output.buffer for output in graph.outputs if isinstance(output, View)}
     held.update(view.buffer for op in graph.ops if isinstance(op, LibraryCall) for view in views(op))
     ops: list[Op | None] = list(graph.ops)
@@ -66,7 +51,7 @@ def inline_cheap(graph: LoopGraph) -> LoopGraph:
         if len(using) < 2 and not few:
             continue
         value = cheap_value(op, buffers, few=few)
-        inlined = {} if value is None else {user: _with_value(ops[user], name, value) for user in using}
+        inlined = {} if value is None else {user: _computing(ops[user], name, value) for user in using}
         read = {load.buffer for load in accesses(op).loads}
         if not inlined or None in inlined.values() or any(w > position for r in read for w in writers[r]):
             continue
@@ -83,22 +68,9 @@ def inline_cheap(graph: LoopGraph) -> LoopGraph:
     )
 
 
-def _users(
-    ops: Iterable[Op], touched: Iterable[NestAccesses | None]
-) -> tuple[defaultdict[str, set[int]], defaultdict[str, set[int]]]:
-    """Positions of the ops that read, and that write, each buffer."""
-    readers: defaultdict[str, set[int]] = defaultdict(set)
-    writers: defaultdict[str, set[int]] = defaultdict(set)
-    for position, (op, found) in enumerate(zip(ops, touched, strict=True)):
-        reads, writes = footprint(op, found)
-        for name in reads:
-            readers[name].add(position)
-        for name in writes:
-            writers[name].add(position)
-    return readers, writers
-
-
-# --- the value ---------------------------------------------------------------------------------------------------
+def _computing(reader: Op | None, name: str, value: Value) -> LoopNest | None:
+    assert isinstance(reader, LoopNest), "a library call's operands are held"
+    return with_value(reader, name, value)
 
 
 def cheap_value(nest: LoopNest, buffers: Mapping[str, Buffer], *, few: bool = False) -> Value | None:
@@ -126,7 +98,7 @@ def cheap_value(nest: LoopNest, buffers: Mapping[str, Buffer], *, few: bool = Fa
     ):
         return None
     value = store.value if store.value.dtype == buffer.dtype else Call("cast", (store.value,), buffer.dtype)
-    return _by_address(value, sizes, written)
+    return by_address(value, sizes, written)
 
 
 def _reads_little(found: NestAccesses, sizes: tuple[int, ...], size: int, buffers: Mapping[str, Buffer]) -> bool:
@@ -144,140 +116,3 @@ def _reads_little(found: NestAccesses, sizes: tuple[int, ...], size: int, buffer
     lasting = source.kind == "temporary" and buffer_bytes(source) > size
     inner = [k for k, step in enumerate(found.stores[0].coefficients or ()) if step == 1 and sizes[k] > 1]
     return moved <= size and not lasting and all(steps[k] == 1 for k in inner)
-
-
-def _by_address(expr: Expr, sizes: tuple[int, ...], written: Access) -> Value | None:
-    """The value over as few dimensions as its indices allow, outermost first; None if two points share an address."""
-    steps = written.coefficients or ()
-    forms = [affine(part.index) for part in walk(expr) if isinstance(part, Load | Iota)]
-    groups: list[list[int]] = []
-    for k in sorted((k for k, n in enumerate(sizes) if n > 1), key=lambda k: -steps[k]):
-        run, last = steps[k] * sizes[k], groups[-1][-1] if groups else None
-        if steps[k] < 1 or (last is not None and steps[last] < run):
-            return None
-        linear = all(
-            form is not None and form[0].get(ivar(last or 0), 0) == form[0].get(ivar(k), 0) * sizes[k] for form in forms
-        )
-        if last is not None and steps[last] == run and linear:
-            groups[-1].append(k)
-        else:
-            groups.append([k])
-    if None in forms:
-        return None
-    variables: dict[sympy.Symbol, sympy.Expr] = {ivar(k): sympy.Integer(0) for k in range(len(sizes))}
-    variables |= {ivar(group[-1]): ivar(j) for j, group in enumerate(groups)}
-    return Value(
-        rename(expr, variables),
-        tuple(prod(sizes[k] for k in group) for group in groups),
-        tuple(steps[group[-1]] for group in groups),
-        written.offset,
-    )
-
-
-# --- its readers -------------------------------------------------------------------------------------------------
-
-
-def _with_value(op: Op | None, name: str, value: Value) -> LoopNest | None:
-    """A reader that computes the value itself; None if some address that it reads is not known."""
-    assert isinstance(op, LoopNest), "a library call's operands are held"
-    nest = _refined(op, name, value)
-    if nest is None:
-        return None
-    extents = _extents(nest)
-    computed: dict[Load, Expr] = {}
-    for load in accesses(nest).loads:
-        if load.buffer == name and load.load is not None:
-            found = _at(load, value, extents)
-            if found is None:
-                return None
-            computed[load.load] = found
-
-    def inlined(expr: Expr) -> Expr:
-        if isinstance(expr, Load):
-            return computed.get(expr) or replace(expr, indirect=tuple(map(inlined, expr.indirect)))
-        return replace(expr, args=tuple(map(inlined, expr.args))) if isinstance(expr, Call) else expr
-
-    return _rewritten(nest, inlined)
-
-
-def _refined(nest: LoopNest, name: str, value: Value) -> LoopNest | None:
-    """A reader's dimensions cut where its loads of the value go from one of the value's dimensions to the next."""
-    extents = _extents(nest)
-    cuts: dict[sympy.Symbol, set[int]] = {symbol: {1, extent} for symbol, extent in extents.items()}
-    for load in accesses(nest).loads:
-        if load.buffer != name or load.indirect:
-            continue
-        form = affine(load.load.index) if load.load is not None and load.exact else None
-        if form is None:
-            return None
-        for symbol, step in form[0].items():
-            inside = [stride for stride in value.strides if step < stride < step * extents[symbol]]
-            if any(stride % step for stride in inside):
-                return None
-            cuts[symbol].update(stride // step for stride in inside)
-    chains = {symbol: sorted(found) for symbol, found in cuts.items()}
-    if any(b % a for chain in chains.values() for a, b in pairwise(chain)):
-        return None
-    variables: dict[sympy.Symbol, sympy.Expr] = {}
-    sizes = _cut([ivar(k) for k in range(len(nest.sizes))], chains, ivar, variables)
-    rsizes = _cut([rvar(k) for k in range(len(nest.rsizes))], chains, rvar, variables)
-    if len(sizes) == len(nest.sizes) and len(rsizes) == len(nest.rsizes):
-        return nest
-    stores = tuple(replace(s, index=sympy.expand(sympy.sympify(s.index).xreplace(variables))) for s in nest.stores)
-    return _rewritten(replace(nest, sizes=sizes, rsizes=rsizes, stores=stores), lambda expr: rename(expr, variables))
-
-
-def _cut(
-    symbols: Iterable[sympy.Symbol],
-    chains: Mapping[sympy.Symbol, list[int]],
-    make: Callable[[int], sympy.Symbol],
-    variables: dict[sympy.Symbol, sympy.Expr],
-) -> tuple[int, ...]:
-    """Sizes of the pieces of some dimensions, outermost first; the old variables in the new ones are added."""
-    sizes: list[int] = []
-    for symbol in symbols:
-        pieces = list(pairwise(chains[symbol]))[::-1] or [(1, 1)]
-        variables[symbol] = sympy.Add(*(low * make(len(sizes) + k) for k, (low, _) in enumerate(pieces)))
-        sizes += [high // low for low, high in pieces]
-    return tuple(sizes)
-
-
-def _extents(nest: LoopNest) -> dict[sympy.Symbol, int]:
-    return {ivar(k): int(n) for k, n in enumerate(nest.sizes)} | {rvar(k): int(n) for k, n in enumerate(nest.rsizes)}
-
-
-def _rewritten(nest: LoopNest, change: Callable[[Expr], Expr]) -> LoopNest:
-    return replace(
-        nest,
-        reductions=tuple(replace(r, operand=change(r.operand)) for r in nest.reductions),
-        stores=tuple(replace(s, value=change(s.value)) for s in nest.stores),
-    )
-
-
-def _at(load: Access, value: Value, extents: Mapping[sympy.Symbol, int]) -> Expr | None:
-    """What a reader's load finds, computed; None if it is not known at which point of the value that is."""
-    if load.indirect:
-        dimensions = list(zip(value.sizes, value.strides, strict=True))
-        return element(load, value.expr, dimensions, value.offset, extents)
-    place = _place(load, value, extents)
-    return None if place is None else rename(value.expr, place)
-
-
-def _place(load: Access, value: Value, extents: Mapping[sympy.Symbol, int]) -> dict[sympy.Symbol, sympy.Expr] | None:
-    """The value's variables in those of a reader, for the address that it loads."""
-    form = affine(load.load.index) if load.load is not None and load.exact else None
-    if form is None or form[1] < value.offset:
-        return None
-    rest = form[1] - value.offset
-    moving = {symbol: step for symbol, step in form[0].items() if step and extents[symbol] > 1}
-    found: dict[sympy.Symbol, sympy.Expr] = {}
-    for k, (size, stride) in enumerate(zip(value.sizes, value.strides, strict=True)):
-        index, rest = sympy.Integer(rest // stride), rest % stride
-        last = int(index)
-        for symbol in [symbol for symbol, step in moving.items() if step >= stride and step % stride == 0]:
-            step = moving.pop(symbol) // stride
-            index, last = index + step * symbol, last + step * (extents[symbol] - 1)
-        if last >= size:
-            return None
-        found[ivar(k)] = index
-    return None if moving or rest else found
