@@ -2,7 +2,8 @@
 
 The points of a pad or a slice are not those of what it takes, so no kernel can hold both, and what is moved would be
 written in order to be read once. If the value has no other reader, which takes each of its elements once at most, the
-reader can compute them, of as many bytes or fewer: a write and a read less, and no arithmetic twice. Chains are
+reader can compute them: a write and a read less, and no arithmetic twice. What it reads instead must not take more:
+what is in memory anyway counts once, and what a kernel might have kept in registers twice, for the write. Chains are
 followed back for as long as that pays: what a half type is rounded from may be twice as wide, and what that was made of
 may not. Like ``inline.py``, this is decided before the solver.
 """
@@ -69,7 +70,7 @@ class _Moving:
         maker = self._arithmetic(name, {position})
         if maker is None or not moves(reader, self.buffers[name]):
             return
-        limit = self._bytes(reader, {name})
+        limit = self._traffic(reader, {name})
         others = {load.buffer for load in accesses(reader).loads} - {name}
         absorbed = [min(self.writers[name])]
         best: LoopNest | None = None
@@ -78,7 +79,7 @@ class _Moving:
             made = self._computing(reader, name, maker)
             if made is not None and _calls(made) <= MOST_CALLS:
                 new = {load.buffer for load in accesses(made).loads} - others
-                if self._bytes(made, new) * MORE <= limit * (MORE + 1):
+                if self._traffic(made, new) * MORE <= limit * (MORE + 1):
                     best, gone = made, set(absorbed)
             maker = self._earlier(maker, absorbed)
         if best is None:
@@ -125,9 +126,9 @@ class _Moving:
         unknown = any(load.coefficients is None or load.indirect for load in found.loads)
         return None if random or overwritten or unknown or not found.stores[0].exact else maker
 
-    def _bytes(self, nest: LoopNest, names: set[str]) -> int:
-        """Bytes that a nest takes of some buffers, at most."""
-        items = {name: ITEM_BYTES.get(self.buffers[name].dtype, 8) for name in names}
+    def _traffic(self, nest: LoopNest, names: set[str]) -> int:
+        """Bytes that a nest takes of some buffers, at most, and that are written for it."""
+        items = {name: ITEM_BYTES.get(self.buffers[name].dtype, 8) * (1 if name in self.held else 2) for name in names}
         return sum(_elements(load, nest) * items[load.buffer] for load in _loads(nest, names))
 
 

@@ -65,7 +65,8 @@ def place(
     """Find the walks of a graph's nests and place every nest in all that it fits.
 
     The members of one walk share one refinement, so that any of them can meet in a kernel: an op whose digits break
-    the chain stays out, or opens another group of the same walk if this is where it belongs.
+    the chain stays out, or opens another group of the same walk if this is where it belongs. What passes values to it,
+    or takes them from it, then joins it there as well.
     """
     natural = {op: natural_cover(n, t) for op, (n, t) in enumerate(zip(nests, touched, strict=True)) if n and t}
     beyond = frames([natural.get(op) for op in range(len(nests))], touched, dependences)
@@ -74,6 +75,7 @@ def place(
     for frame, covers in enumerate(framed):
         for op, cover in covers.items():
             drafts.settle(op, cover, frame)
+    drafts.reunite(framed)
     drafts.join_reductions(framed)
     for dependence in sorted(dependences, key=lambda d: -d.dst):
         drafts.project(dependence, nests, touched)
@@ -94,9 +96,11 @@ class _Drafts:
     def __init__(self, reduces: Sequence[bool], dependences: Sequence[Dependence]) -> None:
         self.reduces = reduces
         self.producers: list[list[int]] = [[] for _ in reduces]
+        self.users: list[list[int]] = [[] for _ in reduces]
         for dependence in dependences:
             if dependence.value:
                 self.producers[dependence.dst].append(dependence.src)
+                self.users[dependence.src].append(dependence.dst)
         self.chains: dict[Walk, set[int]] = {}
         self.found: list[dict[Walk, tuple[Cover, Fit]]] = [{} for _ in reduces]
 
@@ -112,6 +116,25 @@ class _Drafts:
             if self._admit(op, cover, fitting, walk):
                 return
             group += 1
+
+    def reunite(self, framed: Sequence[Mapping[int, Cover]]) -> None:
+        """Let what is tied by values to a member of a further group, at the same points, into that group too.
+
+        Ops from all over the graph may have as many points. It is by chance which of them come to share a refinement,
+        and an op without digits of its own is in the first group, wherever the values go that it uses and makes.
+        """
+        for walk in [walk for walk in self.chains if walk.group]:
+            waiting = [op for op, found in enumerate(self.found) if walk in found]
+            while waiting:
+                op = waiting.pop()
+                for other in (*self.producers[op], *self.users[op]):
+                    cover = framed[walk.frame].get(other)
+                    if cover is None or walk in self.found[other]:
+                        continue
+                    home = natural_walk(cover)
+                    fitting = fit(cover, self.reduces[other], walk) if (home.x, home.r) == (walk.x, walk.r) else None
+                    if fitting is not None and self._admit(other, cover, fitting, walk):
+                        waiting.append(other)
 
     def join_reductions(self, framed: Sequence[Mapping[int, Cover]]) -> None:
         """Let pointwise ops into reductions' walks: over all points in the walk's frame; over x, in their own order,
