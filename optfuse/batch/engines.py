@@ -114,7 +114,7 @@ class DaskEngine:
                     n_workers=jobs, threads_per_worker=1, processes=True, dashboard_address=None
                 )
             self._client: Any = distributed.Client(address if self._cluster is None else self._cluster, timeout=30)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for what is no address
             raise BatchError(f"no Dask scheduler answers at {address}: {error}") from error
         self.slots = sum(self._client.nthreads().values()) if address is not None else jobs
         self._running: dict[Any, Task] = {}
@@ -155,7 +155,7 @@ class RayEngine:
         local = {"num_cpus": jobs, "include_dashboard": False, "object_store_memory": 100 << 20}
         try:
             self._ray.init(address=address, log_to_driver=False, **(local if address is None else {}))
-        except (ConnectionError, OSError, RuntimeError) as error:
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise BatchError(f"no Ray cluster answers at {address}: {error}") from error
         self.slots = max(1, int(self._ray.cluster_resources().get("CPU", jobs)))
         self._run: Any = self._ray.remote(num_cpus=1, max_retries=RETRIES)(run_task)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import optfuse
 from optfuse.batch.sources import Source, source_digest
@@ -20,6 +20,7 @@ Size = Literal["full", "bench", "small"]
 Mode = Literal["inference", "training", "instance"]
 #: Who partitions a graph: a solver of ours, or Inductor by its own greedy fusion.
 BatchSolver = Solver | Literal["inductor"]
+SOLVERS: tuple[BatchSolver, ...] = (*get_args(Solver), "inductor")
 
 #: Packages whose version a result depends on.
 PACKAGES = ("torch", "triton", "transformers", "ortools", "sympy")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+from optfuse import __version__
 from optfuse.cli import (
     batch,
     bench,
@@ -36,6 +37,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"optfuse {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What holds before any command: the version is said by the option's callback."""
+
+
 app.command("optimize")(optimize.command)
 app.command("solve")(solve.command)
 app.command("batch")(batch.command)

@@ -50,6 +50,8 @@ def command(
     from optfuse.batch.sources import find_sources
     from optfuse.batch.store import Store
 
+    if retry and not resume:
+        raise InvalidOptionError("--retry is about a run that is there already: add --resume")
     options = _options(solvers, mode, size, device, task_limit, memory_limit, workers, retry, (time_limit, seed))
     count = _at_least_one("jobs", (os.cpu_count() or 1) if jobs is None else jobs)
     found = find_sources(sources)
@@ -87,7 +89,7 @@ def _options(
     Raises:
         InvalidOptionError: On an unknown choice or a value out of range.
     """
-    from optfuse.batch.plan import Limits, Size
+    from optfuse.batch.plan import SOLVERS, Limits, Size
     from optfuse.batch.run import BatchOptions, ModeChoice
     from optfuse.extract.device import load_device
 
@@ -96,6 +98,9 @@ def _options(
         if value not in known:
             raise InvalidOptionError(f"{name} must be one of {', '.join(known)}, not {value!r}")
     names: tuple[Any, ...] = tuple(dict.fromkeys(name.strip() for name in solvers.split(",")))
+    for name in names:
+        if name not in SOLVERS:
+            raise InvalidOptionError(f"solvers must be some of {', '.join(SOLVERS)}, not {name!r}")
     given = {"time_limit": solve[0], "seed": solve[1], "workers": workers}
     chosen: tuple[BatchSolver, ...] = tuple(
         name if name == "inductor" else solve_options(**given, solver=name).solver for name in names

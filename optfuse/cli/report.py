@@ -44,7 +44,13 @@ def command(
     start = time.monotonic()
     if (run / "run.json").is_file() or not plan_folders(run):
         if not run.is_dir():
-            raise BatchError(f"{run}: no such folder; `optfuse batch ... --out {run}` makes a run")
+            raise BatchError(
+                f"{run}: no such folder; name that of a run (optfuse batch --out) or a plan (optfuse optimize --out)"
+            )
+        if not (run / "run.json").is_file():
+            raise BatchError(
+                f"{run}: not the folder of a run (optfuse batch --out), nor of plans (optfuse optimize --out)"
+            )
         text = run_page(run, _watch(), extras)
     else:
         plans = {folder.name: read_plan(folder) for folder in plan_folders(run)}

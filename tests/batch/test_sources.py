@@ -21,7 +21,8 @@ def test_a_folder_is_searched_in_full(zoo: Path) -> None:
     (zoo / "problem.json").write_bytes(EXAMPLE.read_bytes())
     (zoo / "packed.json.gz").write_bytes(gzip.compress(EXAMPLE.read_bytes()))
     (zoo / "other.json").write_text("{}")
-    (zoo / "broken.py").write_text("def model(:")
+    (zoo / "notes.py").write_text("def model(:")
+    (zoo / "slip.py").write_text("def model(:\n\ndef inputs(): pass\n")
     sample = zoo / "samples" / "resnet18.a1"
     sample.mkdir(parents=True)
     for name in ("model.py", "weight_meta.py", "input_meta.py"):
@@ -30,6 +31,7 @@ def test_a_folder_is_searched_in_full(zoo: Path) -> None:
     assert named(zoo) == {
         "tiny": "model",
         "below/trained": "model",
+        "slip": "model",
         "problem": "instance",
         "packed": "instance",
         "samples/resnet18.a1": "graphnet",

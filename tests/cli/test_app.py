@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+import optfuse as package
 from optfuse.errors import InvalidInstanceError
 from tests.cli.conftest import Outcome
 from tests.report.cases import EXAMPLE
@@ -18,6 +19,12 @@ def test_help_lists_every_command(optfuse: Run) -> None:
 
     assert outcome.code == 0
     assert all(command in outcome.out for command in ("optimize", "solve", "check", "demo"))
+
+
+def test_the_version_is_the_package_s(optfuse: Run) -> None:
+    outcome = optfuse("--version")
+
+    assert (outcome.code, outcome.out.strip()) == (0, f"optfuse {package.__version__}")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "instances" / "example.json"
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--solvers", "greedy,best"], "solver must be one of"),
+        (["--solvers", "greedy,best"], "solvers must be some of cpsat, greedy, exhaustive, inductor, not 'best'"),
         (["--mode", "all"], "mode must be one of both, inference, training"),
         (["--size", "huge"], "size must be one of full, bench, small"),
         (["--device", "h100x"], "unknown device"),
@@ -25,6 +25,7 @@ EXAMPLE = Path(__file__).parents[2] / "instances" / "example.json"
         (["--task-limit", "0"], "task-limit must be above zero"),
         (["--memory-limit", "-1"], "memory-limit must be above zero"),
         (["--time-limit", "0"], "time_limit must be"),
+        (["--retry"], "add --resume"),
         (["--engine", "slurm"], "engine must be one of local, dask, ray"),
     ],
 )

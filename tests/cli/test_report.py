@@ -52,6 +52,11 @@ def test_bad_input_is_one_line(optfuse: Callable[..., Outcome], tmp_path: Path) 
     assert "there is no folder" in optfuse("report", tmp_path / "run", "--html", missing).error_line()
     assert "is a folder" in optfuse("report", tmp_path / "run", "--html", tmp_path).error_line()
     assert "--html" in optfuse("report", tmp_path / "run").error_line()
+    rows = tmp_path / "rows.json"
+    rows.write_text('{"name": 1}')
+    for extra in ("--bench", "--pareto"):
+        line = optfuse("report", tmp_path / "run", "--html", page, extra, rows).error_line()
+        assert f"rows.json: not what optfuse {extra[2:]} --json writes" in line
     (tmp_path / "run" / "run.json").write_text('{"format": "optfuse-run", "version": 99}')
     assert "another version" in optfuse("report", tmp_path / "run", "--html", page).error_line()
     assert not page.exists()

@@ -65,7 +65,7 @@ def fuse_activations(graph: GraphModule) -> GraphModule:
     if not graph.graph.find_nodes(op="call_function", target=aten.conv2d.default):
         return graph
     graph = copied(graph)
-    if not all(_writes_what_it_owns(node) for node in graph.graph.nodes if is_mutating(node.target)):
+    if not all(_writes_what_it_owns(node) for node in graph.graph.nodes if _writes(node)):
         return graph
     for node in list(graph.graph.nodes):
         if node.target in _RELUS:
@@ -144,6 +144,11 @@ def _pair(value: Any) -> list[int]:
     return [values[0], values[-1]]
 
 
+def _writes(node: Node) -> bool:
+    """Whether a node writes in place; an input is no call, whatever its name ends with."""
+    return node.op == "call_function" and is_mutating(node.target)
+
+
 def _writes_what_it_owns(node: Node) -> bool:
     """Whether what an operator writes in place is read by nobody else: then it might as well be out of place."""
     written = node.args[0]
@@ -153,4 +158,4 @@ def _writes_what_it_owns(node: Node) -> bool:
 
 def _stays(node: Node) -> bool:
     """An operator that writes what it owns, and whose result nobody uses, may go."""
-    return is_impure(node) and not is_mutating(node.target)
+    return is_impure(node) and not _writes(node)

@@ -37,9 +37,16 @@ def entries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def failures(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The tasks that did not end well, with their reasons."""
-    kept = ("graph", "solver", "stage", "outcome", "reason")
-    return [{name: row.get(name) for name in kept} for row in rows if row["outcome"] != "ok"]
+    """What did not end well, with reasons: a line a graph, stage and reason, with the solvers that it holds for.
+
+    A graph that could not be captured fails for all of its solvers alike.
+    """
+    kept = ("graph", "stage", "outcome", "reason")
+    solvers: dict[tuple[Any, ...], list[str]] = {}
+    for row in rows:
+        if row["outcome"] != "ok":
+            solvers.setdefault(tuple(row.get(name) for name in kept), []).append(row["solver"])
+    return [{**dict(zip(kept, key, strict=True)), "solver": ", ".join(names)} for key, names in solvers.items()]
 
 
 def _entry(graph: str, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

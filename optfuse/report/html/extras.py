@@ -33,7 +33,7 @@ def bench_extra(path: Path) -> dict[str, Any]:
             "prediction": summary["prediction"],
         }
     except (KeyError, TypeError, AttributeError) as error:
-        raise PlanError(f"{path}: not the JSON of optfuse bench ({type(error).__name__}: {error})") from error
+        raise _not_of("bench", path, error) from error
 
 
 def pareto_extra(path: Path) -> list[dict[str, Any]]:
@@ -46,9 +46,14 @@ def pareto_extra(path: Path) -> list[dict[str, Any]]:
     try:
         kept = [_kept(row, _CAP) for row in rows]
     except (KeyError, TypeError, AttributeError) as error:
-        raise PlanError(f"{path}: not the JSON of optfuse pareto ({type(error).__name__}: {error})") from error
+        raise _not_of("pareto", path, error) from error
     names = dict.fromkeys(str(row["name"]) for row in kept)
     return [{"name": name, "caps": [row for row in kept if row["name"] == name]} for name in names]
+
+
+def _not_of(command: str, path: Path, error: Exception) -> PlanError:
+    what = f"it has no {error}" if isinstance(error, KeyError) else "it is built otherwise"
+    return PlanError(f"{path}: not what optfuse {command} --json writes: {what}")
 
 
 def _kept(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -104,6 +104,22 @@ def test_left_alone() -> None:
     assert fused(capture(Block(function).train().to(BF16), (x.to(BF16),))) == []
 
 
+class UnderScored(nn.Module):
+    """A parameter that is called as torch calls what writes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight_ = nn.Parameter(torch.randn(8, 8, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(F.conv2d(x, self.weight_, padding=1))
+
+
+def test_a_parameter_that_is_called_like_a_write() -> None:
+    captured = capture(UnderScored().eval().to(BF16), (torch.randn(2, 8, 6, 5).to(BF16),), name="model")
+    assert fused(captured) == [False]
+
+
 def test_weights_may_change_between_calls() -> None:
     model = Block(CASES["norm"][0], bias=True).eval().to(BF16)
     x = torch.randn(2, 8, 6, 5).to(BF16)

@@ -40,6 +40,16 @@ def test_of_a_failed_solve_greedy_is_still_known() -> None:
     assert [found["reason"] for found in failures(rows)] == ["no end"]
 
 
+def test_a_reason_that_holds_for_several_solvers_is_told_once() -> None:
+    refused = {"outcome": "refused", "stage": "capture", "reason": "no inputs()"}
+    rows = [row("cpsat", **refused), row("greedy", **refused), row("inductor", **{**refused, "stage": "solve"})]
+
+    assert [(found["solver"], found["stage"]) for found in failures(rows)] == [
+        ("cpsat, greedy", "capture"),
+        ("inductor", "solve"),
+    ]
+
+
 def test_an_instance_of_a_library_has_no_kind_in_its_name() -> None:
     (entry,) = entries([{**row("cpsat"), "graph": "some.instance.v2", "mode": "instance"}])
 

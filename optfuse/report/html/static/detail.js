@@ -188,7 +188,7 @@ function differenceDetail(graph, number, go) {
   return el(
     "div",
     { class: "detail" },
-    el("h3", {}, item[2] >= 0 ? `Saves ${usUnit(item[2])}` : `Costs ${usUnit(-item[2])}`),
+    el("h3", { class: "gain" }, gainText(item[2])),
     el(
       "p",
       { class: "hint" },

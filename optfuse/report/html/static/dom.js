@@ -62,6 +62,14 @@ function savedText(share) {
   return share === 0 ? "tie" : share > 0 ? percent(share) : `\u2212${percent(-share)}`;
 }
 
+// What a difference between two schedules saves, in nanoseconds where microseconds would say zero.
+function gainText(picoseconds) {
+  const size = Math.abs(picoseconds);
+  if (!size) return "a tie";
+  const time = size < 5e4 ? `${fixed(size / 1e3, 1)} ns` : usUnit(size);
+  return picoseconds > 0 ? `saves ${time}` : `costs ${time}`;
+}
+
 function seconds(value) {
   if (value === null || value === undefined) return "";
   return value >= 100 ? fixed(value, 0) : value >= 10 ? fixed(value, 1) : fixed(value, 2);

@@ -191,7 +191,7 @@ class GraphView {
           this.showDifference(numbers[turn]);
         },
       },
-      el("b", {}, gain >= 0 ? `saves ${usUnit(gain)}` : `costs ${usUnit(-gain)}`),
+      el("b", {}, gainText(gain)),
       place,
       el("span", { class: "small-text" }, `${before.length} \u2192 ${count(after.length, "kernel")}`),
     );

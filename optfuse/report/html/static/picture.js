@@ -275,11 +275,14 @@ class Picture {
       svg("path", { class: "hit", d: path }),
     );
     if (this.near && buffers.length) {
-      // In the middle of the last stretch, where arrows that meet are still apart; of a long one, near its end.
+      // In the middle of a short arrow, where arrows that meet are still apart; of a long one, near its end; of one
+      // that goes round boxes, at its last bend, which is between boxes.
       const [x0, y0] = points.at(-2),
         [x1, y1] = points.at(-1);
       const long = y1 - y0 > 160;
-      const place = { x: long ? x1 : (x0 + x1) / 2, y: long ? y1 - 14 : (y0 + y1) / 2 + 4, "text-anchor": "middle" };
+      const middle = long ? [x1, y1 - 18] : [(x0 + x1) / 2, (y0 + y1) / 2];
+      const [x, y] = points.length > 2 && !long ? [x0, y0] : middle;
+      const place = { x, y: y + 4, "text-anchor": "middle" };
       node.append(svg("text", { class: "bytes", ...place }, bytes(size)));
     }
     return node;
