@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -15,3 +18,41 @@ def test_a_solve_is_measured_from_outside() -> None:
     assert row["gap"] == 0
     assert 0 < row["wall"] < row["total"]
     assert row["over"] < 0 < row["rss_mib"]
+
+
+def test_the_zoo_s_tables_say_what_the_rows_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = runpy.run_path(str(ROOT / "benchmarks" / "zoo.py"))
+    solved = {
+        "graph": "mlp.backward",
+        "solver": "cpsat",
+        "proven": True,
+        "status": "OPTIMAL",
+        "gap": 0.0,
+        "solve_s": 0.52,
+    }
+    solved |= {"ops": 7, "kernels": 2, "objective": 8_000_000, "greedy_objective": 10_000_000, "saved": 0.2}
+    theirs = {"kernels": 3, "objective": 9_000_000, "moved_bytes": 3e9}
+    found = {"launches": 3, "agreement": 0.5, "agreement_once": 1.0, "rand_index": 0.75, "repeated": 1, "split": 1}
+    found |= {"unmapped": 0, "ops": 7, "split_reasons": {"scheme": 1}, "pairs_both": 1, "pairs_inductor": 1}
+    found |= {"pairs_greedy": 2, "once_pairs_both": 1, "once_pairs_inductor": 0, "once_pairs_greedy": 0}
+    found["partitions"] = [theirs, {"kernels": 4, "objective": 10_000_000, "moved_bytes": 4e9}]
+    zoo = SimpleNamespace(
+        rows=[solved],
+        solved=[{**solved, "moved_bytes": 2e9}],
+        main=lambda: zoo.solved,
+        part=lambda part: zoo.solved if part == "backward" else [],
+        by_name={("mlp.backward", "inductor"): theirs},
+        comparisons={"mlp.backward": found},
+    )
+
+    assert "| mlp.backward | 7 | 2 | 10 | 8 | 20.0% | OPTIMAL | 0.0% | 0.5 |" in script["graphs_text"](zoo)
+    text = script["inductor_text"](zoo)
+    assert "| 3 / 4 / 2 | 9 / 10 / 8 | 3.0 / 4.0 / 2.0 | 50.0% | 100.0% |" in text
+    assert "| whole zoo, backward | 1 | 25.0% | 100.0% |" in text
+    assert (
+        "Greedy is dearer than Inductor's mapped partition in 1 (mlp.backward), the solver's answer in 0."
+        in " ".join(text.split())
+    )
+    assert "25.0% dearer" in script["losses_text"](zoo)
+    assert script["ties_text"](zoo) == ""

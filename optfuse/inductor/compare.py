@@ -103,9 +103,9 @@ class Comparison:
             "rand_index": self.agreement.rand,
         }
         counts = {
-            "pairs_both": self.agreement.both,
-            "pairs_inductor": self.agreement.first,
-            "pairs_greedy": self.agreement.second,
+            f"{prefix}_{side}": count
+            for prefix, found in (("pairs", self.agreement), ("once_pairs", self.agreement_once))
+            for side, count in (("both", found.both), ("inductor", found.first), ("greedy", found.second))
         }
         return {
             "graph": self.graph,
