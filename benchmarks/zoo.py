@@ -227,12 +227,13 @@ def batch_text(zoo: Zoo) -> str:
     counts = [len({row[name] for row in zoo.rows}) for name in ("source", "graph", "solver")]
     proven = sum(bool(row["proven"]) for row in zoo.solved)
     ops, calls = (sum(row[name] for row in zoo.solved) for name in ("ops", "library_calls"))
+    minutes = (max(times) - min(times)).total_seconds() / 60
     largest = max(row["peak_rss_bytes"] or 0 for row in zoo.rows)
     return paragraph(
         f"{counts[0]} models, {counts[1]} graphs and {counts[2]} solvers are {len(zoo.rows)} rows: {shares}. {proven} "
         f"of {len(zoo.solved)} graphs are proven optimal; they have {ops:,.0f} ops, {calls:,.0f} of them library "
-        f"calls. Between the first and the last result were {(max(times) - min(times)).total_seconds() / 60:.0f} minutes; the "
-        f"largest process held {largest / 2**30:.1f} GiB."
+        f"calls. Between the first and the last result were {minutes:.0f} minutes; the largest process held "
+        f"{largest / 2**30:.1f} GiB."
     )
 
 
