@@ -1,11 +1,11 @@
 """What the documents show as printed, run again and put in its place.
 
-    python benchmarks/transcripts.py docs/tutorial.md docs/rules.md docs/howto/{add_model,cap_memory}.md
+    python benchmarks/transcripts.py docs/tutorial.md docs/rules.md docs/howto/add_model.md ...
 
 - A block that begins with ``$ `` is commands with what they print. They run in a folder of the page's own, where
   ``models``, ``instances`` and ``notebooks`` are the repository's; ``<!-- run: COMMAND -->`` runs unseen.
-- On a page where output (a block without a language) follows a Python block, its Python blocks are one program, and such
-  outputs are what that prints.
+- On a page where output (a block without a language) follows a Python block, its Python blocks are one program, and
+  such outputs are what that prints.
 - A block titled as a file that the repository does not have is written into the folder first.
 
 A command that shows no output is not run. One that fails where the page shows no error keeps its old output, and is
@@ -110,7 +110,7 @@ class Page:
                 continue
             program.append(block["text"])
             follows = after is not None and not self.text[block.end() : after.start()].strip()
-            if after is not None and follows and not after["head"] and not after["text"].startswith("$ "):
+            if after is not None and follows and not after["head"] and not after["text"].startswith(("$ ", "optfuse ")):
                 program.append(f"print({MARK!r}, flush=True)")
                 places.append(after.start())
             else:
