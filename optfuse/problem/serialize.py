@@ -150,7 +150,7 @@ def _read(path: Path, error_class: type[OptfuseError]) -> bytes:
     except FileNotFoundError as error:
         raise error_class(f"{path}: no such file") from error
     except (OSError, EOFError, zlib.error) as error:
-        raise error_class(f"{path}: cannot be read: {error}") from error
+        raise error_class(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _write(path: Path, text: str) -> None:
