@@ -149,8 +149,10 @@ def _read(path: Path, error_class: type[OptfuseError]) -> bytes:
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
     except FileNotFoundError as error:
         raise error_class(f"{path}: no such file") from error
-    except (OSError, EOFError, zlib.error) as error:
+    except OSError as error:
         raise error_class(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (EOFError, zlib.error) as error:
+        raise error_class(f"{path}: cannot be read: {error}") from error
 
 
 def _write(path: Path, text: str) -> None:
