@@ -1,8 +1,8 @@
 """Values that are only moved: padded, cut, rolled, put beside others. Who moves such a value computes it on the way.
 
 The points of a pad or a slice are not those of what it takes, so no kernel can hold both, and what is moved would be
-written in order to be read once. If the value has no other reader, which takes each of its elements once at most, the
-reader can compute them: a write and a read less, and no arithmetic twice. What it reads instead must not take more:
+written in order to be read once. If those who move a value are all that read it, and take each of its elements once at
+most, they can compute them: a write and a read less, and no arithmetic twice. What they read instead must not be more:
 what is in memory anyway counts once, and what a kernel might have kept in registers twice, for the write. Chains are
 followed back for as long as that pays: what a half type is rounded from may be twice as wide, and what that was made of
 may not. Like ``inline.py``, this is decided before the solver.
@@ -49,46 +49,47 @@ class _Moving:
     def result(self) -> LoopGraph:
         """From the last op to the first: a value that is computed on the way asks for those that it is made of."""
         for position in range(len(self.ops) - 1, -1, -1):
-            reader = self.ops[position]
-            if isinstance(reader, LoopNest):
-                for name in {load.buffer: None for load in accesses(reader).loads}:
-                    self._follow(name, position)
-        kept = {name for name in self.buffers if not self.writers[name] or self._maker(name) is not None}
+            maker = self.ops[position]
+            if isinstance(maker, LoopNest) and len(maker.stores) == 1:
+                self._follow(maker.stores[0].buffer)
+        made = {name for name in self.buffers if any(self.ops[writer] is not None for writer in self.writers[name])}
         return replace(
             self.graph,
             ops=tuple(op for op in self.ops if op is not None),
-            buffers=tuple(buffer for buffer in self.graph.buffers if buffer.name in kept),
+            buffers=tuple(b for b in self.graph.buffers if b.name in made or not self.writers[b.name]),
         )
 
-    def _maker(self, name: str) -> Op | None:
-        return self.ops[max(self.writers[name])] if self.writers[name] else None
-
-    def _follow(self, name: str, position: int) -> None:
-        """Let an op compute a value that it moves, as far back as it then reads no more."""
-        reader = self.ops[position]
-        assert isinstance(reader, LoopNest)
-        maker = self._arithmetic(name, {position})
-        if maker is None or not moves(reader, self.buffers[name]):
+    def _follow(self, name: str) -> None:
+        """Let those who move a value compute it, as far back as they then read no more."""
+        using = {position: self.ops[position] for position in sorted(self.readers[name])}
+        readers = {position: op for position, op in using.items() if isinstance(op, LoopNest)}
+        maker = self._arithmetic(name, set(readers))
+        if maker is None or not self._moved(name, list(readers.values())):
             return
-        limit = self._traffic(reader, {name})
-        others = {load.buffer for load in accesses(reader).loads} - {name}
+        limit = sum(self._traffic(nest, {name}) for nest in readers.values())
+        others = {position: _read(nest) - {name} for position, nest in readers.items()}
         absorbed = [min(self.writers[name])]
-        best: LoopNest | None = None
+        best: dict[int, LoopNest] = {}
         gone: set[int] = set()
         while maker is not None:
-            made = self._computing(reader, name, maker)
-            if made is not None and _calls(made) <= MOST_CALLS:
-                new = {load.buffer for load in accesses(made).loads} - others
-                if self._traffic(made, new) * MORE <= limit * (MORE + 1):
-                    best, gone = made, set(absorbed)
+            made = {k: self._computing(nest, name, maker) for k, nest in readers.items()}
+            good = {k: nest for k, nest in made.items() if nest is not None and _calls(nest) <= MOST_CALLS}
+            traffic = sum(self._traffic(nest, _read(nest) - others[k]) for k, nest in good.items())
+            if len(good) == len(readers) and traffic * MORE <= limit * (MORE + 1):
+                best, gone = good, set(absorbed)
             maker = self._earlier(maker, absorbed)
-        if best is None:
-            return
-        self.ops[position] = best
-        for maker_position in gone:
-            self.ops[maker_position] = None
-        for read in {load.buffer for load in accesses(best).loads}:
-            self.readers[read] = (self.readers[read] - gone) | {position}
+        for k, nest in best.items():
+            self.ops[k] = nest
+            for read in _read(nest):
+                self.readers[read] = (self.readers[read] - gone) | {k}
+        for position in gone:
+            self.ops[position] = None
+
+    def _moved(self, name: str, readers: Sequence[LoopNest]) -> bool:
+        """Whether all that read a value move it, and take each of its elements once at most, all together."""
+        buffer = self.buffers[name]
+        taken = sum(_elements(load, nest) for nest in readers for load in _loads(nest, {name}))
+        return taken <= prod(int(n) for n in buffer.shape) and all(moves(nest, buffer) for nest in readers)
 
     def _earlier(self, maker: LoopNest, absorbed: list[int]) -> LoopNest | None:
         """A maker computing one of the values that it takes; None if there is none that nobody else reads."""
@@ -133,13 +134,16 @@ class _Moving:
 
 
 def moves(nest: LoopNest, buffer: Buffer) -> bool:
-    """Whether a nest takes each element of a buffer once at most, at points that are not the buffer's."""
+    """Whether a nest takes elements of a buffer at points that are not the buffer's, and none at two points."""
     loads = _loads(nest, {buffer.name})
     if any(load.load is None or load.indirect or not _apart(load, nest) for load in loads):
         return False
-    size = prod(int(n) for n in buffer.shape)
-    elsewhere = prod(extents_of(nest).values()) != size or any(x.guarded or x.coefficients is None for x in loads)
-    return elsewhere and sum(_elements(load, nest) for load in loads) <= size
+    points = prod(extents_of(nest).values())
+    return points != prod(int(n) for n in buffer.shape) or any(x.guarded or x.coefficients is None for x in loads)
+
+
+def _read(nest: LoopNest) -> set[str]:
+    return {load.buffer for load in accesses(nest).loads}
 
 
 def _loads(nest: LoopNest, names: set[str]) -> list[Access]:

@@ -58,6 +58,8 @@ CASES: dict[str, tuple[Any, list[tuple[int, ...]], int]] = {
     "rolled": (lambda x: torch.roll(x.exp() * 2, (3, 5), (2, 3)), [SHAPE], 1),
     "channels last": (lambda x, m: F.pad(normalized(x, m), (0, 1, 0, 1)), [SHAPE, (6,)], 1),
     "reduced": (lambda x: F.pad(x.exp(), (1, 1)).amax(-1), [SHAPE], 2),
+    "cut in two": (lambda x: (F.pad((y := x.exp())[..., :30], (0, 1)), y[..., 30:] * 2), [SHAPE], 2),
+    "cut in two that overlap": (lambda x: (F.pad((y := x.exp())[..., :31], (0, 1)), y[..., 30:] * 2), [SHAPE], 3),
     "two readers": (lambda x: (F.pad(x.exp(), (0, 1)), x.exp() * 2), [SHAPE], 3),
     "returned": (lambda x: (F.pad(y := x.exp(), (0, 1)), y), [SHAPE], 2),
     "of two operands": (lambda x, y: F.pad(x * y, (0, 1)), [SHAPE] * 2, 1),
