@@ -71,10 +71,11 @@ class Interest:
 
 @dataclass(slots=True)
 class _Result:
-    """A result: a value, an input handed on (its position among the inputs), or memory of the graph."""
+    """A result: a value, memory of the graph, or a window of an input, ``offset`` elements after that one's first."""
 
     value: Value
     source: int | None = None
+    offset: int = 0
 
 
 @dataclass(slots=True)
@@ -217,7 +218,7 @@ class GraphedProgram:
             self._given_up = True
             self.statistics.reason = f"cannot be recorded: {str(error).splitlines()[0][:200]}"
             return None
-        results = [_Result(value, _handed_on(value, fed)) for value in values]
+        results = [_Result(value, *_handed_on(value, fed)) for value in values]
         del values
         storages = {
             k: result.value.untyped_storage()
@@ -251,10 +252,9 @@ class GraphedProgram:
             return value
         if result.source is not None:
             source = given[result.source]
-            if source.shape == value.shape and source.stride() == value.stride():
+            if not result.offset and source.shape == value.shape and source.stride() == value.stride():
                 return source
-            offset = value.storage_offset()
-            return source.as_strided(value.shape, value.stride(), source.storage_offset() + offset)
+            return source.as_strided(value.shape, value.stride(), source.storage_offset() + result.offset)
         seen = self.interest.visible is not None and k in self.interest.visible
         if self.interest.training and seen and self.choice is not True:
             return _like(value).copy_(value)
@@ -328,13 +328,25 @@ def _like(x: torch.Tensor) -> torch.Tensor:
     """Memory of a tensor's layout, from its first to its last element."""
     if 0 in x.shape:
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
-    return torch.empty(extent, dtype=x.dtype, device=x.device).as_strided(x.shape, x.stride())
+    return torch.empty(_extent(x), dtype=x.dtype, device=x.device).as_strided(x.shape, x.stride())
 
 
-def _handed_on(value: Value, fed: Sequence[torch.Tensor]) -> int | None:
-    """The input whose memory a result is, if any."""
+def _extent(x: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last, both included."""
+    return 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+
+
+def _handed_on(value: Value, fed: Sequence[torch.Tensor]) -> tuple[int | None, int]:
+    """The input in whose memory a result lies, if any, and how many elements after that one's first.
+
+    Several inputs may share a storage: torch's own LSTM keeps all of its weights in one.
+    """
     if not isinstance(value, torch.Tensor) or value.numel() == 0:
-        return None
+        return None, 0
     storage = value.untyped_storage().data_ptr()
-    return next((k for k, x in enumerate(fed) if x.numel() and x.untyped_storage().data_ptr() == storage), None)
+    for k, x in enumerate(fed):
+        if x.numel() and x.untyped_storage().data_ptr() == storage:
+            offset = value.storage_offset() - x.storage_offset()
+            if 0 <= offset <= _extent(x) - _extent(value):
+                return k, offset
+    return None, 0

@@ -104,6 +104,38 @@ def test_replays_compute_what_calls_do(tmp_path: Path) -> None:
     assert case.graphed.statistics.replays == 5
 
 
+HANDED_ON = """
+import torch
+INPUTS = (
+    ("first", "float32", (4,), (1,), "cpu", False),
+    ("second", "float32", (4,), (1,), "cpu", False),
+    ("x", "float32", (4,), (1,), "cpu", False),
+)
+CONSTANTS = ()
+DEVICE = torch.device("cpu")
+
+def call(inputs, constants):
+    first, second, x = inputs
+    inputs.clear()
+    return first, second, second.as_strided((2,), (1,), second.storage_offset() + 1), x * second
+"""
+
+
+def test_inputs_of_one_storage_are_handed_on_as_themselves(tmp_path: Path) -> None:
+    """Parameters may be windows of one tensor, as those of torch's own LSTM are on a GPU."""
+    weights = torch.arange(8.0)
+    first, second = weights[:4], weights[4:]
+    interest = Interest(visible=frozenset({3}), fixed=frozenset({0, 1}), training=True)
+    graphed = GraphedProgram(Program(HANDED_ON, folder=tmp_path), "auto", interest, Tape())
+    for k in range(3):
+        x = torch.full((4,), float(k))
+        results = graphed.run([first, second, x])
+        for got, wanted in zip(results, (first, second, second[1:3], x * second), strict=True):
+            assert torch.equal(torch.as_tensor(got), wanted)
+        assert torch.as_tensor(results[1]).data_ptr() == second.data_ptr()
+    assert graphed.statistics.replays == 2
+
+
 def test_results_that_are_held_are_not_overwritten(tmp_path: Path) -> None:
     case = Case(tmp_path)
     inputs = [case.fresh(k) for k in range(7)]
