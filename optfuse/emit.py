@@ -16,6 +16,7 @@ from optfuse.codegen.tiles import TileConfig
 from optfuse.errors import PlanError
 from optfuse.extract.build import Extraction
 from optfuse.extract.kernel import kernel_spec
+from optfuse.ir.devices import main_device
 from optfuse.ir.kernel import KernelSpec
 from optfuse.ir.nodes import LibraryCall, LoopNest
 from optfuse.problem.instance import Instance
@@ -88,12 +89,14 @@ def held(extraction: Extraction, solution: Solution, memory: Memory = "least") -
     """How the emitted program holds memory, and what the allocator will have handed out at most."""
     instance = extraction.instance
     numbers = {buffer.name: number for number, buffer in enumerate(instance.buffers)}
+    devices = {buffer.name: buffer.device for buffer in extraction.graph.buffers}
+    main = main_device(devices.values())
     lent = {
         numbers[name]
         for op in extraction.graph.ops
         if isinstance(op, LibraryCall) and owns_results(op.target)
         for name in op.outputs
-        if name is not None and not instance.buffers[numbers[name]].output
+        if name is not None and not instance.buffers[numbers[name]].output and devices[name] == main
     }
     match memory:
         case "arena":

@@ -27,6 +27,7 @@ from optfuse.codegen.libraries import (
 from optfuse.codegen.ragged import matmul_parts
 from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variables
 from optfuse.errors import PlanError
+from optfuse.ir.devices import main_device
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, Size, View
 
 ALIGNMENT = 16  # bytes: what kernels assume of every pointer that the plan has placed
@@ -151,6 +152,12 @@ class _Host:
 
     def _kernel(self, kernel: KernelSource) -> list[str]:
         lines: list[str] = []
+        for name in kernel.written:
+            if self.buffers[name].device != self.device_of_program:
+                where = self.buffers[name].device
+                raise PlanError(
+                    f"{kernel.name} writes {name}, which is on {where}; kernels run on {self.device_of_program}"
+                )
         for name in kernel.pointers:
             lines += self._ready(name, kernel.name, writes=name in kernel.written)
         if kernel.label:
@@ -158,7 +165,7 @@ class _Host:
         return lines + call_text("launch(", [kernel.name, *(self._pointer(name) for name in kernel.pointers)])
 
     def _pointer(self, name: str) -> str:
-        """A buffer as a kernel takes it; a scalar that lives on another device is brought over."""
+        """A buffer as a kernel takes it; a scalar that lives on another device is brought over, to be read."""
         here = self.buffers[name].device == self.device_of_program
         return self.names[name] if here else f"{self.names[name]}.to(device)"
 
@@ -228,7 +235,8 @@ class _Host:
         """The tensor whose memory a buffer takes over, as one of the buffer's dtype."""
         old, new = self.buffers[self.memory.heirs[name]], self.buffers[name]
         free = old.kind == "temporary" and old.name not in self.returned and old.name in self.alive
-        if not free or self.last_use[old.name] != self.position or _bytes(old) != _bytes(new):
+        free = free and old.device == new.device and _bytes(old) == _bytes(new)
+        if not free or self.last_use[old.name] != self.position:
             raise PlanError(
                 f"the plan lets {name} take the place of {old.name}, which is not free then, or not as large"
             )
@@ -321,8 +329,7 @@ def _main_device(graph: LoopGraph, buffers: Mapping[str, Buffer]) -> tuple[str, 
 
     Scalars on the CPU travel with GPU programs, so a tensor on another device decides where there is one.
     """
-    every = [buffer.device for buffer in graph.buffers]
-    device = next((text for text in every if text != "cpu"), "cpu")
+    device = main_device(buffer.device for buffer in graph.buffers)
     given = (*graph.inputs, *graph.constants)
     there = [name for name in given if buffers[name].device == device]
     return device, next((name for name in there if buffers[name].shape), there[0] if there else "")

@@ -15,6 +15,7 @@ from optfuse.codegen.by_rows import NAME as BY_ROWS
 from optfuse.codegen.carried import carried
 from optfuse.codegen.host import MemoryLayout, Step, host_program, used_constants
 from optfuse.codegen.kernel import KernelSource
+from optfuse.codegen.on_host import host_facts
 from optfuse.codegen.prelude import PRELUDE
 from optfuse.codegen.text import INDENT, call_text, tuple_text, with_callees
 from optfuse.errors import PlanError
@@ -241,6 +242,7 @@ def _tables(graph: LoopGraph, steps: Sequence[Step]) -> str:
             "# name, dtype, shape, stride, device",
             _table("CONSTANTS", constants),
             "",
+            *host_facts(graph, steps),
         ]
     )
 

@@ -14,6 +14,7 @@ from optfuse.extract.precision import may_approximate
 from optfuse.extract.useful import useful_walks
 from optfuse.extract.variants import Alternatives, VariantKinds, can_ride, reduction_variants, without_place
 from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, views
+from optfuse.ir.devices import main_device
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View
 from optfuse.problem import instance as problem
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
@@ -219,6 +220,7 @@ def _buffers(
         for name in op.outputs
         if name is not None
     }
+    main = main_device(buffer.device for buffer in graph.buffers)  # what is elsewhere is in no arena
     # tensors without elements are not computed: nothing orders them, and no schedule pays for them
     given = {buffer.name for buffer in graph.buffers if 0 in buffer.shape} - written
     return tuple(
@@ -228,7 +230,7 @@ def _buffers(
             "constant" if buffer.name in given and buffer.kind == "temporary" else buffer.kind,
             output=buffer.name in returned,
             donated=buffer.name in donated and buffer.kind == "input",
-            fixed=buffer.name in fixed,
+            fixed=buffer.name in fixed or (buffer.kind == "temporary" and buffer.device != main),
         )
         for buffer in graph.buffers
     )

@@ -12,11 +12,13 @@ from torch import fx
 
 from optfuse.errors import CaptureError
 from optfuse.ir.nodes import (
+    Arg,
     Buffer,
     BufferKind,
     Const,
     Expr,
     Guard,
+    LibraryCall,
     Load,
     LoopNest,
     Op,
@@ -24,6 +26,7 @@ from optfuse.ir.nodes import (
     Reduction,
     Result,
     Store,
+    TorchValue,
     View,
 )
 from optfuse.ir.verify_nest import result_dtypes
@@ -32,7 +35,7 @@ from optfuse.lower.expressions import call, const
 from optfuse.lower.layout import Index, contiguous_stride, memory_order, overlaps, strided_index, walk
 from optfuse.lower.origin import origin_of
 from optfuse.lower.overloads import concrete
-from optfuse.lower.registry import Uniform
+from optfuse.lower.registry import Declined, Uniform
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 class Builder:
     """Buffers and ops so far, and the FX node that is being lowered. Rules use its methods; ``lower`` drives it."""
 
-    def __init__(self) -> None:
+    def __init__(self, main: str = "cpu") -> None:
+        #: the device that loops run on; what is elsewhere is computed by library calls
+        self.main = main
         self.buffers: dict[str, Buffer] = {}
         self.ops: list[Op] = []
         self._fills: dict[str, View] = {}
@@ -141,7 +146,11 @@ class Builder:
             spec = Spec(value.shape, contiguous_stride(value.shape), value.dtype, value.device)  # type: ignore[arg-type]
             scalar = const(value.value, value.dtype)
             out = self._fills[node] = self.allocate(spec, name=node)
-            self.store_into(out, lambda index: scalar, name=out.buffer, origin=value.origin)
+            if value.device == self.main:
+                self.store_into(out, lambda index: scalar, name=out.buffer, origin=value.origin)
+            else:
+                kwargs = (("dtype", TorchValue("dtype", value.dtype)), ("device", TorchValue("device", value.device)))
+                self.call("aten.full.default", (value.shape, value.value), out, value.origin, kwargs)
         return self._fills[node]
 
     def load(
@@ -205,6 +214,17 @@ class Builder:
         self._op_names.add(name)
         self.ops.append(op if name == op.name else replace(op, name=name))
 
+    def require_loops(self, device: str) -> None:
+        """Raise ``Declined`` where what is on a device cannot be computed by loops."""
+        if device != self.main:
+            raise Declined(f"it is on {device}, and loops run on {self.main}")
+
+    def call(
+        self, target: str, args: tuple[Arg, ...], out: View, origin: Origin, kwargs: tuple[tuple[str, Arg], ...] = ()
+    ) -> None:
+        """Emit a call of an overload that makes the whole of ``out``, a new buffer."""
+        self.emit(LibraryCall(out.buffer, target, args, kwargs, (out.buffer,), replace(origin, target=target)))
+
     def allocate_outputs(self, specs: Sequence[Spec]) -> tuple[View, ...]:
         """A buffer an output: called after the node, with the output's position behind it where there are several."""
         if len(specs) == 1:
@@ -217,7 +237,9 @@ class Builder:
         ``spec`` (default: the node's) says its layout; the loops follow its order in memory. The value that ``body``
         returns has the tensor's dtype, or float32 for a half type.
         """
-        out = self.allocate(self.spec if spec is None else spec, name=name)
+        spec = self.spec if spec is None else spec
+        self.require_loops(spec.device)
+        out = self.allocate(spec, name=name)
         self.store_into(out, body, name=out.buffer)
         return out
 
@@ -237,6 +259,11 @@ class Builder:
 
     def copy(self, source: View | Uniform, spec: Spec | None = None, *, name: str | None = None) -> View:
         """Emit a nest that copies ``source`` (broadcast as needed) to a new tensor of the same dtype."""
+        spec = self.spec if spec is None else spec
+        if spec.device != self.main and spec.device == self.device(source) and spec.shape == source.shape:
+            out = self.allocate(spec, name=name)
+            self.call("aten.clone.default", (self.in_memory(source),), out, self.origin)
+            return out
         return self.pointwise(lambda index: self.load(source, index), spec, name=name)
 
     def reduction(
@@ -259,6 +286,7 @@ class Builder:
         """
         shape = tuple(shape)
         dims = tuple(sorted(d % len(shape) for d in dims)) if shape else ()
+        self.require_loops(self.specs[0].device)
         outs = self.allocate_outputs(self.specs)
         if 0 in outs[0].shape:
             return outs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from optfuse.errors import CaptureError
+from optfuse.ir.devices import main_device
 from optfuse.ir.nodes import LibraryCall, LoopGraph, Output, View
 from optfuse.lower.builder import Builder, spec_of
 from optfuse.lower.expressions import DTYPES
@@ -78,8 +79,8 @@ def _lower(
     constants: Mapping[str, torch.Tensor],
     strides: Mapping[int, tuple[int, ...]],
 ) -> LoopGraph:
-    builder = Builder()
     nodes = _live(graph_module.graph)
+    builder = Builder(_main_device(nodes, constants))
     builder.written = _written_roots(nodes)
     values: dict[fx.Node, Value] = {}
     inputs: list[Value] = []
@@ -106,6 +107,12 @@ def _lower(
     constant_names = tuple(b.name for b in buffers if b.kind == "constant")
     input_names = tuple(v.buffer for v in inputs if isinstance(v, View))
     return LoopGraph(name, buffers, input_names, constant_names, tuple(builder.ops), outputs)
+
+
+def _main_device(nodes: Sequence[fx.Node], constants: Mapping[str, torch.Tensor]) -> str:
+    values = [node.meta.get("val") for node in nodes]
+    tensors = [v for v in pytree.tree_leaves((list(constants.values()), values)) if isinstance(v, torch.Tensor)]
+    return main_device(str(tensor.device) for tensor in tensors)
 
 
 def _lower_input(builder: Builder, node: fx.Node) -> Value:
@@ -186,15 +193,16 @@ def _scalars(node: fx.Node) -> Value:
 
 
 def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> bool:
-    """Whether every tensor is of a dtype that loops compute in, and all are on one device.
+    """Whether every tensor is of a dtype that loops compute in, and all are on the device that loops run on.
 
-    Uniform tensors may be anywhere: they are inlined as scalars.
+    Uniform tensors may be anywhere: they are inlined as scalars. So may what is made of them alone, if it is uniform.
     """
     operands = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View | Uniform)]
     specs = builder.specs
     dtypes = {builder.dtype(v) for v in operands} | {spec.dtype for spec in specs}
-    devices = {builder.device(v) for v in operands if isinstance(v, View)} | {spec.device for spec in specs}
-    return dtypes <= DTYPES and len(devices) <= 1
+    read = {builder.device(v) for v in operands if isinstance(v, View)}
+    made = {spec.device for spec in specs}
+    return dtypes <= DTYPES and read <= {builder.main} and len(read | made) <= 1
 
 
 def _require_strided(node: fx.Node) -> None:
@@ -300,7 +308,7 @@ def _update(builder: Builder, target: Value, source: Value) -> None:
     assert isinstance(target, View), f"{builder.node.name} renews an input that is no tensor"
     assert isinstance(source, View | Uniform), f"{builder.node.name} renews an input and is no tensor"
     origin = replace(builder.origin, target="aten.copy_.default")
-    if builder.dtype(target) not in DTYPES:
+    if builder.dtype(target) not in DTYPES or builder.device(target) != builder.main:
         builder.emit(
             LibraryCall(
                 name=f"{target.buffer}_update",

@@ -28,7 +28,8 @@ _GRID = {"bfloat16": 1 << 8, "float16": 1 << 11}
 
 def seed(builder: Builder) -> Expr:
     """The seed of the random op at hand."""
-    device = builder.spec.device if len(builder.specs) == 1 else builder.specs[0].device
+    device = builder.specs[0].device
+    builder.require_loops(device)
     drawn = [op for op in builder.ops if isinstance(op, LibraryCall) and op.name.startswith(_SEED)]
     here = [op.outputs[0] for op in drawn if builder.buffers[str(op.outputs[0])].device == device]
     name = here[0] if here else _draw(builder, device)

@@ -73,6 +73,9 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
 def reshape_copy(builder: Builder, source: View, spec: Spec) -> View:
     """Emit a nest that copies ``source`` in its logical order into a new contiguous tensor of another shape."""
     out = builder.allocate(replace(spec, stride=contiguous_stride(spec.shape)))
+    if spec.device != builder.main:
+        builder.call("aten.reshape.default", (source, spec.shape), out, builder.origin)
+        return out
     builder.store_into(
         View(out.buffer, source.shape, contiguous_stride(source.shape)), lambda i: builder.load(source, i)
     )

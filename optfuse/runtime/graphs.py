@@ -156,6 +156,8 @@ class GraphedProgram:
             if main.type != "cuda" or any(x.device != main for x in given):
                 return self._plain(given, main, "not every input is on the GPU")
             self.recorder = CudaRecorder(main)
+        if getattr(self.program.module, "DRAWS_ON_HOST", False):
+            return self._plain(given, main, "random numbers are drawn on the host")
         if self._given_up or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             return self._plain(given, main, self.statistics.reason or "inside of another capture")
         pointers, before = [x.data_ptr() for x in given], self._pointers
@@ -346,7 +348,7 @@ def _handed_on(value: Value, fed: Sequence[torch.Tensor]) -> tuple[int | None, i
     storage = value.untyped_storage().data_ptr()
     for k, x in enumerate(fed):
         if x.numel() and x.untyped_storage().data_ptr() == storage:
-            offset = value.storage_offset() - x.storage_offset()
+            offset = int(value.storage_offset()) - int(x.storage_offset())
             if 0 <= offset <= _extent(x) - _extent(value):
                 return k, offset
     return None, 0

@@ -100,6 +100,7 @@ class Program:
         self.module: Any = load_source(source, folder) if module is None else module
         self.inputs = tuple(Expected.of(row) for row in self.module.INPUTS)
         self._constants = _checked_constants(self.module, constants or {})
+        self._host: frozenset[str] = frozenset(getattr(self.module, "HOST", ()))
         self._placed: dict[tuple[tuple[str, torch.device], ...], dict[str, torch.Tensor]] = {}
         # on each planned device, the input that says where that is now: one with dimensions rather than a scalar
         ranked = sorted(range(len(self.inputs)), key=lambda k: (not self.inputs[k].shape, k))
@@ -141,7 +142,7 @@ class Program:
         main = next((d for d in devices.values() if d.type != "cpu"), next(iter(devices.values()), self.module.DEVICE))
         if all(x.device == main for x in given if x.shape):  # kernels read no memory of the host's: numbers go along
             given = [
-                x if x.device == main or expected.mutated else x.to(main)
+                x if x.device == main or expected.mutated or expected.name in self._host else x.to(main)
                 for expected, x in zip(self.inputs, given, strict=True)
             ]
         if main.type == "cpu" and mode() == "compile":
@@ -191,7 +192,9 @@ class Program:
             # where no input is on the host nothing runs there
             other = torch.device("cpu") if torch.device("cpu") in devices.values() else main
             self._placed[key] = {
-                name: _restrided(x, expected, places.get(expected.device, other))
+                name: _restrided(
+                    x, expected, torch.device("cpu") if name in self._host else places.get(expected.device, other)
+                )
                 for name, (expected, x) in self._constants.items()
             }
         return self._placed[key]

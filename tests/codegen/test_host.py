@@ -295,6 +295,73 @@ def test_an_heir_takes_the_place_of_what_dies():
             host_program(g, steps, MemoryLayout(heirs={"d": wrong}))
 
 
+def test_a_kernel_writes_nothing_on_the_host_of_a_gpu():
+    x, y = buffer("x", 8, 8, kind="input", device="cuda:0"), buffer("y", 8, 8)
+    g = LoopGraph("test", (x, y), ("x",), (), (), (whole(y),))
+    with pytest.raises(PlanError, match="copy writes y, which is on cpu; kernels run on cuda:0"):
+        host_program(g, (_kernel("x", "y"),), MemoryLayout())
+
+
+def test_an_heir_is_on_the_same_device():
+    x, n, r, y = (
+        buffer("x", kind="input", device="cuda:0"),
+        buffer("n", kind="input"),
+        buffer("r"),
+        buffer("y", device="cuda:0"),
+    )
+    root = call("sqrt", "aten.sqrt.default", [whole(n)], ["r"])
+    last = call("mul", "aten.mul.Tensor", [whole(x), whole(y)], ["z"])
+    z = buffer("z", device="cuda:0")
+    g = graph([x, n, r, y, z], [root, call("mul_1", "aten.mul.Tensor", [whole(x), whole(r)], ["y"]), last], [whole(z)])
+    with pytest.raises(PlanError, match="y take the place of r"):
+        host_program(g, (root, _kernel("r", "y"), last), MemoryLayout(heirs={"y": "r"}))
+
+
+def test_numbers_stay_on_the_host_where_operators_there_use_them(tmp_path):
+    x, n, m, c, d = (
+        buffer("x", 2, kind="input", device="cuda:0"),
+        buffer("n", kind="input"),
+        buffer("m", kind="input"),
+        buffer("c", kind="constant"),
+        buffer("d", kind="constant"),
+    )
+    r, t, y = buffer("r"), buffer("t", 2, device="cuda:0"), buffer("y", 2, device="cuda:0")
+    ops = [
+        call("add", "aten.add.Tensor", [whole(n), whole(c)], ["r"]),
+        call("mul", "aten.mul.Tensor", [whole(x), whole(m)], ["t"]),
+        call("mul_1", "aten.mul.Tensor", [whole(t), whole(d)], ["y"]),
+    ]
+    g = graph([x, n, m, c, d, r, t, y], ops, [whole(y), whole(r)])
+    text = emit_module(g, g.ops, MemoryLayout())
+    assert 'HOST = ("n", "c")' in text
+    assert "DRAWS_ON_HOST" not in text
+    program = Program(text, {"c": torch.tensor(1.0), "d": torch.tensor(2.0)}, folder=tmp_path)
+    assert [value.tolist() for value in program.run([torch.ones(2), torch.tensor(3.0), torch.tensor(5.0)])] == [
+        [10, 10],
+        4,
+    ]
+    far = [torch.ones(2, device="meta"), torch.tensor(3.0), torch.tensor(5.0)]
+    given, main = program.accept(far)
+    assert [value.device.type for value in given] == ["meta", "cpu", "meta"]
+    placed = program._constants_on({"cuda:0": main, "cpu": given[1].device}, main)  # noqa: SLF001
+    assert [placed[name].device.type for name in "cd"] == ["cpu", "cpu"], "there are numbers on the host"
+    placed = program._constants_on({"cuda:0": main}, main)  # noqa: SLF001
+    assert [placed[name].device.type for name in "cd"] == ["cpu", "meta"]
+
+
+def test_what_draws_on_the_host_says_so(tmp_path):
+    x, r, y = buffer("x", 2, kind="input", device="cuda:0"), buffer("r"), buffer("y", 2, device="cuda:0")
+    kwargs = [("device", TorchValue("device", "cpu"))]
+    ops = [
+        call("rand", "aten.rand.default", [()], ["r"], kwargs, random=True),
+        call("mul", "aten.mul.Tensor", [whole(x), whole(r)], ["y"]),
+    ]
+    g = graph([x, r, y], ops, [whole(y)])
+    assert "DRAWS_ON_HOST = True" in emit_module(g, g.ops, MemoryLayout())
+    here = graph([buffer("x", 2, kind="input"), r, buffer("y", 2)], ops, [whole(y)])
+    assert "DRAWS_ON_HOST" not in emit_module(here, here.ops, MemoryLayout())
+
+
 def _kernel(read, written):
     tile = TileConfig((("XBLOCK", 64),), 4, 1, "none")
     return KernelSource("copy", "", (read, written), (written,), (), tile, tile, ((64, "XBLOCK"),))

@@ -191,6 +191,33 @@ def test_tensors_of_two_devices_meet_in_a_library_call() -> None:
     assert [b.device for b in graph.buffers] == ["cuda:0", "cpu", "cuda:0", "cuda:0"]
 
 
+def test_loops_write_nothing_on_the_host_of_a_graph_on_a_gpu() -> None:
+    """A kernel would write a copy. What is the same everywhere is inlined all the same."""
+
+    def function(x: torch.Tensor, count: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scale = torch.full((), 2.0) * 3
+        return count + 1, x * scale, scale, torch.sqrt(count), torch.arange(3), table.t().reshape(6), table.t()
+
+    with FakeTensorMode():
+        fakes = (torch.empty(3, device="cuda"), torch.empty(()), torch.empty(2, 3))
+        traced = make_fx(function)(*fakes)
+    graph = lower(traced, name="test", mutations=((0, 1),), constants={}, strides={6: (2, 1)})
+    verify(graph)
+    devices = {buffer.name: buffer.device for buffer in graph.buffers}
+    (nest,) = (op for op in graph.ops if isinstance(op, LoopNest))
+    assert [devices[store.buffer] for store in nest.stores] == ["cuda:0"]
+    assert len(list(loads(nest))) == 1, "the scale is a constant in the loop"
+    calls = [op.target.split(".")[1] for op in graph.ops if isinstance(op, LibraryCall)]
+    assert sorted(calls) == ["add", "arange", "clone", "clone", "copy_", "full", "sqrt"]
+    table, given = torch.arange(6.0).reshape(2, 3), torch.tensor(4.0)
+    new_x, scale, root, places, spread, flipped = interpret(graph, [torch.ones(3), given, table])
+    assert (new_x.tolist(), scale.item(), root.item()) == ([6, 6, 6], 6, 2)
+    assert (places.tolist(), given.item()) == ([0, 1, 2], 5)
+    assert spread.tolist() == [0, 3, 1, 4, 2, 5]
+    assert flipped.stride() == (2, 1)
+    assert torch.equal(flipped, table.t())
+
+
 def test_a_write_in_place_is_a_library_call_and_its_value_the_argument() -> None:
     with FakeTensorMode():
         inputs = (torch.empty(3), torch.empty(3))

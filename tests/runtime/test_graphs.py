@@ -237,6 +237,15 @@ def test_what_cannot_be_recorded_runs_plainly(tmp_path: Path) -> None:
     assert case.count.tolist() == [3, 3]
 
 
+def test_numbers_drawn_on_the_host_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(tmp_path)
+    monkeypatch.setattr(case.program.module, "DRAWS_ON_HOST", True, raising=False)
+    for k in range(3):
+        case.check(case(x := case.fresh(k)), x)
+    assert case.graphed.statistics.replays == 0
+    assert "on the host" in case.graphed.statistics.reason
+
+
 def test_an_arena_is_as_large_as_its_largest_user() -> None:
     arena, device = Arena(), torch.device("cpu")
     assert arena.probe(100, device).numel() == 100
