@@ -9,6 +9,7 @@ from optfuse import errors, rules
 
 if TYPE_CHECKING:
     from optfuse.batch.read import read_run
+    from optfuse.checking import check_replays, check_steps
     from optfuse.pipeline import optimize
     from optfuse.plan import load
     from optfuse.schedule import Schedule, TrainingSchedule
@@ -21,6 +22,8 @@ __all__ = [
     "Schedule",
     "SolveOptions",
     "TrainingSchedule",
+    "check_replays",
+    "check_steps",
     "errors",
     "load",
     "optimize",
@@ -35,6 +38,8 @@ _HOMES = {
     "Schedule": "optfuse.schedule",
     "SolveOptions": "optfuse.solve.options",
     "TrainingSchedule": "optfuse.schedule",
+    "check_replays": "optfuse.checking",
+    "check_steps": "optfuse.checking",
     "load": "optfuse.plan",
     "optimize": "optfuse.pipeline",
     "pack": "optfuse.solve.packing.pack",

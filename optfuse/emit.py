@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from optfuse.codegen.host import MemoryLayout
+from optfuse.codegen.host import MemoryLayout, Step
 from optfuse.codegen.kernel import emit_kernel
 from optfuse.codegen.libraries import owns_results
 from optfuse.codegen.module import emit_module
@@ -52,6 +52,17 @@ def emit(
     PlanError
         If the memory plan does not fit the graph, or a tile fits no kernel.
     """
+    steps, layout = emitted_steps(extraction, result, memory, tiles)
+    return emit_module(extraction.graph, share_kernels(steps), layout, certificate=certificate_line(result))
+
+
+def emitted_steps(
+    extraction: Extraction,
+    result: SolveResult,
+    memory: Memory = "least",
+    tiles: Mapping[str, TileConfig] | None = None,
+) -> tuple[list[Step], MemoryLayout]:
+    """The launches and calls, one for each of the solution's kernels, and where they find memory. See ``emit``."""
     graph, solution = extraction.graph, result.solution
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     found = held(extraction, solution, memory)
@@ -60,7 +71,7 @@ def emit(
     lost = sorted(tiles.keys() - {spec.name for spec in specs.values()})
     if lost:
         raise PlanError(f"there is a tile for {lost[0]}, which is no kernel of {graph.name}")
-    steps = []
+    steps: list[Step] = []
     for number, kernel in enumerate(solution.kernels):
         first = graph.ops[kernel.ops[0]]
         if isinstance(first, LoopNest):
@@ -69,8 +80,7 @@ def emit(
             steps.append(replace(written, label=launch_label(spec)))
         else:
             steps.append(first)
-    layout = _layout(extraction.instance, solution, found)
-    return emit_module(graph, share_kernels(steps), layout, certificate=certificate_line(result))
+    return steps, _layout(extraction.instance, solution, found)
 
 
 def kernel_specs(extraction: Extraction, result: SolveResult, memory: Memory = "least") -> dict[int, KernelSpec]:

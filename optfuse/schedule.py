@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +21,7 @@ from optfuse.solve.options import SolveOptions
 from optfuse.solve.result import SolveResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -309,6 +310,10 @@ class TrainingSchedule:
         from optfuse.training import bind_training
 
         return bind_training(self.tune() if tune else self, cudagraphs=checked_choice(cudagraphs))
+
+
+#: Makes the function that runs a graph: of its schedule, its constants, and whose its results are (``runtime.graphs``).
+Make = Callable[["Schedule", Mapping[str, Any], Any], Callable[[list[Any]], list[Any]]]
 
 
 def _save_page(title: str, schedules: Sequence[Schedule], path: str | Path) -> None:

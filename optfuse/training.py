@@ -13,13 +13,16 @@ from optfuse.frontend.training import train_module
 from optfuse.pipeline import loop_graph
 from optfuse.runtime.graphs import Choice, interest_of, runner, statistics_of
 from optfuse.runtime.program import Arena, Program
-from optfuse.schedule import TrainingSchedule
+from optfuse.schedule import Make, TrainingSchedule
 
 
-def bind_training(schedule: TrainingSchedule, *, cudagraphs: Choice = "auto") -> Callable[..., Any]:
+def bind_training(
+    schedule: TrainingSchedule, *, cudagraphs: Choice = "auto", make: Make | None = None
+) -> Callable[..., Any]:
     """A function like the model whose outputs carry gradients, both computed by the schedules.
 
-    Its attribute ``graphs`` tells how its CUDA graphs are used, see ``runtime.graphs.GraphStatistics``.
+    ``make`` makes what runs each graph, instead of its program. The function's attribute ``graphs`` tells how its CUDA
+    graphs are used, see ``runtime.graphs.GraphStatistics``.
 
     Raises
     ------
@@ -39,7 +42,10 @@ def bind_training(schedule: TrainingSchedule, *, cudagraphs: Choice = "auto") ->
 
     def compile_graph(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
         half = made[captured.name]
-        runs.append(runner(Program(half.source, captured.constants), cudagraphs, interest_of(captured), arena))
+        if make is None:
+            runs.append(runner(Program(half.source, captured.constants), cudagraphs, interest_of(captured), arena))
+        else:
+            runs.append(make(half, captured.constants, interest_of(captured)))
         return runs[-1]
 
     name = schedule.forward.name.removesuffix(".forward")

@@ -49,7 +49,14 @@ class MemoryLayout:
     donated: frozenset[str] | None = None
 
 
-def host_program(graph: LoopGraph, steps: Sequence[Step], memory: MemoryLayout, reserved: Iterable[str] = ()) -> str:
+def host_program(
+    graph: LoopGraph,
+    steps: Sequence[Step],
+    memory: MemoryLayout,
+    reserved: Iterable[str] = (),
+    *,
+    watched: bool = False,
+) -> str:
     """The text of ``call(inputs, constants)``, for the helpers of ``codegen.module``.
 
     Parameters
@@ -63,6 +70,9 @@ def host_program(graph: LoopGraph, steps: Sequence[Step], memory: MemoryLayout, 
         are ignored, so that those buffers are allocated individually.
     reserved
         Names of the module that a variable must not hide.
+    watched
+        Around every launch and call, call ``before(k, tensors)`` and ``after(k, tensors)`` of the module: the step's
+        number, and the tensors that it touches (before: those that exist) by their buffers' names.
 
     Raises
     ------
@@ -70,7 +80,7 @@ def host_program(graph: LoopGraph, steps: Sequence[Step], memory: MemoryLayout, 
         An offset that is unaligned or out of the arena, an heir of what is no temporary or still used, or a buffer that
         is read before anything writes it.
     """
-    host = _Host(graph, tuple(steps), memory, tuple(reserved))
+    host = _Host(graph, tuple(steps), memory, (*reserved, *(("before", "after") if watched else ())), watched)
     steps_and_results = [*host.body(), *host.epilogue()]
     allocates = any(" = empty(" in line for line in steps_and_results)
     return "\n".join(["def call(inputs, constants):", *host.prologue(allocates=allocates), *steps_and_results]) + "\n"
@@ -80,9 +90,15 @@ class _Host:
     """What is known while the program is written, line by line."""
 
     def __init__(
-        self, graph: LoopGraph, steps: tuple[Step, ...], memory: MemoryLayout, reserved: tuple[str, ...]
+        self,
+        graph: LoopGraph,
+        steps: tuple[Step, ...],
+        memory: MemoryLayout,
+        reserved: tuple[str, ...],
+        watched: bool = False,
     ) -> None:
         self.graph = graph
+        self.watched = watched
         self.steps = steps
         self.memory = memory
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
@@ -93,7 +109,7 @@ class _Host:
         local = {"arena", "device", "empty", "inputs", "constants", "call", *arenas}
         self.names = variables(self.buffers, {*reserved, *local})
         self.device_of_program, self.device_source = _main_device(graph, self.buffers)
-        self.last_use = _last_uses(steps)
+        self.last_use = last_uses(steps)
         self.position = 0
         self.alive = {*graph.inputs, *graph.constants}
 
@@ -133,6 +149,7 @@ class _Host:
                 lines += self._library(step)
             else:
                 lines += self._kernel(step)
+            lines += self._watch("after")
             dead = [self.names[name] for name, last in self.last_use.items() if last == position and self._dies(name)]
             if dead:
                 lines.append(f"{INDENT}del {', '.join(dead)}")
@@ -162,6 +179,7 @@ class _Host:
             lines += self._ready(name, kernel.name, writes=name in kernel.written)
         if kernel.label:
             lines.insert(0, f"{INDENT}# {kernel.label}")
+        lines += self._watch("before")
         return lines + call_text("launch(", [kernel.name, *(self._pointer(name) for name in kernel.pointers)])
 
     def _pointer(self, name: str) -> str:
@@ -178,22 +196,23 @@ class _Host:
         outputs = [name for name in call.outputs if name is not None]
         whole = by_rows(call, self.buffers)
         if whole is not None:
-            lines += self._ready(outputs[0], call.name, writes=True)
+            lines += [*self._ready(outputs[0], call.name, writes=True), *self._watch("before")]
             operands = [self._window(view) for view in (whole.a, whole.b)]
             given = [] if whole.bias is None else [self._window(whole.bias)]
             return lines + call_text(f"{BY_ROWS}(", [*operands, self.names[outputs[0]], *given])
         parts = matmul_parts(call, self.buffers)
         if parts:
-            lines += self._ready(outputs[0], call.name, writes=True)
+            lines += [*self._ready(outputs[0], call.name, writes=True), *self._watch("before")]
             for part in parts:
                 operands = [self._window(view) for view in part.operands]
                 lines += call_text(f"{quickest(part.overload)}(", [*operands, f"out={self._window(part.out)}"])
             return lines
         given = arguments(call, self._window, self._device)
         if takes_out(call) and outputs and outputs[0] in self.offsets:
-            lines += self._ready(outputs[0], call.name, writes=True)
+            lines += [*self._ready(outputs[0], call.name, writes=True), *self._watch("before")]
             overload, where = out_call(call.target, self.names[outputs[0]])
             return lines + call_text(f"{overload}(", [*given, where])
+        lines += self._watch("before")
         self.alive |= set(outputs)
         if not outputs:
             return lines + call_text(f"{callee(call.target)}(", given)
@@ -211,6 +230,14 @@ class _Host:
             layout = f"{_sizes(buffer.shape)}, {_sizes(buffer.stride)}"
             lines.append(f"{INDENT}{self.names[name]} = planned({self.names[name]}, {layout})")
         return lines
+
+    def _watch(self, when: str) -> list[str]:
+        """The call of ``before`` or ``after`` with what the step at hand touches."""
+        if not self.watched:
+            return []
+        found = [name for name in touched(self.steps[self.position]) if name in self.alive]
+        pairs = ", ".join(f'"{name}": {self.names[name]}' for name in found)
+        return [f"{INDENT}{when}({self.position}, {{{pairs}}})"]
 
     def _ready(self, name: str, user: str, *, writes: bool = False) -> list[str]:
         """Lines that make a buffer's memory exist, where it does not yet."""
@@ -280,7 +307,7 @@ class _Host:
 
 def used_constants(graph: LoopGraph, steps: Sequence[Step]) -> tuple[str, ...]:
     """The constants that the program needs: others were folded into the kernels."""
-    used = _last_uses(steps).keys() | {out.buffer for out in graph.outputs if isinstance(out, View)}
+    used = last_uses(steps).keys() | {out.buffer for out in graph.outputs if isinstance(out, View)}
     return tuple(name for name in graph.constants if name in used)
 
 
@@ -312,15 +339,19 @@ def _placed(
     return placed
 
 
-def _last_uses(steps: Sequence[Step]) -> dict[str, int]:
+def touched(step: Step) -> list[str]:
+    """The buffers that a step reads or writes, each once."""
+    if isinstance(step, LibraryCall):
+        read = (view.buffer for view in views(step))
+        return list(dict.fromkeys([*read, *(name for name in step.outputs if name is not None)]))
+    return list(dict.fromkeys(step.pointers))
+
+
+def last_uses(steps: Sequence[Step]) -> dict[str, int]:
     """The last step that touches each buffer, in order of first use."""
     last: dict[str, int] = {}
     for position, step in enumerate(steps):
-        if isinstance(step, LibraryCall):
-            touched = [view.buffer for view in views(step)] + [name for name in step.outputs if name is not None]
-        else:
-            touched = list(step.pointers)
-        last.update(dict.fromkeys(touched, position))
+        last.update(dict.fromkeys(touched(step), position))
     return last
 
 

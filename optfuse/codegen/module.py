@@ -115,6 +115,9 @@ if __name__ == "__main__":
         print(f"{output.dtype}{list(output.shape)}" if isinstance(output, torch.Tensor) else output)
 '''
 
+#: The host program in a module's text.
+_CALL = re.compile(r"^def call\(inputs, constants\):\n(?:[ ].*\n|\n(?!\n))*", re.MULTILINE)
+
 #: Names of the module that the host program's variables must not hide.
 _RESERVED = (
     *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
@@ -185,6 +188,20 @@ def kernels_module(kernels: Sequence[KernelSource]) -> str:
     functions = [kernel.source.strip() + "\n" for kernel in kernels]
     parts = ['"""Kernels."""\n\n' + _IMPORTS, _HELPERS, *prelude.values(), *functions, _kernel_table(kernels)]
     return "\n\n".join(parts)
+
+
+def watched_module(source: str, graph: LoopGraph, steps: Sequence[Step], memory: MemoryLayout) -> str:
+    """An emitted module with another host program, which calls ``before`` and ``after`` around each step.
+
+    ``source`` is a module of the same graph and steps (``emit_module``); ``memory`` may differ from that one's. For the
+    rest, see ``host_program``. Raises PlanError if the text has no host program.
+    """
+    found = _CALL.search(source)
+    if found is None:
+        raise PlanError(f"the module of {graph.name} has no function call(inputs, constants); emit it again")
+    names = re.findall(r"^(?:def )?(\w+)(?:\(| = )", source[: found.start()], flags=re.MULTILINE)
+    program = host_program(graph, steps, memory, [*_RESERVED, *names], watched=True)
+    return source[: found.start()] + program + source[found.end() :]
 
 
 def mutated_inputs(graph: LoopGraph) -> frozenset[str]:

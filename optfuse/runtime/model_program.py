@@ -15,7 +15,7 @@ from optfuse.runtime.graphs import Choice, GraphStatistics, Interest, runner, st
 from optfuse.runtime.program import Program, Value
 
 if TYPE_CHECKING:
-    from optfuse.schedule import Schedule
+    from optfuse.schedule import Make, Schedule
 
 
 class ModelProgram:
@@ -79,10 +79,17 @@ def _plain(value: Value) -> Value:
     return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
 
 
-def bind(schedule: Schedule, model: torch.nn.Module | None = None, *, cudagraphs: Choice = "auto") -> ModelProgram:
+def bind(
+    schedule: Schedule,
+    model: torch.nn.Module | None = None,
+    *,
+    cudagraphs: Choice = "auto",
+    make: Make | None = None,
+) -> ModelProgram:
     """Load a schedule's module and tie it to the model's parameters.
 
-    ``cudagraphs`` says whether calls on a GPU are replayed from a CUDA graph, see ``runtime.graphs``.
+    ``cudagraphs`` says whether calls on a GPU are replayed from a CUDA graph, see ``runtime.graphs``. ``make`` makes
+    what runs the graph, instead of its program.
 
     Raises
     ------
@@ -99,8 +106,9 @@ def bind(schedule: Schedule, model: torch.nn.Module | None = None, *, cudagraphs
     _require_all(schedule.name, interface.inputs, owner)
     program = Program(schedule.source, interface.constants)
     fixed = frozenset(k for k, source in enumerate(interface.inputs) if source.kind in ("parameter", "buffer"))
-    run = runner(program, cudagraphs, Interest(fixed=fixed))
-    return ModelProgram(schedule.name, program, run, interface.inputs, interface.outputs, interface.call, owner)
+    interest = Interest(fixed=fixed)
+    made = runner(program, cudagraphs, interest) if make is None else make(schedule, interface.constants, interest)
+    return ModelProgram(schedule.name, program, made, interface.inputs, interface.outputs, interface.call, owner)
 
 
 def _require_all(
