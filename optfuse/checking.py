@@ -180,6 +180,7 @@ def _call(
             leaves = [x for x in pytree.tree_leaves(run(*given, **named)) if isinstance(x, torch.Tensor)]
         if train:
             _backward([x for x in leaves if x.requires_grad], schedule.model)  # type: ignore[union-attr]
+        del leaves  # or the next call runs without a graph: its results are in use
 
 
 def _varied(x: Any, number: int) -> Any:

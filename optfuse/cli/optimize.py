@@ -43,6 +43,9 @@ def command(
         bool, typer.Option("--tune", help="Search the kernels' tiles on the GPU, and keep the best.")
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check results and compile every kernel for sm_90.")] = False,
+    check_kernels: Annotated[
+        bool, typer.Option("--check-kernels", help="Check every launch and call by itself, at the small size.")
+    ] = False,
 ) -> None:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is."""
     from optfuse.frontend.zoo import known_size  # torch takes seconds to import: only commands that need it pay
@@ -63,13 +66,16 @@ def command(
         schedules = schedule_model(model, chosen, train, device, options, measure)
         if tune:
             schedules = tuple(map(tuned, schedules))
-        if verify:
-            from optfuse.cli.verification import compile_schedules, verify_model
+        if verify or check_kernels:
+            from optfuse.cli.verification import check_model, compile_schedules, verify_model
 
             if options.rules:  # they name ops of the full size's graph
                 say("results are compared at the small size, without the rules")
-            verify_model(model, train, device, replace(options, rules=()))
-            compile_schedules(schedules)
+            if check_kernels:
+                check_model(model, train, device, replace(options, rules=()))
+            if verify:
+                verify_model(model, train, device, replace(options, rules=()))
+                compile_schedules(schedules)
         if out is not None:
             save(schedules, out)
     records = [schedule.summary() for schedule in schedules]

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from optfuse.checking import check_replays, check_steps
 from optfuse.cli.output import say
 from optfuse.errors import VerificationError
 from optfuse.frontend.zoo import load_model_file
 from optfuse.pipeline import optimize
 from optfuse.runtime.aot import compile_kernels, table
+from optfuse.runtime.environment import mode
 from optfuse.runtime.verify import InDouble, VerifyReport, compare
 
 if TYPE_CHECKING:
@@ -62,6 +64,33 @@ def verify_model(path: Path, train: bool, device: str, options: SolveOptions) ->
         raise VerificationError(f"{path}: the emitted program and the model disagree: {report}")
     say(f"{path}: {'training step' if train else 'inference'} at the small size: {report}")
     return report
+
+
+def check_model(path: Path, train: bool, device: str, options: SolveOptions) -> None:
+    """Schedule a model at its small size and check it launch by launch and through CUDA graphs, on a GPU if there is one.
+
+    Raises:
+        VerificationError: When a step, or a replay, is out of tolerance.
+    """
+    entry = load_model_file(path)
+    place = torch.device("cuda" if mode() == "compile" else "cpu")
+    model = entry.model("small").train(train).to(place)
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda x: x.to(place), entry.inputs("small", train=train))
+    found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name)
+    wrong = []
+    for placement in ("apart", "planned"):
+        report = check_steps(found, args, kwargs, placement=placement)
+        say(f"{path}: values {placement}, on {place}: {report}")
+        if not report.passed:
+            say(report.table())
+            wrong.append(str(report))
+    replays = check_replays(found, args, kwargs)
+    for check in replays:
+        if not check.passed:
+            wrong.append(f"{check.name}, call {check.call} through a CUDA graph: {'; '.join(check.faults)}")
+    say(f"{path}: {sum(check.passed for check in replays)} of {len(replays)} calls through CUDA graphs are right")
+    if wrong:
+        raise VerificationError(f"{path}: {wrong[0]}")
 
 
 def compile_schedules(schedules: Iterable[Schedule]) -> None:

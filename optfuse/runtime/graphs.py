@@ -18,7 +18,7 @@ Random numbers differ from replay to replay: the program draws its seed from tor
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -212,6 +212,7 @@ class GraphedProgram:
         assert self.recorder is not None, "run has made one"
         roles = [self._role(k, x, before[k]) for k, x in enumerate(given)]
         copies = {k: _like(x) for k, x in enumerate(given) if roles[k] == "copied"}
+        _feed(copies, given)  # a stand-in for the GPU's recorder runs what it records
         fed = [copies.get(k, x) for k, x in enumerate(given)]
         try:
             take = None if self.arena is None else self.arena.take
@@ -242,8 +243,7 @@ class GraphedProgram:
 
     def _replay(self, recording: _Recording, given: Sequence[torch.Tensor]) -> list[Value]:
         with torch.no_grad():
-            if recording.copies:
-                copy_all(list(recording.copies.values()), [given[k] for k in recording.copies])
+            _feed(recording.copies, given)
             recording.replay()
             self.statistics.replays += 1
             return [self._handed_out(k, result, given) for k, result in enumerate(recording.results)]
@@ -331,6 +331,11 @@ def _like(x: torch.Tensor) -> torch.Tensor:
     if 0 in x.shape:
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     return torch.empty(_extent(x), dtype=x.dtype, device=x.device).as_strided(x.shape, x.stride())
+
+
+def _feed(copies: Mapping[int, torch.Tensor], given: Sequence[torch.Tensor]) -> None:
+    if copies:
+        copy_all(list(copies.values()), [given[k].detach() for k in copies])
 
 
 def _extent(x: torch.Tensor) -> int:
