@@ -67,7 +67,7 @@ def verify_model(path: Path, train: bool, device: str, options: SolveOptions) ->
 
 
 def check_model(path: Path, train: bool, device: str, options: SolveOptions) -> None:
-    """Schedule a model at its small size and check it launch by launch and through CUDA graphs, on a GPU if there is one.
+    """Check a model at its small size launch by launch and through CUDA graphs, on the GPU if there is one.
 
     Raises:
         VerificationError: When a step, or a replay, is out of tolerance.

@@ -24,11 +24,12 @@ from optfuse.codegen.libraries import (
     takes_out,
     views,
 )
+from optfuse.codegen.memory import aligned, bytes_of, is_contiguous, itemsize, numel, same_layout, sizes_text
 from optfuse.codegen.ragged import matmul_parts
 from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variables
 from optfuse.errors import PlanError
 from optfuse.ir.devices import main_device
-from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, Size, View
+from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, View
 
 ALIGNMENT = 16  # bytes: what kernels assume of every pointer that the plan has placed
 
@@ -104,7 +105,7 @@ class _Host:
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
         self.returned = {out.buffer for out in graph.outputs if isinstance(out, View)}
         self.offsets = _placed(steps, self.buffers, memory, self.returned)
-        self.arena_bytes = _aligned(memory.arena_bytes) if self.offsets else 0
+        self.arena_bytes = aligned(memory.arena_bytes) if self.offsets else 0
         arenas = {f"arena_{self.buffers[name].dtype}" for name in self.offsets}
         local = {"arena", "device", "empty", "inputs", "constants", "call", *arenas}
         self.names = variables(self.buffers, {*reserved, *local})
@@ -224,10 +225,10 @@ class _Host:
         lines += call_text(f"{target} = {callee(call.target)}(", given)
         for name in outputs:
             buffer = self.buffers[name]
-            contiguous = call.target in ALWAYS_CONTIGUOUS and _is_contiguous(buffer.shape, buffer.stride)
+            contiguous = call.target in ALWAYS_CONTIGUOUS and is_contiguous(buffer.shape, buffer.stride)
             if contiguous or 0 in buffer.shape:  # an empty result may be absent altogether
                 continue
-            layout = f"{_sizes(buffer.shape)}, {_sizes(buffer.stride)}"
+            layout = f"{sizes_text(buffer.shape)}, {sizes_text(buffer.stride)}"
             lines.append(f"{INDENT}{self.names[name]} = planned({self.names[name]}, {layout})")
         return lines
 
@@ -247,9 +248,9 @@ class _Host:
         if not writes and 0 not in buffer.shape:
             raise PlanError(f"{user} reads {name} before any step has written it; the steps are out of order")
         self.alive.add(name)
-        layout = f"{_sizes(buffer.shape)}, {_sizes(buffer.stride)}"
+        layout = f"{sizes_text(buffer.shape)}, {sizes_text(buffer.stride)}"
         if name in self.offsets:
-            offset = self.offsets[name] // _itemsize(buffer.dtype)
+            offset = self.offsets[name] // itemsize(buffer.dtype)
             return [f"{INDENT}{self.names[name]} = window(arena_{buffer.dtype}, {layout}, {offset})"]
         if name in self.memory.heirs:
             return [f"{INDENT}{self.names[name]} = window({self._inherited(name)}, {layout})"]
@@ -262,7 +263,7 @@ class _Host:
         """The tensor whose memory a buffer takes over, as one of the buffer's dtype."""
         old, new = self.buffers[self.memory.heirs[name]], self.buffers[name]
         free = old.kind == "temporary" and old.name not in self.returned and old.name in self.alive
-        free = free and old.device == new.device and _bytes(old) == _bytes(new)
+        free = free and old.device == new.device and bytes_of(old) == bytes_of(new)
         if not free or self.last_use[old.name] != self.position:
             raise PlanError(
                 f"the plan lets {name} take the place of {old.name}, which is not free then, or not as large"
@@ -292,17 +293,17 @@ class _Host:
     def _window(self, view: View) -> str:
         """A view of a buffer in the simplest words that give exactly its strides."""
         buffer, name = self.buffers[view.buffer], self.names[view.buffer]
-        if view.offset == 0 and _same_layout(view, buffer):
+        if view.offset == 0 and same_layout(view, buffer):
             return name
         if view.offset == 0 and len(view.shape) == 2:
             flipped = View(view.buffer, view.shape[::-1], view.stride[::-1])
-            if _same_layout(flipped, buffer):
+            if same_layout(flipped, buffer):
                 return f"{name}.t()"
-        dense = _is_contiguous(view.shape, view.stride) and _is_contiguous(buffer.shape, buffer.stride)
-        if view.offset == 0 and dense and _numel(view.shape) == _numel(buffer.shape):
-            return f"{name}.view({_sizes(view.shape)})"
+        dense = is_contiguous(view.shape, view.stride) and is_contiguous(buffer.shape, buffer.stride)
+        if view.offset == 0 and dense and numel(view.shape) == numel(buffer.shape):
+            return f"{name}.view({sizes_text(view.shape)})"
         offset = f", {view.offset}" if view.offset else ""
-        return f"window({name}, {_sizes(view.shape)}, {_sizes(view.stride)}{offset})"
+        return f"window({name}, {sizes_text(view.shape)}, {sizes_text(view.stride)}{offset})"
 
 
 def used_constants(graph: LoopGraph, steps: Sequence[Step]) -> tuple[str, ...]:
@@ -329,7 +330,7 @@ def _placed(
             raise PlanError(f"the plan places {name}, which is no temporary of the graph")
         if name in outside or 0 in buffer.shape:
             continue
-        end = offset + _bytes(buffer)
+        end = offset + bytes_of(buffer)
         if offset < 0 or offset % ALIGNMENT or end > memory.arena_bytes:
             raise PlanError(
                 f"the plan places {name} at bytes {offset} to {end} of an arena of {memory.arena_bytes}: "
@@ -364,52 +365,3 @@ def _main_device(graph: LoopGraph, buffers: Mapping[str, Buffer]) -> tuple[str, 
     given = (*graph.inputs, *graph.constants)
     there = [name for name in given if buffers[name].device == device]
     return device, next((name for name in there if buffers[name].shape), there[0] if there else "")
-
-
-def _same_layout(view: View, buffer: Buffer) -> bool:
-    return tuple(view.shape) == tuple(buffer.shape) and tuple(view.stride) == tuple(buffer.stride)
-
-
-def _is_contiguous(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
-    expected = 1
-    for size, step in zip(reversed(shape), reversed(stride), strict=True):
-        if step != expected:
-            return False
-        expected *= max(1, int(size))
-    return True
-
-
-def _numel(shape: Sequence[Size]) -> int:
-    total = 1
-    for size in shape:
-        total *= int(size)
-    return total
-
-
-def _extent(buffer: Buffer) -> int:
-    """Elements from the first to the last one, both included."""
-    return 1 + sum((int(size) - 1) * int(step) for size, step in zip(buffer.shape, buffer.stride, strict=True))
-
-
-def _bytes(buffer: Buffer) -> int:
-    return _extent(buffer) * _itemsize(buffer.dtype)
-
-
-def _sizes(values: Sequence[Size]) -> str:
-    return tuple_text([int(value) for value in values])
-
-
-def _aligned(size: int, to: int = 128) -> int:
-    return -(-size // to) * to
-
-
-_ITEMSIZES = {"bool": 1, "complex64": 8, "complex128": 16}
-
-
-def _itemsize(dtype: str) -> int:
-    """Bytes of an element: the number at the end of the dtype's name says bits."""
-    if dtype in _ITEMSIZES:
-        return _ITEMSIZES[dtype]
-    if dtype.startswith("float8"):
-        return 1
-    return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz")) // 8

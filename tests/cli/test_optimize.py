@@ -79,6 +79,17 @@ def test_verify_holds_the_program_against_eager(optfuse: Run, net: Path, train: 
     assert "0 do not compile, 0 spill" in outcome.err
 
 
+def test_check_kernels_runs_every_step_in_both_kinds_of_memory(optfuse: Run, net: Path) -> None:
+    outcome = optfuse("optimize", net, "--check-kernels", *QUICK)
+
+    assert outcome.code == 0, outcome.err
+    assert [line.split("values ")[1].split(",")[0] for line in outcome.err.splitlines() if "values " in line] == [
+        "apart",
+        "planned",
+    ]
+    assert "calls through CUDA graphs are right" in outcome.err
+
+
 def test_a_model_that_branches_on_data_is_refused(optfuse: Run, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(MODEL.format(body=BRANCHING))
 

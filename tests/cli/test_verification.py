@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from optfuse.cli import verification
 from optfuse.cli.verification import verify_model
 from optfuse.errors import VerificationError
 from optfuse.schedule import Schedule, TrainingSchedule
@@ -51,6 +53,21 @@ def spoil(monkeypatch: pytest.MonkeyPatch, kind: type, change: Callable[[dict[st
         return lambda *args, **kwargs: change(program(*args, **kwargs))
 
     monkeypatch.setattr(kind, "compile", wrong)
+
+
+def test_a_wrong_kernel_is_named(
+    net: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = verification.optimize
+
+    def spoilt(*args: Any, **kwargs: Any) -> Any:
+        schedule = made(*args, **kwargs)
+        return replace(schedule, source=schedule.source.replace("0.70710678", "0.71710678"))
+
+    monkeypatch.setattr(verification, "optimize", spoilt)
+    with pytest.raises(VerificationError, match=r"steps are right; worst: net, step \d+, k\d+_\w*erf\w*: "):
+        verification.check_model(net, False, "h200", OPTIONS)
+    assert "what is wrong" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("train", [False, True])
