@@ -10,10 +10,10 @@ passes).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from optfuse.problem.instance import AccessClass, Device, Instance, Offer, Read, Write
+from optfuse.problem.instance import AccessClass, Buffer, Device, Instance, Offer, Read, Write
 from optfuse.problem.memo import per_instance
 
 MIB = 1 << 20
@@ -79,16 +79,14 @@ def topology(instance: Instance) -> Topology:
         ins[edge.dst].append(position)
         outs[edge.src].append(position)
     edges = instance.edges
+    rates = _Rates(instance)
     return Topology(
         ins=tuple(map(tuple, ins)),
         outs=tuple(map(tuple, outs)),
         sources=tuple(tuple((edges[e].src, edges[e].buffer) for e in mine) for mine in ins),
         users=tuple(tuple((edges[e].dst, edges[e].buffer) for e in mine) for mine in outs),
         offers=tuple({offer.scheme: offer for offer in op.offers} for op in instance.ops),
-        priced=tuple(
-            {offer.scheme: _priced(instance, offer, instance.devices[op.device]) for offer in op.offers}
-            for op in instance.ops
-        ),
+        priced=tuple({offer.scheme: rates.priced(offer, op.device) for offer in op.offers} for op in instance.ops),
         compute=tuple(
             _whole(
                 op.work.fp32 * device.fp32_ps_per_gop
@@ -175,21 +173,37 @@ def kernel_cost(instance: Instance, ops: Collection[int], scheme: int, writes: I
     return kernel_price(instance, ops, scheme, writes).total
 
 
-def _priced(instance: Instance, offer: Offer, device: Device) -> PricedOffer:
-    reads = []
-    for read in offer.reads:
-        amount = _scaled(read.bytes, read.access, device)
-        rate = _read_rate(instance, read.buffer, device)
-        first = _whole(_with_ramp(amount * rate, device), MIB)
-        later = _whole(amount * device.l2_ps_per_mib, MIB)
-        reads.append((read.buffer, read.footprint, first, later, read.bytes))
-    writes = []
-    for write in offer.writes:
-        buffer = instance.buffers[write.buffer]
-        amount = _scaled(write.bytes, write.access, device)
-        price = _whole(_with_ramp(amount * _write_rate(instance, write.buffer, device), device), MIB)
-        writes.append((write.buffer, price, write.bytes, buffer.output or buffer.kind != "temporary"))
-    return PricedOffer(tuple(reads), tuple(writes), offer.full, offer.reduces)
+class _Rates:
+    """The prices of accesses. Few differ: each is computed once."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self._known: dict[tuple[object, ...], tuple[int, int]] = {}
+
+    def priced(self, offer: Offer, number: int) -> PricedOffer:
+        """What the accesses of an offer cost on a device."""
+        reads = []
+        for read in offer.reads:
+            first, later = self._price(number, read, _read_rate)
+            reads.append((read.buffer, read.footprint, first, later, read.bytes))
+        writes = []
+        for write in offer.writes:
+            buffer = self.instance.buffers[write.buffer]
+            price, _ = self._price(number, write, _write_rate)
+            writes.append((write.buffer, price, write.bytes, buffer.output or buffer.kind != "temporary"))
+        return PricedOffer(tuple(reads), tuple(writes), offer.full, offer.reduces)
+
+    def _price(self, number: int, access: Read | Write, rate_of: Callable[[Buffer, Device], int]) -> tuple[int, int]:
+        """The first pass over an access, and each later one through L2."""
+        buffer = self.instance.buffers[access.buffer]
+        key = number, rate_of, access.bytes, access.access, buffer.kind, buffer.bytes
+        known = self._known.get(key)
+        if known is None:
+            device = self.instance.devices[number]
+            amount = _scaled(access.bytes, access.access, device)
+            first = _whole(_with_ramp(amount * rate_of(buffer, device), device), MIB)
+            known = self._known[key] = first, _whole(amount * device.l2_ps_per_mib, MIB)
+        return known
 
 
 def _whole(amount: int, unit: int) -> int:
@@ -211,25 +225,32 @@ def _needed(index: Topology, inside: set[int], scheme: int) -> set[int]:
 
 def _reads(index: Topology, inside: set[int], scheme: int, looped: bool) -> tuple[int, int]:
     """The price of a kernel's reads, each footprint once (and once more a later pass), and their bytes."""
-    passes = _passes(index, inside, scheme) if looped else {}
+    several = len(inside) > 1
+    passes = _passes(index, inside, scheme) if looped and several else {}
     first: dict[tuple[int, int], tuple[int, int, int]] = {}
     again: dict[tuple[int, int], int] = {}
     for op in inside:
         reads = index.priced[op][scheme].reads
         if not reads:
             continue
-        produced = {buffer for source, buffer in index.sources[op] if source in inside}
+        produced = {buffer for source, buffer in index.sources[op] if source in inside} if several else ()
         extra = passes.get(op, 1) - 1
         for buffer, footprint, price, later, size in reads:
             if buffer in produced:
                 continue
             key = (buffer, footprint)
-            first[key] = max(first.get(key, (-1, 0, 0)), (price, later, size))
+            known = first.get(key)
+            if known is None or known < (price, later, size):
+                first[key] = (price, later, size)
             if extra:
                 again[key] = max(again.get(key, 0), extra)
-    total = sum(price for price, _, _ in first.values())
-    total += sum(first[key][1] * extra for key, extra in again.items())
-    return total, sum(size for _, _, size in first.values())
+    total = size = 0
+    for price, _, amount in first.values():
+        total += price
+        size += amount
+    for key, extra in again.items():
+        total += first[key][1] * extra
+    return total, size
 
 
 def access_percent(access: AccessClass, device: Device) -> int:
@@ -249,17 +270,16 @@ def _scaled(size: int, access: AccessClass, device: Device) -> int:
     return size * access_percent(access, device) // 100
 
 
-def _read_rate(instance: Instance, buffer: int, device: Device) -> int:
+def _read_rate(buffer: Buffer, device: Device) -> int:
     """A temporary of at most an eighth of L2 is likely still there when its reader runs."""
-    target = instance.buffers[buffer]
-    if target.kind == "temporary" and target.bytes * 8 <= device.l2_bytes:
+    if buffer.kind == "temporary" and buffer.bytes * 8 <= device.l2_bytes:
         return device.l2_ps_per_mib
     return device.dram_ps_per_mib
 
 
-def _write_rate(instance: Instance, buffer: int, device: Device) -> int:
+def _write_rate(buffer: Buffer, device: Device) -> int:
     """What a reader will find in L2 has been written there, where the device prices that apart."""
-    if device.l2_write_ps_per_mib and _read_rate(instance, buffer, device) == device.l2_ps_per_mib:
+    if device.l2_write_ps_per_mib and _read_rate(buffer, device) == device.l2_ps_per_mib:
         return device.l2_write_ps_per_mib
     return device.dram_ps_per_mib
 
