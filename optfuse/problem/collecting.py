@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 #: Objects made before the young ones are looked at, and how many of such looks before the old ones are.
-YOUNG, MIDDLE, OLD = 50_000, 20, 100
+YOUNG, MIDDLE, OLD = 500_000, 20, 100
 
 _lock = threading.Lock()
 _inside: list[tuple[int, int, int]] = []

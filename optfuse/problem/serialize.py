@@ -46,6 +46,7 @@ def instance_from_json(text: str | bytes, where: str = "instance") -> Instance:
         try:
             instance = from_plain(Instance, data)
             validate(instance)
+            digest(instance)  # solutions are tied to it and the checker asks for it: known from here on
         except (PlainDataError, InvalidInstanceError) as error:
             raise InvalidInstanceError(f"{where}: {error}") from error
     return instance

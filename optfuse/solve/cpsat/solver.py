@@ -283,8 +283,8 @@ def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answe
 
 
 def _as_it_was(work: _Work) -> CpsatOutcome:
-    """The warm start, and the bound that needs no search: there was no time for more."""
-    bound = cost_floor(work.instance)
+    """The warm start, and a bound that takes no time: there was none for more."""
+    bound = cost_floor(work.instance, quick=True)
     return CpsatOutcome(
         kernels=work.warm.kernels,
         objective=work.warm.objective,
