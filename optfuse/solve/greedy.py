@@ -118,8 +118,11 @@ def greedy_partition(
         rounds += 1
         if len(search.nodes) == before or len(search.nodes) == 1 or search.late:
             break
-    fused = [Group(node.ops, node.schemes, node.closed) for node in search.nodes.values()]
-    return GreedyOutcome(cheapest_schemes(instance, fused), rounds, not search.late)
+    alone, fused = [], []
+    for node in search.nodes.values():
+        (fused if len(node.ops) > 1 or not search.late else alone).append(Group(node.ops, node.schemes, node.closed))
+    kernels = (*cheapest_schemes(instance, fused), *first_schemes(instance, alone))
+    return GreedyOutcome(kernels, rounds, not search.late)
 
 
 class _Greedy:
