@@ -48,6 +48,7 @@ class Case:
 
     ``runs[op]`` are the positions of the kernels that hold the op; ops that do not run are absent. ``offers`` are, by
     kernel, what its ops read and write in its scheme. ``into[op]`` are the edges from ops that run, ``out`` likewise.
+    ``taken`` are, by kernel, the buffers that it takes from memory: read by an op and not made for that op inside.
     """
 
     instance: Instance
@@ -56,6 +57,7 @@ class Case:
     offers: tuple[dict[int, Offer], ...]
     into: dict[int, list[Edge]]
     out: dict[int, list[Edge]]
+    taken: tuple[set[int], ...]
 
     def names(self, ops: Iterable[int]) -> str:
         """The ops' names, in order."""
@@ -64,13 +66,3 @@ class Case:
     def label(self, position: int) -> str:
         """A kernel's position and ops."""
         return f"kernel {position} ({self.names(self.solution.kernels[position].ops)})"
-
-    def reads(self, position: int) -> set[int]:
-        """Buffers that a kernel takes from memory: read by an op of it, and not made for that op inside it."""
-        inside = set(self.solution.kernels[position].ops)
-        taken: set[int] = set()
-        for op in inside:
-            wanted = {read.buffer for read in self.offers[position][op].reads}
-            wanted |= {edge.buffer for edge in self.into[op] if edge.buffer is not None}
-            taken |= wanted - {edge.buffer for edge in self.into[op] if edge.src in inside}
-        return taken

@@ -1,6 +1,6 @@
 """Judge a solution, plainly: the second opinion on every solver.
 
-Shares nothing with the solvers or with ``legality``; only ``cost.kernel_price``, the one price of a kernel. Each
+Shares nothing with the solvers or with ``legality``; only ``cost.kernel_cost``, the one price of a kernel. Each
 condition is recomputed from the instance as its documentation states it. Memory is judged in ``memory_check``.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optfuse.problem.case import Case, Violation
-from optfuse.problem.cost import kernel_price
-from optfuse.problem.instance import ALONE, Edge, Instance
+from optfuse.problem.cost import kernel_cost
+from optfuse.problem.instance import ALONE, Edge, Instance, Offer
 from optfuse.problem.memory_check import check_memory
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Solution
@@ -56,7 +56,22 @@ def _case(instance: Instance, solution: Solution) -> Case:
         {op: offer for op in kernel.ops for offer in instance.ops[op].offers if offer.scheme == kernel.scheme}
         for kernel in solution.kernels
     )
-    return Case(instance, solution, runs, offers, into, out)
+    return Case(instance, solution, runs, offers, into, out, tuple(_taken(into, offer) for offer in offers))
+
+
+def _taken(into: dict[int, list[Edge]], offers: dict[int, Offer]) -> set[int]:
+    """Buffers that a kernel takes from memory; ``offers`` are those of its ops."""
+    taken: set[int] = set()
+    for op, offer in offers.items():
+        wanted = {read.buffer for read in offer.reads}
+        made: set[int | None] = {None}
+        for edge in into[op]:
+            if edge.src in offers:
+                made.add(edge.buffer)
+            elif edge.buffer is not None:
+                wanted.add(edge.buffer)
+        taken |= wanted - made
+    return taken
 
 
 def _identity(instance: Instance, solution: Solution) -> Iterator[Violation]:
@@ -69,21 +84,22 @@ def _identity(instance: Instance, solution: Solution) -> Iterator[Violation]:
 
 
 def _dangling(instance: Instance, solution: Solution) -> Iterator[Violation]:
+    ops, schemes, buffers = range(len(instance.ops)), range(len(instance.schemes)), range(len(instance.buffers))
     for position, kernel in enumerate(solution.kernels):
         if not kernel.ops:
             yield Violation("dangling", f"kernel {position} holds no op")
-        if len(set(kernel.ops)) != len(kernel.ops):
+        if len(kernel.ops) > 1 and len(set(kernel.ops)) != len(kernel.ops):
             yield Violation("dangling", f"kernel {position} names an op twice: {kernel.ops}")
-        for what, ids, count in (
-            ("op", kernel.ops, len(instance.ops)),
-            ("scheme", (kernel.scheme,), len(instance.schemes)),
-            ("buffer", kernel.writes, len(instance.buffers)),
-        ):
-            for number in ids:
-                if not 0 <= number < count:
-                    yield Violation("dangling", f"kernel {position}: {what} {number} does not exist")
+        for op in kernel.ops:
+            if op not in ops:
+                yield Violation("dangling", f"kernel {position}: op {op} does not exist")
+        if kernel.scheme not in schemes:
+            yield Violation("dangling", f"kernel {position}: scheme {kernel.scheme} does not exist")
+        for buffer in kernel.writes:
+            if buffer not in buffers:
+                yield Violation("dangling", f"kernel {position}: buffer {buffer} does not exist")
     for placement in solution.placements:
-        if not 0 <= placement.buffer < len(instance.buffers):
+        if placement.buffer not in buffers:
             yield Violation("dangling", f"a placement of buffer {placement.buffer}, which does not exist")
 
 
@@ -156,6 +172,8 @@ def _connectivity(case: Case) -> Iterator[Violation]:
     if not case.instance.limits.connected:
         return
     for position, kernel in enumerate(case.solution.kernels):
+        if len(kernel.ops) == 1:
+            continue
         footprints = {
             op: {(read.buffer, read.footprint) for read in case.offers[position][op].reads} for op in kernel.ops
         }
@@ -178,12 +196,14 @@ def _connectivity(case: Case) -> Iterator[Violation]:
 def _limits(case: Case) -> Iterator[Violation]:
     limits = case.instance.limits
     for position, kernel in enumerate(case.solution.kernels):
+        if len(kernel.ops) == 1:  # is always allowed to run
+            continue
         if len({case.instance.ops[op].device for op in kernel.ops}) > 1:
             yield Violation("device", f"{case.label(position)} holds ops of different devices")
-        if len(kernel.ops) > limits.max_ops and len(kernel.ops) > 1:
+        if len(kernel.ops) > limits.max_ops:
             yield Violation("limit", f"{case.label(position)} holds {len(kernel.ops)} ops, above {limits.max_ops}")
         weight = sum(case.instance.ops[op].weight for op in kernel.ops)
-        if weight > limits.max_weight and len(kernel.ops) > 1:
+        if weight > limits.max_weight:
             yield Violation("limit", f"{case.label(position)} has weight {weight}, above {limits.max_weight}")
 
 
@@ -207,10 +227,11 @@ def _rules(case: Case) -> Iterator[Violation]:
 
 def _order(case: Case) -> Iterator[Violation]:
     """Each kernel runs after whatever its ops need, and the values it needs were written."""
+    kernels = case.solution.kernels
     for edges in case.into.values():
         for edge in edges:
+            producers = case.runs[edge.src]
             for reader in case.runs[edge.dst]:
-                producers = case.runs[edge.src]
                 if edge.buffer is None:
                     late = [position for position in producers if position > reader]
                     if late:
@@ -221,7 +242,7 @@ def _order(case: Case) -> Iterator[Violation]:
                 before = [position for position in producers if position < reader]
                 if not before:
                     yield _runs_late(case, edge, producers[0], reader)
-                elif all(edge.buffer not in case.solution.kernels[position].writes for position in before):
+                elif all(edge.buffer not in kernels[position].writes for position in before):
                     yield Violation(
                         "writes",
                         f"{case.label(reader)} reads buffer {case.instance.buffers[edge.buffer].name!r}, which no "
@@ -239,29 +260,31 @@ def _runs_late(case: Case, edge: Edge, producer: int, reader: int) -> Violation:
 
 def _writes(case: Case) -> Iterator[Violation]:
     """Kernels write only what their ops make; temporaries are written before they are read; what is owed is written."""
-    written: set[int] = set()
     buffers = case.instance.buffers
+    given = {number for number, buffer in enumerate(buffers) if buffer.kind != "temporary"}
+    owed = given.union(number for number, buffer in enumerate(buffers) if buffer.output)
+    ready = set(given)
     for position, kernel in enumerate(case.solution.kernels):
-        for number in sorted(case.reads(position)):
-            if buffers[number].kind == "temporary" and number not in written:
-                yield Violation("writes", f"{case.label(position)} reads {buffers[number].name!r} before it is written")
+        for number in sorted(case.taken[position] - ready):
+            yield Violation("writes", f"{case.label(position)} reads {buffers[number].name!r} before it is written")
         makes = {write.buffer for offer in case.offers[position].values() for write in offer.writes}
         for number in kernel.writes:
             if number not in makes:
                 yield Violation("writes", f"{case.label(position)} cannot write buffer {buffers[number].name!r}")
-        if len(set(kernel.writes)) != len(kernel.writes):
+        if len(kernel.writes) > 1 and len(set(kernel.writes)) != len(kernel.writes):
             yield Violation("writes", f"{case.label(position)} lists a write twice")
-        written |= set(kernel.writes)
+        ready.update(kernel.writes)
     for op, positions in sorted(case.runs.items()):
-        for position in positions[:1]:
-            for write in case.offers[position][op].writes:
-                buffer = buffers[write.buffer]
-                owed = buffer.output or buffer.kind != "temporary"
-                if owed and all(write.buffer not in case.solution.kernels[p].writes for p in positions):
-                    yield Violation("writes", f"no kernel with op {case.names((op,))} writes {buffer.name!r}")
+        for write in case.offers[positions[0]][op].writes:
+            if write.buffer in owed and all(
+                write.buffer not in case.solution.kernels[position].writes for position in positions
+            ):
+                yield Violation(
+                    "writes", f"no kernel with op {case.names((op,))} writes {buffers[write.buffer].name!r}"
+                )
 
 
 def _objective(case: Case) -> Iterator[Violation]:
-    total = sum(kernel_price(case.instance, k.ops, k.scheme, k.writes).total for k in case.solution.kernels)
+    total = sum(kernel_cost(case.instance, k.ops, k.scheme, k.writes) for k in case.solution.kernels)
     if total != case.solution.objective:
         yield Violation("objective", f"the kernels cost {total} ps, but the solution says {case.solution.objective}")

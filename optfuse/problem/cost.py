@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from optfuse.problem.instance import AccessClass, Device, Instance, Offer, Read, Write
+from optfuse.problem.instance import AccessClass, Buffer, Device, Instance, Offer, Read, Write
 from optfuse.problem.memo import per_instance
 
 MIB = 1 << 20
@@ -79,16 +79,14 @@ def topology(instance: Instance) -> Topology:
         ins[edge.dst].append(position)
         outs[edge.src].append(position)
     edges = instance.edges
+    rates = [_Rates(instance, device) for device in instance.devices]
     return Topology(
         ins=tuple(map(tuple, ins)),
         outs=tuple(map(tuple, outs)),
         sources=tuple(tuple((edges[e].src, edges[e].buffer) for e in mine) for mine in ins),
         users=tuple(tuple((edges[e].dst, edges[e].buffer) for e in mine) for mine in outs),
         offers=tuple({offer.scheme: offer for offer in op.offers} for op in instance.ops),
-        priced=tuple(
-            {offer.scheme: _priced(instance, offer, instance.devices[op.device]) for offer in op.offers}
-            for op in instance.ops
-        ),
+        priced=tuple({offer.scheme: rates[op.device].priced(offer) for offer in op.offers} for op in instance.ops),
         compute=tuple(
             _whole(
                 op.work.fp32 * device.fp32_ps_per_gop
@@ -127,8 +125,23 @@ def kernel_price(instance: Instance, ops: Collection[int], scheme: int, writes: 
 
     The kernel must be legal (each op offers ``scheme``); legality is the checker's business, not this function's.
     """
+    return Price(*_price(instance, ops, scheme, writes))
+
+
+def kernel_cost(instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None) -> int:
+    """Picoseconds that a legal kernel takes under the model: the total of its price."""
+    launch, memory, compute, _, _ = _price(instance, ops, scheme, writes)
+    return launch + max(memory, compute)
+
+
+def _price(
+    instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None
+) -> tuple[int, int, int, int, int]:
+    """The fields of a ``Price``."""
     index = topology(instance)
     inside = set(ops)
+    if len(inside) == 1:
+        return _price_alone(instance, index, next(iter(inside)), scheme, writes)
     device = instance.devices[instance.ops[next(iter(inside))].device]
     memory, read_bytes = _reads(index, inside, scheme, instance.schemes[scheme].r > device.persistent_elements)
     written = _needed(index, inside, scheme) if writes is None else set(writes)
@@ -145,7 +158,29 @@ def kernel_price(instance: Instance, ops: Collection[int], scheme: int, writes: 
     if reduces:
         programs = max(1, instance.schemes[scheme].parallel)
         memory = memory * max(device.saturating_programs, programs) // programs
-    return Price(device.launch_ps, memory // MIB, compute // GOP, read_bytes, write_bytes)
+    return device.launch_ps, memory // MIB, compute // GOP, read_bytes, write_bytes
+
+
+def _price_alone(
+    instance: Instance, index: Topology, op: int, scheme: int, writes: Iterable[int] | None
+) -> tuple[int, int, int, int, int]:
+    """The price of a kernel of one op: the same, sooner. It reads in one pass, and makes nothing that it reads."""
+    priced = index.priced[op][scheme]
+    device = instance.devices[instance.ops[op].device]
+    written = _needed(index, {op}, scheme) if writes is None else writes
+    if len(priced.reads) == 1:
+        _, _, memory, _, read_bytes = priced.reads[0]
+    else:
+        memory, read_bytes = _reads(index, {op}, scheme, looped=False)
+    write_bytes = 0
+    for buffer, price, size, _ in priced.writes:
+        if buffer in written:
+            memory += price
+            write_bytes += size
+    if priced.reduces:
+        programs = max(1, instance.schemes[scheme].parallel)
+        memory = memory * max(device.saturating_programs, programs) // programs
+    return device.launch_ps, memory // MIB, index.compute[op] // GOP, read_bytes, write_bytes
 
 
 def kernel_accesses(
@@ -170,26 +205,36 @@ def kernel_accesses(
     return list(reads.values()), stored, any(index.offers[op][scheme].reduces for op in inside)
 
 
-def kernel_cost(instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None) -> int:
-    """Picoseconds that a legal kernel takes under the model."""
-    return kernel_price(instance, ops, scheme, writes).total
+class _Rates:
+    """The prices of accesses on a device. Few differ: each is computed once."""
 
+    def __init__(self, instance: Instance, device: Device) -> None:
+        self.device = device
+        self._reads = [_read_rate(buffer, device) for buffer in instance.buffers]
+        self._writes = [_write_rate(buffer, device) for buffer in instance.buffers]
+        self._always = [buffer.output or buffer.kind != "temporary" for buffer in instance.buffers]
+        self._known: dict[tuple[int, int, AccessClass], tuple[int, int]] = {}
 
-def _priced(instance: Instance, offer: Offer, device: Device) -> PricedOffer:
-    reads = []
-    for read in offer.reads:
-        amount = _scaled(read.bytes, read.access, device)
-        rate = _read_rate(instance, read.buffer, device)
-        first = _whole(_with_ramp(amount * rate, device), MIB)
-        later = _whole(amount * device.l2_ps_per_mib, MIB)
-        reads.append((read.buffer, read.footprint, first, later, read.bytes))
-    writes = []
-    for write in offer.writes:
-        buffer = instance.buffers[write.buffer]
-        amount = _scaled(write.bytes, write.access, device)
-        price = _whole(_with_ramp(amount * _write_rate(instance, write.buffer, device), device), MIB)
-        writes.append((write.buffer, price, write.bytes, buffer.output or buffer.kind != "temporary"))
-    return PricedOffer(tuple(reads), tuple(writes), offer.full, offer.reduces)
+    def priced(self, offer: Offer) -> PricedOffer:
+        """What the accesses of an offer cost."""
+        reads = []
+        for read in offer.reads:
+            first, later = self._price(self._reads[read.buffer], read.bytes, read.access)
+            reads.append((read.buffer, read.footprint, first, later, read.bytes))
+        writes = []
+        for write in offer.writes:
+            price, _ = self._price(self._writes[write.buffer], write.bytes, write.access)
+            writes.append((write.buffer, price, write.bytes, self._always[write.buffer]))
+        return PricedOffer(tuple(reads), tuple(writes), offer.full, offer.reduces)
+
+    def _price(self, rate: int, size: int, access: AccessClass) -> tuple[int, int]:
+        """The first pass over an access, and each later one through L2."""
+        known = self._known.get((rate, size, access))
+        if known is None:
+            amount = _scaled(size, access, self.device)
+            first = _whole(_with_ramp(amount * rate, self.device), MIB)
+            known = self._known[rate, size, access] = first, _whole(amount * self.device.l2_ps_per_mib, MIB)
+        return known
 
 
 def _whole(amount: int, unit: int) -> int:
@@ -205,31 +250,40 @@ def _needed(index: Topology, inside: set[int], scheme: int) -> set[int]:
         served = inside.union(*(index.rivals[op] for op in inside if op in index.rivals))
     for op in inside:
         outside = {buffer for user, buffer in index.users[op] if user not in served}
-        needed.update(write[0] for write in index.priced[op][scheme].writes if write[3] or write[0] in outside)
+        for buffer, _, _, always in index.priced[op][scheme].writes:
+            if always or buffer in outside:
+                needed.add(buffer)
     return needed
 
 
 def _reads(index: Topology, inside: set[int], scheme: int, looped: bool) -> tuple[int, int]:
     """The price of a kernel's reads, each footprint once (and once more a later pass), and their bytes."""
-    passes = _passes(index, inside, scheme) if looped else {}
+    several = len(inside) > 1
+    passes = _passes(index, inside, scheme) if looped and several else {}
     first: dict[tuple[int, int], tuple[int, int, int]] = {}
     again: dict[tuple[int, int], int] = {}
     for op in inside:
         reads = index.priced[op][scheme].reads
         if not reads:
             continue
-        produced = {buffer for source, buffer in index.sources[op] if source in inside}
+        produced = {buffer for source, buffer in index.sources[op] if source in inside} if several else ()
         extra = passes.get(op, 1) - 1
         for buffer, footprint, price, later, size in reads:
             if buffer in produced:
                 continue
             key = (buffer, footprint)
-            first[key] = max(first.get(key, (-1, 0, 0)), (price, later, size))
+            known = first.get(key)
+            if known is None or known < (price, later, size):
+                first[key] = (price, later, size)
             if extra:
                 again[key] = max(again.get(key, 0), extra)
-    total = sum(price for price, _, _ in first.values())
-    total += sum(first[key][1] * extra for key, extra in again.items())
-    return total, sum(size for _, _, size in first.values())
+    total = size = 0
+    for price, _, amount in first.values():
+        total += price
+        size += amount
+    for key, extra in again.items():
+        total += first[key][1] * extra
+    return total, size
 
 
 def access_percent(access: AccessClass, device: Device) -> int:
@@ -249,17 +303,16 @@ def _scaled(size: int, access: AccessClass, device: Device) -> int:
     return size * access_percent(access, device) // 100
 
 
-def _read_rate(instance: Instance, buffer: int, device: Device) -> int:
+def _read_rate(buffer: Buffer, device: Device) -> int:
     """A temporary of at most an eighth of L2 is likely still there when its reader runs."""
-    target = instance.buffers[buffer]
-    if target.kind == "temporary" and target.bytes * 8 <= device.l2_bytes:
+    if buffer.kind == "temporary" and buffer.bytes * 8 <= device.l2_bytes:
         return device.l2_ps_per_mib
     return device.dram_ps_per_mib
 
 
-def _write_rate(instance: Instance, buffer: int, device: Device) -> int:
+def _write_rate(buffer: Buffer, device: Device) -> int:
     """What a reader will find in L2 has been written there, where the device prices that apart."""
-    if device.l2_write_ps_per_mib and _read_rate(instance, buffer, device) == device.l2_ps_per_mib:
+    if device.l2_write_ps_per_mib and _read_rate(buffer, device) == device.l2_ps_per_mib:
         return device.l2_write_ps_per_mib
     return device.dram_ps_per_mib
 

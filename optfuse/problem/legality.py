@@ -168,7 +168,7 @@ def legal_index(instance: Instance) -> LegalIndex:
         neighbours[edge.src] |= 1 << edge.dst
         neighbours[edge.dst] |= 1 << edge.src
     footprints = tuple(
-        {offer.scheme: frozenset((read.buffer, read.footprint) for read in offer.reads) for offer in op.offers}
+        {offer.scheme: frozenset([(read.buffer, read.footprint) for read in offer.reads]) for offer in op.offers}
         for op in instance.ops
     )
     apart, rivals, together, exact = [0] * count, [0] * count, [0] * count, [0] * count

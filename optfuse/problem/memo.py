@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 def per_instance(function: Callable[[Instance], T], size: int = 16) -> Callable[[Instance], T]:
-    """Cache ``function(instance)`` for the last ``size`` instances used.
+    """Cache ``function(instance)`` for the last ``size`` instances used, and for the one of most ops.
 
-    The cache holds the instance itself, so that its id cannot be taken by another object while the entry lives.
+    That one is what the others are parts of: it is asked for again once they are done with. The cache holds the
+    instances themselves, so that their ids cannot be taken by other objects while the entries live.
     """
     entries: OrderedDict[int, tuple[Instance, T]] = OrderedDict()
 
@@ -27,8 +28,9 @@ def per_instance(function: Callable[[Instance], T], size: int = 16) -> Callable[
             return entry[1]
         value = function(instance)
         entries[id(instance)] = (instance, value)
-        while len(entries) > size:
-            entries.popitem(last=False)
+        if len(entries) > size:
+            largest = max(entries, key=lambda key: len(entries[key][0].ops))
+            del entries[next(key for key in entries if key != largest)]
         return value
 
     return cached

@@ -28,24 +28,26 @@ def check_memory(case: Case) -> Iterator[Violation]:
 def _lifetimes(case: Case) -> dict[int, tuple[int, int]]:
     """First and last kernel during which each storage is live; aliases are counted with their input."""
     last_kernel = len(case.solution.kernels) - 1
-    uses: dict[int, list[int]] = {}
+    begins: dict[int, int] = {}
+    last_use: dict[int, int] = {}
     ends: set[int] = set()
+    alias = [number if buffer.alias is None else buffer.alias for number, buffer in enumerate(case.instance.buffers)]
     for position, kernel in enumerate(case.solution.kernels):
-        for number in (*case.reads(position), *kernel.writes):
-            alias = case.instance.buffers[number].alias
-            uses.setdefault(number if alias is None else alias, []).append(position)
+        for number in case.taken[position].union(kernel.writes):
+            begins.setdefault(alias[number], position)
+            last_use[alias[number]] = position
     for number, buffer in enumerate(case.instance.buffers):
         if buffer.output:
-            ends.add(number if buffer.alias is None else buffer.alias)
+            ends.add(alias[number])
     lifetimes: dict[int, tuple[int, int]] = {}
     for number, buffer in enumerate(case.instance.buffers):
         if buffer.alias is not None:
             continue
         if buffer.kind != "temporary":
             throughout = not buffer.donated or number in ends
-            lifetimes[number] = (0, last_kernel if throughout else max(uses.get(number, [0])))
-        elif number in uses:
-            lifetimes[number] = (min(uses[number]), last_kernel if number in ends else max(uses[number]))
+            lifetimes[number] = (0, last_kernel if throughout else last_use.get(number, 0))
+        elif number in begins:
+            lifetimes[number] = (begins[number], last_kernel if number in ends else last_use[number])
     return lifetimes
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from optfuse.errors import InvalidInstanceError, InvalidSolutionError, OptfuseError, OutputError
+from optfuse.problem.canonical import canonical_json
+from optfuse.problem.collecting import rarely_collecting
 from optfuse.problem.instance import FORMAT_VERSION, Instance
 from optfuse.problem.memo import per_instance
 from optfuse.problem.plain import PlainDataError, from_plain, to_plain
@@ -39,15 +41,14 @@ def instance_from_json(text: str | bytes, where: str = "instance") -> Instance:
     Raises:
         InvalidInstanceError: When the text is not JSON, has the wrong shape, or describes an invalid instance.
     """
-    data = _parse(text, where, INSTANCE_FORMAT, FORMAT_VERSION, InvalidInstanceError)
-    try:
-        instance = from_plain(Instance, data)
-    except PlainDataError as error:
-        raise InvalidInstanceError(f"{where}: {error}") from error
-    try:
-        validate(instance)
-    except InvalidInstanceError as error:
-        raise InvalidInstanceError(f"{where}: {error}") from error
+    with rarely_collecting():
+        data = _parse(text, where, INSTANCE_FORMAT, FORMAT_VERSION, InvalidInstanceError)
+        try:
+            instance = from_plain(Instance, data)
+            validate(instance)
+            digest(instance)  # solutions are tied to it and the checker asks for it: known from here on
+        except (PlainDataError, InvalidInstanceError) as error:
+            raise InvalidInstanceError(f"{where}: {error}") from error
     return instance
 
 
@@ -113,8 +114,7 @@ def save_solution(solution: Solution, path: str | os.PathLike[str]) -> None:
 @per_instance
 def digest(instance: Instance) -> str:
     """Sha256 of the instance's canonical JSON (sorted keys, no spaces): equal exactly for equal instances."""
-    text = json.dumps({"version": instance.version, **to_plain(instance)}, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(canonical_json(instance, ("version",)).encode()).hexdigest()
 
 
 def _pretty(data: dict[str, Any]) -> str:

@@ -1,18 +1,27 @@
 """Refuse an instance that breaks its own format, with one line that names the thing.
 
-Called once, where instances come from: by the loader and by extraction. Solvers may assume what is checked here.
+Called where instances come from and where they are solved; remembered by identity. Solvers may assume what is checked
+here. Numbers are looked at column by column first: one by one, to name the bad one, only where there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
+from itertools import chain
+from operator import attrgetter
 
 from optfuse.errors import InvalidInstanceError
-from optfuse.problem.instance import ALONE, FORMAT_VERSION, LARGEST, Edge, Instance, Op
+from optfuse.problem.instance import ALONE, FORMAT_VERSION, LARGEST, Edge, Instance, Op, Read, Write
+from optfuse.problem.memo import per_instance
+
+#: How the types of numbers are written in ``instance``, and which numbers are ids there.
+NUMBERS = ("int", "int | None")
+IDS = ("buffer", "footprint", "device", "alias")
 
 
+@per_instance
 def validate(instance: Instance) -> None:
     """Check everything that the dataclasses cannot say by themselves.
 
@@ -45,44 +54,73 @@ def _names(instance: Instance) -> Iterator[str]:
 
 
 def _sizes(instance: Instance) -> Iterator[str]:
+    if instance.limits.max_ops >= 1 and all(map(_all_in_range, _families(instance))):
+        return
     for device in instance.devices:
         yield from _out_of_range(device, f"device {device.name!r}")
     for scheme in instance.schemes:
         yield from _out_of_range(scheme, f"scheme {scheme.name!r}")
     for buffer in instance.buffers:
-        yield from _out_of_range(buffer, f"buffer {buffer.name!r}", skip=("alias",))
+        yield from _out_of_range(buffer, f"buffer {buffer.name!r}")
     for op in instance.ops:
         yield from _out_of_range(op.work, f"op {op.name!r}: work")
-        yield from _out_of_range(op, f"op {op.name!r}", skip=("device",))
+        yield from _out_of_range(op, f"op {op.name!r}")
         for offer in op.offers:
             for access in (*offer.reads, *offer.writes):
-                where = f"op {op.name!r}: access to buffer {access.buffer}"
-                yield from _out_of_range(access, where, skip=("buffer", "footprint"))
+                yield from _out_of_range(access, f"op {op.name!r}: access to buffer {access.buffer}")
     if instance.limits.max_ops < 1:
         yield f"limits: max_ops must be at least 1, not {instance.limits.max_ops}"
     yield from _out_of_range(instance.limits, "limits")
     yield from _out_of_range(instance.rules, "rules")
 
 
-def _out_of_range(record: object, where: str, skip: tuple[str, ...] = ()) -> Iterator[str]:
+def _families(instance: Instance) -> Iterator[Sequence[object]]:
+    """All records that hold numbers, those of a kind together."""
+    yield from (instance.devices, instance.schemes, instance.buffers, instance.ops)
+    yield list(map(attrgetter("work"), instance.ops))
+    yield from _accesses(instance)
+    yield from ((instance.limits,), (instance.rules,))
+
+
+def _accesses(instance: Instance) -> tuple[list[Read], list[Write]]:
+    """All reads and all writes, in all offers."""
+    offers = [offer for op in instance.ops for offer in op.offers]
+    reads, writes = map(attrgetter("reads"), offers), map(attrgetter("writes"), offers)
+    return list(chain.from_iterable(reads)), list(chain.from_iterable(writes))
+
+
+def _column(records: Iterable[object], name: str) -> set[int]:
+    """The distinct values of a field, where it is set."""
+    return set(map(attrgetter(name), records)) - {None}
+
+
+def _all_in_range(records: Sequence[object]) -> bool:
+    """Whether ``_out_of_range`` finds nothing in any record of a kind."""
+    return not records or all(
+        0 <= value <= LARGEST for name in _number_names(type(records[0])) for value in _column(records, name)
+    )
+
+
+def _out_of_range(record: object, where: str) -> Iterator[str]:
     """Numbers of a record that are negative or beyond ``LARGEST``; ids among them are left to ``_references``."""
-    for name in _field_names(type(record)):
+    for name in _number_names(type(record)):
         value = getattr(record, name)
-        if not isinstance(value, int) or name in skip:
-            continue
-        if value < 0:
+        if value is not None and value < 0:
             yield f"{where}: {name} is negative: {value}"
-        elif value > LARGEST:
+        elif value is not None and value > LARGEST:
             yield f"{where}: {name} is above 2**53, the largest number that a file may hold"
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(kind))
+def _number_names(kind: type) -> tuple[str, ...]:
+    """The fields of a record that are whole numbers and no ids."""
+    return tuple(item.name for item in fields(kind) if item.type in NUMBERS and item.name not in IDS)
 
 
 def _references(instance: Instance) -> Iterator[str]:
     ops, buffers, schemes = len(instance.ops), len(instance.buffers), len(instance.schemes)
+    if _all_known(instance):
+        return
     for op in instance.ops:
         where = f"op {op.name!r}"
         yield from _dangling(where, "device", (op.device,), len(instance.devices))
@@ -101,15 +139,36 @@ def _references(instance: Instance) -> Iterator[str]:
     for variant in instance.variants:
         for alternative in variant.alternatives:
             yield from _dangling(f"variant {variant.name!r}", "op", alternative, ops)
-    rules = instance.rules
-    for name, groups in (
-        ("fuse", rules.fuse),
-        ("no_fuse", rules.no_fuse),
-        ("single_kernel", rules.single_kernel),
-        ("barrier", (rules.barrier,)),
-    ):
+    for name, groups in _ruled(instance):
         for group in groups:
             yield from _dangling(f"rule {name}", "op", group, ops)
+
+
+def _ruled(instance: Instance) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
+    """The ops that rules name, by kind of rule."""
+    rules = instance.rules
+    named = ("fuse", rules.fuse), ("no_fuse", rules.no_fuse), ("single_kernel", rules.single_kernel)
+    return *named, ("barrier", (rules.barrier,))
+
+
+def _all_known(instance: Instance) -> bool:
+    """Whether ``_references`` finds nothing: all ids of a kind at once."""
+    reads, writes = _accesses(instance)
+    ops = _column(instance.edges, "src") | _column(instance.edges, "dst")
+    ops.update(op for variant in instance.variants for alternative in variant.alternatives for op in alternative)
+    ops.update(op for _, groups in _ruled(instance) for group in groups for op in group)
+    buffers = _column(reads, "buffer") | _column(writes, "buffer")
+    buffers |= _column(instance.edges, "buffer") | _column(instance.buffers, "alias")
+    schemes = {offer.scheme for op in instance.ops for offer in op.offers}
+    schemes.update(scheme for allowed in set(map(attrgetter("schemes"), instance.edges)) for scheme in allowed)
+    devices = _column(instance.ops, "device")
+    families = (
+        (ops, instance.ops),
+        (buffers, instance.buffers),
+        (schemes, instance.schemes),
+        (devices, instance.devices),
+    )
+    return all(0 <= number < len(records) for numbers, records in families for number in numbers)
 
 
 def _dangling(where: str, what: str, ids: Iterable[int], count: int) -> Iterator[str]:
@@ -169,28 +228,29 @@ def _offers(instance: Instance) -> Iterator[str]:
             if offer.scheme in seen:
                 yield f"op {op.name!r} offers scheme {instance.schemes[offer.scheme].name!r} twice"
             seen.add(offer.scheme)
-            written = [write.buffer for write in offer.writes]
-            if len(written) != len(set(written)):
+            if len(offer.writes) > 1 and len({write.buffer for write in offer.writes}) < len(offer.writes):
                 yield f"op {op.name!r} writes one buffer twice in scheme {instance.schemes[offer.scheme].name!r}"
 
 
 def _edges(instance: Instance) -> Iterator[str]:
     offered = [{offer.scheme for offer in op.offers} for op in instance.ops]
+    always = [_writes_always(op) for op in instance.ops]
     for edge in instance.edges:
-        where = f"edge {_edge_name(instance, edge)}"
-        for scheme in edge.schemes:
-            if scheme == ALONE:
-                yield f"{where} allows scheme 0, but a kernel of that scheme holds one op"
-            if scheme not in offered[edge.src] or scheme not in offered[edge.dst]:
-                yield f"{where} allows scheme {instance.schemes[scheme].name!r}, which its two ops do not both offer"
-        if edge.buffer is not None and not all(
-            any(write.buffer == edge.buffer for write in offer.writes) for offer in instance.ops[edge.src].offers
+        if ALONE in edge.schemes:
+            yield f"edge {_edge_name(instance, edge)} allows scheme 0, but a kernel of that scheme holds one op"
+        if edge.schemes and not (
+            offered[edge.src].issuperset(edge.schemes) and offered[edge.dst].issuperset(edge.schemes)
         ):
-            yield f"{where} carries a buffer that op {instance.ops[edge.src].name!r} does not write in every offer"
+            both = offered[edge.src] & offered[edge.dst]
+            scheme = instance.schemes[next(scheme for scheme in edge.schemes if scheme not in both)].name
+            yield f"edge {_edge_name(instance, edge)} allows scheme {scheme!r}, which its two ops do not both offer"
+        if edge.buffer is not None and edge.buffer not in always[edge.src]:
+            name = instance.ops[edge.src].name
+            yield f"edge {_edge_name(instance, edge)} carries a buffer that op {name!r} does not write in every offer"
 
 
 def _buffers(instance: Instance) -> Iterator[str]:
-    written = {write.buffer for op in instance.ops for offer in op.offers for write in offer.writes}
+    written = _column(_accesses(instance)[1], "buffer")
     carried = {(edge.dst, edge.buffer) for edge in instance.edges}
     for number, buffer in enumerate(instance.buffers):
         if buffer.kind == "temporary" and number not in written:
@@ -206,8 +266,8 @@ def _buffers(instance: Instance) -> Iterator[str]:
     for number, op in enumerate(instance.ops):
         for offer in op.offers:
             for read in offer.reads:
-                source = instance.buffers[read.buffer]
-                if source.kind == "temporary" and (number, read.buffer) not in carried:
+                if (number, read.buffer) not in carried and instance.buffers[read.buffer].kind == "temporary":
+                    source = instance.buffers[read.buffer]
                     yield f"op {op.name!r} reads buffer {source.name!r}, but no edge brings it from its producer"
 
 
@@ -248,7 +308,11 @@ def _wanted_from(instance: Instance, members: set[int]) -> set[int]:
 
 
 def _writes_always(op: Op) -> set[int]:
-    return set.intersection(*({write.buffer for write in offer.writes} for offer in op.offers))
+    first, *others = op.offers
+    always = {write.buffer for write in first.writes}
+    for offer in others:
+        always.intersection_update([write.buffer for write in offer.writes])
+    return always
 
 
 def _rules(instance: Instance) -> Iterator[str]:

@@ -6,9 +6,12 @@ and write at different indexes. Buffers for which that is known to be safe (``re
 
 from __future__ import annotations
 
-import time
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from optfuse.solve.clock import WALL, Clock
 
 ALIGNMENT = 64
 
@@ -49,10 +52,10 @@ def arena_floor(spans: Sequence[Span]) -> int:
     return peak
 
 
-def pack(spans: Sequence[Span], deadline: float | None = None) -> Packing:
+def pack(spans: Sequence[Span], deadline: float | None = None, clock: Clock = WALL) -> Packing:
     """The smallest of several first-fit packings: by size, in order of time, by lifetime, by area.
 
-    Stops when none can be smaller, and at ``deadline`` (``time.monotonic``), but never before the first.
+    Stops when none can be smaller, and at ``deadline``, a time of ``clock``, but never before the first.
     """
     floor = arena_floor(spans)
     keys = (
@@ -66,10 +69,75 @@ def pack(spans: Sequence[Span], deadline: float | None = None) -> Packing:
         packing = _first_fit(spans, sorted(range(len(spans)), key=lambda i, key=key: key(spans[i])))
         if best is None or packing.arena_bytes < best.arena_bytes:
             best = packing
-        if best.arena_bytes <= floor or (deadline is not None and time.monotonic() > deadline):
+        if best.arena_bytes <= floor or (deadline is not None and clock.now() > deadline):
             break
     assert best is not None
     return best
+
+
+def sweep(spans: Sequence[Span]) -> Packing:
+    """A packing as an allocator would find it at run time: in order of time, each in the smallest hole it fits.
+
+    Worse than ``pack`` as a rule, in a tenth of its time.
+    """
+    offsets = [0] * len(spans)
+    holes = _Holes()
+    live: list[tuple[int, int, int]] = []  # (last kernel, offset, size)
+    for number in sorted(range(len(spans)), key=lambda i: (spans[i].first, -spans[i].bytes)):
+        span = spans[number]
+        size = aligned(span.bytes)
+        if not size:
+            continue
+        while live and live[0][0] < span.first:
+            _, offset, freed = heappop(live)
+            holes.add(offset, freed)
+        offsets[number] = holes.take(size)
+        heappush(live, (span.last, offsets[number], size))
+    return Packing(tuple(offsets), holes.end)
+
+
+class _Holes:
+    """Free intervals of an arena that grows as it must; ``end`` is its size so far."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._by_size: list[tuple[int, int]] = []
+        self._ending: dict[int, int] = {}  # offset by end
+        self._size: dict[int, int] = {}  # size by offset
+
+    def add(self, offset: int, size: int) -> None:
+        """Free an interval, and join it to the holes that it touches."""
+        before, after = self._ending.get(offset), self._size.get(offset + size)
+        if after is not None:
+            self._remove(offset + size, after)
+            size += after
+        if before is not None:
+            length = self._size[before]
+            self._remove(before, length)
+            offset, size = before, size + length
+        insort(self._by_size, (size, offset))
+        self._size[offset] = size
+        self._ending[offset + size] = offset
+
+    def take(self, size: int) -> int:
+        """The offset of an interval that is free no more: of the smallest hole, or at the end of the arena."""
+        place = bisect_left(self._by_size, (size, 0))
+        if place < len(self._by_size):
+            room, offset = self._by_size[place]
+            self._remove(offset, room)
+            if room > size:
+                self.add(offset + size, room - size)
+            return offset
+        offset = self._ending.get(self.end, self.end)  # the last hole, if it reaches the end, is made larger
+        if offset < self.end:
+            self._remove(offset, self.end - offset)
+        self.end = offset + size
+        return offset
+
+    def _remove(self, offset: int, size: int) -> None:
+        del self._by_size[bisect_left(self._by_size, (size, offset))]
+        del self._size[offset]
+        del self._ending[offset + size]
 
 
 def _first_fit(spans: Sequence[Span], sequence: Sequence[int]) -> Packing:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from optfuse.problem.legality import bits, mask_of
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.memory import OrderProblem, Storage, floor_bytes, peak_bytes
 
 #: Sets of finished kernels looked at, and the bits of all those kept: each is a mask of all kernels.
@@ -56,17 +56,21 @@ def least_peak_order(
     max_states: int = MAX_STATES,
     deadline: float | None = None,
     max_steps: int | None = None,
+    clock: Clock = WALL,
 ) -> OrderOutcome:
-    """Improve on ``start``, a valid order. Stops with a bound after ``max_states``, ``max_steps`` or at a deadline."""
+    """Improve on ``start``, a valid order. Stops with a bound after ``max_states``, ``max_steps`` or at a deadline.
+
+    ``deadline`` is a time of ``clock``.
+    """
     start_peak = peak_bytes(problem, start)
     bound = floor_bytes(problem)
-    if start_peak == bound or (deadline is not None and time.monotonic() > deadline):
+    if start_peak == bound or (deadline is not None and clock.now() > deadline):
         return OrderOutcome(tuple(start), start_peak, bound)
     until = math.inf if deadline is None else deadline
     states = min(max_states, MAX_BITS // (2 * len(problem.before)))
-    searches = (_Search(problem, start_peak, until), _Search(_backwards(problem), start_peak, until))
+    searches = (_Search(problem, start_peak, until, clock), _Search(_backwards(problem), start_peak, until, clock))
     # Masks of very many kernels take a while to build: that is when a deadline may have passed.
-    while all(search.looked_at <= states for search in searches) and time.monotonic() <= until:
+    while all(search.looked_at <= states for search in searches) and clock.now() <= until:
         if max_steps is not None and _steps(searches) >= max_steps:
             break
         for search, backwards in zip(searches, (False, True), strict=True):
@@ -104,8 +108,8 @@ class _Search:
     ``bound`` is not above the peak of any order, ``exhausted`` says that none has a lower peak than ``limit``.
     """
 
-    def __init__(self, problem: OrderProblem, limit: int, deadline: float) -> None:
-        self.limit, self.deadline = limit, deadline
+    def __init__(self, problem: OrderProblem, limit: int, deadline: float, clock: Clock) -> None:
+        self.limit, self.late = limit, lambda: clock.now() > deadline
         self.states = _States(problem)
         self.goal = (1 << len(problem.before)) - 1
         self.heap = [_Entry(0, len(problem.before), 0, self.states.roots, self.states.at_start, -1, ())]
@@ -130,12 +134,12 @@ class _Search:
             if here.done == self.goal:
                 return _walk_back(self.reached, self.goal)
             for kernel in bits(here.ready):
-                if time.monotonic() > self.deadline:
+                if self.late():
                     return None
                 during, after = self.states.step(here.done, here.live, kernel)
                 peak = max(here.peak, during)
                 if peak < self.limit:
-                    entry = self.states.run_free(here, kernel, peak, after, max(peak, self.bound), self.deadline)
+                    entry = self.states.run_free(here, kernel, peak, after, max(peak, self.bound), self.late)
                     if entry.done not in self.reached:
                         heapq.heappush(self.heap, entry)
         self.exhausted = not self.heap
@@ -198,10 +202,12 @@ class _States:
                 freed += storage.bytes
         return during, during - freed
 
-    def run_free(self, here: _Entry, kernel: int, peak: int, live: int, allowance: int, deadline: float) -> _Entry:
+    def run_free(
+        self, here: _Entry, kernel: int, peak: int, live: int, allowance: int, late: Callable[[], bool]
+    ) -> _Entry:
         """Run ``kernel``, then all that stay within ``allowance`` and do not add to what is live after them.
 
-        Those not yet run at the deadline are left for later: the entry is as true, only less far.
+        Those not yet run once it is ``late`` are left for later: the entry is as true, only less far.
         """
         done, ready = self.advance(here.done, here.ready, kernel)
         path = [kernel]
@@ -209,7 +215,7 @@ class _States:
         while moved:
             moved = False
             for candidate in bits(ready):
-                if time.monotonic() > deadline:
+                if late():
                     moved = False
                     break
                 during, after = self.step(done, live, candidate)

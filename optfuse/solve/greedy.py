@@ -22,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from optfuse.problem.cost import Topology, kernel_cost, topology
+from optfuse.problem.cost import Topology, topology
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import LegalIndex, legal_index
 from optfuse.problem.solution import Solution
 from optfuse.solve.assemble import assemble
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.quotient import Quotient
-from optfuse.solve.seeds import seed_groups
+from optfuse.solve.seeds import Group, cheapest_schemes, first_schemes, seed_groups
 
 ROUNDS = 10
 ATTEMPTS_PER_BUFFER = 64
@@ -37,6 +37,8 @@ MAX_OPS = 64
 MAX_DISTANCE = 64
 MIN_SHARED_BYTES = 10
 OVERHEAD_PER_SAVED_BYTE = 32
+#: Nodes made between two looks at the clock.
+LEAVES = 256
 
 Footprints = dict[tuple[int, int], int]
 OnFusion = Callable[[tuple[int, ...], tuple[int, ...], int], None]
@@ -105,7 +107,10 @@ def greedy_partition(
 
     ``on_fusion`` is told of each fusion when it happens: the ops of both sides, and the bytes that it saves.
     """
-    search = _Greedy(instance, deadline, clock, on_fusion)
+    groups = seed_groups(instance)
+    search = _Greedy(instance, groups, deadline, clock, on_fusion)
+    if search.late:
+        return GreedyOutcome(first_schemes(instance, groups), 0, complete=False)
     rounds = 0
     for _ in range(ROUNDS):
         before = len(search.nodes)
@@ -113,31 +118,40 @@ def greedy_partition(
         rounds += 1
         if len(search.nodes) == before or len(search.nodes) == 1 or search.late:
             break
-    partition = tuple(
-        (node.ops, min(node.schemes, key=lambda s, ops=node.ops: (kernel_cost(instance, ops, s), s)))
-        for node in search.nodes.values()
-    )
-    return GreedyOutcome(partition, rounds, not search.late)
+    alone, fused = [], []
+    for node in search.nodes.values():
+        (fused if len(node.ops) > 1 or not search.late else alone).append(Group(node.ops, node.schemes, node.closed))
+    kernels = (*cheapest_schemes(instance, fused), *first_schemes(instance, alone))
+    return GreedyOutcome(kernels, rounds, not search.late)
 
 
 class _Greedy:
     """The nodes so far and the graph between them."""
 
     def __init__(
-        self, instance: Instance, deadline: float | None, clock: Clock, on_fusion: OnFusion | None = None
+        self,
+        instance: Instance,
+        groups: Sequence[Group],
+        deadline: float | None,
+        clock: Clock,
+        on_fusion: OnFusion | None = None,
     ) -> None:
+        """Start from ``groups``. When time runs out meanwhile (``late``), not all of them are nodes."""
         self.instance = instance
         self.on_fusion = on_fusion
         self.deadline = deadline
         self.clock = clock
         self.late = False
+        self.nodes: dict[int, Node] = {}
+        if self.out_of_time():
+            return
         self.index: LegalIndex = legal_index(instance)
         self.topology: Topology = topology(instance)
         self.users_of = _user_counts(self.topology)
-        groups = seed_groups(instance)
-        self.nodes: dict[int, Node] = {
-            number: _leaf_node(self, group.ops, group.schemes, group.closed) for number, group in enumerate(groups)
-        }
+        for number, group in enumerate(groups):
+            if number % LEAVES == 0 and self.out_of_time():
+                return
+            self.nodes[number] = _leaf_node(self, group.ops, group.schemes, group.closed)
         self.owner = {op: number for number, group in enumerate(groups) for op in group.ops}
         self.fused_into: dict[int, int] = {}
         self.known: dict[tuple[int, int], Fusion | None] = {}
@@ -170,9 +184,9 @@ class _Greedy:
         seen: set[tuple[int, int]] = set()
         found: list[tuple[Fusion, int, int]] = []
         for group in by_buffer.values():
-            if self.out_of_time():
-                break
             for place, left in enumerate(group):
+                if self.out_of_time():
+                    return found
                 for right in group[place + 1 : place + 1 + ATTEMPTS_PER_BUFFER]:
                     if (left, right) in seen:
                         continue

@@ -69,16 +69,20 @@ def precedences(instance: Instance, kernels: Sequence[Kernel]) -> set[tuple[int,
     for number, kernel in enumerate(kernels):
         for op in kernel.ops:
             holders.setdefault(op, []).append(number)
+    none: list[int] = []
     pairs: set[tuple[int, int]] = set()
     for edge in instance.edges:
-        sources, targets = holders.get(edge.src, ()), holders.get(edge.dst, ())
+        sources, targets = holders.get(edge.src, none), holders.get(edge.dst, none)
+        if len(sources) == len(targets) == 1:
+            pairs.add((sources[0], targets[0]))
+            continue
         for target in targets:
             if edge.buffer is None:
-                pairs.update((source, target) for source in sources if source != target)
+                pairs.update((source, target) for source in sources)
             elif target not in sources and sources:
                 writers = [source for source in sources if edge.buffer in kernels[source].writes]
                 pairs.add(((writers or sources)[0], target))
-    return pairs
+    return {(source, target) for source, target in pairs if source != target}
 
 
 def _storages(instance: Instance, kernels: Sequence[Kernel]) -> tuple[tuple[Storage, ...], int]:
@@ -92,10 +96,14 @@ def _storages(instance: Instance, kernels: Sequence[Kernel]) -> tuple[tuple[Stor
         inside = set(kernel.ops)
         touched = set(kernel.writes)
         for op in kernel.ops:
-            carried = [(source, buffer) for source, buffer in index.sources[op] if source in running]
-            wanted = {read.buffer for read in index.offers[op][kernel.scheme].reads}
-            wanted.update(buffer for _, buffer in carried if buffer is not None)
-            touched |= wanted - {buffer for source, buffer in carried if source in inside}
+            wanted = {read[0] for read in index.priced[op][kernel.scheme].reads}
+            made: list[int | None] = [None]
+            for source, buffer in index.sources[op]:
+                if source in inside:
+                    made.append(buffer)
+                elif buffer is not None and source in running:
+                    wanted.add(buffer)
+            touched |= wanted.difference(made)
         for buffer in {root[buffer] for buffer in touched}:
             users.setdefault(buffer, []).append(number)
     storages: list[Storage] = []
@@ -112,7 +120,9 @@ def _storages(instance: Instance, kernels: Sequence[Kernel]) -> tuple[tuple[Stor
 
 def lifetimes(problem: OrderProblem, order: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """First and last position at which each storage is live, in the order of ``problem.storages``."""
-    position = {kernel: place for place, kernel in enumerate(order)}
+    position = [0] * len(order)
+    for place, kernel in enumerate(order):
+        position[kernel] = place
     spans: list[tuple[int, int]] = []
     for storage in problem.storages:
         places = [position[user] for user in storage.users]
@@ -122,10 +132,13 @@ def lifetimes(problem: OrderProblem, order: Sequence[int]) -> tuple[tuple[int, i
     return tuple(spans)
 
 
-def live_bytes(problem: OrderProblem, order: Sequence[int]) -> list[int]:
-    """Live bytes at each position of an order."""
+def live_bytes(
+    problem: OrderProblem, order: Sequence[int], spans: Sequence[tuple[int, int]] | None = None
+) -> list[int]:
+    """Live bytes at each position of an order; ``spans`` are its ``lifetimes``, if they are known."""
     change = [0] * (len(order) + 2)
-    for storage, (first, last) in zip(problem.storages, lifetimes(problem, order), strict=True):
+    spans = lifetimes(problem, order) if spans is None else spans
+    for storage, (first, last) in zip(problem.storages, spans, strict=True):
         change[first] += storage.bytes
         change[max(last, 0) + 1] -= storage.bytes
     live, total = [], problem.base

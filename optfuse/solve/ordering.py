@@ -1,12 +1,15 @@
-"""The order and the arena of a chosen partition: heuristics first, then proofs, within a deadline."""
+"""The order and the arena of a chosen partition: heuristics first, then proofs, within a deadline.
+
+Deadlines are times of a clock. Where answers must repeat, there is none: searches are limited by their own counts.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optfuse.solve.arena import Packing, Span, arena_floor
+from optfuse.solve.clock import WALL, Clock, within
 from optfuse.solve.exact_order import STEP_SECONDS, OrderOutcome, least_peak_order
 from optfuse.solve.memory import HEURISTICS, OrderProblem, floor_bytes, peak_bytes, program_order
 from optfuse.solve.options import SolveOptions
@@ -31,12 +34,12 @@ class Ordering:
     heuristic_peaks: tuple[tuple[str, int], ...]
 
 
-def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float) -> Ordering:
-    """The order of least peak that can be found by the deadline (``time.monotonic``); the program's if so asked."""
+def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float, clock: Clock = WALL) -> Ordering:
+    """The order of least peak that can be found by the deadline; the program's if so asked."""
     first = program_order(problem)
     orders = {NAMES["program_order"]: first}
     for heuristic in HEURISTICS:
-        if heuristic is not program_order and time.monotonic() < deadline:
+        if heuristic is not program_order and clock.now() < deadline:
             orders[NAMES[heuristic.__name__]] = heuristic(problem)
     peaks = {name: peak_bytes(problem, order) for name, order in orders.items()}
     shown = tuple(peaks.items())
@@ -44,28 +47,29 @@ def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float)
         return Ordering(OrderOutcome(tuple(first), peaks["program"], floor_bytes(problem)), shown)
     best = orders[min(peaks, key=peaks.__getitem__)]
     if options.deterministic:
-        # The deadline is none, or past: where answers must repeat, searches are limited by their own counts.
-        found = least_peak_order(problem, best, deadline=deadline, max_steps=int(EXACT_ORDER_S / STEP_SECONDS))
+        steps = int(EXACT_ORDER_S / STEP_SECONDS)
+        found = least_peak_order(problem, best, deadline=deadline, max_steps=steps, clock=clock)
     else:
-        found = least_peak_order(problem, best, deadline=min(deadline, time.monotonic() + EXACT_ORDER_S))
+        found = least_peak_order(problem, best, deadline=min(deadline, clock.now() + EXACT_ORDER_S), clock=clock)
     if not found.proven and options.solver == "cpsat":
         from optfuse.solve.cpsat.order import improve_order
 
-        now = time.monotonic()
-        found = improve_order(problem, found, options, now + 0.75 * (deadline - now))
+        found = improve_order(problem, found, options, within(clock, deadline, 0.75), clock)
     return Ordering(found, shown)
 
 
-def improve_arena(spans: Sequence[Span], start: Packing, options: SolveOptions, deadline: float) -> Packing:
+def improve_arena(
+    spans: Sequence[Span], start: Packing, options: SolveOptions, deadline: float, clock: Clock = WALL
+) -> Packing:
     """Look for offsets in a smaller arena than ``start``'s for a few seconds; ``start`` itself when there are none."""
     if start.arena_bytes <= arena_floor(spans) or options.solver != "cpsat":
         return start
     if options.deterministic:
         from optfuse.solve.cpsat.order import improve_packing
 
-        return improve_packing(spans, start, options, deadline)
-    deadline = min(deadline, time.monotonic() + ARENA_S)
+        return improve_packing(spans, start, options, deadline, clock)
+    deadline = min(deadline, clock.now() + ARENA_S)
     # numpy takes a while to import; most arenas are as small as they can be at once.
     from optfuse.solve.packing.spans import least_arena
 
-    return least_arena(spans, start, options, deadline)
+    return least_arena(spans, start, options, deadline, lambda: clock.stopped)

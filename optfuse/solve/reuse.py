@@ -13,6 +13,7 @@ from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
 from optfuse.solve.arena import Packing, Span, arena_floor, pack
+from optfuse.solve.clock import WALL, Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,17 @@ def arena_cells(
     return (_joined(spans, heirs), none) if heirs else (none,)
 
 
-def pack_cells(choices: Sequence[Cells], deadline: float | None = None) -> tuple[Cells, Packing]:
-    """Of ``arena_cells``, the choice that packs smallest (the first among equals), and the packing of its spans."""
+def pack_cells(choices: Sequence[Cells], deadline: float | None = None, clock: Clock = WALL) -> tuple[Cells, Packing]:
+    """Of ``arena_cells``, the choice that packs smallest (the first among equals), and the packing of its spans.
+
+    ``deadline`` is a time of ``clock``.
+    """
     first, *others = choices
-    best = first, pack(first.spans, deadline)
+    best = first, pack(first.spans, deadline, clock)
     for cells in others:
         if best[1].arena_bytes <= arena_floor(first.spans):
             break
-        best = min(best, (cells, pack(cells.spans, deadline)), key=lambda found: found[1].arena_bytes)
+        best = min(best, (cells, pack(cells.spans, deadline, clock)), key=lambda found: found[1].arena_bytes)
     return best
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from optfuse.errors import IllegalKernelError
+from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index, listed, mask_of, why_illegal
 
@@ -66,6 +67,25 @@ def seed_groups(instance: Instance) -> list[Group]:
         raise conflict_error(instance, as_written(instance)) from error
 
 
+def cheapest_schemes(instance: Instance, groups: Iterable[Group]) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Groups as kernels (ops, scheme), each in the scheme in which it costs least."""
+    return tuple((group.ops, _cheapest(instance, group)) for group in groups)
+
+
+def first_schemes(instance: Instance, groups: Iterable[Group]) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Groups as kernels, each in the first legal scheme that its first op offers: for want of time to price them."""
+    return tuple(
+        (group.ops, next(o.scheme for o in instance.ops[group.ops[0]].offers if o.scheme in group.schemes))
+        for group in groups
+    )
+
+
+def _cheapest(instance: Instance, group: Group) -> int:
+    if len(group.schemes) == 1:
+        return next(iter(group.schemes))
+    return min((kernel_cost(instance, group.ops, scheme), scheme) for scheme in group.schemes)[1]
+
+
 def rules_status(instance: Instance, deadline: float | None = None) -> Status:
     """Whether some schedule obeys the rules of an instance, its memory cap aside."""
     try:
@@ -96,9 +116,12 @@ def quick_seeds(instance: Instance) -> list[Group]:
     Raises:
         IllegalKernelError: When such a kernel may not be, or two of them wait for each other; rarely, a larger one may.
     """
-    active = first_alternatives(instance)
     if not instance.rules.fuse and not instance.rules.single_kernel:
-        return [_group(instance, 1 << op) for op in bits(active)]
+        running = bits(first_alternatives(instance)) if instance.variants else range(len(instance.ops))
+        barrier = set(instance.rules.barrier)
+        # No rule asks for company: alone, an op may run in whatever scheme it offers.
+        return [Group((op,), frozenset([o.scheme for o in instance.ops[op].offers]), op in barrier) for op in running]
+    active = first_alternatives(instance)
     return _ordered(instance, _joined(instance, active))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import TypeVar
 
 from optfuse.errors import InvalidInstanceError, InvalidOptionError
 from optfuse.problem.checker import check
-from optfuse.problem.cost import kernel_cost
+from optfuse.problem.collecting import rarely_collecting
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Solution
@@ -33,7 +32,7 @@ from optfuse.solve.ordering import improve_arena, order_kernels
 from optfuse.solve.progress import Journal, OnProgress
 from optfuse.solve.result import SolveResult, Statistics, relative_gap
 from optfuse.solve.reuse import arena_cells, pack_cells
-from optfuse.solve.seeds import seed_groups
+from optfuse.solve.seeds import cheapest_schemes, seed_groups
 
 T = TypeVar("T")
 
@@ -44,11 +43,17 @@ ORDER_MAX_S = 5.0
 ORDER_MAX_SHARE = 0.1
 #: The share kept for the joint model of partition, order, copies and memory cap, and all after it.
 JOINT_SHARE = 0.6
+#: What packing an arena with care takes for each kernel, roughly, and the share of the time left that greedy's may.
+PACK_SECONDS = 1e-4
+PACK_SHARE = 0.2
+#: What the bound without search takes for each op, roughly.
+FLOOR_SECONDS = 5e-5
 
 #: Sums of prices stay whole in the floating point of linear relaxations, and far inside of CP-SAT's 64 bits.
 LARGEST_OBJECTIVE = 1 << 52
 
 
+@rarely_collecting()
 def solve(
     instance: Instance,
     options: SolveOptions | None = None,
@@ -86,13 +91,14 @@ def solve(
 
     partition = _guarded(clock, lambda: _greedy(context, deadline))
     moments.append(time.monotonic())
-    greedy_solution = _first_solution(instance, partition)
+    greedy_solution = _guarded(clock, lambda: _first_solution(context, partition, deadline))
     # The answer will have to be assembled and judged too, and packed with more care.
     finish_by = deadline if clock.deterministic else deadline - 2 * (time.monotonic() - moments[-1])
+    floor = _guarded(clock, lambda: _floor(context, deadline))
     search = _guarded(
         clock,
-        lambda: _search(context, greedy_solution, _search_deadline(clock, finish_by, joint=_is_joint(context))),
-        lambda: _Found((), cost_floor(instance), Statistics()),
+        lambda: _search(context, greedy_solution, floor, _search_deadline(clock, finish_by, joint=_is_joint(context))),
+        lambda: _Found((), floor, Statistics()),
     )
     moments.append(time.monotonic())
     best = _best_of(context, search, greedy_solution, finish_by)
@@ -133,9 +139,11 @@ def _is_joint(context: _Context) -> bool:
     return context.instance.rules.peak_memory is not None or context.options.recompute
 
 
-def _first_solution(instance: Instance, partition: GreedyOutcome) -> Solution:
+def _first_solution(context: _Context, partition: GreedyOutcome, deadline: float) -> Solution:
     """Greedy's schedule, complete and judged; the cap is not its business."""
-    solution = assemble(instance, partition.partition)
+    instance, clock = context.instance, context.clock
+    careful = PACK_SECONDS * len(partition.partition) <= PACK_SHARE * (deadline - clock.now())
+    solution = assemble(instance, partition.partition, hurried=not careful)
     _require_exact_sums(instance, solution)
     _judge(instance, solution, "greedy", ignore_cap=True)
     return solution
@@ -153,15 +161,17 @@ def _best_of(context: _Context, search: _Found, greedy_solution: Solution, finis
 def _planned(context: _Context, best: Solution, greedy_solution: Solution, finish_by: float) -> _Plan:
     """The order and the memory plan of the best schedule, judged."""
     instance, options, clock = context.instance, context.options, context.clock
-    if clock.now() >= finish_by and best is greedy_solution and not _is_joint(context):
-        # Greedy's solution has an order and offsets, and was judged.
+
+    def as_it_is() -> _Plan:
         return _Plan(best, 0, 0, (), ("order: there was no time to look for another than the program's",))
-    plan = _guarded(
-        clock,
-        lambda: _plan(instance, best, options, _plan_deadline(context, finish_by)),
-        lambda: _plan(instance, best, options, 0.0),
-    )
-    _guarded(clock, lambda: _judge(instance, plan.solution, options.solver))
+
+    late = clock.now() >= finish_by and (best is greedy_solution or clock.stopped or not clock.deterministic)
+    if late and not _is_joint(context):
+        plan = as_it_is()
+    else:
+        plan = _guarded(clock, lambda: _plan(context, best, _plan_deadline(context, finish_by)), as_it_is)
+    if plan.solution is not greedy_solution:  # which was judged, but for the cap
+        _guarded(clock, lambda: _judge(instance, plan.solution, options.solver))
     return plan
 
 
@@ -260,23 +270,26 @@ def _search_deadline(clock: Clock, finish_by: float, *, joint: bool) -> float:
 
 
 def _plan_deadline(context: _Context, finish_by: float) -> float:
-    """Order and offsets look at the wall clock; where answers must repeat, they are limited by their own counts."""
-    if context.clock.stopped:
-        return 0.0
+    """Where answers must repeat, order and offsets are limited by their own counts."""
     if context.clock.deterministic:
-        return math.inf
+        return NEVER / 2
     return min(finish_by, context.clock.now() + max(ORDER_MAX_S, ORDER_MAX_SHARE * context.options.time_limit))
 
 
-def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _Found:
-    """Run the solver that was asked for."""
+def _floor(context: _Context, deadline: float) -> int:
+    """The bound that needs no search; a weaker one where there is no time for it."""
+    seconds = FLOOR_SECONDS * len(context.instance.ops)
+    return cost_floor(context.instance, quick=context.clock.now() + seconds > deadline)
+
+
+def _search(context: _Context, greedy_solution: Solution, floor: int, deadline: float) -> _Found:
+    """Run the solver that was asked for. ``floor`` is a bound already."""
     instance, options = context.instance, context.options
     late = context.clock.now() >= deadline
-    floor = cost_floor(instance, quick=late)
     context.journal.note("greedy", greedy_solution.objective, floor)
     match options.solver:
         case "greedy":
-            return _Found((), cost_floor(instance), Statistics())
+            return _Found((), floor, Statistics())
         case "exhaustive":
             outcome = exhaustive(
                 instance, None if context.clock.deterministic else deadline, recompute=options.recompute
@@ -286,7 +299,7 @@ def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _F
                 return _Found(found, outcome.solution.objective, Statistics(blocks=1, candidates=outcome.kernels))
             return _Found(
                 found,
-                cost_floor(instance),
+                floor,
                 Statistics(blocks=1, candidates=outcome.kernels),
                 ("exhaustive: the time limit came before all partitions were tried",),
             )
@@ -302,15 +315,14 @@ def _search(context: _Context, greedy_solution: Solution, deadline: float) -> _F
             if free.variants:
                 from optfuse.solve.cpsat.choosing import solve_variants
 
-                floor = cost_floor(free)
                 outcome = solve_variants(free, options, greedy_solution, floor, deadline, context.clock)
             else:
                 outcome = solve_cpsat(free, options, greedy_solution, deadline, context.clock, context.journal)
             parts = [(kernel.ops, kernel.scheme) for kernel in outcome.kernels]
             better = outcome.objective < greedy_solution.objective
             return _Found(
-                (assemble(instance, parts),) if better else (),
-                outcome.bound,
+                (assemble(instance, parts, hurried=True),) if better else (),  # it will be packed again
+                max(floor, outcome.bound),
                 Statistics(
                     blocks=outcome.blocks,
                     unique_blocks=outcome.unique_blocks,
@@ -333,21 +345,15 @@ class _Plan:
 
 def _unfused(instance: Instance) -> Solution:
     """Every op on its own, but for what the rules put together, each in its cheapest scheme."""
-    groups = seed_groups(instance)
-    return assemble(
-        instance,
-        [
-            (group.ops, min(group.schemes, key=lambda s, ops=group.ops: (kernel_cost(instance, ops, s), s)))
-            for group in groups
-        ],
-    )
+    return assemble(instance, cheapest_schemes(instance, seed_groups(instance)), hurried=True)
 
 
-def _plan(instance: Instance, solution: Solution, options: SolveOptions, deadline: float) -> _Plan:
+def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
     """The order of least peak that can be found in time, then the smallest arena."""
+    instance, options, clock = context.instance, context.options, context.clock
     problem = order_problem(instance, solution.kernels)
     given_up: list[str] = []
-    ordering = order_kernels(problem, options, deadline)
+    ordering = order_kernels(problem, options, deadline, clock)
     found = ordering.outcome
     as_given = tuple(range(len(solution.kernels)))
     if options.order == "memory" and (peak := peak_bytes(problem, as_given)) < found.peak:
@@ -357,9 +363,9 @@ def _plan(instance: Instance, solution: Solution, options: SolveOptions, deadlin
     spans = arena_spans(instance, problem, found.order)
     choices = arena_cells(instance, solution.kernels, found.order, spans)
     floor = arena_floor(choices[0].spans)
-    cells, packing = pack_cells(choices, deadline)
+    cells, packing = pack_cells(choices, deadline, clock)
     if packing.arena_bytes > floor:
-        packing = improve_arena(cells.spans, packing, options, deadline)
+        packing = improve_arena(cells.spans, packing, options, deadline, clock)
     if packing.arena_bytes > floor:
         given_up.append(f"arena: {packing.arena_bytes} bytes not proven least; live bytes alone need {floor}")
     arranged = arrange(instance, solution.kernels, problem, found.order, cells.apart(packing))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optfuse.solve.arena import ALIGNMENT, Span, aligned, arena_floor, pack
+from optfuse.solve.arena import ALIGNMENT, Packing, Span, aligned, arena_floor, pack, sweep
 
 
 @st.composite
@@ -28,10 +29,11 @@ def assert_valid(problem: list[Span], offsets: tuple[int, ...], arena_bytes: int
         assert not (in_time and in_space)
 
 
+@pytest.mark.parametrize("packed", [pack, sweep])
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(spans())
-def test_packings_are_valid(problem: list[Span]) -> None:
-    packing = pack(problem)
+@given(problem=spans(max_size=20))
+def test_packings_are_valid(packed: Callable[[list[Span]], Packing], problem: list[Span]) -> None:
+    packing = packed(problem)
     assert_valid(problem, packing.offsets, packing.arena_bytes)
     assert arena_floor(problem) <= packing.arena_bytes <= sum(aligned(span.bytes) for span in problem)
 
@@ -44,6 +46,15 @@ def test_memory_is_reused_only_after_the_last_reader() -> None:
     assert packing.offsets[0] == packing.offsets[2] != packing.offsets[1]
 
 
+def test_a_sweep_takes_the_smallest_hole_that_fits_and_joins_holes() -> None:
+    # Two holes of 128 and 64 bytes; the third of 64 goes into the second, and all three are free at the end.
+    problem = [Span(0, 128, 0, 0), Span(1, 64, 0, 9), Span(2, 64, 0, 0), Span(3, 64, 0, 9), Span(4, 64, 1, 9)]
+    assert sweep(problem).offsets[4] == sweep(problem).offsets[2]
+    joined = [Span(0, 64, 0, 0), Span(1, 64, 0, 1), Span(2, 64, 0, 2), Span(3, 192, 3, 3)]
+    assert sweep(joined).arena_bytes == 192
+
+
+@pytest.mark.parametrize("packed", [pack, sweep])
 @pytest.mark.parametrize("problem", [[], [Span(0, 0, 0, 0)]])
-def test_nothing_to_place(problem: list[Span]) -> None:
-    assert pack(problem).arena_bytes == 0
+def test_nothing_to_place(packed: Callable[[list[Span]], Packing], problem: list[Span]) -> None:
+    assert packed(problem).arena_bytes == 0

@@ -12,7 +12,7 @@ kept: values used outside become outputs, and paths through the outside become e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from optfuse.problem.apart import kept_apart
 from optfuse.problem.cost import topology
@@ -30,12 +30,20 @@ MANY_TESTS = 1_000_000
 class Shape:
     """All that matters of a block, without its place in the whole: equal shapes have equal solutions.
 
-    ``fed`` and ``used`` are the ops, as bitmasks, that ops outside the block feed or use.
+    ``fed`` and ``used`` are the ops, as bitmasks, that ops outside the block feed or use. The hash is computed once.
     """
 
     problem: Instance
     fed: int
     used: int
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Take the hash of all ops now: it is asked for with every look into a table."""
+        object.__setattr__(self, "_hash", hash((self.problem, self.fed, self.used)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)

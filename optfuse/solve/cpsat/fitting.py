@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,6 +30,8 @@ MODEL_SHARE = 0.5
 #: The share in which the first worker searches the tree of the whole; it sweeps in the rest, from other seeds.
 TREE_SHARE = 0.3
 OTHER_SEEDS = 1000
+#: Seconds between two looks at whether to stop.
+POLL_SECONDS = 0.05
 
 Method = Literal["bound", "tree", "cpsat", "windows", "none"]
 
@@ -43,24 +46,32 @@ class Fit:
     nodes: int = 0
 
 
-def fit(problem: Layout, capacity: int, workers: int, seed: int, deadline: float) -> Fit:
-    """Place all within ``capacity`` units, or prove that it cannot be, or stop at the deadline (``time.monotonic``)."""
+def fit(
+    problem: Layout, capacity: int, workers: int, seed: int, deadline: float, stop: Callable[[], bool] = lambda: False
+) -> Fit:
+    """Place all within ``capacity`` units, or prove that it cannot be, or stop at the deadline (``time.monotonic``).
+
+    ``stop`` is asked now and then; True ends the search.
+    """
     if problem.loads.max() > capacity:
         return Fit("infeasible", method="bound")
     if problem.count * len(problem.members) > MAX_PAIRS:
         return Fit("stopped")
     return (
-        _in_turns(problem, capacity, seed, deadline)
+        _in_turns(problem, capacity, seed, deadline, stop)
         if workers == 1
-        else _at_once(problem, capacity, workers - 1, seed, deadline)
+        else _at_once(problem, capacity, workers - 1, seed, deadline, stop)
     )
 
 
-def _at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: float) -> Fit:
+def _at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: float, stop: Callable[[], bool]) -> Fit:
     """The tree search in this thread; beside it CP-SAT, then sweeps, or both when there are workers for both."""
     model = SectionModel(problem, capacity)
     ended = threading.Event()
     found: list[Fit] = []
+
+    def over() -> bool:
+        return ended.is_set() or stop()
 
     def solve_model(until: float) -> None:
         report(model.run(max(1, workers - 2), seed, until), "cpsat", lambda: model.offsets)
@@ -86,10 +97,10 @@ def _at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: 
         thread.start()
     try:
         now = time.monotonic()
-        outcome, offsets, nodes = search(problem, capacity, seed, now + TREE_SHARE * (deadline - now), ended.is_set)
+        outcome, offsets, nodes = search(problem, capacity, seed, now + TREE_SHARE * (deadline - now), over)
         method: Method = "tree"
-        if outcome == "stopped" and not ended.is_set():
-            outcome, offsets = sweeps(problem, capacity, seed + OTHER_SEEDS, deadline, ended.is_set)
+        if outcome == "stopped" and not over():
+            outcome, offsets = sweeps(problem, capacity, seed + OTHER_SEEDS, deadline, over)
             method = "windows"
     finally:
         ended.set()
@@ -103,20 +114,40 @@ def _at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: 
     return replace(found[0], nodes=nodes) if found else Fit("stopped", nodes=nodes)
 
 
-def _in_turns(problem: Layout, capacity: int, seed: int, deadline: float) -> Fit:
+def _in_turns(problem: Layout, capacity: int, seed: int, deadline: float, stop: Callable[[], bool]) -> Fit:
     """One after the other, each time for longer."""
     length, total, turn = SLICE_S, 0, 0
-    while (now := time.monotonic()) < deadline:
-        outcome, offsets, nodes = search(problem, capacity, seed + turn, min(deadline, now + length))
+    while (now := time.monotonic()) < deadline and not stop():
+        outcome, offsets, nodes = search(problem, capacity, seed + turn, min(deadline, now + length), stop)
         total += nodes
         if outcome != "stopped":
             return Fit(outcome, offsets, "tree", total)
         model = SectionModel(problem, capacity)
-        outcome = model.run(1, seed + turn, min(deadline, time.monotonic() + length))
+        with _stopped_by(stop, model):
+            outcome = model.run(1, seed + turn, min(deadline, time.monotonic() + length))
         if outcome != "stopped":
             return Fit(outcome, model.offsets, "cpsat", total)
-        outcome, offsets = sweeps(problem, capacity, seed + turn, min(deadline, time.monotonic() + length))
+        outcome, offsets = sweeps(problem, capacity, seed + turn, min(deadline, time.monotonic() + length), stop)
         if outcome != "stopped":
             return Fit(outcome, offsets, "windows", total)
         length, turn = 2 * length, turn + 1
     return Fit("stopped", nodes=total)
+
+
+@contextmanager
+def _stopped_by(stop: Callable[[], bool], model: SectionModel) -> Generator[None]:
+    """Have a model's search ended from beside it when ``stop`` returns True."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(POLL_SECONDS):
+            if stop():
+                model.stop()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

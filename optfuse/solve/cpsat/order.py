@@ -6,12 +6,13 @@ Both start from a good answer and only ever return a better one, with a bound th
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
 from optfuse.solve.arena import ALIGNMENT, Packing, Span, aligned, arena_floor
+from optfuse.solve.clock import WALL, Clock
+from optfuse.solve.cpsat.running import run
 from optfuse.solve.exact_order import OrderOutcome
 from optfuse.solve.memory import OrderProblem, peak_bytes
 from optfuse.solve.options import SolveOptions
@@ -21,12 +22,14 @@ MAX_KERNELS = 400
 MAX_SPANS = 400
 
 
-def improve_order(problem: OrderProblem, start: OrderOutcome, options: SolveOptions, deadline: float) -> OrderOutcome:
-    """Look for an order of lower peak than ``start``'s until the deadline (``time.monotonic``).
+def improve_order(
+    problem: OrderProblem, start: OrderOutcome, options: SolveOptions, deadline: float, clock: Clock = WALL
+) -> OrderOutcome:
+    """Look for an order of lower peak than ``start``'s until the deadline, a time of ``clock``.
 
     Returns ``start`` itself when the problem is larger than ``MAX_KERNELS`` or there is no time.
     """
-    if start.proven or len(problem.before) > MAX_KERNELS or deadline - time.monotonic() < 0.05:
+    if start.proven or len(problem.before) > MAX_KERNELS or deadline - clock.now() < 0.05:
         return start
     unit = math.gcd(*(storage.bytes for storage in problem.storages)) or 1
     model = cp_model.CpModel()
@@ -35,7 +38,7 @@ def improve_order(problem: OrderProblem, start: OrderOutcome, options: SolveOpti
     peak = model.new_int_var(low, (start.peak - problem.base) // unit, "peak")
     _add_lifetimes(model, problem, positions, peak, unit)
     model.minimize(peak)
-    solver, status = _run(model, options, deadline)
+    solver, status = _run(model, options, deadline, clock)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return start
     order = tuple(sorted(range(len(positions)), key=lambda kernel: solver.value(positions[kernel])))
@@ -98,14 +101,16 @@ def _add_lifetimes(
     model.add_cumulative(intervals, demands, peak)
 
 
-def improve_packing(spans: Sequence[Span], start: Packing, options: SolveOptions, deadline: float) -> Packing:
-    """Look for offsets in a smaller arena than ``start``'s until the deadline (``time.monotonic``).
+def improve_packing(
+    spans: Sequence[Span], start: Packing, options: SolveOptions, deadline: float, clock: Clock = WALL
+) -> Packing:
+    """Look for offsets in a smaller arena than ``start``'s until the deadline, a time of ``clock``.
 
     Returns ``start`` itself when it is already as small as the live bytes, when there are more than ``MAX_SPANS``
     spans, or when there is no time.
     """
     floor = arena_floor(spans)
-    if start.arena_bytes <= floor or len(spans) > MAX_SPANS or deadline - time.monotonic() < 0.05:
+    if start.arena_bytes <= floor or len(spans) > MAX_SPANS or deadline - clock.now() < 0.05:
         return start
     unit = math.gcd(*(aligned(span.bytes) for span in spans)) or ALIGNMENT
     model = cp_model.CpModel()
@@ -123,21 +128,22 @@ def improve_packing(spans: Sequence[Span], start: Packing, options: SolveOptions
         places.append(model.new_fixed_size_interval_var(offset, size, f"place_{span.buffer}"))
     model.add_no_overlap_2d(times, places)
     model.minimize(height)
-    solver, status = _run(model, options, deadline)
+    solver, status = _run(model, options, deadline, clock)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE) or solver.value(height) * unit >= start.arena_bytes:
         return start
     return Packing(tuple(solver.value(offset) * unit for offset in offsets), solver.value(height) * unit)
 
 
 def _run(
-    model: cp_model.CpModel, options: SolveOptions, deadline: float
+    model: cp_model.CpModel, options: SolveOptions, deadline: float, clock: Clock
 ) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus]:
     solver = cp_model.CpSolver()
-    limit = max(0.01, deadline - time.monotonic())
+    limit = max(0.01, deadline - clock.now())
     solver.parameters.max_time_in_seconds = limit
     solver.parameters.num_workers = options.workers
     solver.parameters.random_seed = options.seed
+    solver.parameters.catch_sigint_signal = False
     if options.deterministic:
         solver.parameters.interleave_search = options.workers > 1
         solver.parameters.max_deterministic_time = options.time_limit / 4
-    return solver, solver.solve(model)
+    return solver, run(solver, model, clock)

@@ -19,6 +19,7 @@ from optfuse.problem.legality import bits
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.candidates import Candidate
 from optfuse.solve.cpsat.master import Cut, Master
+from optfuse.solve.cpsat.running import attended
 
 T = TypeVar("T", int, float)
 
@@ -28,6 +29,8 @@ FIRST_COLUMNS = 3000
 MORE_COLUMNS = 1500
 #: Reduced costs above this (relative to the dearest candidate) count as nonnegative while columns are added.
 TOLERANCE = 1e-9
+#: A program of fewer columns is solved before anybody could want to interrupt it.
+FEW_COLUMNS = 500
 #: What the simplex method takes for one column in one iteration, roughly, and what it takes to price a column.
 ITERATION_SECONDS = 2e-8
 PRICING_SECONDS = 5e-7
@@ -228,7 +231,10 @@ class _Program:
             return None
         if not self.clock.deterministic:
             self.solver.SetTimeLimit(left)
-        done = self.solver.Solve() == pywraplp.Solver.OPTIMAL
+        if len(self.columns) < FEW_COLUMNS:
+            done = self.solver.Solve() == pywraplp.Solver.OPTIMAL
+        else:
+            done = attended(self.solver.Solve, self.solver.InterruptSolve, self.clock) == pywraplp.Solver.OPTIMAL
         self.clock.spend(ITERATION_SECONDS * self.solver.iterations() * len(self.columns))
         if not done:
             return None

@@ -1,16 +1,20 @@
-"""Run CP-SAT so that the solve can be stopped: Python hears no signal while it waits for native code.
+"""Run native solvers so that the solve can be stopped: Python hears no signal while it waits for native code.
 
-So the solver runs in a thread of its own, and the caller waits where signals are heard.
+So they run in a thread of their own, and the caller waits where signals are heard.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 from ortools.sat.python import cp_model
 
 from optfuse.solve.clock import Clock
 from optfuse.solve.options import SolveOptions
+
+T = TypeVar("T")
 
 #: Seconds between two looks at whether to stop.
 POLL_SECONDS = 0.05
@@ -33,26 +37,32 @@ def configured(options: SolveOptions, clock: Clock, deadline: float) -> cp_model
 
 def run(solver: cp_model.CpSolver, model: cp_model.CpModel, clock: Clock) -> cp_model.CpSolverStatus:
     """Solve; when the clock is stopped, or a KeyboardInterrupt comes, end with what there is."""
-    found: list[cp_model.CpSolverStatus] = []
+    status = attended(lambda: solver.solve(model), solver.stop_search, clock)
+    clock.spend(solver.response_proto.deterministic_time)
+    return status
+
+
+def attended(work: Callable[[], T], halt: Callable[[], object], clock: Clock) -> T:
+    """What native work returns. ``halt`` makes it end early; it is called when the clock is stopped."""
+    found: list[T] = []
     failures: list[Exception] = []
 
-    def work() -> None:
+    def task() -> None:
         try:
-            found.append(solver.solve(model))
+            found.append(work())
         except Exception as error:
             failures.append(error)
 
-    worker = threading.Thread(target=work, name="cp-sat", daemon=True)
+    worker = threading.Thread(target=task, name="native", daemon=True)
     worker.start()
     while worker.is_alive():
         try:
             worker.join(POLL_SECONDS)
             if clock.stopped:
-                solver.stop_search()
+                halt()
         except KeyboardInterrupt:
-            solver.stop_search()
+            halt()
             clock.interrupted()
     if failures:
         raise failures[0]
-    clock.spend(solver.response_proto.deterministic_time)
     return found[0]

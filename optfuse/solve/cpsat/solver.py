@@ -59,15 +59,17 @@ class _Work:
     journal: Journal
     results: dict[Shape, BlockResult] = field(default_factory=dict)
     blocks: dict[tuple[int, ...], Block] = field(default_factory=dict)
+    shapes: dict[Shape, Shape] = field(default_factory=dict)
     joins: int = 0
 
     def cut_out(self, groups: Iterable[tuple[int, ...]]) -> list[Block]:
-        """The blocks of some groups of ops, each cut out once."""
+        """The blocks of some groups of ops, each cut out once; those of equal shape have the same one."""
         for number, group in enumerate(groups):
             if group not in self.blocks:
                 if number % 16 == 0 and not self.results and self.clock.now() >= self.deadline:
                     raise _TooLateError
-                self.blocks[group] = cut_out(self.instance, group)
+                block = cut_out(self.instance, group)
+                self.blocks[group] = replace(block, shape=self.shapes.setdefault(block.shape, block.shape))
                 self.clock.spend(CUT_SECONDS * len(group))
         return [self.blocks[group] for group in groups]
 
@@ -139,7 +141,7 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
     for block, start in zip(blocks, warm_starts, strict=True):
         problem = block.shape.problem
         known = starts.get(block.shape)
-        if known is None or cost_of(problem, start) < cost_of(problem, known):
+        if known is None or (start != known and cost_of(problem, start) < cost_of(problem, known)):
             starts[block.shape] = start
     waiting = sorted((shape for shape in starts if shape not in work.results), key=lambda s: len(s.problem.ops))
     now = work.clock.now()
@@ -283,8 +285,8 @@ def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answe
 
 
 def _as_it_was(work: _Work) -> CpsatOutcome:
-    """The warm start, and the bound that needs no search: there was no time for more."""
-    bound = cost_floor(work.instance)
+    """The warm start, and a bound that takes no time: there was none for more."""
+    bound = cost_floor(work.instance, quick=True)
     return CpsatOutcome(
         kernels=work.warm.kernels,
         objective=work.warm.objective,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from optfuse.solve.arena import TimeIndex
 from optfuse.solve.packing.layout import Layout
 
 
-def best_first_fit(problem: Layout, deadline: float) -> tuple[int, ...]:
+def best_first_fit(problem: Layout, deadline: float, stop: Callable[[], bool] = lambda: False) -> tuple[int, ...]:
     """The lowest of the first-fit packings by size, by length, by area, and by time (offsets in units).
 
-    Stops when none can be lower, and at the deadline (``time.monotonic``), but never before the first.
+    Stops when none can be lower, at the deadline (``time.monotonic``) and on ``stop``, but never before the first.
     """
     sizes, lengths, first = problem.sizes.tolist(), problem.durations.tolist(), problem.first.tolist()
     keys = (
@@ -28,7 +28,7 @@ def best_first_fit(problem: Layout, deadline: float) -> tuple[int, ...]:
         offsets, height = first_fit(problem, sorted(range(problem.count), key=key.__getitem__))
         if not best or height < least:
             best, least = offsets, height
-        if least == floor or time.monotonic() > deadline:
+        if least == floor or time.monotonic() > deadline or stop():
             break
     return best
 

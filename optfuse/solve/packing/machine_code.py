@@ -10,6 +10,7 @@ import math
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -23,20 +24,22 @@ from optfuse.solve.packing import compiled
 from optfuse.solve.packing.layout import Layout
 from optfuse.solve.packing.tree import TreeSearch
 
+#: Seconds between two looks at whether it is done.
+POLL_SECONDS = 0.05
 COMMAND = [sys.executable, "-m", __name__]
 
 
-def ready(deadline: float) -> bool:
-    """Whether the search is compiled by the deadline (``time.monotonic``).
+def ready(deadline: float, stop: Callable[[], bool] = lambda: False) -> bool:
+    """Whether the search is compiled by the deadline (``time.monotonic``), and before ``stop`` returns True.
 
     It goes on beside, so that a later call, in any process, finds it done. What failed, a later call tries again.
     """
     if not _kept().exists():
         process = _compiling()
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return False
+        while process.poll() is None:
+            if time.monotonic() >= deadline or stop():
+                return False
+            time.sleep(POLL_SECONDS)
         if process.returncode or not _kept().exists():
             _compiling.cache_clear()
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -109,14 +109,16 @@ class Heights:
     nodes: int = 0
 
 
-def least_height(problem: Layout, workers: int, seed: int, deadline: float) -> Heights:
-    """The lowest packing found by the deadline (``time.monotonic``).
+def least_height(
+    problem: Layout, workers: int, seed: int, deadline: float, stop: Callable[[], bool] = lambda: False
+) -> Heights:
+    """The lowest packing found by the deadline (``time.monotonic``), or until ``stop``, asked now and then, says so.
 
     First fit gives one and the largest load a bound. The bound itself is tried first; then heights between it and the
     best packing, halving what is left.
     """
     # ortools takes most of a second to import: first fit does without.
-    offsets = best_first_fit(problem, deadline)
+    offsets = best_first_fit(problem, deadline, stop)
     best = Heights(offsets, _height(problem, offsets), int(problem.loads.max()), "first_fit")
     if best.height > best.bound and time.monotonic() < deadline:
         from optfuse.solve.cpsat.fitting import fit
@@ -124,9 +126,9 @@ def least_height(problem: Layout, workers: int, seed: int, deadline: float) -> H
         tried = best.bound - 1
         share = FLOOR_SHARE
         target = best.bound
-        while target < best.height and (left := deadline - time.monotonic()) > 0:
+        while target < best.height and (left := deadline - time.monotonic()) > 0 and not stop():
             until = deadline if best.height - target == 1 and share != FLOOR_SHARE else deadline - (1 - share) * left
-            found = fit(problem, target, workers, seed, until)
+            found = fit(problem, target, workers, seed, until, stop)
             bound, nodes = best.bound, best.nodes + found.nodes
             if found.outcome == "packed":
                 best = Heights(found.offsets, _height(problem, found.offsets), bound, found.method, nodes)

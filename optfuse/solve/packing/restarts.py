@@ -44,7 +44,7 @@ def search(
         pinned: Offsets that are given, -1 for free buffers.
         max_nodes: No run is begun after so many choices.
     """
-    if not ready(deadline):
+    if not ready(deadline, stop):
         return "stopped", (), 0
     rng = random.Random(seed)
     tree = TreeSearch(problem, capacity, pinned)
