@@ -11,7 +11,7 @@ kept: values used outside become outputs, and paths through the outside become e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from optfuse.problem.apart import kept_apart
@@ -24,6 +24,8 @@ from optfuse.solve.cpsat.components import Components
 #: Readers of one buffer that are tested pair by pair, and tests of one instance.
 FEW_READERS = 16
 MANY_TESTS = 1_000_000
+#: Edges between two looks at the clock.
+LOOK_UP_EDGES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,11 @@ class Block:
     shape: Shape
 
 
-def find_blocks(instance: Instance) -> list[tuple[int, ...]]:
-    """Partition the ops so that every legal kernel lies within one part, and so do the alternatives of a variant."""
+def find_blocks(instance: Instance, look_up: Callable[[], None] = lambda: None) -> list[tuple[int, ...]]:
+    """Partition the ops so that every legal kernel lies within one part, and so do the alternatives of a variant.
+
+    ``look_up`` is called now and then; what it raises ends the search.
+    """
     components = Components(len(instance.ops))
     for variant in instance.variants:
         components.join(op for alternative in variant.alternatives for op in alternative)
@@ -65,13 +70,16 @@ def find_blocks(instance: Instance) -> list[tuple[int, ...]]:
     for group in instance.rules.single_kernel:
         components.join(group)
     links = _Links(instance)
-    for edge in instance.edges:
+    for number, edge in enumerate(instance.edges):
+        if number % LOOK_UP_EDGES == 0:
+            look_up()
         if components.find(edge.src) != components.find(edge.dst) and any(
             links.test(edge.src, edge.dst, scheme) for scheme in edge.schemes
         ):
             components.join((edge.src, edge.dst))
     for scheme, groups in _meeting(instance).items():
         for ops in groups:
+            look_up()
             links.join(ops, scheme, components)
         links.forget()
     return components.groups()

@@ -62,12 +62,17 @@ class _Work:
     shapes: dict[Shape, Shape] = field(default_factory=dict)
     joins: int = 0
 
+    def look_up(self) -> None:
+        """Raise ``_TooLateError`` if it is later than the deadline."""
+        if self.clock.now() >= self.deadline:
+            raise _TooLateError
+
     def cut_out(self, groups: Iterable[tuple[int, ...]]) -> list[Block]:
         """The blocks of some groups of ops, each cut out once; those of equal shape have the same one."""
         for number, group in enumerate(groups):
             if group not in self.blocks:
-                if number % 16 == 0 and not self.results and self.clock.now() >= self.deadline:
-                    raise _TooLateError
+                if number % 16 == 0 and not self.results:
+                    self.look_up()
                 block = cut_out(self.instance, group)
                 self.blocks[group] = replace(block, shape=self.shapes.setdefault(block.shape, block.shape))
                 self.clock.spend(CUT_SECONDS * len(group))
@@ -109,8 +114,8 @@ def solve_cpsat(
     work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal)
     if clock.now() >= deadline:
         return _as_it_was(work)
-    groups = find_blocks(instance)
     try:
+        groups = find_blocks(instance, work.look_up)
         answers = _solve_groups(work, groups, {})
     except _TooLateError:
         return _as_it_was(work)
