@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from optfuse.errors import PlanError
+from optfuse.extract.variants import riders
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.training import train_module
 from optfuse.pipeline import loop_graph
@@ -34,9 +35,8 @@ def bind_training(
     made = {half.name: half for half in schedule}
 
     def compile_again(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
-        graph = loop_graph(captured, schedule.forward.instance.devices[0])
         half = made.get(captured.name)
-        if half is None or half.graph != graph:
+        if half is None or half.graph != loop_graph(captured, half.instance.devices[0], riders(half.graph)):
             raise PlanError(f"{captured.name} is not the graph that was scheduled: the model changed; optimize again")
         return compile_graph(captured)
 

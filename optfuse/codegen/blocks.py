@@ -6,6 +6,7 @@ of the bench (``docs/howto/tune.md``); nothing depends on them but speed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,8 @@ COLUMN_REGISTERS = 64
 FEW_ROWS = 32
 #: Columns of up to so many rows are short, and a program asks for at least so many of their rows at once.
 SHORT_COLUMN, FEWEST_ROWS = 256, 16
+#: Points that a program takes at once of the rows on which sums ride.
+TURN = 2048
 #: Warps on the whole device, and bytes that they have asked for and not received, that keep its memory busy.
 BUSY_WARPS = 4096
 BYTES_IN_FLIGHT = 4 << 20
@@ -60,6 +63,8 @@ def choose_tile(
     """
     if len(axes) == 1:
         tiled = _flat(axes, accesses, pressure(axes))
+    elif axes[0].walk == "shared":
+        tiled = _rows_in_turn(axes, pressure(axes))
     elif axes[1].walk == "parallel":
         tiled = _plane(axes, accesses, pressure(axes))
     else:
@@ -94,6 +99,8 @@ def given_tile(axes: tuple[Axis, ...], config: TileConfig) -> Tiled:
             raise PlanError(
                 f"a persistent tile of {axis.constant} {block} does not hold the {axis.size} points of a row"
             )
+        if axis.walk == "whole" and block < axis.size:
+            raise PlanError(f"{axis.constant} of {block} does not hold the {axis.size} points of a row")
         found.append(replace(axis, block=block, walk=walk))
     return Tiled(_interpreted(tuple(found)), config.num_warps)
 
@@ -230,6 +237,20 @@ def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float)
     return Tiled((replace(x, block=1), replace(r, block=inner)), max(1, min(8, inner // 128)))
 
 
+def _rows_in_turn(axes: tuple[Axis, ...], pressure: float) -> Tiled:
+    """A few whole rows at a time, by as many warps as it takes to hold them beside the running sums."""
+    x, r = axes
+    inner = power_of_two(r.size)
+    block = min(max(1, TURN // inner), power_of_two(x.share))
+    warps = max(1, min(8, block * inner // 256))
+    while not fits(block * inner, warps, pressure) and (block > 1 or warps < 16):
+        if block > 1:
+            block //= 2
+        else:
+            warps *= 2
+    return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
+
+
 def _few_rows(axes: tuple[Axis, ...], pressure: float) -> Tiled | None:
     """One row at a time, in vectors along x; None where that leaves too few programs, or programs too long."""
     x, r = axes
@@ -299,7 +320,8 @@ def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     room = INTERPRETED_TILE
     found: list[Axis] = []
     for axis in reversed(axes):
-        largest = power_of_two(axis.size) if axis.masked else axis.size & -axis.size
+        points = math.gcd(axis.size, axis.share) if not axis.masked else axis.share or axis.size
+        largest = power_of_two(points) if axis.masked else points & -points
         block = axis.block if axis.walk == "whole" else max(axis.block, min(largest, _below(room)))
         shared = _shared(axis)
         if block > shared and -(-axis.size // shared) <= INTERPRETED_PROGRAMS:

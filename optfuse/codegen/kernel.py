@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sympy
 
@@ -14,8 +14,10 @@ from optfuse.codegen.indexing import Axis
 from optfuse.codegen.members import CodegenOptions, MemberWriter
 from optfuse.codegen.passes import Passes, Role, operands, order_passes, stored
 from optfuse.codegen.reductions import Accumulators, Fold, fold_one, fold_whole
+from optfuse.codegen.riding import RunningSums
 from optfuse.codegen.shapes import LEAST_ROW, STAGES, prefetches, trims, turned
 from optfuse.codegen.shortcuts import Single, find_shortcuts
+from optfuse.codegen.source import KernelSource
 from optfuse.codegen.text import call_text
 from optfuse.codegen.tiles import Loop, TileConfig, memory_accesses, plan_axes
 from optfuse.codegen.writer import NOWHERE, Line, pressure, render
@@ -24,52 +26,6 @@ from optfuse.ir.nodes import Buffer, LoopNest, Result, Store
 from optfuse.ir.verify_nest import loads_under
 
 __all__ = ["CodegenOptions", "KernelSource", "TileConfig", "emit_kernel", "kernel_axes"]
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSource:
-    """A kernel's text and how to launch it.
-
-    Attributes
-    ----------
-    name
-        The function's name.
-    source
-        One ``@triton.jit`` function. It uses ``triton``, ``tl``, ``libdevice`` and the functions of
-        ``codegen.prelude.PRELUDE``, nothing else.
-    pointers
-        Buffers in the order of the function's parameters; block sizes follow as keyword arguments.
-    written
-        Those of ``pointers`` that the kernel writes.
-    signature
-        (parameter, Triton's type of it), block sizes as "constexpr".
-    config, interpret
-        Blocks and warps for a GPU, and large blocks for Triton's interpreter.
-    grid
-        (points, block's parameter) of every parallel axis.
-    label
-        A comment for the launch: which part of the model this is.
-    """
-
-    name: str
-    source: str
-    pointers: tuple[str, ...]
-    written: tuple[str, ...]
-    signature: tuple[tuple[str, str], ...]
-    config: TileConfig
-    interpret: TileConfig
-    grid: tuple[tuple[int, str], ...]
-    label: str = ""
-
-    @property
-    def grid_text(self) -> str:
-        """The number of programs as an expression in the block parameters: "triton.cdiv(1000, XBLOCK)"."""
-        return " * ".join(f"triton.cdiv({size}, {block})" for size, block in self.grid)
-
-    def programs(self, config: TileConfig) -> int:
-        """The number of programs, all on the grid's first axis, with the blocks of a configuration."""
-        blocks = dict(config.blocks)
-        return math.prod(-(-size // blocks[block]) for size, block in self.grid)
 
 
 def emit_kernel(
@@ -157,6 +113,7 @@ class _Kernel:
         self.members = MemberWriter(spec, buffers, axes, passes, self.parameters, options, repeated)
         self.writer = self.members.writer
         self.r = next((axis for axis in axes if axis.name == "r"), None)
+        self.sums = RunningSums(self.members, buffers, axes[0])
         self.late: list[tuple[int, Store, Value, bool]] = []
 
     @property
@@ -166,10 +123,13 @@ class _Kernel:
 
     def write(self) -> None:
         """Everything below the function's head."""
-        self._positions()
-        if self.r is None or self.r.walk != "looped":
+        if self.r is not None and self.axes[0].walk == "shared":
+            self._by_shares(self.axes[0], self.r)
+        elif self.r is None or self.r.walk != "looped":
+            self._positions()
             self._straight()
         else:
+            self._positions()
             self._in_passes(self.r)
 
     # --- positions and masks
@@ -191,18 +151,39 @@ class _Kernel:
         names = frozenset({axis.name})
         self.writer.statement(f"{axis.index} = {text}", names, note=NOWHERE)
         if axis.masked:
-            self.writer.statement(f"{axis.mask} = {axis.index} < {axis.size}", names, note=NOWHERE)
+            end = "last" if axis.walk == "shared" else axis.size
+            self.writer.statement(f"{axis.mask} = {axis.index} < {end}", names, note=NOWHERE)
 
     # --- one straight line
 
     def _straight(self) -> None:
         for k, member in enumerate(self.spec.members):
             nest = member.nest
+            if nest.runs is not None:
+                self.sums.add(k, nest)
+                continue
             self.members.begin(k, operands(nest) + stored(nest))
             if nest.reductions:
                 self.members.results[k] = self._fold_here(k)
             self._store(k)
         self._store_late()
+
+    # --- a straight line for each block of a program's rows
+
+    def _by_shares(self, x: Axis, r: Axis) -> None:
+        """A loop over the rows that fall to a program, and behind it what rides on them."""
+        self._define(r, f"tl.arange(0, {r.constant})[None, :]")
+        program = f"tl.program_id(0){'.to(tl.int64)' if x.wide else ''}"
+        self.writer.statement(f"first = {program} * {x.share}", note=NOWHERE)
+        self.writer.statement(f"last = tl.minimum(first + {x.share}, {x.size})", note=NOWHERE)
+        self.writer.open_body("x")
+        self._define(x, f"x_start + tl.arange(0, {x.constant})[:, None]")
+        self._straight()
+        self.writer.note = NOWHERE
+        self.writer.close_body(f"for x_start in range(first, last, {x.constant}):")
+        for k, member in enumerate(self.spec.members):
+            if member.nest.runs is not None:
+                self.sums.store(k, member.nest)
 
     def _fold_here(self, k: int) -> tuple[Value, ...]:
         found: list[Value] = []
@@ -389,7 +370,9 @@ class _Kernel:
             signature=(*signature, *((name, "constexpr") for name in constants)),
             config=TileConfig(tuple((a.constant, a.block) for a in self.axes), num_warps, 1, loop),
             interpret=TileConfig(tuple((a.constant, a.interpret_block) for a in self.axes), num_warps, 1, loop),
-            grid=tuple((axis.size, axis.constant) for axis in self.axes if axis.walk == "parallel"),
+            grid=tuple(
+                (axis.size, axis.share or axis.constant) for axis in self.axes if axis.walk in ("parallel", "shared")
+            ),
         )
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import keyword
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,15 +23,13 @@ from optfuse.codegen.expressions import (
     tensor,
 )
 from optfuse.codegen.indexing import INT32_END, Axis, Linear, Named, linearize
+from optfuse.codegen.names import identifier, reserved_names
 from optfuse.codegen.passes import Passes
-from optfuse.codegen.prelude import PRELUDE_NAMES
 from optfuse.codegen.quads import counters
 from optfuse.codegen.writer import Note, Writer
 from optfuse.ir.functions import FUNCTIONS
 from optfuse.ir.kernel import KernelSpec, rdigit, xdigit
 from optfuse.ir.nodes import Buffer, Call, Const, Expr, Guard, Iota, Load, Origin, Result, Store, ivar, rvar, tvar
-
-_PYTHON = frozenset(keyword.kwlist) | frozenset(dir(builtins))
 
 #: Longer expressions are cut into named parts.
 LONGEST_INLINE = 64
@@ -263,9 +258,18 @@ class MemberWriter:
         """Whether a tile holds several rows, each as a whole."""
         return [axis.walk for axis in self.axes] == ["parallel", "whole"] and self.axes[0].block > 1
 
-    def store(self, store: Store, value: Value, *, only_first: bool = False, once: Sequence[sympy.Symbol] = ()) -> None:
+    def store(
+        self,
+        store: Store,
+        value: Value,
+        *,
+        only_first: bool = False,
+        once: Sequence[sympy.Symbol] = (),
+        start: str = "",
+    ) -> None:
         """Write a value to memory. ``only_first``: programs that differ along r alone leave it to the first of them.
-        ``once``: points that differ in these digits alone leave it to the one where they are 0.
+        ``once``: points that differ in these digits alone leave it to the one where they are 0. ``start``: where in the
+        buffer index 0 lies.
         """
         dtype = self.buffers[store.buffer].dtype
         form = linearize(store.index, self._env, self.addresses.division)
@@ -277,13 +281,13 @@ class MemberWriter:
         shape |= frozenset[str]() if mask is None else mask.axes
         if value.dtype == "float64":
             value = cast(value, "float32") if dtype in HALF else tensor(value)
-        pointer = self._pointer(store.buffer, offset, Value("", "bool", shape))
+        pointer = self._pointer(store.buffer, offset, Value("", "bool", shape), start)
         tail = f", mask={mask.text}" if mask is not None else ""
         self.writer.statement(f"tl.store({pointer}, {value.text}{tail})", shape)
 
-    def _pointer(self, buffer: str, offset: Value, shape: Value | None) -> str:
+    def _pointer(self, buffer: str, offset: Value, shape: Value | None, start: str = "") -> str:
         """``pointer + offset``, with a zero term for every axis that the mask or the value has and the offset lacks."""
-        text = self.pointers[buffer]
+        text = f"{self.pointers[buffer]} + {start}" if start else self.pointers[buffer]
         missing = sorted((shape.axes if shape is not None else frozenset()) - offset.axes)
         extra = [axis.index if axis.size == 1 else f"0 * {axis.index}" for axis in map(self._axis, missing)]
         if offset.literal:
@@ -360,18 +364,6 @@ def origin_note(origin: Origin) -> Note:
     """Comments that tie statements to the graph and to the user's source."""
     place = ", ".join(" ".join(part.split()) for part in (origin.module, origin.source) if part)
     return Note(place, f"{origin.node}: {origin.target}" if origin.target else origin.node)
-
-
-def identifier(name: str) -> str:
-    """A buffer's name as a Python identifier."""
-    text = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return text if text and not text[0].isdigit() else f"b_{text}"
-
-
-def reserved_names(axes: Sequence[Axis], pointers: Iterable[str]) -> set[str]:
-    """Names that no value may take."""
-    own = {name for axis in axes for name in (axis.index, axis.mask, axis.constant, f"{axis.name}_start")}
-    return own | set(pointers) | PRELUDE_NAMES | _PYTHON | {"tl", "triton", "libdevice", "first"}
 
 
 def _simple(value: Value) -> bool:

@@ -1,7 +1,7 @@
 """The text of a kernel while it is written: scopes of named values, the comments between them, and register pressure.
 
-A kernel has an outer scope and, while r is walked block by block, a body scope. A value goes where its axes say: what
-does not vary along r is computed once, before the loop. The same text in the same scope is computed once.
+A kernel has an outer scope and, while an axis is walked block by block, a body scope. A value goes where its axes say:
+what does not vary along that axis is computed once, before the loop. The same text in the same scope is computed once.
 """
 
 from __future__ import annotations
@@ -51,19 +51,20 @@ class Scope:
 
 
 class Writer:
-    """Statements of a kernel, in an outer scope and an optional body scope for values that vary along r."""
+    """Statements of a kernel, in an outer scope and, inside of a loop, a body scope for what varies along its axis."""
 
     def __init__(self, reserved: Iterable[str]) -> None:
         self.taken = set(reserved)
         self.outer = Scope()
         self.body = self.outer
+        self.along = "r"
         self.note = NOWHERE
         #: names that texts had in earlier bodies: a value that is computed again has its name again
         self.remembered: dict[str, str] = {}
 
-    def open_body(self) -> None:
-        """Start the body of a loop over r."""
-        self.body = Scope(indent=2)
+    def open_body(self, along: str = "r") -> None:
+        """Start the body of a loop over an axis."""
+        self.body, self.along = Scope(indent=2), along
 
     def close_body(self, header: str) -> None:
         """Put the body, under its loop's header, behind what the outer scope has by now."""
@@ -74,7 +75,7 @@ class Writer:
 
     def scope(self, axes: frozenset[str]) -> Scope:
         """Where a value that varies along ``axes`` is computed."""
-        return self.body if "r" in axes else self.outer
+        return self.body if self.along in axes else self.outer
 
     def name(self, value: Value, hint: str) -> Value:
         """The value under a name: an old one where the same text has one, else a new one like ``hint``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optfuse.extract.access import NestAccesses, accesses
 from optfuse.extract.dependence import Dependence, dependences, footprint
@@ -12,7 +12,7 @@ from optfuse.extract.offers import Footprints, offer, scheme_of
 from optfuse.extract.placement import Placements, place
 from optfuse.extract.precision import may_approximate
 from optfuse.extract.useful import useful_walks
-from optfuse.extract.variants import Alternatives, VariantKinds, can_ride, reduction_variants, without_place
+from optfuse.extract.variants import Alternatives, VariantKinds, can_ride, reduction_variants
 from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, views
 from optfuse.ir.devices import main_device
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View
@@ -54,13 +54,12 @@ def extract(
     alternatives
         Of ``reduction_variants``, whose graph is then ``graph``.
     """
-    riders: Mapping[int, int] = {} if alternatives is None else alternatives.riders
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
     ordered = dependences(graph, touched, None if alternatives is None else alternatives.rivals())
-    placements = place(nests, touched, ordered)
+    placements = _where_rows_are_whole(place(nests, touched, ordered), nests, device)
     # What a rider leaves is no row at a point: no kernel holds both it and who adds the rows up.
-    walks = {d: () if d.src in riders else shared_walks(d, placements, touched) for d in ordered}
+    walks = {d: () if _rides(nests[d.src]) else shared_walks(d, placements, touched) for d in ordered}
     useful = useful_walks(graph, touched, placements, walks)
 
     ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
@@ -77,8 +76,6 @@ def extract(
             offer(op, found, placements.places[position][w], w + 1, w, placements, by_name, ids, footprints)
             for w in useful[position]
         )
-        if position in riders:
-            offers = _riding(riders[position], offers, placements, position, device)
         ops.append(_loop_op(op, found, offers))
     written = {name for op, found in zip(graph.ops, touched, strict=True) for name in footprint(op, found)[1]}
     instance = Instance(
@@ -130,37 +127,40 @@ def extract_variants(
     *,
     donated: frozenset[str] = frozenset(),
     allocates: Callable[[LibraryCall], bool] = lambda _: True,
-) -> Extraction:
-    """State the fusion problem with every way to run each reduction as a variant.
+) -> tuple[Extraction, Alternatives]:
+    """State the fusion problem with every way to run each reduction as a variant; and the ways as graphs.
 
-    ``graph`` is one whose reductions were not split before; the other parameters are those of ``extract``. Where no
-    kernel walks rows for a sum to ride on, it does not ride.
+    ``graph`` is one whose reductions were not split before; the other parameters are those of ``extract``. Where rows
+    have no order in which a kernel could walk them, a sum does not ride.
     """
     alternatives = reduction_variants(graph, device, kinds)
     found = extract(alternatives.graph, device, donated=donated, allocates=allocates, alternatives=alternatives)
-    stranded = {rider for rider in alternatives.riders if not found.instance.ops[rider].offers}
+    stranded = {k for k, op in enumerate(found.instance.ops) if not op.offers}
     if not stranded:
-        return found
+        return found, alternatives
     names = frozenset(name for name, ways in alternatives.variants for ops in ways if stranded & set(ops))
-    alternatives = reduction_variants(graph, device, kinds, names)
-    return extract(alternatives.graph, device, donated=donated, allocates=allocates, alternatives=alternatives)
+    alternatives = reduction_variants(graph, device, kinds, lambda name: name not in names)
+    found = extract(alternatives.graph, device, donated=donated, allocates=allocates, alternatives=alternatives)
+    return found, alternatives
 
 
-def _riding(
-    kept: int, offers: tuple[Offer, ...], placements: Placements, position: int, device: Device
-) -> tuple[Offer, ...]:
-    """A rider's offers: only walks whose kernels see whole rows."""
-    return without_place(
-        o
-        for o in offers
-        if can_ride(
-            kept,
-            placements.places[position][o.scheme - 1],
-            placements.walks[o.scheme - 1],
-            placements.spaces[o.scheme - 1],
-            device,
-        )
+def _rides(nest: LoopNest | None) -> bool:
+    return nest is not None and nest.runs is not None
+
+
+def _where_rows_are_whole(placements: Placements, nests: Sequence[LoopNest | None], device: Device) -> Placements:
+    """The placements without those of riders in walks whose kernels do not see whole rows."""
+    places = tuple(
+        places
+        if nest is None or nest.runs is None
+        else {
+            w: placed
+            for w, placed in places.items()
+            if can_ride(nest, placed, placements.walks[w], placements.spaces[w], device)
+        }
+        for nest, places in zip(nests, placements.places, strict=True)
     )
+    return replace(placements, places=places)
 
 
 def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:

@@ -74,8 +74,9 @@ def _after(graph: LoopGraph, k: int, users: _Users) -> tuple[int, ...] | None:
         return None
     for name in loaded:
         writer = graph.ops[users.writers[name][0]] if len(users.writers.get(name, ())) == 1 else None
-        first = isinstance(writer, LoopNest) and bool(writer.reductions) and writer.origin.node == nest.origin.node
-        if not first or users.readers[name] != [k]:
+        if not isinstance(writer, LoopNest) or not (writer.reductions or writer.runs):
+            return None
+        if writer.origin.node != nest.origin.node or users.readers[name] != [k]:
             return None
     made = {store.buffer for store in nest.stores}
     after = sorted({j for name in made for j in users.readers.get(name, ())})

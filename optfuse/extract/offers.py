@@ -98,7 +98,8 @@ def offer(
         item = ITEM_BYTES.get(buffer.dtype, 8)
         klass = _access_class(exact, space, item, indirect=False)
         place = footprints.place(exact, item, walked, space)
-        writes.append(Write(ids[access.buffer], touched_bytes(access, sizes, buffer), klass, place))
+        size = touched_bytes(access, sizes, buffer) if nest.runs is None else buffer_bytes(buffer)
+        writes.append(Write(ids[access.buffer], size, klass, place))
     return Offer(
         scheme,
         tuple(reads.values()),

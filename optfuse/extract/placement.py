@@ -21,6 +21,7 @@ from optfuse.extract.walks import (
     fit,
     natural_cover,
     natural_walk,
+    row_walk,
 )
 from optfuse.extract.walks import weights as digit_weights
 from optfuse.ir.nodes import LoopNest
@@ -71,7 +72,7 @@ def place(
     natural = {op: natural_cover(n, t) for op, (n, t) in enumerate(zip(nests, touched, strict=True)) if n and t}
     beyond = frames([natural.get(op) for op in range(len(nests))], touched, dependences)
     framed = [natural, *(frame.guests | {op: natural[op] for op in frame.root} for frame in beyond)]
-    drafts = _Drafts([bool(nest and nest.reductions) for nest in nests], dependences)
+    drafts = _Drafts(nests, dependences)
     for frame, covers in enumerate(framed):
         for op, cover in covers.items():
             drafts.settle(op, cover, frame)
@@ -93,20 +94,22 @@ def place(
 class _Drafts:
     """Walks and their chains of cut points while they grow, and where each op has been let in."""
 
-    def __init__(self, reduces: Sequence[bool], dependences: Sequence[Dependence]) -> None:
-        self.reduces = reduces
-        self.producers: list[list[int]] = [[] for _ in reduces]
-        self.users: list[list[int]] = [[] for _ in reduces]
+    def __init__(self, nests: Sequence[LoopNest | None], dependences: Sequence[Dependence]) -> None:
+        self.reduces = [bool(nest and nest.reductions) for nest in nests]
+        self.runs = [nest.runs if nest else None for nest in nests]
+        self.producers: list[list[int]] = [[] for _ in nests]
+        self.users: list[list[int]] = [[] for _ in nests]
         for dependence in dependences:
             if dependence.value:
                 self.producers[dependence.dst].append(dependence.src)
                 self.users[dependence.src].append(dependence.dst)
         self.chains: dict[Walk, set[int]] = {}
-        self.found: list[dict[Walk, tuple[Cover, Fit]]] = [{} for _ in reduces]
+        self.found: list[dict[Walk, tuple[Cover, Fit]]] = [{} for _ in nests]
 
     def settle(self, op: int, cover: Cover, frame: int) -> None:
         """Put an op into its natural walk: the first group whose chain takes its cut points."""
-        home = natural_walk(cover)
+        runs = self.runs[op]
+        home = natural_walk(cover) if runs is None else row_walk(cover, runs.dimensions)
         group = 0
         while True:
             walk = Walk(home.x, home.r, frame, group)

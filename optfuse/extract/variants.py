@@ -2,16 +2,16 @@
 
 - *whole*: one kernel reduces; with few results it cannot fill the device.
 - *split*: a nest of partial results over chunks, and one that combines them (``split``).
-- *riding*: a sum over rows, done by a kernel that walks the rows for another reason. Each of its programs adds up the
-  rows that it sees anyway and leaves one row of partial sums; a second nest adds those up. (TorchInductor's mix-order
-  reduction.)
+- *riding*: a sum over rows, done by a kernel that walks the rows for another reason. Each of its programs takes a run
+  of rows, adds up the values that it sees anyway, and leaves one row of partial sums; a second nest adds those up.
+  (TorchInductor's mix-order reduction.)
 
-Code generation knows the first two: they are the "emittable" kinds.
+"emittable" offers the first two, "riding" what the rule of ``split`` says or a ride, "all" all three.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
@@ -23,31 +23,41 @@ from optfuse.extract.digits import row_major
 from optfuse.extract.placement import Placed
 from optfuse.extract.split import combine, device_of, fresh, kept_results, plan_chunks, rename, split, with_results
 from optfuse.extract.walks import DigitSpace, Walk, natural_cover, natural_walk, weights
-from optfuse.ir.nodes import Buffer, LoopGraph, LoopNest, Op, Store, ivar, rvar
+from optfuse.ir.nodes import Buffer, LoopGraph, LoopNest, Op, Runs, Store, ivar, rvar
 from optfuse.ir.verify_nest import result_dtypes
-from optfuse.problem.instance import Device, Offer
+from optfuse.problem.instance import Device
 
-VariantKinds = Literal["emittable", "all"]
+VariantKinds = Literal["emittable", "riding", "all"]
 
+#: How the first nest of a reduction that rides is called after it.
+RIDE = "_ride"
 #: A riding sum leaves this many rows of partial sums for each program that fills the device.
 ROWS_PER_PROGRAM = 2
 #: Fewer rows than this many times the rows of partial sums are not worth a ride.
 LEAST_ROWS = 8
+#: Longer rows do not ride: a program holds a whole one, and a running sum beside each of its values.
+LONGEST_ROW = 4096
 #: The share of a launch that a whole reduction must lose to idle programs for the split one to be offered.
 SPLIT_PERCENT = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Nests that do what one reduction says, the last of them its results; and their buffers of partial results."""
+
+    nests: tuple[LoopNest, ...]
+    partials: tuple[Buffer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
     """A graph that holds the ops of all alternatives, and which belong together.
 
-    ``variants`` are tuples (name, alternatives as op positions), the whole reduction first. ``riders`` are the ops that
-    accumulate in another kernel's walk over rows, with the number of their dimensions that the sums keep (the first).
+    ``variants`` are tuples (name, alternatives as op positions), what runs by rule first.
     """
 
     graph: LoopGraph
     variants: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
-    riders: Mapping[int, int]
 
     def rivals(self) -> dict[int, frozenset[int]]:
         """By op of a variant: the ops that cannot run when it does."""
@@ -60,46 +70,71 @@ class Alternatives:
 
 
 def reduction_variants(
-    graph: LoopGraph, device: Device, kinds: VariantKinds, no_ride: frozenset[str] = frozenset()
+    graph: LoopGraph, device: Device, kinds: VariantKinds, rides: Callable[[str], bool] = lambda _: True
 ) -> Alternatives:
-    """The graph with every way to run each reduction; those named in ``no_ride`` do not ride."""
+    """The graph with every way to run each reduction; ``rides`` says whether one of a name may ride."""
     ops: list[Op] = []
     buffers = list(graph.buffers)
     taken = {buffer.name for buffer in buffers}
     by_name = {buffer.name: buffer for buffer in buffers}
     variants: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
-    riders: dict[int, int] = {}
     for op in graph.ops:
-        allowed: VariantKinds = "emittable" if op.name in no_ride else kinds
-        ways = _ways(op, by_name, device, allowed, taken) if isinstance(op, LoopNest) else []
-        place = len(ops)
-        ops.append(op)
-        alternatives: list[tuple[int, ...]] = [(place,)]
-        for nests, partials, rides in ways:
-            alternatives.append(tuple(range(len(ops), len(ops) + len(nests))))
-            riders.update({len(ops): len(nests[1].sizes)} if rides else {})
-            ops += nests
-            buffers += partials
-        if ways:
+        if not isinstance(op, LoopNest):
+            ops.append(op)
+            continue
+        alternatives: list[tuple[int, ...]] = []
+        for way in _ways(op, by_name, device, kinds, taken, rides=rides(op.name)):
+            alternatives.append(tuple(range(len(ops), len(ops) + len(way.nests))))
+            ops += way.nests
+            buffers += way.partials
+        if len(alternatives) > 1:
             variants.append((op.name, tuple(alternatives)))
-    return Alternatives(replace(graph, ops=tuple(ops), buffers=tuple(buffers)), tuple(variants), riders)
+    return Alternatives(replace(graph, ops=tuple(ops), buffers=tuple(buffers)), tuple(variants))
+
+
+def riding(graph: LoopGraph, device: Device, names: Collection[str]) -> LoopGraph:
+    """The graph with those of its reductions riding that are named; the second of the two nests has the name."""
+    ops: list[Op] = []
+    buffers = list(graph.buffers)
+    taken = {buffer.name for buffer in buffers}
+    for op in graph.ops:
+        if isinstance(op, LoopNest) and op.name in names:
+            way = ride(op, device, taken, device_of(op, buffers))
+            ops += [way.nests[0], replace(way.nests[1], name=op.name)]
+            buffers += way.partials
+        else:
+            ops.append(op)
+    return replace(graph, ops=tuple(ops), buffers=tuple(buffers))
+
+
+def riders(graph: LoopGraph) -> frozenset[str]:
+    """The names of the reductions of which a graph, made by ``riding``, holds the two nests."""
+    return frozenset(op.name.removesuffix(RIDE) for op in graph.ops if isinstance(op, LoopNest) and op.runs)
 
 
 def _ways(
-    nest: LoopNest, buffers: Mapping[str, Buffer], device: Device, kinds: VariantKinds, taken: set[str]
-) -> list[tuple[tuple[LoopNest, ...], tuple[Buffer, ...], bool]]:
-    """(nests, buffers of partial results, whether the first rides) of each way but the whole."""
-    ways: list[tuple[tuple[LoopNest, ...], tuple[Buffer, ...], bool]] = []
-    chunks = plan_chunks(nest, buffers, device, least_percent=SPLIT_PERCENT)
+    nest: LoopNest,
+    buffers: Mapping[str, Buffer],
+    device: Device,
+    kinds: VariantKinds,
+    taken: set[str],
+    *,
+    rides: bool,
+) -> list[Way]:
+    """Every way to run a nest, the one by rule first."""
+    by_rule = kinds == "riding"
+    ways = [Way((nest,))]
     where = device_of(nest, list(buffers.values()))
+    chunks = plan_chunks(nest, buffers, device, **({} if by_rule else {"least_percent": SPLIT_PERCENT}))
     if chunks is not None:
         names = [fresh(f"{nest.name}_partial{k}", taken) for k in range(len(kept_results(nest)))]
         first, second, partials = split(nest, chunks, names, where)
-        ways.append(((first, replace(second, name=f"{nest.name}_combine")), partials, False))
-    if kinds == "all" and _may_ride(nest, device):
-        names = [fresh(f"{nest.name}_ride{k}", taken) for k in range(len(kept_results(nest)))]
-        first, second, partials = ride(nest, device.saturating_programs * ROWS_PER_PROGRAM, names, where)
-        ways.append(((first, second), partials, True))
+        if by_rule:
+            ways = [Way((first, second), partials)]
+        else:
+            ways.append(Way((first, replace(second, name=f"{nest.name}_combine")), partials))
+    if kinds != "emittable" and rides and _may_ride(nest, device):
+        ways.append(ride(nest, device, taken, where))
     return ways
 
 
@@ -109,67 +144,68 @@ def _may_ride(nest: LoopNest, device: Device) -> bool:
         return False
     kept, rows = prod(int(s) for s in nest.sizes), prod(int(r) for r in nest.rsizes)
     walk = natural_walk(natural_cover(nest, accesses(nest)))
-    return walk.by_columns and kept > 1 and rows >= LEAST_ROWS * device.saturating_programs * ROWS_PER_PROGRAM
+    longest = min(LONGEST_ROW, device.persistent_elements)
+    return (
+        walk.by_columns and 1 < kept <= longest and rows >= LEAST_ROWS * device.saturating_programs * ROWS_PER_PROGRAM
+    )
 
 
-def ride(nest: LoopNest, rows: int, names: Sequence[str], device: str) -> tuple[LoopNest, LoopNest, tuple[Buffer, ...]]:
-    """The nest that hands each point's value to its program's sum, and the one that adds up ``rows`` rows of them.
+def run_length(nest: LoopNest, device: Device) -> int:
+    """How many rows each program takes: programs enough, and no fewer rows in the last block of one than in others."""
+    rows = prod(int(r) for r in nest.rsizes)
+    least = -(-rows // (device.saturating_programs * ROWS_PER_PROGRAM))
+    step = 1 << (max(1, least // 8).bit_length() - 1)
+    return -(-least // step) * step
 
-    The first is stated as a nest over all points that stores to the partial sums; that each address gathers many points
-    is what code generation has to know about riders.
+
+def ride(nest: LoopNest, device: Device, taken: set[str], where: str) -> Way:
+    """The nest that adds up each run of rows, and the one that adds up the runs.
+
+    The first walks all points in the order in which memory holds them. ``taken`` are names of buffers, ``where`` is
+    where the nest runs.
     """
-    sizes = tuple(int(s) for s in nest.sizes)
-    every = (*sizes, *(int(r) for r in nest.rsizes))
+    digits = [pieces[0].digit for pieces in natural_cover(nest, accesses(nest)).dimensions]
+    kept = sorted(range(len(nest.sizes)), key=lambda k: -digits[k].stride)
+    rows = sorted(range(len(nest.sizes), len(digits)), key=lambda k: -digits[k].stride)
+    every = (*(int(s) for s in nest.sizes), *(int(r) for r in nest.rsizes))
+    place = {k: position for position, k in enumerate((*rows, *kept))}
+    points = {ivar(k) if k < len(kept) else rvar(k - len(kept)): ivar(place[k]) for k in place}
+    runs = Runs(len(rows), run_length(nest, device))
+    sizes = tuple(every[k] for k in place)
+    shape = (runs.count(sizes), *every[: len(kept)])
     dtypes = result_dtypes(nest.reductions)
-    shape = (rows, *sizes)
+    names = [fresh(f"{nest.name}_ride{k}", taken) for k in range(len(dtypes))]
     partials = tuple(
-        Buffer(name, dtypes[k], shape, row_major(shape), device=device)
+        Buffer(name, dtypes[k], shape, row_major(shape), device=where)
         for name, k in zip(names, kept_results(nest), strict=True)
     )
-    points = {rvar(k): ivar(k + len(sizes)) for k in range(len(nest.rsizes))}
-    index = sympy.Add(*(t * ivar(k) for k, t in enumerate(_results_last(every, len(sizes))) if every[k] > 1))
-    first = LoopNest(
-        f"{nest.name}_ride",
-        every,
-        (),
-        (),
-        tuple(
-            Store(partial.name, index, rename(reduction.operand, points))
-            for partial, reduction in zip(partials, nest.reductions, strict=True)
-        ),
-        nest.origin,
+    index = sympy.Add(*(t * ivar(place[k]) for k, t in enumerate(row_major(every[: len(kept)])) if every[k] > 1))
+    stores = tuple(
+        Store(partial.name, index, rename(reduction.operand, points))
+        for partial, reduction in zip(partials, nest.reductions, strict=True)
     )
-    reductions, results = combine(nest, dict(zip(kept_results(nest), partials, strict=True)), (rows,), 1)
+    first = LoopNest(f"{nest.name}{RIDE}", sizes, (), (), stores, nest.origin, runs)
+    reductions, results = combine(nest, dict(zip(kept_results(nest), partials, strict=True)), shape[:1], 1)
     second = LoopNest(
         f"{nest.name}_rows",
         nest.sizes,
-        (sympy.Integer(rows),),
+        (sympy.Integer(shape[0]),),
         reductions,
         tuple(replace(store, value=with_results(store.value, results)) for store in nest.stores),
         nest.origin,
     )
-    return first, second, partials
+    return Way((first, second), partials)
 
 
-def _results_last(sizes: Sequence[int], kept: int) -> tuple[int, ...]:
-    """Strides of a tensor with the reduced dimensions outermost."""
-    order = [*range(kept, len(sizes)), *range(kept)]
-    strides = row_major([sizes[k] for k in order])
-    return tuple(strides[order.index(k)] for k in range(len(sizes)))
-
-
-def can_ride(kept: int, placed: Placed, walk: Walk, space: DigitSpace, device: Device) -> bool:
-    """Whether the kernels of a walk see whole rows: x counts rows and r runs along what the sums keep, in one pass.
-
-    ``kept`` is the number of the rider's dimensions that the sums keep; they are its first.
+def can_ride(nest: LoopNest, placed: Placed, walk: Walk, space: DigitSpace, device: Device) -> bool:
+    """Whether the kernels of a walk see whole rows, in order: x counts the rows of a nest of partial sums, and r runs
+    along what the sums keep, in one pass.
     """
-    if not walk.r or walk.by_columns or prod(digit.size for digit in walk.r) > device.persistent_elements:
+    assert nest.runs is not None, "asked of nests that ride"
+    if walk.by_columns or prod(digit.size for digit in walk.r) > min(LONGEST_ROW, device.persistent_elements):
         return False
-    rows = weights(placed.cover, placed.fit, space)
-    width = len(space.x)
-    return not any(any(row[:width]) for row in rows[:kept]) and not any(any(row[width:]) for row in rows[kept:])
-
-
-def without_place(offers: Iterable[Offer]) -> tuple[Offer, ...]:
-    """A rider's offers: nothing lies in place of what it adds up."""
-    return tuple(replace(o, writes=tuple(replace(write, place=0) for write in o.writes)) for o in offers)
+    rows, first, width = weights(placed.cover, placed.fit, space), nest.runs.dimensions, len(space.x)
+    steps = row_major([int(size) for size in nest.sizes[:first]])
+    number = [sum(t * row[k] for t, row in zip(steps, rows[:first], strict=True)) for k in range(len(rows[0]))]
+    in_order = number == [digit.stride for digit in space.x_line] + [0] * len(space.r)
+    return in_order and not any(any(row[:width]) for row in rows[first:])

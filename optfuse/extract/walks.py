@@ -143,6 +143,15 @@ def natural_walk(cover: Cover) -> Walk:
     return Walk(coalesce(cover.parallel), coalesce(cover.reduced))
 
 
+def row_walk(cover: Cover, dimensions: int) -> Walk:
+    """The walk over rows, which the first dimensions of a nest count, with all else inside of each."""
+    digits = [
+        [piece.digit for pieces in part for piece in pieces]
+        for part in (cover.dimensions[:dimensions], cover.dimensions[dimensions:])
+    ]
+    return Walk(coalesce(digits[0]), coalesce(digits[1]))
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """How an op runs in a walk: its role and the cut points that it needs on the line of n.

@@ -1,12 +1,19 @@
-"""An instance with its variants decided: the ops of one alternative of each, and no others."""
+"""An instance with its variants decided: the ops of one alternative of each, and no others; and which to decide for.
+
+Variants that look alike are decided alike; each class is offered each of its alternatives in turn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Edge, Instance, Op, Rules
+from optfuse.problem.solution import Kernel
+from optfuse.solve.clock import WALL, Clock
+from optfuse.solve.greedy import greedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +22,20 @@ class Decided:
 
     instance: Instance
     ops: tuple[int, ...]
+
+    def lifted(self, kernel: Kernel) -> tuple[int, ...]:
+        """A kernel's ops in ids of the whole instance."""
+        return tuple(self.ops[op] for op in kernel.ops)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The best decisions found, by variant, and the kernels for them in ids of the whole instance."""
+
+    alternatives: tuple[int, ...]
+    kernels: tuple[tuple[tuple[int, ...], int], ...]
+    cost: int
+    solves: int
 
 
 def decide(instance: Instance, chosen: Sequence[int]) -> Decided:
@@ -80,3 +101,47 @@ def _look(op: Op) -> object:
         for offer in op.offers
     }
     return op.work, tuple(sorted(sizes))
+
+
+def choose_greedily(instance: Instance, deadline: float = math.inf, clock: Clock = WALL) -> Chosen:
+    """Decide by the cost of greedy's schedules, class by class.
+
+    Starts from the best of: the first alternatives, the last ones, and those that are cheapest apart.
+    """
+
+    def greedily(alternatives: tuple[int, ...]) -> Chosen:
+        decided = decide(instance, alternatives)
+        solution = greedy(decided.instance)
+        kernels = tuple((decided.lifted(kernel), kernel.scheme) for kernel in solution.kernels)
+        return Chosen(alternatives, kernels, solution.objective, 1)
+
+    last = tuple(len(variant.alternatives) - 1 for variant in instance.variants)
+    starts = dict.fromkeys((apart(instance), (0,) * len(last), last))
+    best = min(map(greedily, starts), key=lambda chosen: chosen.cost)
+    return descend(instance, replace(best, solves=len(starts)), greedily, deadline, clock)
+
+
+def descend(
+    instance: Instance,
+    best: Chosen,
+    attempt: Callable[[tuple[int, ...]], Chosen],
+    deadline: float,
+    clock: Clock,
+) -> Chosen:
+    """Offer each class each of its alternatives until none is better, or time is up."""
+    groups, solves = classes(instance), best.solves
+    moved = True
+    while moved and clock.now() < deadline:
+        moved = False
+        for group in groups:
+            for alternative in range(len(instance.variants[group[0]].alternatives)):
+                if alternative == best.alternatives[group[0]] or clock.now() >= deadline:
+                    continue
+                decided = list(best.alternatives)
+                for variant in group:
+                    decided[variant] = alternative
+                found = attempt(tuple(decided))
+                solves += 1
+                if found.cost < best.cost:
+                    best, moved = found, True
+    return replace(best, solves=solves)

@@ -34,7 +34,7 @@ def norm() -> LoopGraph:
 
 
 def test_a_column_sum_is_whole_split_or_rides() -> None:
-    found = extract_variants(norm(), DEVICE, "all")
+    found, _ = extract_variants(norm(), DEVICE, "all")
     validate(found.instance)
     (variant,) = [v for v in found.instance.variants if len(v.alternatives) == 3]
     names = [[found.instance.ops[op].name for op in ops] for ops in variant.alternatives]
@@ -43,7 +43,7 @@ def test_a_column_sum_is_whole_split_or_rides() -> None:
 
 
 def test_a_rider_runs_where_rows_are_walked_and_leaves_one_row_a_program() -> None:
-    found = extract_variants(norm(), DEVICE, "all")
+    found, _ = extract_variants(norm(), DEVICE, "all")
     instance = found.instance
     rider = next(k for k, op in enumerate(instance.ops) if op.name.endswith("_ride"))
     for offer in instance.ops[rider].offers:
@@ -62,7 +62,7 @@ def test_alternatives_feed_the_same_users_and_never_each_other() -> None:
             return torch.exp(x.sum(0)) + x.mean()
 
     graph = lowered(capture(Used(), (torch.empty(ROWS, COLUMNS),), {}, name="used"))
-    instance = extract_variants(graph, DEVICE, "all").instance
+    instance = extract_variants(graph, DEVICE, "all")[0].instance
     for variant in instance.variants:
         feeding = []
         for ops in variant.alternatives:

@@ -7,13 +7,10 @@ say: its bound is one that needs no search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-
 from optfuse.problem.cost import default_writes
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solve.choices import apart, classes, decide
+from optfuse.solve.choices import Chosen, choose_greedily, decide, descend
 from optfuse.solve.clock import WALL, Clock, within
 from optfuse.solve.cpsat.blocks import find_blocks
 from optfuse.solve.cpsat.outcome import CpsatOutcome
@@ -25,16 +22,6 @@ from optfuse.solve.options import SolveOptions
 JOINT_OPS = 40
 #: The share of the time in which variants are decided by greedy's prices.
 GREEDY_SHARE = 0.4
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The best decisions found, by variant, and the kernels for them in ids of the whole instance."""
-
-    alternatives: tuple[int, ...]
-    kernels: tuple[tuple[tuple[int, ...], int], ...]
-    cost: int
-    solves: int
 
 
 def solve_variants(
@@ -80,55 +67,14 @@ def _undecided(instance: Instance, group: tuple[int, ...]) -> bool:
 
 def choose(instance: Instance, options: SolveOptions, deadline: float, clock: Clock = WALL) -> Chosen:
     """Descend class by class until nothing helps or time is up: by greedy's prices first, then by the solver's."""
-    groups = classes(instance)
-    start = _descend(
-        instance,
-        groups,
-        _greedily(instance, apart(instance)),
-        lambda alternatives: _greedily(instance, alternatives),
-        within(clock, deadline, GREEDY_SHARE),
-        clock,
-    )
+    start = choose_greedily(instance, within(clock, deadline, GREEDY_SHARE), clock)
 
     def solved(alternatives: tuple[int, ...]) -> Chosen:
         return _solved(instance, alternatives, options, deadline, clock)
 
     best = solved(start.alternatives)
     best = best if best.cost <= start.cost else start
-    return _descend(instance, groups, best, solved, deadline, clock)
-
-
-def _descend(
-    instance: Instance,
-    groups: Sequence[Sequence[int]],
-    best: Chosen,
-    attempt: Callable[[tuple[int, ...]], Chosen],
-    deadline: float,
-    clock: Clock,
-) -> Chosen:
-    solves = best.solves
-    moved = True
-    while moved and clock.now() < deadline:
-        moved = False
-        for group in groups:
-            for alternative in range(len(instance.variants[group[0]].alternatives)):
-                if alternative == best.alternatives[group[0]] or clock.now() >= deadline:
-                    continue
-                decided = list(best.alternatives)
-                for variant in group:
-                    decided[variant] = alternative
-                found = attempt(tuple(decided))
-                solves += 1
-                if found.cost < best.cost:
-                    best, moved = found, True
-    return replace(best, solves=solves)
-
-
-def _greedily(instance: Instance, alternatives: tuple[int, ...]) -> Chosen:
-    decided = decide(instance, alternatives)
-    solution = greedy(decided.instance)
-    kernels = tuple((_lifted(kernel, decided.ops), kernel.scheme) for kernel in solution.kernels)
-    return Chosen(alternatives, kernels, solution.objective, 1)
+    return descend(instance, best, solved, deadline, clock)
 
 
 def _solved(
@@ -136,9 +82,5 @@ def _solved(
 ) -> Chosen:
     decided = decide(instance, alternatives)
     outcome: CpsatOutcome = solve_cpsat(decided.instance, options, greedy(decided.instance), deadline, clock)
-    kernels = tuple((_lifted(kernel, decided.ops), kernel.scheme) for kernel in outcome.kernels)
+    kernels = tuple((decided.lifted(kernel), kernel.scheme) for kernel in outcome.kernels)
     return Chosen(alternatives, kernels, outcome.objective, 1)
-
-
-def _lifted(kernel: Kernel, ops: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(ops[op] for op in kernel.ops)
