@@ -15,7 +15,7 @@ from optfuse.codegen.members import CodegenOptions, MemberWriter
 from optfuse.codegen.passes import Passes, Role, operands, order_passes, stored
 from optfuse.codegen.reductions import Accumulators, Fold, fold_one, fold_whole
 from optfuse.codegen.riding import RunningSums
-from optfuse.codegen.shapes import LEAST_ROW, STAGES, prefetches, trims, turned
+from optfuse.codegen.shapes import LEAST_ROW, STAGES, prefetches, rows_ahead, trims, turned
 from optfuse.codegen.shortcuts import Single, find_shortcuts
 from optfuse.codegen.source import KernelSource
 from optfuse.codegen.text import call_text
@@ -76,6 +76,7 @@ def emit_kernel(
     kernel = _Kernel(spec, buffers, tile.axes, passes, options, repeated)
     kernel.trim, kernel.members.turn = trims(tile.axes, accesses), turned(tile.axes, accesses)
     kernel.threads, kernel.ahead = 32 * tile.num_warps, prefetches(tile.axes, accesses)
+    kernel.stages = rows_ahead(tile.axes, accesses) if tile.axes[0].walk == "shared" else 1
     kernel.write()
     return kernel.source(tile.num_warps)
 
@@ -108,6 +109,8 @@ class _Kernel:
         self.threads = 0
         #: whether blocks of a walk are loaded ahead
         self.ahead = False
+        #: how many blocks of rows are under way at once where sums ride on them
+        self.stages = 1
         touched = [name for member in spec.members for name in _touched(member.nest)]
         self.parameters = {name: f"{name}_ptr" for name in dict.fromkeys(touched)}
         self.members = MemberWriter(spec, buffers, axes, passes, self.parameters, options, repeated)
@@ -180,7 +183,9 @@ class _Kernel:
         self._define(x, f"x_start + tl.arange(0, {x.constant})[:, None]")
         self._straight()
         self.writer.note = NOWHERE
-        self.writer.close_body(f"for x_start in range(first, last, {x.constant}):")
+        ahead = f"tl.range(first, last, {x.constant}, num_stages={self.stages})"
+        blocks = ahead if self.stages > 1 else f"range(first, last, {x.constant})"
+        self.writer.close_body(f"for x_start in {blocks}:")
         for k, member in enumerate(self.spec.members):
             if member.nest.runs is not None:
                 self.sums.store(k, member.nest)

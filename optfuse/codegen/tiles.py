@@ -51,6 +51,7 @@ class Access:
     coefficients: Mapping[sympy.Symbol, int]
     bits: int
     store: bool
+    buffer: str = ""
 
     def contiguous(self, digits: Digits) -> bool:
         """Whether neighbours along an axis of these digits are neighbours in memory."""
@@ -72,7 +73,7 @@ def memory_accesses(spec: KernelSpec, buffers: Mapping[str, Buffer], passes: Pas
             if load.buffer not in passes.producers[k]:
                 full = env | {tvar(j): Linear() for j in range(len(load.indirect))}
                 terms = linearize(load.index, full, _dropped).terms
-                found.append(Access(_digits_of(terms), BITS[load.dtype], store=False))
+                found.append(Access(_digits_of(terms), BITS[load.dtype], store=False, buffer=load.buffer))
         for store in member.nest.stores:
             if store.buffer in spec.stores:
                 terms = linearize(store.index, env, _dropped).terms

@@ -103,8 +103,10 @@ def _look(op: Op) -> object:
     return op.work, tuple(sorted(sizes))
 
 
-def choose_greedily(instance: Instance, deadline: float = math.inf, clock: Clock = WALL) -> Chosen:
-    """Decide by the cost of greedy's schedules, class by class.
+def choose_greedily(
+    instance: Instance, deadline: float = math.inf, clock: Clock = WALL, most: float = math.inf
+) -> Chosen:
+    """Decide by the cost of greedy's schedules, class by class, with about ``most`` of them.
 
     Starts from the best of: the first alternatives, the last ones, and those that are cheapest apart.
     """
@@ -118,7 +120,7 @@ def choose_greedily(instance: Instance, deadline: float = math.inf, clock: Clock
     last = tuple(len(variant.alternatives) - 1 for variant in instance.variants)
     starts = dict.fromkeys((apart(instance), (0,) * len(last), last))
     best = min(map(greedily, starts), key=lambda chosen: chosen.cost)
-    return descend(instance, replace(best, solves=len(starts)), greedily, deadline, clock)
+    return descend(instance, replace(best, solves=len(starts)), greedily, deadline, clock, most)
 
 
 def descend(
@@ -127,15 +129,20 @@ def descend(
     attempt: Callable[[tuple[int, ...]], Chosen],
     deadline: float,
     clock: Clock,
+    most: float = math.inf,
 ) -> Chosen:
-    """Offer each class each of its alternatives until none is better, or time is up."""
-    groups, solves = classes(instance), best.solves
+    """Offer each class each of its alternatives, large ones first, until none is better or time is up.
+
+    It is up, too, after ``most`` solves.
+    """
+    groups, solves = sorted(classes(instance), key=len, reverse=True), best.solves
     moved = True
-    while moved and clock.now() < deadline:
+    while moved and clock.now() < deadline and solves < most:
         moved = False
         for group in groups:
             for alternative in range(len(instance.variants[group[0]].alternatives)):
-                if alternative == best.alternatives[group[0]] or clock.now() >= deadline:
+                late = clock.now() >= deadline or solves >= most
+                if late or alternative == best.alternatives[group[0]]:
                     continue
                 decided = list(best.alternatives)
                 for variant in group:
