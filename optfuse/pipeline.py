@@ -90,7 +90,7 @@ def optimize(
     options = SolveOptions() if options is None else options
     options = replace(options, rules=(*options.rules, *rules))
     load_device(device)
-    require_known(variants)
+    known_variants(variants)
     require_measurable(measure)
     name = type(model).__name__.lower() if name is None else name
     if not train:
@@ -107,16 +107,18 @@ def optimize(
     return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}), both)
 
 
-def require_known(variants: object) -> None:
-    """Refuse what is no way to decide how sums over rows run.
+def known_variants(name: str) -> Variants:
+    """A way to decide how sums over rows run, by its name.
 
     Raises
     ------
     InvalidOptionError
-        If it is none.
+        If there is none of that name.
     """
-    if variants not in get_args(Variants):
-        raise InvalidOptionError(f"variants must be one of {', '.join(get_args(Variants))}, not {variants!r}")
+    for known in get_args(Variants):
+        if name == known:
+            return known
+    raise InvalidOptionError(f"variants must be one of {', '.join(get_args(Variants))}, not {name!r}")
 
 
 def fusion_problem(captured: Captured, device: str, variants: Variants | VariantKinds = "rule") -> Extraction:

@@ -16,6 +16,8 @@ System = Literal[
     "optfuse-graphs",
     "optfuse-greedy",
     "optfuse-greedy-graphs",
+    "optfuse-riding",
+    "optfuse-riding-graphs",
     "inductor-own",
     "inductor-imposed",
     "inductor-imposed-greedy",

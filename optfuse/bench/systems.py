@@ -30,7 +30,8 @@ from optfuse.solve.options import SolveOptions
 if TYPE_CHECKING:
     from optfuse.schedule import TrainingSchedule
 
-Solver = Literal["cpsat", "greedy"]
+#: How a model is planned: by the solver, by greedy alone, or by the solver with sums over rows that ride.
+Way = Literal["cpsat", "greedy", "riding"]
 
 #: Calls after which both graphs of a training step are recorded.
 RUNS_TO_RECORD = 6
@@ -103,8 +104,8 @@ class Systems:
         self.case = case
         self.settings = settings
         self.meter = meter
-        self._planned: dict[Solver, Schedule | TrainingSchedule] = {}
-        self._compiled: dict[Solver, Prepared] = {}
+        self._planned: dict[Way, Schedule | TrainingSchedule] = {}
+        self._compiled: dict[Way, Prepared] = {}
 
     def prepare(self, system: System) -> Prepared:
         """Compile and run once."""
@@ -128,6 +129,10 @@ class Systems:
                 return self._optfuse_graphs("cpsat")
             case "optfuse-greedy-graphs":
                 return self._optfuse_graphs("greedy")
+            case "optfuse-riding":
+                return self._optfuse("riding")
+            case "optfuse-riding-graphs":
+                return self._optfuse_graphs("riding")
 
     def _timed(self, step: Callable[[], Any], phases: dict[str, float], *, compiled: bool = True) -> Prepared:
         start = time.perf_counter()
@@ -176,32 +181,34 @@ class Systems:
                 run()
             self.meter.synchronize()
 
-    def _optfuse(self, solver: Solver) -> Prepared:
-        if solver not in self._compiled:
-            self._compiled[solver] = self._compile(solver)
-            if self.settings.plans and solver == "cpsat":
-                for schedule in self._compiled[solver].schedules:
+    def _optfuse(self, way: Way) -> Prepared:
+        if way not in self._compiled:
+            self._compiled[way] = self._compile(way)
+            if self.settings.plans and way == "cpsat":
+                for schedule in self._compiled[way].schedules:
                     schedule.save(Path(self.settings.plans) / schedule.name, weights=False)
-        return self._compiled[solver]
+        return self._compiled[way]
 
-    def _plan(self, solver: Solver) -> Schedule | TrainingSchedule:
-        if solver not in self._planned:
-            case, chosen = self.case, {"solver": solver, "time_limit": self.settings.time_limit}
+    def _plan(self, way: Way) -> Schedule | TrainingSchedule:
+        if way not in self._planned:
+            case, solver = self.case, "greedy" if way == "greedy" else "cpsat"
+            chosen: dict[str, Any] = {"solver": solver, "time_limit": self.settings.time_limit}
             if self.settings.workers:
                 chosen["workers"] = self.settings.workers
-            self._planned[solver] = optimize(
+            self._planned[way] = optimize(
                 case.model, case.args, case.kwargs, train=case.task.train, device=self.settings.device,
                 options=SolveOptions.from_mapping(chosen), name=case.task.name,
+                variants="riding" if way == "riding" else "rule",
             )  # fmt: skip
-        return self._planned[solver]
+        return self._planned[way]
 
-    def _compile(self, solver: Solver) -> Prepared:
+    def _compile(self, way: Way) -> Prepared:
         case = self.case
         phases: dict[str, float] = {}
         with fresh_triton_cache():
-            cold = solver not in self._planned
+            cold = way not in self._planned
             start = time.perf_counter()
-            found = self._plan(solver)
+            found = self._plan(way)
             phases["capture, solve, emit"] = time.perf_counter() - start
             start = time.perf_counter()
             program = found.compile(cudagraphs=False)
@@ -212,12 +219,12 @@ class Systems:
         phases["of it, solve"] = sum(schedule.result.statistics.wall_s for schedule in prepared.schedules)
         return prepared
 
-    def _optfuse_graphs(self, solver: Solver) -> Prepared:
-        plain = self._optfuse(solver)
+    def _optfuse_graphs(self, way: Way) -> Prepared:
+        plain = self._optfuse(way)
         if not self._has_graphs():
             raise RuntimeError("CUDA graphs need a GPU")
         start = time.perf_counter()
-        program = self._planned[solver].compile(cudagraphs=True)
+        program = self._planned[way].compile(cudagraphs=True)
         self._record(lambda: self.case.run(program))
         seconds = time.perf_counter() - start
         return Prepared(

@@ -19,7 +19,7 @@ from optfuse.checking import check_replays, check_steps
 from optfuse.cli.output import say
 from optfuse.errors import VerificationError
 from optfuse.frontend.zoo import load_model_file
-from optfuse.pipeline import optimize
+from optfuse.pipeline import Variants, optimize
 from optfuse.runtime.aot import compile_kernels, table
 from optfuse.runtime.environment import mode
 from optfuse.runtime.verify import InDouble, VerifyReport, compare
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 DRAWS = 12
 
 
-def verify_model(path: Path, train: bool, device: str, options: SolveOptions) -> VerifyReport:
+def verify_model(
+    path: Path, train: bool, device: str, options: SolveOptions, variants: Variants = "rule"
+) -> VerifyReport:
     """Schedule a model at its small size, run the program, and hold it against eager in float64.
 
     Raises:
@@ -43,7 +45,9 @@ def verify_model(path: Path, train: bool, device: str, options: SolveOptions) ->
     model, (args, kwargs) = entry.model("small"), entry.inputs("small", train=train)
     if train:
         _train_norms(model)
-    found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name)
+    found = optimize(
+        model, args, kwargs, train=train, device=device, options=options, name=entry.name, variants=variants
+    )
     eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     program = found.compile()
     given = (args, kwargs)
