@@ -328,14 +328,17 @@ class _Kernel:
         self.late = [late for late in self.late if late not in due]
 
     def _own(self, store: Store, value: Value) -> bool:
-        """Whether every thread has surely read what it or another overwrites, in a kernel's only walk over r.
+        """Whether every thread has surely read what it or another overwrites, in a kernel's only walk over rows or r.
 
         What is stored follows from each tile that may lie in its place. Triton loads a tile once if it has an element
         for each thread: the thread that stores an element has loaded it, or got the value from the one that has.
         """
         if not 0 < self.threads <= math.prod(axis.block for axis in self.axes):
             return False
-        if self.r is None or self.r.walk != "looped" or self.passes.count > 1 or store.buffer in self.members.read:
+        once = self.axes[0].walk == "shared" or (
+            self.r is not None and self.r.walk == "looped" and self.passes.count == 1
+        )
+        if not once or store.buffer in self.members.read:
             return False
         bits = BITS[self.buffers[store.buffer].dtype]
         tiles = {name for name, buffer in self.members.tiles.items() if BITS[self.buffers[buffer].dtype] == bits}

@@ -213,25 +213,34 @@ def _renaming(nest: LoopNest, chunks: Chunks, rsizes: tuple[int, ...]) -> dict[s
 
 
 def rename(expr: Expr, variables: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
-    """An expression with its iteration variables replaced."""
+    """An expression with its iteration variables replaced; what was shared is shared."""
+    known: dict[int, Expr] = {}
 
     def index(old: sympy.Expr) -> sympy.Expr:
         return sympy.expand(sympy.sympify(old).xreplace(dict(variables)))
 
-    match expr:
-        case Load():
-            return replace(
-                expr,
-                index=index(expr.index),
-                guards=tuple(Guard(index(g.expr), g.lower, g.upper) for g in expr.guards),
-                indirect=tuple(rename(inner, variables) for inner in expr.indirect),
-            )
-        case Iota():
-            return replace(expr, index=index(expr.index))
-        case Call():
-            return replace(expr, args=tuple(rename(arg, variables) for arg in expr.args))
-        case Const() | Result():
-            return expr
+    def renamed(expr: Expr) -> Expr:
+        if id(expr) not in known:
+            known[id(expr)] = made(expr)
+        return known[id(expr)]
+
+    def made(expr: Expr) -> Expr:
+        match expr:
+            case Load():
+                return replace(
+                    expr,
+                    index=index(expr.index),
+                    guards=tuple(Guard(index(g.expr), g.lower, g.upper) for g in expr.guards),
+                    indirect=tuple(map(renamed, expr.indirect)),
+                )
+            case Iota():
+                return replace(expr, index=index(expr.index))
+            case Call():
+                return replace(expr, args=tuple(map(renamed, expr.args)))
+            case Const() | Result():
+                return expr
+
+    return renamed(expr)
 
 
 def with_results(expr: Expr, results: Mapping[int, Expr]) -> Expr:
