@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from optfuse.errors import InvalidGraphError
 from optfuse.extract.build import extract_variants
 from optfuse.extract.device import load_device
-from optfuse.extract.variants import ROWS_PER_PROGRAM, reduction_variants
+from optfuse.extract.variants import ROWS_PER_PROGRAM, reduction_variants, riders, riding
 from optfuse.frontend.inference import capture
-from optfuse.ir.nodes import LoopGraph
+from optfuse.ir.interpreter import interpret
+from optfuse.ir.nodes import LoopGraph, LoopNest, Runs
+from optfuse.ir.serialize import graph_from_json, graph_to_json
+from optfuse.ir.verify import verify
 from optfuse.pipeline import fusion_problem, lowered
 from optfuse.problem.checker import check
 from optfuse.problem.validate import validate
@@ -85,6 +91,36 @@ def test_riding_pays() -> None:
     assert check(free, chosen.solution) == ()
     assert any(free.ops[op].name.endswith("_ride") for kernel in chosen.solution.kernels for op in kernel.ops)
     assert chosen.objective < by_rule.objective
+
+
+@pytest.mark.parametrize("shape", [(500, 12), (7, 83, 12)])
+def test_riding_computes_the_same_and_is_plain_data(shape: tuple[int, ...]) -> None:
+    class Sums(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            rows = tuple(range(x.ndim - 1))
+            return (x * 2).sum(rows), x.exp().mean(rows)
+
+    few = replace(DEVICE, saturating_programs=5)
+    graph = lowered(capture(Sums(), (torch.empty(shape),), {}, name="sums"))
+    named = {op.name for op in graph.ops if isinstance(op, LoopNest) and op.reductions}
+    ridden = riding(graph, few, named)
+    verify(ridden)
+    assert riders(ridden) == named
+    assert graph_from_json(graph_to_json(ridden)) == ridden
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    for got, expected in zip(interpret(ridden, [x]), interpret(graph, [x], double=True), strict=True):
+        torch.testing.assert_close(got, expected, check_dtype=False)
+
+
+@pytest.mark.parametrize(
+    ("runs", "fault"), [(Runs(2, 4), "runs of 4 over 2 of 2"), (Runs(1, 3), "which has 5120 elements")]
+)
+def test_runs_that_fit_no_nest_are_refused(runs: Runs, fault: str) -> None:
+    few = replace(DEVICE, saturating_programs=5)
+    graph = riding(norm(), few, {"sum_1"})
+    ops = tuple(replace(op, runs=runs) if isinstance(op, LoopNest) and op.runs else op for op in graph.ops)
+    with pytest.raises(InvalidGraphError, match=fault):
+        verify(replace(graph, ops=ops))
 
 
 @pytest.mark.parametrize(("kinds", "most"), [("emittable", 2), ("all", 3)])
