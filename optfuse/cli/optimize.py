@@ -78,7 +78,7 @@ def command(
             if options.rules:  # they name ops of the full size's graph
                 say("results are compared at the small size, without the rules")
             if check_kernels:
-                check_model(model, train, device, replace(options, rules=()))
+                check_model(model, train, device, replace(options, rules=()), ways)
             if verify:
                 verify_model(model, train, device, replace(options, rules=()), ways)
                 compile_schedules(schedules)

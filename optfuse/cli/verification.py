@@ -70,7 +70,7 @@ def verify_model(
     return report
 
 
-def check_model(path: Path, train: bool, device: str, options: SolveOptions) -> None:
+def check_model(path: Path, train: bool, device: str, options: SolveOptions, variants: Variants = "rule") -> None:
     """Check a model at its small size launch by launch and through CUDA graphs, on the GPU if there is one.
 
     Raises:
@@ -80,7 +80,9 @@ def check_model(path: Path, train: bool, device: str, options: SolveOptions) -> 
     place = torch.device("cuda" if mode() == "compile" else "cpu")
     model = entry.model("small").train(train).to(place)
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda x: x.to(place), entry.inputs("small", train=train))
-    found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name)
+    found = optimize(
+        model, args, kwargs, train=train, device=device, options=options, name=entry.name, variants=variants
+    )
     wrong = []
     for placement in ("apart", "planned"):
         report = check_steps(found, args, kwargs, placement=placement)
