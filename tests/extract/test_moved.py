@@ -19,21 +19,10 @@ from optfuse.ir.verify import verify
 from optfuse.pipeline import lowered
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.solve import solve
+from tests.extract.functions import graph_of, model
 
 DEVICE = load_device("h200")
 SHAPE = (4, 6, 64, 96)
-
-
-def model(function: Any) -> nn.Module:
-    class Model(nn.Module):
-        def forward(self, *tensors: Tensor) -> Any:
-            return function(*tensors)
-
-    return Model()
-
-
-def graph_of(function: Any, *tensors: Tensor) -> LoopGraph:
-    return lowered(capture(model(function), tensors, {}, name="model"))
 
 
 def normalized(x: Tensor, mean: Tensor) -> Tensor:

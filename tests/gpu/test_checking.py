@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import optfuse
 from optfuse.frontend.zoo import load_model_file
 
 pytestmark = [
+    pytest.mark.usefixtures("exact_products"),
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
@@ -23,18 +23,6 @@ MODELS = Path(__file__).parent.parent.parent / "models"
 OPTIONS = optfuse.SolveOptions(time_limit=5, workers=8)
 #: The model with numbers in the host's memory, those with torch's own recurrent layer and without, and a plain one.
 NAMES = ("deberta", "lstm", "lstm_cells", "gpt2")
-
-
-@pytest.fixture(autouse=True)
-def exact_products() -> Iterator[None]:
-    """Float32 means float32 here."""
-    owners = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [owner.allow_tf32 for owner in owners]
-    for owner in owners:
-        owner.allow_tf32 = False
-    yield
-    for owner, allowed in zip(owners, before, strict=True):
-        owner.allow_tf32 = allowed
 
 
 @cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +24,7 @@ from optfuse.runtime.verify import ENOUGH, FACTOR, copy_of
 from tests.oracle.judging import in_double
 
 pytestmark = [
+    pytest.mark.usefixtures("exact_products"),
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
@@ -42,18 +42,6 @@ ROUNDINGS = 10
 VANISHING = 1e-3
 #: Why a graph cannot be recorded, where that is the model's doing: it keeps numbers on the CPU.
 UNRECORDED = ("not every input is on the GPU", "cannot be recorded: Cannot copy between CPU and CUDA tensors")
-
-
-@pytest.fixture(autouse=True)
-def exact_products() -> Iterator[None]:
-    """Float32 means float32 here, in eager and in libraries alike."""
-    owners = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [owner.allow_tf32 for owner in owners]
-    for owner in owners:
-        owner.allow_tf32 = False
-    yield
-    for owner, allowed in zip(owners, before, strict=True):
-        owner.allow_tf32 = allowed
 
 
 def moved(tree: Any, dtype: torch.dtype | None = None) -> Any:

@@ -1,0 +1,20 @@
+"""What the tests on a GPU share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def exact_products() -> Iterator[None]:
+    """Float32 means float32 here, in eager and in libraries alike."""
+    owners = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [owner.allow_tf32 for owner in owners]
+    for owner in owners:
+        owner.allow_tf32 = False
+    yield
+    for owner, allowed in zip(owners, before, strict=True):
+        owner.allow_tf32 = allowed
