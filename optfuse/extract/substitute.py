@@ -18,6 +18,7 @@ from optfuse.extract.access import Access, accesses, affine, walk
 from optfuse.extract.lookup import element
 from optfuse.extract.split import rename
 from optfuse.ir.nodes import Call, Const, Expr, Guard, Iota, Load, LoopNest, ivar, rvar
+from optfuse.ir.verify_nest import FLOATING, HALF
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,17 @@ def _within(load: Load, expr: Expr, extents: Mapping[sympy.Symbol, int]) -> Expr
                 bound = Call(function, (position, Const(int(limit), "int32")), "bool")
                 held = bound if held is None else Call("bitwise_and", (held, bound), "bool")
     expr = _guarded(expr, load.guards)
-    return expr if held is None else Call("where", (held, expr, Const(load.other.value, expr.dtype)), expr.dtype)
+    return expr if held is None else _chosen(held, expr, load.other)
+
+
+def _chosen(held: Expr, expr: Expr, other: Const) -> Expr:
+    """``expr`` where it is held, else ``other``; chosen in float32, or in what was rounded, where it is of a half type."""
+    wide = expr
+    if expr.dtype in HALF:
+        rounded = isinstance(expr, Call) and expr.function == "cast" and expr.args[0].dtype in FLOATING - HALF
+        wide = expr.args[0] if isinstance(expr, Call) and rounded else Call("cast", (expr,), "float32")
+    made = Call("where", (held, wide, Const(other.value, wide.dtype)), wide.dtype)
+    return made if wide is expr else Call("cast", (made,), expr.dtype)
 
 
 def _guarded(expr: Expr, guards: tuple[Guard, ...]) -> Expr:
