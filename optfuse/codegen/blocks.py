@@ -25,8 +25,9 @@ COLUMN_REGISTERS = 64
 FEW_ROWS = 32
 #: Columns of up to so many rows are short, and a program asks for at least so many of their rows at once.
 SHORT_COLUMN, FEWEST_ROWS = 256, 16
-#: Points that a program takes at once of the rows on which sums ride.
-TURN = 2048
+#: Of rows on which sums ride: lanes of a row for each warp, values that a thread takes at once, and the registers that
+#: they may need for that.
+TURN_LANES, TURN_EACH, TURN_REGISTERS = 256, 16, 96
 #: Warps on the whole device, and bytes that they have asked for and not received, that keep its memory busy.
 BUSY_WARPS = 4096
 BYTES_IN_FLIGHT = 4 << 20
@@ -238,11 +239,15 @@ def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float)
 
 
 def _rows_in_turn(axes: tuple[Axis, ...], pressure: float) -> Tiled:
-    """A few whole rows at a time, by as many warps as it takes to hold them beside the running sums."""
+    """A few whole rows at a time, by few warps: programs are as many as keep the device busy (``extract.variants``).
+
+    Where several warps share a row and much is held at once, threads take fewer values.
+    """
     x, r = axes
     inner = power_of_two(r.size)
-    block = min(max(1, TURN // inner), power_of_two(x.share))
-    warps = max(1, min(8, block * inner // 256))
+    warps = max(2, min(8, inner // TURN_LANES))
+    each = TURN_EACH if inner <= TURN_LANES or TURN_EACH * pressure <= TURN_REGISTERS else TURN_EACH // 2
+    block = min(max(1, each * 32 * warps // inner), power_of_two(x.share))
     while not fits(block * inner, warps, pressure) and (block > 1 or warps < 16):
         if block > 1:
             block //= 2
@@ -267,15 +272,20 @@ def _columns(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float
     x, r = axes
     if r.size <= SHORT_COLUMN:
         return _short_columns(axes, accesses, pressure)
-    block = min(WIDEST_COLUMNS, row_block(x.digits[-1][1]), power_of_two(x.size))
-    while block > NARROWEST_ROW // 2 and -(-x.size // block) < PROGRAMS:
+    row = x.digits[-1][1]
+    block = min(WIDEST_COLUMNS, row if row % WIDEST_COLUMNS == 0 else row_block(row), power_of_two(x.size))
+    while block > NARROWEST_ROW and -(-x.size // block) < PROGRAMS:
+        block //= 2
+    while block > NARROWEST_ROW // 2 and -(-x.size // block) < PROGRAMS // 2:
         block //= 2
     programs = -(-x.size // block)
-    warps = 2
-    while warps < 16 and programs * warps < BUSY_WARPS:
+    warps = max(2, block // 16)
+    while warps < 16 and programs * warps < IDLE_WARPS:
         warps *= 2
     threads = 32 * min(programs * warps, 2 * BUSY_WARPS)
     each = _held_each(axes, accesses, threads, pressure)
+    if row % 2:  # lanes that load single elements have as many loads to wait for as elements
+        each = min(each, 8)
     inner = min(max(1, each * 32 * warps // block), power_of_two(r.size))
     while warps > 1 and block * inner < 64 * warps:
         warps //= 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from optfuse.codegen.blocks import TURN_LANES
 from optfuse.codegen.indexing import Axis
 from optfuse.codegen.tiles import Access
 
@@ -39,8 +40,13 @@ def prefetches(axes: Sequence[Axis], accesses: Sequence[Access]) -> bool:
 
 
 def rows_ahead(axes: Sequence[Axis], accesses: Sequence[Access]) -> int:
-    """How many blocks of rows, on which sums ride, are under way at once: those ahead lie in shared memory."""
+    """How many blocks of rows, on which sums ride, are under way at once: those ahead lie in shared memory.
+
+    Short rows, each in a warp, are faster without.
+    """
     x, r = axes
+    if r.block <= TURN_LANES:
+        return 1
     tiles = {(a.buffer, *sorted(a.coefficients.items(), key=str)): a.bits for a in accesses if _is_tile(a, axes)}
     held = x.block * r.block * sum(tiles.values()) // 8
     return max((n for n in (2, STAGES) if x.share >= 2 * n * x.block and (n - 1) * held <= MOST_ROWS_AHEAD), default=1)

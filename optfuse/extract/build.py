@@ -57,7 +57,7 @@ def extract(
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
     ordered = dependences(graph, touched, None if alternatives is None else alternatives.rivals())
-    placements = _where_rows_are_whole(place(nests, touched, ordered), nests, device)
+    placements = _with_turns(place(nests, touched, ordered), nests, device)
     # What a rider leaves is no row at a point: no kernel holds both it and who adds the rows up.
     walks = {d: () if _rides(nests[d.src]) else shared_walks(d, placements, touched) for d in ordered}
     useful = useful_walks(graph, touched, placements, walks)
@@ -148,19 +148,29 @@ def _rides(nest: LoopNest | None) -> bool:
     return nest is not None and nest.runs is not None
 
 
-def _where_rows_are_whole(placements: Placements, nests: Sequence[LoopNest | None], device: Device) -> Placements:
-    """The placements without those of riders in walks whose kernels do not see whole rows."""
-    places = tuple(
-        places
-        if nest is None or nest.runs is None
-        else {
-            w: placed
+def _with_turns(placements: Placements, nests: Sequence[LoopNest | None], device: Device) -> Placements:
+    """The placements with riders in walks of their own, whose kernels see whole rows in turn; others may join them."""
+    riders = {
+        op: [
+            w
             for w, placed in places.items()
             if can_ride(nest, placed, placements.walks[w], placements.spaces[w], device)
-        }
-        for nest, places in zip(nests, placements.places, strict=True)
+        ]
+        for op, (nest, places) in enumerate(zip(nests, placements.places, strict=True))
+        if nest is not None and nest.runs is not None
+    }
+    ridden = sorted({w for walks in riders.values() for w in walks})
+    turn = {w: len(placements.walks) + k for k, w in enumerate(ridden)}
+    places = tuple(
+        (dict(places) if op not in riders else {}) | {turn[w]: places[w] for w in riders.get(op, ridden) if w in places}
+        for op, places in enumerate(placements.places)
     )
-    return replace(placements, places=places)
+    return replace(
+        placements,
+        walks=(*placements.walks, *(replace(placements.walks[w], in_turn=True) for w in ridden)),
+        spaces=(*placements.spaces, *(placements.spaces[w] for w in ridden)),
+        places=places,
+    )
 
 
 def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:

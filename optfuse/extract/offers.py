@@ -89,8 +89,8 @@ def offer(
         if key in reads:  # a window's elements, together no more than there is
             size = min(size + reads[key].bytes, buffer_bytes(buffer))
         klass = _access_class(inner, space, item, indirect=access.indirect)
-        # what reads for no other end than a sum over rows reads like one down columns, whichever way it walks
-        if klass == "contiguous" and (walked.by_columns or nest.runs is not None):
+        # rows that are taken in turn arrive no faster than columns do
+        if klass == "contiguous" and (walked.by_columns or walked.in_turn):
             klass = "column"
         reads[key] = Read(key[0], size, klass, print_number, footprints.place(exact, item, walked, space))
     writes: list[Write] = []

@@ -151,7 +151,7 @@ def _within(load: Load, expr: Expr, extents: Mapping[sympy.Symbol, int]) -> Expr
 
 
 def _chosen(held: Expr, expr: Expr, other: Const) -> Expr:
-    """``expr`` where it is held, else ``other``; chosen in float32, or in what was rounded, where it is of a half type."""
+    """``expr`` where it is held, else ``other``; of half types, what was rounded is chosen, or else float32."""
     wide = expr
     if expr.dtype in HALF:
         rounded = isinstance(expr, Call) and expr.function == "cast" and expr.args[0].dtype in FLOATING - HALF

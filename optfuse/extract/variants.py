@@ -31,10 +31,11 @@ VariantKinds = Literal["emittable", "riding", "all"]
 
 #: How the first nest of a reduction that rides is called after it.
 RIDE = "_ride"
-#: A riding sum leaves this many rows of partial sums for each program that fills the device.
-ROWS_PER_PROGRAM = 2
-#: Fewer rows than this many times the rows of partial sums are not worth a ride.
-LEAST_ROWS = 8
+#: A riding sum leaves so many rows of partial sums for each program that fills the device, fewer where rows are long,
+#: whose programs have more warps: times the lanes of a row they are at most ``SHARED_LANES``.
+FEWEST_SHARES, MOST_SHARES, SHARED_LANES = 2, 8, 4096
+#: Fewer rows than this for each program that fills the device are not worth a ride, nor is a run of fewer rows.
+LEAST_ROWS, LEAST_RUN = 16, 8
 #: Longer rows do not ride: a program holds a whole one, and a running sum beside each of its values.
 LONGEST_ROW = 4096
 #: The share of a launch that a whole reduction must lose to idle programs for the split one to be offered.
@@ -145,15 +146,14 @@ def _may_ride(nest: LoopNest, device: Device) -> bool:
     kept, rows = prod(int(s) for s in nest.sizes), prod(int(r) for r in nest.rsizes)
     walk = natural_walk(natural_cover(nest, accesses(nest)))
     longest = min(LONGEST_ROW, device.persistent_elements)
-    return (
-        walk.by_columns and 1 < kept <= longest and rows >= LEAST_ROWS * device.saturating_programs * ROWS_PER_PROGRAM
-    )
+    return walk.by_columns and 1 < kept <= longest and rows >= LEAST_ROWS * device.saturating_programs
 
 
 def run_length(nest: LoopNest, device: Device) -> int:
     """How many rows each program takes: programs enough, and no fewer rows in the last block of one than in others."""
-    rows = prod(int(r) for r in nest.rsizes)
-    least = -(-rows // (device.saturating_programs * ROWS_PER_PROGRAM))
+    kept, rows = prod(int(s) for s in nest.sizes), prod(int(r) for r in nest.rsizes)
+    shares = min(MOST_SHARES, max(FEWEST_SHARES, SHARED_LANES // (1 << (kept - 1).bit_length())))
+    least = max(LEAST_RUN, -(-rows // (device.saturating_programs * shares)))
     step = 1 << (max(1, least // 8).bit_length() - 1)
     return -(-least // step) * step
 

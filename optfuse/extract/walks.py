@@ -66,19 +66,22 @@ class Walk:
     """A scheme as a layout: digits of n walked by x and by r, each major first and coalesced.
 
     ``frame`` 0 counts n in everybody's natural order. In another frame some ops count in the order of others, to which
-    a transposition ties them. ``group`` tells walks apart whose members have no common refinement.
+    a transposition ties them. ``group`` tells walks apart whose members have no common refinement. ``in_turn``: each
+    program takes a run of rows one after the other, so that sums over rows can ride.
     """
 
     x: tuple[Digit, ...]
     r: tuple[Digit, ...] = ()
     frame: int = 0
     group: int = 0
+    in_turn: bool = False
 
     @property
     def name(self) -> str:
         """Readable and unique among the walks of an instance."""
         text = "x" + _text(self.x) + (" r" + _text(self.r) if self.r else "")
-        return text + (f" frame {self.frame}" if self.frame else "") + (f" group {self.group}" if self.group else "")
+        text += (f" frame {self.frame}" if self.frame else "") + (f" group {self.group}" if self.group else "")
+        return text + (" in turn" if self.in_turn else "")
 
     @cached_property
     def points(self) -> int:
