@@ -1,7 +1,8 @@
-"""Fixtures that every test may use: golden files, and how hypothesis draws."""
+"""Fixtures that every test may use: golden files, and how hypothesis draws; and when garbage is collected."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ settings.register_profile(
     "dev", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
+settings.register_profile("nightly", parent=settings.get_profile("dev"), max_examples=100)
 settings.load_profile("ci" if "CI" in os.environ else "dev")
 
 
@@ -27,6 +29,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Of what a failed test caught, show what it printed: torch logs every fake tensor, which buries the report."""
     if config.option.showcapture == "all":
         config.option.showcapture = "stdout"
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage less often, and never among what imports have made, which stays.
+
+    Traces of torch and sympy allocate so much that a sixth of all tests' time went into walking through it.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
 
 
 @pytest.fixture
