@@ -86,7 +86,7 @@ def test_no_fuse_and_barrier_are_obeyed() -> None:
 
 def test_repeats_are_solved_once() -> None:
     for seed in range(15):
-        instance = build(seed, 20)
+        instance = build(seed, 14)
         if not instance.limits.connected:
             continue
         one, two = solved(instance), solved(twice(instance))
@@ -97,8 +97,8 @@ def test_repeats_are_solved_once() -> None:
 
 
 def test_the_same_answer_every_time() -> None:
-    for seed in range(5):
-        instance = build(seed, 24)
+    for seed in range(7):
+        instance = build(seed, 14)
         assert solved(instance) == solved(instance)
 
 
@@ -205,7 +205,7 @@ def test_wherever_time_runs_out_the_answer_is_sound(looks: int) -> None:
 
 def test_kernels_come_in_an_order_that_runs() -> None:
     for seed in range(10):
-        instance = build(seed, 18)
+        instance = build(seed, 14)
         kernels: tuple[Kernel, ...] = solved(instance).kernels
         done = 0
         for kernel in kernels:
