@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from optfuse.problem.instance import (
@@ -52,6 +53,11 @@ SCHEMES = (
 )
 SHARED = tuple(range(1, len(SCHEMES)))
 SIZES = (0, 4, 4096, 1 << 18, 1 << 20, 3 << 20)
+
+
+def share(examples: int) -> int:
+    """How many of so many examples to draw: all with ``--hypothesis-profile=nightly``, else 40 of 100."""
+    return examples if settings.default.max_examples >= 100 else max(1, examples * 2 // 5)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy
 from optfuse.solve.options import SolveOptions
 from tests.layered import layered
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 ONE_WORKER = SolveOptions(workers=1, deterministic=True)
@@ -49,26 +49,26 @@ def assert_optimal(instance: Instance) -> None:
     assert not outcome.given_up
 
 
-@settings(QUIET, max_examples=250)
+@settings(QUIET, max_examples=share(250))
 @given(instances(min_ops=3, max_ops=9))
 def test_odd_problems(instance: Instance) -> None:
     assert_optimal(instance)
 
 
-@settings(QUIET, max_examples=150)
+@settings(QUIET, max_examples=share(150))
 @given(instances(min_ops=3, max_ops=8, variants=True, rules=True))
 def test_problems_with_variants_and_rules(instance: Instance) -> None:
     assert_optimal(instance)
 
 
-@settings(QUIET, max_examples=60)
+@settings(QUIET, max_examples=share(60))
 @given(layered(5, 9))
 def test_problems_of_a_device_whose_memory_ramps_up(instance: Instance) -> None:
     devices = tuple(replace(device, ramp_ps=700_000, l2_write_ps_per_mib=300_000) for device in instance.devices)
     assert_optimal(replace(instance, devices=devices))
 
 
-@settings(QUIET, max_examples=250)
+@settings(QUIET, max_examples=share(250))
 @given(layered(5, 9))
 def test_layered_problems(instance: Instance) -> None:
     assert_optimal(instance)
@@ -80,7 +80,7 @@ def test_bounds_are_true_when_candidates_are_not_all_listed(limit: int, monkeypa
     monkeypatch.setattr("optfuse.solve.cpsat.attempt.SOME_CANDIDATES", 1)
     monkeypatch.setattr("optfuse.solve.cpsat.neighbourhood.WINDOW_ATOMS", 4)
 
-    @settings(QUIET, max_examples=40)
+    @settings(QUIET, max_examples=share(40))
     @given(layered(6, 9))
     def check(instance: Instance) -> None:
         outcome = solved(instance)
@@ -92,7 +92,7 @@ def test_bounds_are_true_when_candidates_are_not_all_listed(limit: int, monkeypa
 
 @pytest.mark.parametrize("seconds", [0.0, 0.002, 0.01])
 def test_bounds_are_true_when_time_runs_out(seconds: float) -> None:
-    @settings(QUIET, max_examples=40)
+    @settings(QUIET, max_examples=share(40))
     @given(instances(min_ops=5, max_ops=8, variants=True, rules=True))
     def check(instance: Instance) -> None:
         outcome = solved(instance, seconds)

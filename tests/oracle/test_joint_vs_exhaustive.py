@@ -20,7 +20,7 @@ from optfuse.solve.options import SolveOptions
 from optfuse.solve.scope import whole_scope
 from tests.layered import layered
 from tests.rematerial import MIB, SMALL, masked, rematerial
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 #: Two large values and all small ones of ``masked``.
 CAP = 4 * MIB + 4 * SMALL
@@ -58,19 +58,19 @@ def assert_agrees(instance: Instance, cap: int | None, *, recompute: bool = Fals
 PROBLEMS = st.one_of(instances(min_ops=3, max_ops=7, variants=True, rules=True), layered(4, 7))
 
 
-@settings(QUIET, max_examples=100)
+@settings(QUIET, max_examples=share(100))
 @given(PROBLEMS, st.integers(30, 100))
 def test_partition_and_order_under_a_cap(instance: Instance, percent: int) -> None:
     assert_agrees(instance, greedy(instance).peak_bytes * percent // 100)
 
 
-@settings(QUIET, max_examples=100)
+@settings(QUIET, max_examples=share(100))
 @given(instances(min_ops=3, max_ops=5, recompute=True, rules=True))
 def test_copies(instance: Instance) -> None:
     assert_agrees(instance, None, recompute=True)
 
 
-@settings(QUIET, max_examples=100)
+@settings(QUIET, max_examples=share(100))
 @given(instances(min_ops=3, max_ops=5, recompute=True, variants=True), st.integers(30, 100))
 def test_copies_under_a_cap(instance: Instance, percent: int) -> None:
     assert_agrees(instance, greedy(instance).peak_bytes * percent // 100, recompute=True)
@@ -86,7 +86,7 @@ def least(instance: Instance) -> int:
     return max(alone)
 
 
-@settings(QUIET, max_examples=50)
+@settings(QUIET, max_examples=share(50))
 @given(rematerial(3, 5), st.integers(-20, 100))
 def test_copies_that_pay_under_a_cap(instance: Instance, percent: int) -> None:
     low, high = least(instance), greedy(instance).peak_bytes

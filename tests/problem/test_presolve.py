@@ -20,7 +20,7 @@ from optfuse.problem.presolve import presolve
 from optfuse.problem.walking import Walking
 from optfuse.solve.exhaustive import exhaustive
 from tests.layered import build, layered
-from tests.strategies import DEVICE, instances
+from tests.strategies import DEVICE, instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -39,7 +39,7 @@ def seeded(seed: int) -> Instance:
     return build(seed, random.Random(seed).randint(6, 9))
 
 
-@settings(QUIET, max_examples=150)
+@settings(QUIET, max_examples=share(150))
 @given(layered(8, 9))
 def test_the_optimum_of_layered_problems_is_kept(instance: Instance) -> None:
     reduced = presolve(instance)
@@ -47,7 +47,7 @@ def test_the_optimum_of_layered_problems_is_kept(instance: Instance) -> None:
         assert optimum(reduced.instance) == optimum(instance)
 
 
-@settings(QUIET, max_examples=150)
+@settings(QUIET, max_examples=share(150))
 @given(instances(min_ops=8, max_ops=8, rules=True))
 def test_the_optimum_of_odd_problems_is_kept(instance: Instance) -> None:
     reduced = presolve(instance)
@@ -88,7 +88,7 @@ def test_lift_leaves_kernels_as_they_are() -> None:
 def test_variants_are_left_alone() -> None:
     instance = instances(min_ops=6, max_ops=6, variants=True)
 
-    @settings(QUIET, max_examples=30)
+    @settings(QUIET, max_examples=share(30))
     @given(instance)
     def check(drawn: Instance) -> None:
         if drawn.variants:

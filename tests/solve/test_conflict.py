@@ -19,7 +19,7 @@ from optfuse.solve.solve import solve
 from tests.layered import layered
 from tests.problem.cases import GELU, SUM, example
 from tests.solve.test_rules import QUIET, oracle, ruled
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 
 def single_rules(rules: Rules) -> list[Rules]:
@@ -48,13 +48,13 @@ def names_a_smallest_conflict(instance: Instance) -> None:
     assert all(obeyed(chosen) for chosen in smaller)
 
 
-@settings(QUIET, max_examples=120)
+@settings(QUIET, max_examples=share(120))
 @given(ruled(instances(min_ops=3, max_ops=6, variants=True)))
 def test_the_smallest_conflict_of_odd_problems(instance: Instance) -> None:
     names_a_smallest_conflict(instance)
 
 
-@settings(QUIET, max_examples=120)
+@settings(QUIET, max_examples=share(120))
 @given(ruled(layered(5, 7)))
 def test_the_smallest_conflict_of_layered_problems(instance: Instance) -> None:
     names_a_smallest_conflict(instance)

@@ -20,7 +20,7 @@ from optfuse.solve.options import SolveOptions
 from optfuse.solve.seeds import rules_status
 from optfuse.solve.solve import solve
 from tests.layered import layered
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 ONE_WORKER = SolveOptions(workers=1, deterministic=True)
@@ -74,19 +74,19 @@ def agrees(instance: Instance) -> None:
     assert oracle(presolve(instance).instance) == best
 
 
-@settings(QUIET, max_examples=160)
+@settings(QUIET, max_examples=share(160))
 @given(ruled(instances(min_ops=3, max_ops=7)))
 def test_rules_on_odd_problems(instance: Instance) -> None:
     agrees(instance)
 
 
-@settings(QUIET, max_examples=120)
+@settings(QUIET, max_examples=share(120))
 @given(ruled(instances(min_ops=3, max_ops=7, variants=True)))
 def test_rules_on_problems_with_variants(instance: Instance) -> None:
     agrees(instance)
 
 
-@settings(QUIET, max_examples=160)
+@settings(QUIET, max_examples=share(160))
 @given(ruled(layered(5, 8)))
 def test_rules_on_layered_problems(instance: Instance) -> None:
     agrees(instance)
