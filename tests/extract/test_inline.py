@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from optfuse.extract.build import extract
 from optfuse.extract.device import load_device
 from optfuse.extract.inline import inline_cheap
+from optfuse.frontend.captured import Captured
 from optfuse.frontend.inference import capture
 from optfuse.ir.interpreter import interpret
 from optfuse.ir.nodes import LoopGraph, LoopNest
@@ -18,7 +20,7 @@ from optfuse.ir.verify import verify
 from optfuse.pipeline import lowered
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.solve import solve
-from tests.extract.functions import graph_of, model
+from tests.extract.functions import model
 
 DEVICE = load_device("h200")
 SHAPE = (6, 4, 64, 96)
@@ -74,13 +76,18 @@ def tensors_of(case: str) -> tuple[Any, list[Tensor]]:
     return function, tensors
 
 
+@cache
+def captured_of(case: str) -> Captured:
+    function, tensors = tensors_of(case)
+    return capture(model(function), tuple(tensors), {}, name="model")
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_the_same_to_the_bit(case: str) -> None:
-    function, tensors = tensors_of(case)
-    graph = graph_of(function, *tensors)
+    captured, (_, tensors) = captured_of(case), tensors_of(case)
+    graph = lowered(captured)
     again = inline_cheap(graph)
     verify(again)
-    captured = capture(model(function), tuple(tensors), {}, name="model")
     before, after = (interpret(g, tensors, captured.constants) for g in (graph, again))
     for one, other in zip(before, after, strict=True):
         assert torch.equal(one, other)
@@ -88,15 +95,13 @@ def test_results_are_the_same_to_the_bit(case: str) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][3] is not None])
 def test_what_is_inlined(case: str) -> None:
-    function, tensors = tensors_of(case)
-    graph = graph_of(function, *tensors)
+    graph = lowered(captured_of(case))
     assert (names(inline_cheap(graph)) < names(graph)) is CASES[case][3]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_best_schedule_is_no_dearer_in_bytes(case: str) -> None:
-    function, tensors = tensors_of(case)
-    graph = graph_of(function, *tensors)
+    graph = lowered(captured_of(case))
     options = SolveOptions(time_limit=10, workers=1)
     before, after = (solve(extract(g, DEVICE).instance, options) for g in (graph, inline_cheap(graph)))
     assert before.status == after.status == "OPTIMAL"

@@ -15,7 +15,7 @@ from optfuse.extract.split import split_reductions
 from optfuse.ir.interpreter import interpret
 from optfuse.ir.nodes import LoopGraph, LoopNest
 from optfuse.ir.verify import verify
-from tests.extract.test_inline import graph_of
+from tests.extract.functions import graph_of
 
 DEVICE = load_device("h200")
 ROWS, COLUMNS = 4096, 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -11,13 +12,16 @@ from torch import Tensor
 
 from optfuse.extract.build import extract
 from optfuse.extract.inline import inline_cheap
+from optfuse.frontend.captured import Captured
 from optfuse.frontend.inference import capture
 from optfuse.ir.interpreter import interpret
 from optfuse.ir.nodes import LoopGraph
 from optfuse.ir.verify import verify
+from optfuse.pipeline import lowered
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.solve import solve
-from tests.extract.test_inline import DEVICE, graph_of, model, names
+from tests.extract.functions import model
+from tests.extract.test_inline import DEVICE, names
 
 ROWS, COLUMNS = 48, 1600
 
@@ -81,20 +85,24 @@ def tensors_of(function: Callable[..., object]) -> list[Tensor]:
     return [x, torch.randint(0, COLUMNS, (labels,), generator=generator)]
 
 
+@cache
+def captured_of(function: Callable[..., object]) -> Captured:
+    return capture(model(function), tuple(tensors_of(function)), {}, name="model")
+
+
 @pytest.mark.parametrize("function", [*COMPUTED, *KEPT], ids=lambda f: f.__name__)
 def test_results_are_the_same_to_the_bit(function: Callable[..., object]) -> None:
-    tensors = tensors_of(function)
-    graph = graph_of(function, *tensors)
+    captured, tensors = captured_of(function), tensors_of(function)
+    graph = lowered(captured)
     again = inline_cheap(graph)
     verify(again)
-    constants = capture(model(function), tuple(tensors), {}, name="model").constants
-    before, after = (interpret(g, tensors, constants) for g in (graph, again))
+    before, after = (interpret(g, tensors, captured.constants) for g in (graph, again))
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize("function", COMPUTED, ids=lambda f: f.__name__)
 def test_few_elements_are_computed_where_they_are_looked_up(function: Callable[..., object]) -> None:
-    graph = graph_of(function, *tensors_of(function))
+    graph = lowered(captured_of(function))
     again = inline_cheap(graph)
     assert names(again) < names(graph)
     (price, most), (less, least) = largest(graph), largest(again)
@@ -105,7 +113,7 @@ def test_few_elements_are_computed_where_they_are_looked_up(function: Callable[.
 
 @pytest.mark.parametrize("function", KEPT, ids=lambda f: f.__name__)
 def test_what_is_not_clear_or_not_few_stays_in_memory(function: Callable[..., object]) -> None:
-    assert largest(inline_cheap(graph_of(function, *tensors_of(function))))[1] >= ROWS * COLUMNS
+    assert largest(inline_cheap(lowered(captured_of(function))))[1] >= ROWS * COLUMNS
 
 
 def largest(graph: LoopGraph) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from optfuse.extract.build import extract
 from optfuse.extract.device import load_device
 from optfuse.extract.moved import inline_moved
+from optfuse.frontend.captured import Captured
 from optfuse.frontend.inference import capture
 from optfuse.ir.interpreter import interpret
 from optfuse.ir.nodes import LoopGraph, LoopNest
@@ -67,18 +69,22 @@ def tensors_of(case: str, dtype: torch.dtype) -> list[Tensor]:
     return [x.to(memory_format=torch.channels_last) if case == "channels last" and x.dim() == 4 else x for x in tensors]
 
 
+@cache
+def captured_of(case: str, dtype: torch.dtype) -> Captured:
+    return capture(model(CASES[case][0]), tuple(tensors_of(case, dtype)), {}, name="model")
+
+
 def nests(graph: LoopGraph) -> int:
     return sum(isinstance(op, LoopNest) for op in graph.ops)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_the_same_to_the_bit(case: str) -> None:
-    function, tensors = CASES[case][0], tensors_of(case, torch.float32)
-    graph = graph_of(function, *tensors)
+    captured, tensors = captured_of(case, torch.float32), tensors_of(case, torch.float32)
+    graph = lowered(captured)
     again = inline_moved(graph)
     verify(again)
     assert nests(again) == CASES[case][2]
-    captured = capture(model(function), tuple(tensors), {}, name="model")
     before, after = (interpret(g, tensors, captured.constants) for g in (graph, again))
     for one, other in zip(before, after, strict=True):
         assert torch.equal(one, other)
@@ -87,8 +93,8 @@ def test_results_are_the_same_to_the_bit(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_half_types_are_no_further_from_the_truth(case: str) -> None:
     function, tensors = CASES[case][0], tensors_of(case, torch.bfloat16)
-    graph = graph_of(function, *tensors)
-    captured = capture(model(function), tuple(tensors), {}, name="model")
+    captured = captured_of(case, torch.bfloat16)
+    graph = lowered(captured)
     exact = function(*(x.double() for x in tensors))
     exact = exact if isinstance(exact, tuple) else (exact,)
     again = inline_moved(graph)
@@ -100,7 +106,7 @@ def test_half_types_are_no_further_from_the_truth(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_best_schedule_is_no_dearer(case: str) -> None:
-    graph = graph_of(CASES[case][0], *tensors_of(case, torch.bfloat16))
+    graph = lowered(captured_of(case, torch.bfloat16))
     options = SolveOptions(time_limit=10, workers=1)
     before, after = (solve(extract(g, DEVICE).instance, options) for g in (graph, inline_moved(graph)))
     assert before.status == after.status == "OPTIMAL"
