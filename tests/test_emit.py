@@ -174,9 +174,10 @@ def test_models_compute_the_same_bit_for_bit() -> None:
 
 
 def test_gradients_are_the_same_bit_for_bit() -> None:
-    file = load_model_file(MODELS / "gpt2.py")
-    args, kwargs = file.inputs("small", train=True)
-    training = optfuse.optimize(file.model("small").train(), args, kwargs, train=True, options=OPTIONS)
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 48, dropout=0.0, activation="gelu", batch_first=True)
+    x = torch.randn(2, 9, 32)
+    training = optfuse.optimize(layer, (x,), train=True, options=OPTIONS)
     assert isinstance(training, TrainingSchedule)
     assert taken(training.backward)
     state = copy.deepcopy(training.model.state_dict())
@@ -185,9 +186,8 @@ def test_gradients_are_the_same_bit_for_bit() -> None:
     for changed in (*ways, apart):
         training.model.load_state_dict(state)
         training.model.zero_grad()
-        torch.manual_seed(5)
         step = replace(training, forward=changed(training.forward), backward=changed(training.backward)).compile()
-        step(*args, **kwargs).loss.backward()
+        step(x).sin().sum().backward()
         found.append([p.grad.clone() for p in training.model.parameters() if p.grad is not None])
     assert len(found[0]) > 10
     assert all(torch.equal(one, x) for gradients in found[1:] for one, x in zip(found[0], gradients, strict=True))

@@ -1,4 +1,7 @@
-"""Ten of the models of ``models/`` at small size: captured inference and training against eager."""
+"""Ten of the models of ``models/`` at small size: captured inference and training against eager.
+
+What ``tests/oracle/test_models.py`` captures and runs to the end in every run is here with the marker "slow".
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import torch
 from optfuse.frontend import Captured, capture, train_module
 from optfuse.frontend.zoo import ModelFile, load_model_file
 from tests.frontend.running import assert_same, call, copied, run_graph, targets
+from tests.oracle.test_models import FAST
 
 pytest.importorskip("transformers")
 
@@ -20,11 +24,17 @@ ATTENDING = {"bert", "gpt2", "llama", "swin", "t5", "vit"}
 BIASED = {"swin", "t5"}
 
 
+def not_judged(work: str) -> list[Any]:
+    """The models; those that are judged as whole programs are slow, and so is the longest training step."""
+    slow = {name for name, done, _ in FAST if done == work} | ({"mobilenetv2"} if work == "train" else set())
+    return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in MODELS]
+
+
 def load(name: str) -> ModelFile:
     return load_model_file(Path(__file__).parents[2] / "models" / f"{name}.py")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", not_judged("infer"))
 def test_inference_like_eager(name: str) -> None:
     file = load(name)
     model = file.model("small", torch.float32)
@@ -40,7 +50,7 @@ def test_inference_like_eager(name: str) -> None:
             assert len(node.all_input_nodes) == 3 or name in BIASED
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "mobilenetv2" else n for n in MODELS])
+@pytest.mark.parametrize("name", not_judged("train"))
 def test_training_like_eager(name: str) -> None:
     file = load(name)
     # Float64, since batch norm over few values is ill-conditioned; float32 where torch's own attention is what counts.
