@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 
 GOLDEN = Path(__file__).parent / "golden"
 
+# Imports and traces of torch and sympy allocate so much that collections took a sixth of the time of tests.
+gc.set_threshold(50_000, 10, 20)
+
 settings.register_profile(
     "dev", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -32,13 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage less often, and never among what imports have made, which stays.
-
-    Traces of torch and sympy allocate so much that a sixth of all tests' time went into walking through it.
-    """
+    """Look for garbage no more among what imports have made, which stays."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
 
 
 @pytest.fixture
