@@ -7,7 +7,7 @@ records of a kind are written together, one field of all of them after the other
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from itertools import chain, islice
 from json.encoder import encode_basestring_ascii as quoted
@@ -16,11 +16,31 @@ from types import NoneType
 from typing import Any
 
 WORDS = {None: "null", False: "false", True: "true"}
+#: The text of a tuple of at least so many items is remembered while the tuple may be asked for again, so many of them.
+LONG, REMEMBERED = 1000, 4
+_remembered: dict[int, tuple[tuple[Any, ...], str]] = {}
 
 
 def canonical_json(record: Any, always: Collection[str] = ()) -> str:
     """The text of a dataclass; its fields of ``always`` are written even where they are at their default."""
-    return _records(type(record), [record], always)[0]
+    fields = [
+        f'"{name}":{_known_text(value)}'
+        for name, default in _fields(type(record))
+        if (value := getattr(record, name)) != default or name in always
+    ]
+    return f"{{{','.join(fields)}}}"
+
+
+def _known_text(value: Any) -> str:
+    """The text of a value; of a long tuple, remembered: an instance under another rule has the same ops."""
+    if type(value) is not tuple or len(value) < LONG:
+        return _texts([value])[0]
+    known = _remembered.get(id(value))
+    if known is None:
+        while len(_remembered) >= REMEMBERED:
+            _remembered.pop(next(iter(_remembered)), None)
+        known = _remembered[id(value)] = value, _texts([value])[0]
+    return known[1]
 
 
 def _texts(values: Sequence[Any]) -> list[str]:
@@ -47,23 +67,30 @@ def _texts_of(kind: type, values: Sequence[Any]) -> list[str]:
     return _records(kind, values)
 
 
-def _records(kind: type, records: Sequence[Any], always: Collection[str] = ()) -> list[str]:
-    """The same for records: a template with a place for each field that is not always at its default."""
-    template, columns = "", []
+def _records(kind: type, records: Sequence[Any]) -> list[str]:
+    """The same for records: a column of texts for each field that is not always at its default."""
+    columns: list[Iterable[str]] = []
     for name, default in _fields(kind):
-        column = list(map(attrgetter(name), records))
-        at_default = 0 if default is dataclasses.MISSING or name in always else column.count(default)
-        if at_default == len(column):
-            continue
-        texts = _texts(column)
-        if at_default:
-            pairs = zip(column, texts, strict=True)
-            texts = ["" if value == default else f'"{name}":{text},' for value, text in pairs]
-        template += "%s" if at_default else f'"{name}":%s,'
-        columns.append(texts)
+        values = list(map(attrgetter(name), records))
+        if default is dataclasses.MISSING or values.count(default) < len(values):
+            columns.append(_column(f',"{name}":', default, values))
     if not columns:
         return ["{}"] * len(records)
-    return [f"{{{(template % row)[:-1]}}}" for row in zip(*columns, strict=True)]
+    return [f"{{{text[1:]}}}" for text in map("".join, zip(*columns, strict=True))]
+
+
+def _column(label: str, default: Any, values: Sequence[Any]) -> Iterable[str]:
+    """The label and the text of each value, or nothing where that is the default."""
+    kinds = set(map(type, values))
+    if kinds <= {int, NoneType} or kinds in ({str}, {bool}):  # of these equal values have equal texts
+        distinct = list(dict.fromkeys(values))
+        texts = [label + text for text in _texts(distinct)]
+        written = dict(zip(distinct, texts, strict=True))
+        if default in written:
+            written[default] = ""
+        return map(written.__getitem__, values)
+    pairs = zip(values, _texts(values), strict=True)
+    return [label + text if value != default else "" for value, text in pairs]
 
 
 @cache

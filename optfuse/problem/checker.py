@@ -1,6 +1,6 @@
 """Judge a solution, plainly: the second opinion on every solver.
 
-Shares nothing with the solvers or with ``legality``; only ``cost.kernel_cost``, the one price of a kernel. Each
+Shares nothing with the solvers or with ``legality``; only ``cost.total_cost``, the one price of kernels. Each
 condition is recomputed from the instance as its documentation states it. Memory is judged in ``memory_check``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optfuse.problem.case import Case, Violation
-from optfuse.problem.cost import kernel_cost
+from optfuse.problem.cost import total_cost
 from optfuse.problem.instance import ALONE, Edge, Instance, Offer
 from optfuse.problem.memory_check import check_memory
 from optfuse.problem.serialize import digest
@@ -21,10 +21,11 @@ def check(instance: Instance, solution: Solution) -> tuple[Violation, ...]:
     found = [*_identity(instance, solution), *_dangling(instance, solution)]
     if found:
         return tuple(found)
-    found.extend(_schemes(instance, solution))
+    offers = _offers(instance, solution)
+    found.extend(_schemes(instance, solution, offers))
     if found:
         return tuple(found)
-    case = _case(instance, solution)
+    case = _case(instance, solution, offers)
     for family in (
         _coverage,
         _edges_inside,
@@ -41,7 +42,17 @@ def check(instance: Instance, solution: Solution) -> tuple[Violation, ...]:
     return tuple(found)
 
 
-def _case(instance: Instance, solution: Solution) -> Case:
+def _offers(instance: Instance, solution: Solution) -> tuple[dict[int, Offer], ...]:
+    """By kernel, what its ops offer in its scheme."""
+    return tuple(
+        [
+            {op: offer for op in kernel.ops for offer in instance.ops[op].offers if offer.scheme == kernel.scheme}
+            for kernel in solution.kernels
+        ]
+    )
+
+
+def _case(instance: Instance, solution: Solution, offers: tuple[dict[int, Offer], ...]) -> Case:
     runs: dict[int, list[int]] = {}
     for position, kernel in enumerate(solution.kernels):
         for op in kernel.ops:
@@ -52,11 +63,7 @@ def _case(instance: Instance, solution: Solution) -> Case:
         if edge.src in runs and edge.dst in runs:
             into[edge.dst].append(edge)
             out[edge.src].append(edge)
-    offers = tuple(
-        {op: offer for op in kernel.ops for offer in instance.ops[op].offers if offer.scheme == kernel.scheme}
-        for kernel in solution.kernels
-    )
-    return Case(instance, solution, runs, offers, into, out, tuple(_taken(into, offer) for offer in offers))
+    return Case(instance, solution, runs, offers, into, out, tuple([_taken(into, offer) for offer in offers]))
 
 
 def _taken(into: dict[int, list[Edge]], offers: dict[int, Offer]) -> set[int]:
@@ -103,11 +110,11 @@ def _dangling(instance: Instance, solution: Solution) -> Iterator[Violation]:
             yield Violation("dangling", f"a placement of buffer {placement.buffer}, which does not exist")
 
 
-def _schemes(instance: Instance, solution: Solution) -> Iterator[Violation]:
+def _schemes(instance: Instance, solution: Solution, offers: tuple[dict[int, Offer], ...]) -> Iterator[Violation]:
     for position, kernel in enumerate(solution.kernels):
-        name = instance.schemes[kernel.scheme].name
         for op in kernel.ops:
-            if all(offer.scheme != kernel.scheme for offer in instance.ops[op].offers):
+            if op not in offers[position]:
+                name = instance.schemes[kernel.scheme].name
                 yield Violation(
                     "scheme", f"kernel {position}: op {instance.ops[op].name} does not offer scheme {name!r}"
                 )
@@ -231,6 +238,9 @@ def _order(case: Case) -> Iterator[Violation]:
     for edges in case.into.values():
         for edge in edges:
             producers = case.runs[edge.src]
+            first = producers[0]
+            if edge.buffer in kernels[first].writes and all([first < reader for reader in case.runs[edge.dst]]):
+                continue
             for reader in case.runs[edge.dst]:
                 if edge.buffer is None:
                     late = [position for position in producers if position > reader]
@@ -265,9 +275,10 @@ def _writes(case: Case) -> Iterator[Violation]:
     owed = given.union(number for number, buffer in enumerate(buffers) if buffer.output)
     ready = set(given)
     for position, kernel in enumerate(case.solution.kernels):
-        for number in sorted(case.taken[position] - ready):
-            yield Violation("writes", f"{case.label(position)} reads {buffers[number].name!r} before it is written")
-        makes = {write.buffer for offer in case.offers[position].values() for write in offer.writes}
+        if not case.taken[position] <= ready:
+            for number in sorted(case.taken[position] - ready):
+                yield Violation("writes", f"{case.label(position)} reads {buffers[number].name!r} before it is written")
+        makes = [write.buffer for offer in case.offers[position].values() for write in offer.writes]
         for number in kernel.writes:
             if number not in makes:
                 yield Violation("writes", f"{case.label(position)} cannot write buffer {buffers[number].name!r}")
@@ -285,6 +296,6 @@ def _writes(case: Case) -> Iterator[Violation]:
 
 
 def _objective(case: Case) -> Iterator[Violation]:
-    total = sum(kernel_cost(case.instance, k.ops, k.scheme, k.writes) for k in case.solution.kernels)
+    total = total_cost(case.instance, case.solution.kernels)
     if total != case.solution.objective:
         yield Violation("objective", f"the kernels cost {total} ps, but the solution says {case.solution.objective}")

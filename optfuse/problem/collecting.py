@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 #: Objects made before the young ones are looked at, and how many of such looks before the old ones are.
-YOUNG, MIDDLE, OLD = 500_000, 20, 100
+YOUNG, MIDDLE, OLD = 2_000_000, 10, 100
 
 _lock = threading.Lock()
 _inside: list[tuple[int, int, int]] = []
@@ -31,4 +31,7 @@ def rarely_collecting() -> Iterator[None]:
         with _lock:
             before = _inside.pop()
             if not _inside:
+                if not gc.get_freeze_count():  # what was made counts as old, and is not looked at on the way there
+                    gc.freeze()
+                    gc.unfreeze()
                 gc.set_threshold(*before)

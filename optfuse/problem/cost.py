@@ -10,11 +10,13 @@ passes).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from optfuse.problem.instance import AccessClass, Buffer, Device, Instance, Offer, Read, Write
+from optfuse.problem.instance import AccessClass, Buffer, Device, Instance, Offer, Read, Work, Write
 from optfuse.problem.memo import per_instance
+from optfuse.problem.solution import Kernel
 
 MIB = 1 << 20
 GOP = 1 << 30
@@ -36,14 +38,15 @@ class Price:
         return self.launch + max(self.memory, self.compute)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Topology:
     """Adjacency and prices of an instance, by op.
 
     ``ins`` and ``outs`` are positions in ``instance.edges``; ``sources`` and ``users`` the same edges as pairs (other
-    op, buffer or None). ``offers[op][scheme]`` is the offer, ``priced[op][scheme]`` what its accesses cost, and
-    ``compute[op]`` the op's arithmetic in picoseconds times ``GOP``. ``rivals[op]`` are the ops that cannot run when it
-    does (other alternatives of its variant); ops of no variant have no entry.
+    op, buffer or None). ``offers[op][scheme]`` is the offer, and ``compute[op]`` the op's arithmetic in picoseconds
+    times ``GOP``. ``rivals[op]`` are the ops that cannot run when it does (other alternatives of its variant); ops of
+    no variant have no entry. ``rates[op]`` are the prices of accesses on the op's device. ``always`` are the buffers
+    that reach memory whoever uses them.
     """
 
     ins: tuple[tuple[int, ...], ...]
@@ -51,9 +54,18 @@ class Topology:
     sources: tuple[tuple[tuple[int, int | None], ...], ...]
     users: tuple[tuple[tuple[int, int | None], ...], ...]
     offers: tuple[Mapping[int, Offer], ...]
-    priced: tuple[Mapping[int, PricedOffer], ...]
     compute: tuple[int, ...]
     rivals: Mapping[int, frozenset[int]]
+    rates: tuple[Rates, ...]
+    always: frozenset[int]
+
+    @cached_property
+    def priced(self) -> tuple[Mapping[int, PricedOffer], ...]:
+        """``priced[op][scheme]``: what the accesses of an offer cost. No kernel of one op asks for it."""
+        return tuple(
+            {scheme: rates.priced(offer, self.always) for scheme, offer in offers.items()}
+            for rates, offers in zip(self.rates, self.offers, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +91,29 @@ def topology(instance: Instance) -> Topology:
         ins[edge.dst].append(position)
         outs[edge.src].append(position)
     edges = instance.edges
-    rates = [_Rates(instance, device) for device in instance.devices]
+    rates = [Rates(instance, device) for device in instance.devices]
     return Topology(
         ins=tuple(map(tuple, ins)),
         outs=tuple(map(tuple, outs)),
-        sources=tuple(tuple((edges[e].src, edges[e].buffer) for e in mine) for mine in ins),
-        users=tuple(tuple((edges[e].dst, edges[e].buffer) for e in mine) for mine in outs),
-        offers=tuple({offer.scheme: offer for offer in op.offers} for op in instance.ops),
-        priced=tuple({offer.scheme: rates[op.device].priced(offer) for offer in op.offers} for op in instance.ops),
-        compute=tuple(
-            _whole(
-                op.work.fp32 * device.fp32_ps_per_gop
-                + op.work.special * device.special_ps_per_gop
-                + op.work.tensor * device.tensor_ps_per_gop
-                + op.work.atomic * device.atomic_ps_per_gop,
-                GOP,
-            )
-            for op in instance.ops
-            for device in (instance.devices[op.device],)
-        ),
+        sources=tuple([tuple([(edges[e].src, edges[e].buffer) for e in mine]) for mine in ins]),
+        users=tuple([tuple([(edges[e].dst, edges[e].buffer) for e in mine]) for mine in outs]),
+        offers=tuple([{offer.scheme: offer for offer in op.offers} for op in instance.ops]),
+        compute=tuple([_arithmetic(op.work, instance.devices[op.device]) for op in instance.ops]),
         rivals=_rivals(instance),
+        rates=tuple([rates[op.device] for op in instance.ops]),
+        always=frozenset(n for n, buffer in enumerate(instance.buffers) if buffer.output or buffer.kind != "temporary"),
     )
+
+
+def _arithmetic(work: Work, device: Device) -> int:
+    """Picoseconds times ``GOP``."""
+    amount = (
+        work.fp32 * device.fp32_ps_per_gop
+        + work.special * device.special_ps_per_gop
+        + work.tensor * device.tensor_ps_per_gop
+        + work.atomic * device.atomic_ps_per_gop
+    )
+    return _whole(amount, GOP)
 
 
 def _rivals(instance: Instance) -> dict[int, frozenset[int]]:
@@ -117,7 +131,13 @@ def default_writes(instance: Instance, ops: Collection[int], scheme: int) -> tup
 
     Users that cannot run beside the kernel's ops (other alternatives of a variant) do not count.
     """
-    return tuple(sorted(_needed(topology(instance), set(ops), scheme)))
+    index = topology(instance)
+    if len(ops) > 1 or index.rivals:
+        return tuple(sorted(_needed(index, ops, scheme)))
+    op = next(iter(ops))
+    used = [buffer for _, buffer in index.users[op]]
+    needed = [w.buffer for w in index.offers[op][scheme].writes if w.buffer in used or w.buffer in index.always]
+    return tuple(sorted(needed)) if len(needed) > 1 else tuple(needed)
 
 
 def kernel_price(instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None) -> Price:
@@ -125,23 +145,29 @@ def kernel_price(instance: Instance, ops: Collection[int], scheme: int, writes: 
 
     The kernel must be legal (each op offers ``scheme``); legality is the checker's business, not this function's.
     """
-    return Price(*_price(instance, ops, scheme, writes))
+    return Price(*_price(instance, topology(instance), ops, scheme, writes))
 
 
 def kernel_cost(instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None) -> int:
     """Picoseconds that a legal kernel takes under the model: the total of its price."""
-    launch, memory, compute, _, _ = _price(instance, ops, scheme, writes)
+    launch, memory, compute, _, _ = _price(instance, topology(instance), ops, scheme, writes)
     return launch + max(memory, compute)
 
 
+def total_cost(instance: Instance, kernels: Iterable[Kernel]) -> int:
+    """Picoseconds that kernels of known writes take one after the other."""
+    index = topology(instance)
+    prices = [_price(instance, index, kernel.ops, kernel.scheme, kernel.writes) for kernel in kernels]
+    return sum([launch + max(memory, compute) for launch, memory, compute, _, _ in prices])
+
+
 def _price(
-    instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None
+    instance: Instance, index: Topology, ops: Collection[int], scheme: int, writes: Iterable[int] | None
 ) -> tuple[int, int, int, int, int]:
     """The fields of a ``Price``."""
-    index = topology(instance)
+    if len(ops) == 1:
+        return _price_alone(instance, index, next(iter(ops)), scheme, writes)
     inside = set(ops)
-    if len(inside) == 1:
-        return _price_alone(instance, index, next(iter(inside)), scheme, writes)
     device = instance.devices[instance.ops[next(iter(inside))].device]
     memory, read_bytes = _reads(index, inside, scheme, instance.schemes[scheme].r > device.persistent_elements)
     written = _needed(index, inside, scheme) if writes is None else set(writes)
@@ -165,22 +191,18 @@ def _price_alone(
     instance: Instance, index: Topology, op: int, scheme: int, writes: Iterable[int] | None
 ) -> tuple[int, int, int, int, int]:
     """The price of a kernel of one op: the same, sooner. It reads in one pass, and makes nothing that it reads."""
-    priced = index.priced[op][scheme]
-    device = instance.devices[instance.ops[op].device]
-    written = _needed(index, {op}, scheme) if writes is None else writes
-    if len(priced.reads) == 1:
-        _, _, memory, _, read_bytes = priced.reads[0]
-    else:
-        memory, read_bytes = _reads(index, {op}, scheme, looped=False)
+    offer, rates = index.offers[op][scheme], index.rates[op]
+    written = _needed(index, (op,), scheme) if writes is None else writes
+    memory, read_bytes = rates.reads_alone(offer.reads)
     write_bytes = 0
-    for buffer, price, size, _ in priced.writes:
-        if buffer in written:
-            memory += price
-            write_bytes += size
-    if priced.reduces:
+    for write in offer.writes:
+        if write.buffer in written:
+            memory += rates.write(write)
+            write_bytes += write.bytes
+    if offer.reduces:
         programs = max(1, instance.schemes[scheme].parallel)
-        memory = memory * max(device.saturating_programs, programs) // programs
-    return device.launch_ps, memory // MIB, index.compute[op] // GOP, read_bytes, write_bytes
+        memory = memory * max(rates.device.saturating_programs, programs) // programs
+    return rates.device.launch_ps, memory // MIB, index.compute[op] // GOP, read_bytes, write_bytes
 
 
 def kernel_accesses(
@@ -205,26 +227,40 @@ def kernel_accesses(
     return list(reads.values()), stored, any(index.offers[op][scheme].reduces for op in inside)
 
 
-class _Rates:
-    """The prices of accesses on a device. Few differ: each is computed once."""
+class Rates:
+    """The prices of accesses on a device, in picoseconds times ``MIB``. Few differ: each is computed once."""
 
     def __init__(self, instance: Instance, device: Device) -> None:
         self.device = device
         self._reads = [_read_rate(buffer, device) for buffer in instance.buffers]
         self._writes = [_write_rate(buffer, device) for buffer in instance.buffers]
-        self._always = [buffer.output or buffer.kind != "temporary" for buffer in instance.buffers]
         self._known: dict[tuple[int, int, AccessClass], tuple[int, int]] = {}
 
-    def priced(self, offer: Offer) -> PricedOffer:
-        """What the accesses of an offer cost."""
+    def reads_alone(self, reads: Sequence[Read]) -> tuple[int, int]:
+        """What one pass over some reads costs, each footprint once, and their bytes."""
+        if len(reads) == 1:
+            (read,) = reads
+            return self._price(self._reads[read.buffer], read.bytes, read.access)[0], read.bytes
+        dearest: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for read in reads:
+            key, price = (read.buffer, read.footprint), self._price(self._reads[read.buffer], read.bytes, read.access)
+            if key not in dearest or dearest[key] < (*price, read.bytes):
+                dearest[key] = (*price, read.bytes)
+        return sum([price for price, _, _ in dearest.values()]), sum([size for _, _, size in dearest.values()])
+
+    def write(self, write: Write) -> int:
+        """What a write costs."""
+        return self._price(self._writes[write.buffer], write.bytes, write.access)[0]
+
+    def priced(self, offer: Offer, always: Collection[int]) -> PricedOffer:
+        """What the accesses of an offer cost. ``always``: the buffers that must reach memory."""
         reads = []
         for read in offer.reads:
             first, later = self._price(self._reads[read.buffer], read.bytes, read.access)
             reads.append((read.buffer, read.footprint, first, later, read.bytes))
         writes = []
         for write in offer.writes:
-            price, _ = self._price(self._writes[write.buffer], write.bytes, write.access)
-            writes.append((write.buffer, price, write.bytes, self._always[write.buffer]))
+            writes.append((write.buffer, self.write(write), write.bytes, write.buffer in always))
         return PricedOffer(tuple(reads), tuple(writes), offer.full, offer.reduces)
 
     def _price(self, rate: int, size: int, access: AccessClass) -> tuple[int, int]:
@@ -242,31 +278,30 @@ def _whole(amount: int, unit: int) -> int:
     return amount // unit * unit
 
 
-def _needed(index: Topology, inside: set[int], scheme: int) -> set[int]:
+def _needed(index: Topology, ops: Collection[int], scheme: int) -> set[int]:
     """The buffers of a kernel that must reach memory: outputs, mutations, and values used outside the kernel."""
-    needed: set[int] = set()
-    served = inside
+    served = set(ops)
     if index.rivals:
-        served = inside.union(*(index.rivals[op] for op in inside if op in index.rivals))
-    for op in inside:
+        served = served.union(*(index.rivals[op] for op in ops if op in index.rivals))
+    needed: set[int] = set()
+    for op in ops:
         outside = {buffer for user, buffer in index.users[op] if user not in served}
-        for buffer, _, _, always in index.priced[op][scheme].writes:
-            if always or buffer in outside:
-                needed.add(buffer)
+        for write in index.offers[op][scheme].writes:
+            if write.buffer in outside or write.buffer in index.always:
+                needed.add(write.buffer)
     return needed
 
 
 def _reads(index: Topology, inside: set[int], scheme: int, looped: bool) -> tuple[int, int]:
     """The price of a kernel's reads, each footprint once (and once more a later pass), and their bytes."""
-    several = len(inside) > 1
-    passes = _passes(index, inside, scheme) if looped and several else {}
+    passes = _passes(index, inside, scheme) if looped else {}
     first: dict[tuple[int, int], tuple[int, int, int]] = {}
     again: dict[tuple[int, int], int] = {}
     for op in inside:
         reads = index.priced[op][scheme].reads
         if not reads:
             continue
-        produced = {buffer for source, buffer in index.sources[op] if source in inside} if several else ()
+        produced = {buffer for source, buffer in index.sources[op] if source in inside}
         extra = passes.get(op, 1) - 1
         for buffer, footprint, price, later, size in reads:
             if buffer in produced:

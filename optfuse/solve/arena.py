@@ -10,14 +10,14 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from optfuse.solve.clock import WALL, Clock
 
 ALIGNMENT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A buffer that needs ``bytes`` from kernel position ``first`` to ``last``, both included."""
 
     buffer: int

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from optfuse.problem.cost import default_writes, kernel_cost
+from optfuse.problem.cost import default_writes, total_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Kernel, Placement, Solution
 from optfuse.solve.arena import Packing, Span, sweep
-from optfuse.solve.memory import OrderProblem, lifetimes, live_bytes, order_problem, program_order
+from optfuse.solve.memory import (
+    OrderProblem,
+    lifetimes,
+    live_bytes,
+    live_spans,
+    nearest_order,
+    order_problem,
+    precedences,
+    program_order,
+    running_sum,
+)
 from optfuse.solve.reuse import arena_cells, pack_cells
 
 
@@ -23,9 +33,24 @@ def assemble(
     Raises:
         IllegalKernelError: When the kernels wait for each other in a circle.
     """
-    kernels = [Kernel(tuple(sorted(ops)), scheme, default_writes(instance, ops, scheme)) for ops, scheme in partition]
+    kernels = [
+        Kernel(tuple(sorted(ops)) if len(ops) > 1 else tuple(ops), scheme, default_writes(instance, ops, scheme))
+        for ops, scheme in partition
+    ]
+    if hurried:
+        order = nearest_order([kernel.ops[0] for kernel in kernels], precedences(instance, kernels))
+        return _as_given(instance, [kernels[number] for number in order])
     problem = order_problem(instance, kernels)
     return arrange(instance, kernels, problem, program_order(problem), hurried=hurried)
+
+
+def _as_given(instance: Instance, kernels: Sequence[Kernel]) -> Solution:
+    """What ``arrange`` makes of kernels in a hurry when they run as they are given, sooner."""
+    ends, base = live_spans(instance, kernels)
+    spans = _in_arena(instance, ends)
+    living = [(instance.buffers[number].bytes, first, last) for number, first, last in ends]
+    peak = max(running_sum(living, base, len(kernels)))
+    return _solution(instance, kernels, spans, sweep(spans), peak)
 
 
 def arrange(
@@ -48,18 +73,22 @@ def arrange(
     elif packing is None:
         cells, joined = pack_cells(arena_cells(instance, kernels, order, spans), deadline=0.0)
         packing = cells.apart(joined)
-    placements = sorted(
-        (Placement(span.buffer, offset) for span, offset in zip(spans, packing.offsets, strict=True)),
-        key=lambda placement: placement.buffer,
-    )
+    ordered = [kernels[number] for number in order]
+    return _solution(instance, ordered, spans, packing, max(live_bytes(problem, order, ends)))
+
+
+def _solution(
+    instance: Instance, kernels: Sequence[Kernel], spans: Sequence[Span], packing: Packing, peak: int
+) -> Solution:
+    offsets = sorted([(span.buffer, offset) for span, offset in zip(spans, packing.offsets, strict=True)])
     return Solution(
         instance_name=instance.name,
         instance_digest=digest(instance),
-        kernels=tuple(kernels[number] for number in order),
-        placements=tuple(placements),
+        kernels=tuple(kernels),
+        placements=tuple([Placement(buffer, offset) for buffer, offset in offsets]),
         arena_bytes=packing.arena_bytes,
-        objective=sum(kernel_cost(instance, kernel.ops, kernel.scheme, kernel.writes) for kernel in kernels),
-        peak_bytes=max(live_bytes(problem, order, ends)),
+        objective=total_cost(instance, kernels),
+        peak_bytes=peak,
     )
 
 
@@ -69,9 +98,14 @@ def arena_spans(instance: Instance, problem: OrderProblem, order: Sequence[int])
 
 
 def _spans(instance: Instance, problem: OrderProblem, ends: Iterable[tuple[int, int]]) -> list[Span]:
+    return _in_arena(instance, ((s.buffer, *end) for s, end in zip(problem.storages, ends, strict=True)))
+
+
+def _in_arena(instance: Instance, ends: Iterable[tuple[int, int, int]]) -> list[Span]:
+    """The spans of those of some buffers, with their first and last position, that live in the arena."""
     spans: list[Span] = []
-    for storage, (first, last) in zip(problem.storages, ends, strict=True):
-        buffer = instance.buffers[storage.buffer]
+    for number, first, last in ends:
+        buffer = instance.buffers[number]
         if buffer.kind == "temporary" and not buffer.output and not buffer.fixed:
-            spans.append(Span(storage.buffer, storage.bytes, first, last))
+            spans.append(Span(number, buffer.bytes, first, last))
     return spans

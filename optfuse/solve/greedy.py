@@ -23,11 +23,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.cost import Topology, topology
-from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import LegalIndex, legal_index
+from optfuse.problem.instance import Instance
+from optfuse.problem.legality import legal_index
 from optfuse.problem.solution import Solution
 from optfuse.solve.assemble import assemble
 from optfuse.solve.clock import WALL, Clock
+from optfuse.solve.nodes import Node, Nodes
 from optfuse.solve.quotient import Quotient
 from optfuse.solve.seeds import Group, cheapest_schemes, first_schemes, seed_groups
 
@@ -40,31 +41,7 @@ OVERHEAD_PER_SAVED_BYTE = 32
 #: Nodes made between two looks at the clock.
 LEAVES = 256
 
-Footprints = dict[tuple[int, int], int]
 OnFusion = Callable[[tuple[int, ...], tuple[int, ...], int], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """Ops fused so far. ``reads[s]``: bytes of each footprint read from memory in scheme ``s``, one of its schemes.
-
-    ``single_use`` are the sizes of the temporaries read that nobody else uses. ``closed`` nodes fuse with nothing.
-    """
-
-    ops: tuple[int, ...]
-    mask: int
-    apart: int
-    weight: int
-    device: int
-    first: int
-    last: int
-    schemes: frozenset[int]
-    reads: dict[int, Footprints]
-    writes: frozenset[int]
-    uses: frozenset[int]
-    single_use: frozenset[int]
-    reduces: bool
-    closed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +122,14 @@ class _Greedy:
         self.nodes: dict[int, Node] = {}
         if self.out_of_time():
             return
-        self.index: LegalIndex = legal_index(instance)
         self.topology: Topology = topology(instance)
-        self.users_of = _user_counts(self.topology)
+        if self.out_of_time():
+            return
+        self.make = Nodes(instance, self.topology, legal_index(instance))
         for number, group in enumerate(groups):
             if number % LEAVES == 0 and self.out_of_time():
                 return
-            self.nodes[number] = _leaf_node(self, group.ops, group.schemes, group.closed)
+            self.nodes[number] = self.make.leaf(group.ops, group.schemes, group.closed)
         self.owner = {op: number for number, group in enumerate(groups) for op in group.ops}
         self.fused_into: dict[int, int] = {}
         self.known: dict[tuple[int, int], Fusion | None] = {}
@@ -236,7 +214,7 @@ class _Greedy:
         merged = self.next_node
         self.next_node += 1
         one, two = self.nodes.pop(left), self.nodes.pop(right)
-        node = _fused(self, one, two, fusion.schemes)
+        node = self.make.fused(one, two, fusion.schemes)
         if self.on_fusion is not None:
             self.on_fusion(one.ops, two.ops, fusion.saved)
         self.nodes[merged] = node
@@ -318,91 +296,6 @@ class _Greedy:
             read = [read.bytes for read in offer.reads if read.buffer == buffer]
             sizes[scheme] = max(read) if read else sizes.get(scheme, 0)
         return sizes
-
-
-def _leaf_node(search: _Greedy, ops: tuple[int, ...], schemes: frozenset[int], closed: bool) -> Node:
-    """A node of ops that are together from the start: one op, or what the rules put in one kernel."""
-    instance = search.instance
-    parts = [search.topology.offers[op] for op in ops]
-    writes = frozenset(write.buffer for offers in parts for offer in offers.values() for write in offer.writes)
-    reads: dict[int, Footprints] = {}
-    for scheme in schemes:
-        reads[scheme] = {(read.buffer, read.footprint): read.bytes for offers in parts for read in offers[scheme].reads}
-    if len(ops) > 1:
-        reads = {scheme: _external(instance, found, writes) for scheme, found in reads.items()}
-    mask = apart = 0
-    for op in ops:
-        mask |= 1 << op
-        apart |= search.index.apart[op]
-    touched = frozenset(buffer for found in reads.values() for buffer, _ in found)
-    shared_schemes = schemes - {ALONE}
-    return Node(
-        ops=ops,
-        mask=mask,
-        apart=apart,
-        weight=sum(instance.ops[op].weight for op in ops),
-        device=instance.ops[min(ops)].device,
-        first=min(ops),
-        last=max(ops),
-        schemes=schemes,
-        reads=reads,
-        writes=writes,
-        uses=touched | writes,
-        single_use=_single_use(search, touched),
-        reduces=any(offer.reduces for offers in parts for offer in offers.values()),
-        closed=closed or not shared_schemes,
-    )
-
-
-def _fused(search: _Greedy, one: Node, two: Node, schemes: frozenset[int]) -> Node:
-    writes = one.writes | two.writes
-    reads = {
-        scheme: _external(search.instance, {**one.reads[scheme], **two.reads[scheme]}, writes) for scheme in schemes
-    }
-    touched = frozenset(buffer for found in reads.values() for buffer, _ in found)
-    return Node(
-        ops=tuple(sorted(one.ops + two.ops)),
-        mask=one.mask | two.mask,
-        apart=one.apart | two.apart,
-        weight=one.weight + two.weight,
-        device=one.device,
-        first=min(one.first, two.first),
-        last=max(one.last, two.last),
-        schemes=schemes,
-        reads=reads,
-        writes=writes,
-        uses=touched | writes,
-        single_use=_single_use(search, touched),
-        reduces=one.reduces or two.reduces,
-        closed=False,
-    )
-
-
-def _external(instance: Instance, reads: Footprints, writes: frozenset[int]) -> Footprints:
-    """Reads that a kernel takes from memory: not the temporaries that it makes itself."""
-    return {
-        key: size for key, size in reads.items() if key[0] not in writes or instance.buffers[key[0]].kind != "temporary"
-    }
-
-
-def _single_use(search: _Greedy, touched: frozenset[int]) -> frozenset[int]:
-    """Sizes of the temporaries read that have one user and are not returned: memory that could be reused at once."""
-    buffers = search.instance.buffers
-    return frozenset(
-        buffers[number].bytes
-        for number in touched
-        if buffers[number].kind == "temporary" and not buffers[number].output and search.users_of.get(number) == 1
-    )
-
-
-def _user_counts(index: Topology) -> dict[int, int]:
-    """In how many ops each produced buffer is used."""
-    users: dict[int, set[int]] = {}
-    for pairs in index.users:
-        for user, buffer in pairs:
-            if buffer is not None:
-                users.setdefault(buffer, set()).add(user)
-    return {buffer: len(ops) for buffer, ops in users.items()}
 
 
 def _edge_schemes(instance: Instance) -> Sequence[list[tuple[int, int | None, frozenset[int]]]]:

@@ -7,17 +7,18 @@ the peak is; this module computes the same number its own way.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import NamedTuple
 
 from optfuse.errors import IllegalKernelError
-from optfuse.problem.cost import topology
+from optfuse.problem.cost import Topology, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(NamedTuple):
     """Bytes that live from the first of ``users`` to the last of them.
 
     ``from_start``: live from the first kernel on (a donated input). ``to_end``: live until the call returns.
@@ -47,16 +48,15 @@ class OrderProblem:
 
 def order_problem(instance: Instance, kernels: Sequence[Kernel]) -> OrderProblem:
     """The precedences and storages of some kernels whose ``writes`` are known."""
-    edges = precedences(instance, kernels)
-    before: list[set[int]] = [set() for _ in kernels]
-    after: list[set[int]] = [set() for _ in kernels]
-    for first, then in edges:
-        before[then].add(first)
-        after[first].add(then)
+    before: list[list[int]] = [[] for _ in kernels]
+    after: list[list[int]] = [[] for _ in kernels]
+    for first, then in sorted(precedences(instance, kernels)):
+        before[then].append(first)
+        after[first].append(then)
     storages, base = _storages(instance, kernels)
     return OrderProblem(
-        tuple(tuple(sorted(mine)) for mine in before),
-        tuple(tuple(sorted(mine)) for mine in after),
+        tuple(map(tuple, before)),
+        tuple(map(tuple, after)),
         storages,
         base,
         tuple(min(kernel.ops) for kernel in kernels),
@@ -65,6 +65,10 @@ def order_problem(instance: Instance, kernels: Sequence[Kernel]) -> OrderProblem
 
 def precedences(instance: Instance, kernels: Sequence[Kernel]) -> set[tuple[int, int]]:
     """Pairs (kernel, later kernel). An op in several kernels is taken from the first of them that writes the value."""
+    owner = {op: number for number, kernel in enumerate(kernels) for op in kernel.ops}
+    if len(owner) == sum([len(kernel.ops) for kernel in kernels]):
+        once = {(owner.get(edge.src), owner.get(edge.dst)) for edge in instance.edges}
+        return {(first, then) for first, then in once if first is not None and then is not None and first != then}
     holders: dict[int, list[int]] = {}
     for number, kernel in enumerate(kernels):
         for op in kernel.ops:
@@ -87,27 +91,13 @@ def precedences(instance: Instance, kernels: Sequence[Kernel]) -> set[tuple[int,
 
 def _storages(instance: Instance, kernels: Sequence[Kernel]) -> tuple[tuple[Storage, ...], int]:
     """The storages whose lifetime depends on the order, and the bytes of those that live throughout."""
-    index = topology(instance)
-    running = {op for kernel in kernels for op in kernel.ops}
-    root = [number if buffer.alias is None else buffer.alias for number, buffer in enumerate(instance.buffers)]
-    kept = {root[number] for number, buffer in enumerate(instance.buffers) if buffer.output}
     users: dict[int, list[int]] = {}
-    for number, kernel in enumerate(kernels):
-        inside = set(kernel.ops)
-        touched = set(kernel.writes)
-        for op in kernel.ops:
-            wanted = {read[0] for read in index.priced[op][kernel.scheme].reads}
-            made: list[int | None] = [None]
-            for source, buffer in index.sources[op]:
-                if source in inside:
-                    made.append(buffer)
-                elif buffer is not None and source in running:
-                    wanted.add(buffer)
-            touched |= wanted.difference(made)
-        for buffer in {root[buffer] for buffer in touched}:
+    for number, touched in enumerate(_storages_touched(instance, kernels)):
+        for buffer in touched:
             users.setdefault(buffer, []).append(number)
     storages: list[Storage] = []
     base = 0
+    kept = _returned(instance)
     for number, buffer in enumerate(instance.buffers):
         if buffer.alias is not None:
             continue
@@ -116,6 +106,70 @@ def _storages(instance: Instance, kernels: Sequence[Kernel]) -> tuple[tuple[Stor
         elif buffer.kind != "temporary" or number in users:
             storages.append(Storage(number, buffer.bytes, tuple(users.get(number, ())), buffer.donated, number in kept))
     return tuple(storages), base
+
+
+def _returned(instance: Instance) -> set[int]:
+    """The buffers whose storage the caller is left with."""
+    outputs = ((number, buffer) for number, buffer in enumerate(instance.buffers) if buffer.output)
+    return {number if buffer.alias is None else buffer.alias for number, buffer in outputs}
+
+
+def _storages_touched(instance: Instance, kernels: Sequence[Kernel]) -> Iterator[Collection[int]]:
+    """By kernel, the buffers that it writes or takes from memory; an input for whatever aliases it."""
+    index = topology(instance)
+    running = {op for kernel in kernels for op in kernel.ops}
+    root = {number: buffer.alias for number, buffer in enumerate(instance.buffers) if buffer.alias is not None}
+    for kernel in kernels:
+        touched = _touched(index, kernel, running)
+        yield {root.get(buffer, buffer) for buffer in touched} if root else touched
+
+
+def _touched(index: Topology, kernel: Kernel, running: Container[int]) -> set[int]:
+    """The buffers that a kernel writes, or takes from memory; ``running`` ops are those of all kernels."""
+    if len(kernel.ops) == 1:
+        (op,) = kernel.ops
+        touched = {read.buffer for read in index.offers[op][kernel.scheme].reads}
+        touched.update(kernel.writes)
+        touched.update([buffer for source, buffer in index.sources[op] if buffer is not None and source in running])
+        return touched
+    touched = set(kernel.writes)
+    inside = set(kernel.ops)
+    for op in kernel.ops:
+        wanted = {read.buffer for read in index.offers[op][kernel.scheme].reads}
+        made: list[int] = []
+        for source, buffer in index.sources[op]:
+            if buffer is not None:
+                if source in inside:
+                    made.append(buffer)
+                elif source in running:
+                    wanted.add(buffer)
+        if made:
+            wanted.difference_update(made)
+        touched |= wanted
+    return touched
+
+
+def live_spans(instance: Instance, kernels: Sequence[Kernel]) -> tuple[list[tuple[int, int, int]], int]:
+    """``lifetimes`` of kernels that run as they are given, sooner: (buffer, first, last), and the bytes of all else."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for position, touched in enumerate(_storages_touched(instance, kernels)):
+        for buffer in touched:
+            last[buffer] = position
+            first.setdefault(buffer, position)
+    kept, end = _returned(instance), len(kernels) - 1
+    spans: list[tuple[int, int, int]] = []
+    base = 0
+    for number, buffer in enumerate(instance.buffers):
+        if buffer.alias is not None:
+            continue
+        if buffer.kind != "temporary" and (not buffer.donated or number in kept):
+            base += buffer.bytes
+        elif buffer.kind != "temporary":
+            spans.append((number, 0, last.get(number, 0)))
+        elif number in first:
+            spans.append((number, first[number], end if number in kept else last[number]))
+    return spans, base
 
 
 def lifetimes(problem: OrderProblem, order: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -136,16 +190,18 @@ def live_bytes(
     problem: OrderProblem, order: Sequence[int], spans: Sequence[tuple[int, int]] | None = None
 ) -> list[int]:
     """Live bytes at each position of an order; ``spans`` are its ``lifetimes``, if they are known."""
-    change = [0] * (len(order) + 2)
     spans = lifetimes(problem, order) if spans is None else spans
-    for storage, (first, last) in zip(problem.storages, spans, strict=True):
-        change[first] += storage.bytes
-        change[max(last, 0) + 1] -= storage.bytes
-    live, total = [], problem.base
-    for step in change[: max(1, len(order))]:
-        total += step
-        live.append(total)
-    return live
+    living = ((storage.bytes, *span) for storage, span in zip(problem.storages, spans, strict=True))
+    return running_sum(living, problem.base, len(order))
+
+
+def running_sum(living: Iterable[tuple[int, int, int]], base: int, length: int) -> list[int]:
+    """By position, ``base`` and what lives then, of triples (bytes, first position, last position)."""
+    change = [0] * (length + 2)
+    for size, first, last in living:
+        change[first] += size
+        change[max(last, 0) + 1] -= size
+    return list(accumulate(change[: max(1, length)], initial=base))[1:]
 
 
 def peak_bytes(problem: OrderProblem, order: Sequence[int]) -> int:
@@ -171,7 +227,19 @@ def program_order(problem: OrderProblem) -> list[int]:
     Raises:
         IllegalKernelError: When the kernels wait for each other in a circle.
     """
-    return _list_schedule(problem, lambda kernel: problem.anchor[kernel])
+    return nearest_order(problem.anchor, [(first, then) for first, mine in enumerate(problem.after) for then in mine])
+
+
+def nearest_order(anchor: Sequence[int], pairs: Collection[tuple[int, int]]) -> list[int]:
+    """``program_order`` of kernels by their first ops and all pairs (kernel, later kernel)."""
+    order = sorted(range(len(anchor)), key=anchor.__getitem__)
+    place = dict(zip(order, range(len(order)), strict=True))
+    if all([place[first] < place[then] for first, then in pairs]):
+        return order
+    after: list[list[int]] = [[] for _ in anchor]
+    for first, then in pairs:
+        after[first].append(then)
+    return _list_schedule(after, anchor, anchor.__getitem__)
 
 
 def breadth_first(problem: OrderProblem) -> list[int]:
@@ -179,7 +247,7 @@ def breadth_first(problem: OrderProblem) -> list[int]:
     level = [0] * len(problem.before)
     for kernel in program_order(problem):
         level[kernel] = max((level[earlier] + 1 for earlier in problem.before[kernel]), default=0)
-    return _list_schedule(problem, lambda kernel: level[kernel])
+    return _list_schedule(problem.after, problem.anchor, level.__getitem__)
 
 
 def depth_first(problem: OrderProblem) -> list[int]:
@@ -279,21 +347,23 @@ class _Growth:
             changed.add(kernel)
 
 
-def _list_schedule(problem: OrderProblem, priority: Callable[[int], int]) -> list[int]:
+def _list_schedule(after: Sequence[Sequence[int]], anchor: Sequence[int], priority: Callable[[int], int]) -> list[int]:
     """The ready kernel of lowest priority first, program order among equals."""
-    waiting = [len(mine) for mine in problem.before]
-    heap = [(priority(k), problem.anchor[k], k) for k, count in enumerate(waiting) if count == 0]
+    waiting = [0] * len(after)
+    for later in chain.from_iterable(after):
+        waiting[later] += 1
+    heap = [(priority(k), anchor[k], k) for k, count in enumerate(waiting) if count == 0]
     heapq.heapify(heap)
     order: list[int] = []
     while heap:
         kernel = heapq.heappop(heap)[-1]
         order.append(kernel)
-        for later in problem.after[kernel]:
+        for later in after[kernel]:
             waiting[later] -= 1
             if waiting[later] == 0:
-                heapq.heappush(heap, (priority(later), problem.anchor[later], later))
+                heapq.heappush(heap, (priority(later), anchor[later], later))
     if len(order) < len(waiting):
-        stuck = sorted(problem.anchor[k] for k, count in enumerate(waiting) if count > 0)
+        stuck = sorted(anchor[k] for k, count in enumerate(waiting) if count > 0)
         raise IllegalKernelError(
             f"kernels wait for each other in a circle, among those that start with ops {stuck[:8]}; split one of them"
         )

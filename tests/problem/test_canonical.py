@@ -7,8 +7,9 @@ import json
 from dataclasses import dataclass, replace
 
 from hypothesis import given
+from hypothesis import strategies as st
 
-from optfuse.problem.canonical import canonical_json
+from optfuse.problem.canonical import LONG, canonical_json
 from optfuse.problem.instance import Instance
 from optfuse.problem.plain import to_plain
 from optfuse.problem.serialize import digest
@@ -28,6 +29,13 @@ def test_it_is_the_text_of_the_plain_data(instance: Instance) -> None:
 def test_a_digest_counts_the_version_in(instance: Instance) -> None:
     text = json.dumps({"version": instance.version, **to_plain(instance)}, sort_keys=True, separators=(",", ":"))
     assert digest(instance) == hashlib.sha256(text.encode()).hexdigest()
+
+
+@given(instances(max_ops=4), st.integers(1, 1 << 40))
+def test_what_is_remembered_of_long_lists_is_theirs(instance: Instance, cap: int) -> None:
+    long = replace(instance, schemes=instance.schemes * LONG)
+    for shown in (long, replace(long, rules=replace(long.rules, peak_memory=cap)), replace(long, schemes=())):
+        assert canonical_json(shown) == _plainly(shown)
 
 
 def test_names_are_escaped_and_kinds_of_values_may_mix() -> None:

@@ -19,6 +19,13 @@ def test_thresholds_are_put_back_by_the_outermost() -> None:
     assert gc.get_threshold() == before
 
 
+def test_what_was_made_inside_is_not_looked_at_again_and_no_longer_hidden() -> None:
+    with rarely_collecting():
+        made = [[] for _ in range(10)]
+    assert all(any(one is other for other in gc.get_objects(generation=2)) for one in made)
+    assert gc.get_freeze_count() == 0
+
+
 def test_thresholds_are_put_back_after_an_error() -> None:
     before = gc.get_threshold()
     with pytest.raises(ValueError, match="broken"), rarely_collecting():

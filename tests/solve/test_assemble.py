@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Instance
-from optfuse.solve.assemble import arena_spans, arrange
+from optfuse.solve.assemble import arena_spans, arrange, assemble
 from optfuse.solve.greedy import greedy
-from optfuse.solve.memory import HEURISTICS, order_problem
+from optfuse.solve.memory import HEURISTICS, order_problem, program_order
 from tests.problem.cases import answer, example
 from tests.strategies import instances
 
@@ -23,6 +26,17 @@ def test_every_order_of_a_partition_is_a_valid_solution(instance: Instance) -> N
         solution = arrange(instance, kernels, problem, heuristic(problem))
         assert check(instance, solution) == ()
         assert solution.objective == sum(kernel_cost(instance, kernel.ops, kernel.scheme) for kernel in kernels)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(instances(variants=True), st.randoms(use_true_random=False))
+def test_in_a_hurry_it_is_the_same_with_a_quicker_arena(instance: Instance, random: Random) -> None:
+    kernels = list(greedy(instance).kernels)
+    random.shuffle(kernels)
+    problem = order_problem(instance, kernels)
+    hurried = assemble(instance, [(kernel.ops, kernel.scheme) for kernel in kernels], hurried=True)
+    assert hurried == arrange(instance, kernels, problem, program_order(problem), hurried=True)
+    assert check(instance, hurried) == ()
 
 
 def test_outputs_and_inputs_are_not_in_the_arena() -> None:
