@@ -69,7 +69,7 @@ def pack(spans: Sequence[Span], deadline: float | None = None, clock: Clock = WA
         packing = _first_fit(spans, sorted(range(len(spans)), key=lambda i, key=key: key(spans[i])))
         if best is None or packing.arena_bytes < best.arena_bytes:
             best = packing
-        if best.arena_bytes <= floor or (deadline is not None and clock.now() > deadline):
+        if best.arena_bytes <= floor or (deadline is not None and clock.now() >= deadline):
             break
     assert best is not None
     return best

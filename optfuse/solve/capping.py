@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,8 @@ from optfuse.solve.options import SolveOptions
 MIB = 1 << 20
 #: Seconds for the order of one schedule to start from.
 ORDER_SECONDS = 1.0
+#: What it takes at least to put a schedule in order, for each op, roughly.
+START_SECONDS = 4e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def within_cap(
     """
     cap = instance.rules.peak_memory
     floor = _floor(instance, options, within(clock, deadline, 0.1), clock)
-    starts = [_ordered(instance, solution, within(clock, deadline, 0.1), clock) for solution in _distinct(solutions)]
+    starts = [_ordered(instance, solution, deadline, clock) for solution in _distinct(solutions)]
     lowest, impossible = min(start.peak_bytes for start in starts), cap is not None and floor > cap
     if options.solver == "cpsat":
         from optfuse.solve.cpsat.capped import least_peak, solve_capped
@@ -62,7 +63,8 @@ def within_cap(
         if not impossible:
             found = solve_capped(instance, starts, bound, options, within(clock, deadline, 0.9), clock)
             if found.kernels is not None:
-                solution = in_order(instance, found.kernels)
+                as_it_was = (start for start in starts if start.kernels is found.kernels)
+                solution = next(as_it_was, None) or in_order(instance, found.kernels)
                 return Capped(solution, max(bound, found.bound), found.given_up)
             lowest, impossible = found.lowest, found.infeasible
         seen, floor = least_peak(instance, starts, floor, options, deadline, clock)
@@ -79,13 +81,13 @@ def in_order(instance: Instance, kernels: Sequence[Kernel]) -> Solution:
     return arrange(instance, kernels, order_problem(instance, kernels), range(len(kernels)))
 
 
-def _best_start(problem: OrderProblem, kernels: int, deadline: float | None = None) -> list[int]:
+def _best_start(problem: OrderProblem, kernels: int, deadline: float | None, clock: Clock) -> list[int]:
     """The kernels as they are given, or the best of the heuristics if that has a lower peak."""
     orders: list[list[int]] = []
     if all(earlier < kernel for kernel, mine in enumerate(problem.before) for earlier in mine):
         orders.append(list(range(kernels)))
     for heuristic in HEURISTICS:
-        if not orders or deadline is None or time.monotonic() < deadline:
+        if not orders or deadline is None or clock.now() < deadline:
             orders.append(heuristic(problem))
     return min(orders, key=lambda order: peak_bytes(problem, order))
 
@@ -94,7 +96,9 @@ def _floor(instance: Instance, options: SolveOptions, deadline: float, clock: Cl
     """A bound on the peak of all schedules; where answers must repeat, limited by a number of cuts."""
     seconds = max(0.0, deadline - clock.now())
     if not clock.deterministic:
-        return least_peak_bound(instance, recompute=options.recompute, deadline=time.monotonic() + seconds)
+        if instance.rules.peak_memory is None:
+            return 0  # nothing asks for it
+        return least_peak_bound(instance, recompute=options.recompute, deadline=deadline, clock=clock)
     each = LOOK_SECONDS * len(instance.ops)
     looks = max(1, int(seconds / each))
     clock.spend(each * min(looks, len(instance.ops)))
@@ -102,14 +106,18 @@ def _floor(instance: Instance, options: SolveOptions, deadline: float, clock: Cl
 
 
 def _ordered(instance: Instance, solution: Solution, deadline: float, clock: Clock) -> Solution:
-    """The solution in the order of least peak that is found soon; where answers must repeat, in so many steps."""
+    """The solution in the order of least peak that is found soon; where answers must repeat, in so many steps.
+
+    As it is when there is no time for that.
+    """
+    if clock.stopped or not (clock.deterministic or clock.now() + START_SECONDS * len(instance.ops) < deadline):
+        return solution
     problem = order_problem(instance, solution.kernels)
-    now = clock.now()
-    seconds = min(ORDER_SECONDS, max(0.0, deadline - now))
-    until = None if clock.deterministic else time.monotonic() + seconds
-    start = _best_start(problem, len(solution.kernels), until)
+    seconds = min(ORDER_SECONDS, max(0.0, within(clock, deadline, 0.1) - clock.now()))
+    until = None if clock.deterministic else clock.now() + seconds
+    start = _best_start(problem, len(solution.kernels), until, clock)
     steps = max(1, int(seconds / STEP_SECONDS)) if clock.deterministic else None
-    found = least_peak_order(problem, start, deadline=until, max_steps=steps)
+    found = least_peak_order(problem, start, deadline=until, max_steps=steps, clock=WALL if steps else clock)
     clock.spend(STEP_SECONDS * found.steps)
     return in_order(instance, [solution.kernels[number] for number in found.order])
 

@@ -9,7 +9,6 @@ A column whose copies do nothing (not written, used by no other op of it) is lef
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,6 +18,7 @@ from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import Reach, bits, is_legal_but_for_paths, legal_index, mask_of
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.assemble import arrange
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.memory import order_problem
 
 #: Sets grown between two looks at the clock.
@@ -58,11 +58,12 @@ def list_columns(
     deadline: float | None = None,
     ties: Mapping[int, int] | None = None,
     max_steps: int | None = None,
+    clock: Clock = WALL,
 ) -> ColumnPool:
     """All columns made of the ops of ``within``, of which those of ``copies`` may be computed several times.
 
     ``ties``: by op, the ops that are to be together with it. Stops at ``limit`` columns, after ``max_steps`` sets or at
-    the deadline (``time.monotonic``), and says so.
+    the deadline (a time of ``clock``), and says so.
     """
     maker = ColumnMaker(instance, copies)
     best: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Column] = {}
@@ -70,7 +71,7 @@ def list_columns(
     for scheme in range(len(instance.schemes)):
         for mask in _grown(instance, scheme, within, copies, ties):
             steps += 1
-            late = deadline is not None and not steps % STEPS and time.monotonic() > deadline
+            late = deadline is not None and not steps % STEPS and clock.now() >= deadline
             if late or len(best) >= limit or (max_steps is not None and steps > max_steps):
                 return ColumnPool(tuple(best.values()), complete=False, steps=steps)
             for column in maker.columns(mask, scheme):

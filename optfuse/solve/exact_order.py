@@ -64,13 +64,13 @@ def least_peak_order(
     """
     start_peak = peak_bytes(problem, start)
     bound = floor_bytes(problem)
-    if start_peak == bound or (deadline is not None and clock.now() > deadline):
+    if start_peak == bound or (deadline is not None and clock.now() >= deadline):
         return OrderOutcome(tuple(start), start_peak, bound)
     until = math.inf if deadline is None else deadline
     states = min(max_states, MAX_BITS // (2 * len(problem.before)))
     searches = (_Search(problem, start_peak, until, clock), _Search(_backwards(problem), start_peak, until, clock))
     # Masks of very many kernels take a while to build: that is when a deadline may have passed.
-    while all(search.looked_at <= states for search in searches) and clock.now() <= until:
+    while all(search.looked_at <= states for search in searches) and clock.now() < until:
         if max_steps is not None and _steps(searches) >= max_steps:
             break
         for search, backwards in zip(searches, (False, True), strict=True):
@@ -109,7 +109,7 @@ class _Search:
     """
 
     def __init__(self, problem: OrderProblem, limit: int, deadline: float, clock: Clock) -> None:
-        self.limit, self.late = limit, lambda: clock.now() > deadline
+        self.limit, self.late = limit, lambda: clock.now() >= deadline
         self.states = _States(problem)
         self.goal = (1 << len(problem.before)) - 1
         self.heap = [_Entry(0, len(problem.before), 0, self.states.roots, self.states.at_start, -1, ())]

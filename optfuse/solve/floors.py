@@ -10,7 +10,6 @@ Where ops may be computed twice, the value of one that may be does not pass by f
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from optfuse.problem.cost import Topology, topology
 from optfuse.problem.flow import INFINITE, Network
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import Reach, bits, legal_index
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.scope import Scope, whole_scope
 
 
@@ -34,16 +34,36 @@ class _Life:
 
 #: What it takes to look at the cuts around one op, for each op of the instance, roughly.
 LOOK_SECONDS = 3e-6
+#: And to find out which storages pass an op by, for each storage.
+PASSING_SECONDS = 3e-7
 
 
 def least_peak_bound(
-    instance: Instance, *, recompute: bool = False, deadline: float | None = None, looks: int | None = None
+    instance: Instance,
+    *,
+    recompute: bool = False,
+    deadline: float | None = None,
+    looks: int | None = None,
+    clock: Clock = WALL,
 ) -> int:
     """No schedule of the instance has a lower peak.
 
-    At the deadline (``time.monotonic``), or after the cuts around so many ops, what is known so far.
+    At the deadline, a time of ``clock``, or after the cuts around so many ops, what is known so far; and where there
+    is no time to find out what passes each op by, what is live at the start or at the end.
     """
-    return _Floors(whole_scope(instance, recompute=recompute)).bound(deadline, looks)
+    scope = whole_scope(instance, recompute=recompute)
+    if deadline is not None:
+        seconds = PASSING_SECONDS * len(instance.ops) * len(scope.storages)
+        if clock.now() + seconds >= deadline:
+            return _ends(scope)
+    return _Floors(scope).bound(deadline, looks, clock)
+
+
+def _ends(scope: Scope) -> int:
+    """Bytes that are live at the start or at the end, whichever is more."""
+    early = sum(storage.bytes for storage in scope.storages if storage.from_start)
+    late = sum(storage.bytes for storage in scope.storages if storage.to_end)
+    return scope.base + max(early, late)
 
 
 class _Floors:
@@ -56,16 +76,14 @@ class _Floors:
         self.lives = _lives(scope)
         self.schemes = [frozenset(offers) - {ALONE} for offers in self.index.offers]
 
-    def bound(self, deadline: float | None, looks: int | None) -> int:
+    def bound(self, deadline: float | None, looks: int | None, clock: Clock) -> int:
         scope = self.scope
-        early = sum(life.bytes for life in self.lives.values() if life.early)
-        late = sum(life.bytes for life in self.lives.values() if life.late)
-        bound = scope.base + max(early, late)
+        bound = _ends(scope)
         mandatory = legal_index(scope.instance).mandatory
         passing = {op: self._passing(op, self.reach.descendants[op]) for op in bits(mandatory)}
         most = {op: sum(self.lives[b].bytes for b in passing[op] | self._touched(op)) for op in passing}
         for number, op in enumerate(sorted(passing, key=lambda op: -most[op])):
-            if scope.base + most[op] <= bound or (deadline is not None and time.monotonic() > deadline):
+            if scope.base + most[op] <= bound or (deadline is not None and clock.now() >= deadline):
                 break
             if looks is not None and number >= looks:
                 break

@@ -48,6 +48,8 @@ PACK_SECONDS = 1e-4
 PACK_SHARE = 0.2
 #: What the bound without search takes for each op, roughly.
 FLOOR_SECONDS = 5e-5
+#: And to state the schedule in which nothing is fused, and to put it in order.
+UNFUSED_SECONDS = 1e-4
 
 #: Sums of prices stay whole in the floating point of linear relaxations, and far inside of CP-SAT's 64 bits.
 LARGEST_OBJECTIVE = 1 << 52
@@ -101,7 +103,7 @@ def solve(
         lambda: _Found((), floor, Statistics()),
     )
     moments.append(time.monotonic())
-    best = _best_of(context, search, greedy_solution, finish_by)
+    best = _best_of(context, search, greedy_solution, floor, finish_by)
     plan = _planned(context, best.solution, greedy_solution, finish_by)
 
     given_up = [] if partition.complete else ["greedy: stopped before its rounds were over"]
@@ -149,13 +151,16 @@ def _first_solution(context: _Context, partition: GreedyOutcome, deadline: float
     return solution
 
 
-def _best_of(context: _Context, search: _Found, greedy_solution: Solution, finish_by: float) -> Capped:
+def _best_of(context: _Context, search: _Found, greedy_solution: Solution, floor: int, finish_by: float) -> Capped:
     """The cheapest schedule known; under a cap or with copies, the best that the joint model makes of them all."""
     if not _is_joint(context):
         solution = min((*search.solutions, greedy_solution), key=lambda solution: solution.objective)
         return Capped(solution, search.bound)
-    starts = (*search.solutions, greedy_solution, _unfused(context.instance))
-    return _guarded(context.clock, lambda: _jointly(context, starts, search.bound, finish_by))
+    bound = search.bound
+    if context.options.recompute and context.options.solver != "exhaustive":
+        bound = floor  # without copies there may be no schedule as cheap
+    starts = (*search.solutions, greedy_solution)
+    return _guarded(context.clock, lambda: _jointly(context, starts, bound, finish_by))
 
 
 def _planned(context: _Context, best: Solution, greedy_solution: Solution, finish_by: float) -> _Plan:
@@ -165,8 +170,8 @@ def _planned(context: _Context, best: Solution, greedy_solution: Solution, finis
     def as_it_is() -> _Plan:
         return _Plan(best, 0, 0, (), ("order: there was no time to look for another than the program's",))
 
-    late = clock.now() >= finish_by and (best is greedy_solution or clock.stopped or not clock.deterministic)
-    if late and not _is_joint(context):
+    asked_for = best is not greedy_solution or _is_joint(context)
+    if clock.now() >= finish_by and (clock.stopped or not (clock.deterministic and asked_for)):
         plan = as_it_is()
     else:
         plan = _guarded(clock, lambda: _plan(context, best, _plan_deadline(context, finish_by)), as_it_is)
@@ -257,11 +262,12 @@ def _with_cap(instance: Instance, cap: int | None) -> Instance:
 
 def _jointly(context: _Context, starts: tuple[Solution, ...], bound: int, finish_by: float) -> Capped:
     """Partition, order and copies together, within the cap."""
-    options = context.options
-    if options.recompute and options.solver != "exhaustive":
-        bound = cost_floor(context.instance)  # without copies there may be no schedule as cheap
-    deadline = _search_deadline(context.clock, finish_by, joint=False)
-    return within_cap(context.instance, starts, bound, options, deadline, context.clock)
+    instance, clock = context.instance, context.clock
+    deadline = _search_deadline(clock, finish_by, joint=False)
+    left = NEVER if clock.deterministic else deadline - clock.now()
+    if not clock.stopped and left > UNFUSED_SECONDS * len(instance.ops):
+        starts = (*starts, _unfused(instance))
+    return within_cap(instance, starts, bound, context.options, deadline, clock)
 
 
 def _search_deadline(clock: Clock, finish_by: float, *, joint: bool) -> float:

@@ -44,6 +44,8 @@ COLUMN_SECONDS = 2e-4
 SET_SECONDS = 1e-4
 PLACE_SECONDS = 1e-4
 LIVE_SECONDS = 3e-5
+#: What it takes to cut a stretch out of a schedule, for each op of the whole, roughly.
+STRETCH_OP_SECONDS = 4e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +94,13 @@ def solve_capped(
         if found is not None and (found.proven or found.infeasible):
             return _of_whole(work, found, bound, lowest)
     for start in sorted(starts, key=lambda s: s.objective):
-        if best is not None and work.cost(best) <= start.objective:
+        if clock.now() >= deadline or (best is not None and work.cost(best) <= start.objective):
             break
         kernels, peak = work.repaired(start.kernels)
         lowest = min(lowest, peak)
         if peak <= cap and (best is None or work.cost(kernels) < work.cost(best)):
             best = kernels
-    if best is not None:
+    if best is not None and clock.now() < deadline:
         best = work.improved(best, bound)
     return CappedOutcome(best, bound, lowest)
 
@@ -120,7 +122,7 @@ def least_peak(
             kernels = tuple(Kernel(column.ops, column.scheme, column.writes) for column in found.columns)
             return min(lowest, work.peak(kernels)), max(floor, found.bound)
     for start in sorted(starts, key=lambda s: s.peak_bytes):
-        if lowest > floor:
+        if lowest > floor and clock.now() < deadline:
             lowest = min(lowest, work.repaired(start.kernels)[1])
     return lowest, floor
 
@@ -150,6 +152,11 @@ class _Work:
     def peak(self, kernels: Sequence[Kernel]) -> int:
         return max(self.live(kernels))
 
+    def has_time(self) -> bool:
+        """Whether there is time for another stretch; where answers must repeat, work is what counts."""
+        cutting = 0.0 if self.clock.deterministic else STRETCH_OP_SECONDS * len(self.instance.ops)
+        return self.clock.now() + cutting < self.deadline
+
     def within(self, share: float) -> float:
         """The moment at which a share of the time left is over, and no more than ``STRETCH_SECONDS`` from now."""
         now = self.clock.now()
@@ -160,7 +167,7 @@ class _Work:
         deadline, steps = self.within(0.2), None
         if self.clock.deterministic:
             deadline, steps = None, max(1, int((self.within(0.2) - self.clock.now()) / SET_SECONDS))
-        pool = list_columns(self.instance, scope.ops, scope.copies, limit, deadline, tied, steps)
+        pool = list_columns(self.instance, scope.ops, scope.copies, limit, deadline, tied, steps, self.clock)
         self.clock.spend(COLUMN_SECONDS * len(pool.columns) + SET_SECONDS * pool.steps)
         return pool
 
@@ -292,12 +299,12 @@ class _Work:
         """Decide stretches anew for cost alone, the fullest moments first, until none gets cheaper or time is up."""
         reach = REACHES[1]
         step = 2 * reach
-        while self.cost(kernels) > bound and self.clock.now() < self.deadline:
+        while self.cost(kernels) > bound and self.has_time():
             before = self.cost(kernels)
             live = self.live(kernels)
             centres = sorted(range(0, len(kernels), reach), key=lambda at: -max(live[at : at + step]))
             for at in centres:
-                if self.clock.now() >= self.deadline:
+                if not self.has_time():
                     break
                 live = self.live(kernels)
                 if at >= len(kernels):
