@@ -57,7 +57,8 @@ def within_cap(
     floor = _floor(instance, options, within(clock, deadline, 0.1), clock)
     starts = [_ordered(instance, solution, deadline, clock) for solution in _distinct(solutions)]
     lowest, impossible = min(start.peak_bytes for start in starts), cap is not None and floor > cap
-    if options.solver == "cpsat":
+    too_late = clock.now() >= deadline and (clock.stopped or not clock.deterministic)
+    if options.solver == "cpsat" and not too_late:
         from optfuse.solve.cpsat.capped import least_peak, solve_capped
 
         if not impossible:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optfuse.errors import InfeasibleError
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
 from optfuse.solve.assemble import assemble
@@ -55,6 +56,22 @@ def test_stopped_at_any_look(instance: Instance, looks: int) -> None:
     assert result.bound <= optimum(instance)
     if result.status == "FEASIBLE":
         assert result.statistics.given_up
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(instances(max_ops=7, rules=True), st.integers(0, 60), st.booleans())
+def test_stopped_at_any_look_under_a_cap(instance: Instance, looks: int, recompute: bool) -> None:
+    whole = solve(instance, SolveOptions(workers=1, time_limit=60))
+    cap = max(1, whole.solution.peak_bytes)
+    options = SolveOptions(workers=1, time_limit=60, peak_memory=cap, recompute=recompute)
+    try:
+        result = solve(instance, options, stop=AtLook(looks))
+    except InfeasibleError as error:
+        as_said = not error.proven  # the cap can be kept
+    else:
+        as_said = result.solution.peak_bytes <= cap
+        assert_sound(instance, result)
+    assert as_said
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
