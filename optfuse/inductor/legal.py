@@ -234,8 +234,9 @@ def _break_cycles(instance: Instance, draft: _Draft) -> tuple[list[int], list[Ke
     IllegalKernelError
         If single ops wait for each other.
     """
+    copied = _repeated(draft.masks)
     while True:
-        places, kernels = _kernels(instance, draft.masks)
+        places, kernels = _kernels(instance, draft.masks, copied)
         try:
             program_order(order_problem(instance, kernels))
             return places, kernels
@@ -255,8 +256,12 @@ def _break_cycles(instance: Instance, draft: _Draft) -> tuple[list[int], list[Ke
             draft.reasons.setdefault(source, "cycle")
 
 
-def _kernels(instance: Instance, masks: Sequence[int]) -> tuple[list[int], list[Kernel]]:
-    """Kernels with their cheapest schemes, and each one's mask. Of several that compute a value the first writes it."""
+def _kernels(instance: Instance, masks: Sequence[int], copied: int) -> tuple[list[int], list[Kernel]]:
+    """Kernels with their cheapest schemes, and each one's mask. Of several that compute a value the first writes it.
+
+    ``copied`` are the ops that several kernels held before any was taken apart: a kernel that was legal by them stays
+    one, and is taken apart itself if it now waits for another in a circle.
+    """
     index = topology(instance)
     repeated = _repeated(masks)
     taken = {
@@ -277,7 +282,7 @@ def _kernels(instance: Instance, masks: Sequence[int]) -> tuple[list[int], list[
             continue  # all that it computes, others compute for themselves
         written |= makes if mask & repeated else set()
         writes = tuple(sorted(makes))
-        costs = {s: kernel_cost(instance, ops, s, writes) for s in _schemes(instance, mask, repeated)}
+        costs = {s: kernel_cost(instance, ops, s, writes) for s in _schemes(instance, mask, copied)}
         places.append(place)
         kernels.append(Kernel(ops, min(costs, key=lambda s: (costs[s], s)), writes))
     return places, kernels

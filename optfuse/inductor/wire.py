@@ -16,6 +16,7 @@ from torch import fx
 from optfuse.errors import InductorError
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.torch_bridge import OpOverload
+from optfuse.ir.devices import HOST, main_device
 
 FORMAT_VERSION = 1
 
@@ -39,12 +40,14 @@ def graph_record(captured: Captured) -> dict[str, Any]:
         If a node's argument is no plain data.
     """
     nodes: list[dict[str, Any]] = []
+    values = (node.meta.get("val") for node in captured.graph.graph.nodes)
+    main = main_device(value.device.type for value in values if isinstance(value, torch.Tensor))
     for node in captured.graph.graph.nodes:
         match node.op:
             case "placeholder":
-                nodes.append({"op": "input", "name": node.name, "value": _tensor_record(node.meta["val"])})
+                nodes.append({"op": "input", "name": node.name, "value": _tensor_record(node.meta["val"], main)})
             case "get_attr":
-                nodes.append({"op": "input", "name": node.name, **_constant_record(captured, node)})
+                nodes.append({"op": "input", "name": node.name, **_constant_record(captured, node, main)})
             case "call_function":
                 target = _target_record(node)
                 nodes.append(
@@ -69,9 +72,9 @@ def graph_record(captured: Captured) -> dict[str, Any]:
     }
 
 
-def _constant_record(captured: Captured, node: fx.Node) -> dict[str, Any]:
+def _constant_record(captured: Captured, node: fx.Node, main: str) -> dict[str, Any]:
     tensor = captured.constants[str(node.target)]
-    record: dict[str, Any] = {"value": _tensor_record(tensor)}
+    record: dict[str, Any] = {"value": _tensor_record(tensor, main)}
     if tensor.numel() and not tensor.dtype.is_complex:
         first = tensor.reshape(-1)[0]
         if bool((tensor == first).all()):
@@ -79,12 +82,13 @@ def _constant_record(captured: Captured, node: fx.Node) -> dict[str, Any]:
     return record
 
 
-def _tensor_record(value: torch.Tensor) -> dict[str, Any]:
+def _tensor_record(value: torch.Tensor, main: str) -> dict[str, Any]:
+    """``host``: whether it is a number in the host's memory of a graph that runs elsewhere."""
     return {
         "shape": [int(n) for n in value.shape],
         "stride": [int(n) for n in value.stride()],
         "dtype": str(value.dtype),
-        "host": value.device.type == "cpu" and value.dim() == 0,
+        "host": value.device.type == HOST != main and value.dim() == 0,
     }
 
 
