@@ -29,6 +29,7 @@ from optfuse.codegen.ragged import matmul_parts
 from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variables
 from optfuse.errors import PlanError
 from optfuse.ir.devices import main_device
+from optfuse.ir.memory import padding, span
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, View
 
 ALIGNMENT = 16  # bytes: what kernels assume of every pointer that the plan has placed
@@ -83,7 +84,7 @@ def host_program(
     """
     host = _Host(graph, tuple(steps), memory, (*reserved, *(("before", "after") if watched else ())), watched)
     steps_and_results = [*host.body(), *host.epilogue()]
-    allocates = any(" = empty(" in line for line in steps_and_results)
+    allocates = any(" = empty(" in line or "(empty(" in line for line in steps_and_results)
     return "\n".join(["def call(inputs, constants):", *host.prologue(allocates=allocates), *steps_and_results]) + "\n"
 
 
@@ -255,6 +256,9 @@ class _Host:
         if name in self.memory.heirs:
             return [f"{INDENT}{self.names[name]} = window({self._inherited(name)}, {layout})"]
         if buffer.device == self.device_of_program:
+            if padding(buffer):
+                made = f"empty(({span(buffer)},), (1,), torch.{buffer.dtype})"
+                return [f"{INDENT}{self.names[name]} = window({made}, {layout})"]
             return [f"{INDENT}{self.names[name]} = empty({layout}, torch.{buffer.dtype})"]
         where = f"dtype=torch.{buffer.dtype}, device={self._device(buffer.device)}"
         return [f"{INDENT}{self.names[name]} = torch.empty_strided({layout}, {where})"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optfuse.codegen.text import tuple_text
+from optfuse.ir.memory import span
 from optfuse.ir.nodes import Buffer, Size, View
 
 
@@ -28,13 +29,8 @@ def numel(shape: Sequence[Size]) -> int:
     return total
 
 
-def extent(buffer: Buffer) -> int:
-    """Elements from the first to the last one, both included."""
-    return 1 + sum((int(size) - 1) * int(step) for size, step in zip(buffer.shape, buffer.stride, strict=True))
-
-
 def bytes_of(buffer: Buffer) -> int:
-    return extent(buffer) * itemsize(buffer.dtype)
+    return span(buffer) * itemsize(buffer.dtype)
 
 
 def sizes_text(values: Sequence[Size]) -> str:

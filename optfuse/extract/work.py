@@ -8,6 +8,7 @@ from typing import Literal
 
 from optfuse.extract.access import Access, roots
 from optfuse.ir.functions import FUNCTIONS
+from optfuse.ir.memory import span
 from optfuse.ir.nodes import Arg, Buffer, Call, Expr, LibraryCall, Load, LoopNest, View
 from optfuse.problem.cost import GOP, MIB
 from optfuse.problem.instance import Device, Work
@@ -45,11 +46,7 @@ CAUSAL_POSITION = {
 
 def buffer_bytes(buffer: Buffer) -> int:
     """Bytes that the buffer's strided window spans (at least the elements it holds, 0 when empty)."""
-    shape = [int(s) for s in buffer.shape]
-    if any(s == 0 for s in shape):
-        return 0
-    span = 1 + sum((s - 1) * int(t) for s, t in zip(shape, buffer.stride, strict=True))
-    return span * ITEM_BYTES.get(buffer.dtype, 8)
+    return span(buffer) * ITEM_BYTES.get(buffer.dtype, 8)
 
 
 def touched_bytes(access: Access, sizes: Sequence[int], buffer: Buffer) -> int:
