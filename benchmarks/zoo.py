@@ -1,7 +1,7 @@
 """The figures of a batch over the zoo, in the pages that state them.
 
     optfuse batch models --out runs/zoo --solvers greedy,cpsat,inductor --jobs 2 --time-limit 10
-    python benchmarks/zoo.py runs/zoo
+    python benchmarks/zoo.py runs/zoo [MORE...]
 
 rewrites what stands between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->`` in ``docs/measured.md``,
 ``inductor.md``, ``index.md``, ``faq.md`` and ``batch.md``. Figures that the run has no rows for stay
@@ -39,15 +39,18 @@ WIDTH = 120
 
 
 class Zoo:
-    """The rows of a run by graph and solver; ``comparisons`` are what is known of Inductor's answers."""
+    """The rows of runs by graph and solver, the last run's where several have them.
 
-    def __init__(self, run: Path) -> None:
-        self.rows: list[Row] = read_table(run).to_pylist()
-        self.run = run
-        self.by_name: dict[tuple[str, str], Row] = {(row["graph"], row["solver"]): row for row in self.rows}
+    ``comparisons`` are what is known of Inductor's answers.
+    """
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        found = [{**row, "run": run} for run in runs for row in read_table(run).to_pylist()]
+        self.by_name: dict[tuple[str, str], Row] = {(row["graph"], row["solver"]): row for row in found}
+        self.rows: list[Row] = list(self.by_name.values())
         self.solved = [row for row in self.rows if row["solver"] == "cpsat" and row["outcome"] == "ok"]
         self.comparisons: dict[str, dict[str, Any]] = {
-            row["graph"]: json.loads((run / row["plan"] / "comparison.json").read_text(encoding="utf-8"))
+            row["graph"]: json.loads((row["run"] / row["plan"] / "comparison.json").read_text(encoding="utf-8"))
             for row in self.rows
             if row["solver"] == "inductor" and row["outcome"] == "ok"
         }
@@ -220,17 +223,18 @@ def losses_text(zoo: Zoo) -> str:
 
 
 def batch_text(zoo: Zoo) -> str:
-    """The run itself: rows, what failed, time and memory."""
-    times = [row["finished"] for row in zoo.rows]
-    outcomes = Counter(row["outcome"] for row in zoo.rows)
+    """The run in which CP-SAT solved: rows, what failed, time and memory."""
+    rows = [row for row in zoo.rows if row["run"] in {solved["run"] for solved in zoo.solved}]
+    times = [row["finished"] for row in rows]
+    outcomes = Counter(row["outcome"] for row in rows)
     shares = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
-    counts = [len({row[name] for row in zoo.rows}) for name in ("source", "graph", "solver")]
+    counts = [len({row[name] for row in rows}) for name in ("source", "graph", "solver")]
     proven = sum(bool(row["proven"]) for row in zoo.solved)
     ops, calls = (sum(row[name] for row in zoo.solved) for name in ("ops", "library_calls"))
     minutes = (max(times) - min(times)).total_seconds() / 60
-    largest = max(row["peak_rss_bytes"] or 0 for row in zoo.rows)
+    largest = max(row["peak_rss_bytes"] or 0 for row in rows)
     return paragraph(
-        f"{counts[0]} models, {counts[1]} graphs and {counts[2]} solvers are {len(zoo.rows)} rows: {shares}. {proven} "
+        f"{counts[0]} models, {counts[1]} graphs and {counts[2]} solvers are {len(rows)} rows: {shares}. {proven} "
         f"of {len(zoo.solved)} graphs are proven optimal; they have {ops:,.0f} ops, {calls:,.0f} of them library "
         f"calls. Between the first and the last result were {minutes:.0f} minutes; the largest process held "
         f"{largest / 2**30:.1f} GiB."
@@ -244,7 +248,7 @@ def paragraph(text: str, hang: str = "") -> str:
 
 def floor(zoo: Zoo, row: Row) -> float:
     """The peak under which no schedule of the graph gets, in bytes."""
-    return least_peak_bound(load_instance(zoo.run / row["prepared"] / "instance.json"))
+    return least_peak_bound(load_instance(row["run"] / row["prepared"] / "instance.json"))
 
 
 def us(picoseconds: float) -> str:
@@ -268,12 +272,12 @@ PAGES: dict[str, dict[str, Callable[[Zoo], str]]] = {
 
 
 def main() -> None:
-    """Read the run and rewrite the pages."""
+    """Read the runs and rewrite the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--print", action="store_true", dest="dry", help="show the texts, write nothing")
     given = parser.parse_args()
-    zoo = Zoo(given.run)
+    zoo = Zoo(given.runs)
     for name, places in PAGES.items():
         texts = {place: text(zoo) for place, text in places.items()}
         page = DOCS / name

@@ -1,4 +1,4 @@
-"""Make the zoo notebook's data from a batch: ``python notebooks/data/collect.py RUN``.
+"""Make the zoo notebook's data from batches: ``python notebooks/data/collect.py RUN [MORE...]``; later ones count.
 
 Writes ``zoo.parquet``, a row a graph and solver, and ``progress.parquet``, how objective and bound of CP-SAT's solves
 came together. Both are small: paths, reasons, and plans stay in the run.
@@ -25,15 +25,17 @@ COLUMNS = (
 ).split()
 
 
-def main(run: Path) -> None:
-    """Read the run, write both files."""
-    rows = optfuse.read_run(run)
+def main(runs: list[Path]) -> None:
+    """Read the runs, write both files. Of a graph's rows of one solver the last run's counts."""
+    rows = pd.concat([optfuse.read_run(run).assign(run=str(run)) for run in runs])
+    rows = rows.drop_duplicates(["graph", "solver"], keep="last")
     rows["model"] = [Path(source).stem for source in rows.source]
     rows = rows.sort_values(["graph", "solver"], ignore_index=True)
     rows["proven"] = rows.proven.eq(True)  # what was refused has none
     rows["floor_bytes"] = float("nan")
     records: list[dict[str, Any]] = []
     for row in rows[(rows.outcome == "ok") & (rows.solver == "cpsat")].itertuples():
+        run = Path(str(row.run))
         plan = run / str(row.plan) / "plan.json"
         rows.loc[row.Index, "floor_bytes"] = least_peak_bound(load_instance(run / str(row.prepared) / "instance.json"))
         if plan.is_file():
@@ -45,4 +47,4 @@ def main(run: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(run) for run in sys.argv[1:]])

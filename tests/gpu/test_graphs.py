@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import optfuse
+from optfuse.runtime.dynamo import backend
 
 pytestmark = [
     pytest.mark.gpu,
@@ -144,7 +145,7 @@ def test_random_numbers_differ_between_replays_and_follow_the_seed() -> None:
 def test_torch_compile_takes_the_option(net: Net) -> None:
     for choice in (True, "auto", False):
         torch.compiler.reset()
-        compiled = torch.compile(net.eval(), backend="optfuse", options={"time_limit": 5, "cudagraphs": choice})
+        compiled = torch.compile(net.eval(), backend=backend, options={"time_limit": 5, "cudagraphs": choice})
         with torch.no_grad():
             for k in range(SETTLED):
                 torch.testing.assert_close(compiled(fresh(k)), net(fresh(k)), rtol=1e-4, atol=1e-5)
