@@ -236,7 +236,7 @@ def batch_text(zoo: Zoo) -> str:
     return paragraph(
         f"{counts[0]} models, {counts[1]} graphs and {counts[2]} solvers are {len(rows)} rows: {shares}. {proven} "
         f"of {len(zoo.solved)} graphs are proven optimal; they have {ops:,.0f} ops, {calls:,.0f} of them library "
-        f"calls. Between the first and the last result were {minutes:.0f} minutes; the largest process held "
+        f"calls. Between the first and the last result were {minutes:.0f} minutes; the largest solver process held "
         f"{largest / 2**30:.1f} GiB."
     )
 

@@ -36,9 +36,11 @@ from optfuse.solve.seeds import cheapest_schemes, seed_groups
 
 T = TypeVar("T")
 
-#: Of the time that is left after greedy, the share kept for the order and the offsets; and what they take at most when
-#: the search is over sooner, in seconds and as a share of the time limit.
+#: Of the time that is left after greedy, the share kept for the order and the offsets, and no more than so many seconds
+#: an op, or half of one; and what they take at most when the search is over sooner, in seconds and as a share of the
+#: time limit.
 ORDER_SHARE = 0.2
+ORDER_LEAST_S, ORDER_SECONDS = 0.5, 5e-4
 ORDER_MAX_S = 5.0
 ORDER_MAX_SHARE = 0.1
 #: The share kept for the joint model of partition, order, copies and memory cap, and all after it.
@@ -86,9 +88,10 @@ def solve(
     """
     options = SolveOptions() if options is None else options
     clock = (WorkClock if options.deterministic else Clock)(stop, interruptible=options.interruptible)
-    deadline = clock.now() + options.time_limit
     journal, moments = Journal(on_progress), [time.monotonic()]
     stated, instance = _stated(instance, options)
+    _guarded(clock, lambda: digest(stated))
+    deadline = clock.now() + options.time_limit  # reading a problem and naming it is not solving it
     context = _Context(instance, options, clock, journal)
 
     partition = _guarded(clock, lambda: _greedy(context, deadline))
@@ -99,7 +102,7 @@ def solve(
     floor = _guarded(clock, lambda: _floor(context, deadline))
     search = _guarded(
         clock,
-        lambda: _search(context, greedy_solution, floor, _search_deadline(clock, finish_by, joint=_is_joint(context))),
+        lambda: _search(context, greedy_solution, floor, _search_by(context, finish_by, joint=_is_joint(context))),
         lambda: _Found((), floor, Statistics()),
     )
     moments.append(time.monotonic())
@@ -263,16 +266,17 @@ def _with_cap(instance: Instance, cap: int | None) -> Instance:
 def _jointly(context: _Context, starts: tuple[Solution, ...], bound: int, finish_by: float) -> Capped:
     """Partition, order and copies together, within the cap."""
     instance, clock = context.instance, context.clock
-    deadline = _search_deadline(clock, finish_by, joint=False)
+    deadline = _search_by(context, finish_by, joint=False)
     left = NEVER if clock.deterministic else deadline - clock.now()
     if not clock.stopped and left > UNFUSED_SECONDS * len(instance.ops):
         starts = (*starts, _unfused(instance))
     return within_cap(instance, starts, bound, context.options, deadline, clock)
 
 
-def _search_deadline(clock: Clock, finish_by: float, *, joint: bool) -> float:
-    left = max(0.0, finish_by - clock.now())
-    return finish_by - (JOINT_SHARE * left if joint else min(ORDER_SHARE * left, ORDER_MAX_S))
+def _search_by(context: _Context, finish_by: float, *, joint: bool) -> float:
+    left = max(0.0, finish_by - context.clock.now())
+    most = min(ORDER_MAX_S, max(ORDER_LEAST_S, ORDER_SECONDS * len(context.instance.ops)))
+    return finish_by - (JOINT_SHARE * left if joint else min(ORDER_SHARE * left, most))
 
 
 def _plan_deadline(context: _Context, finish_by: float) -> float:

@@ -85,7 +85,8 @@ def few_kernels(
         model = slot_model(problem, count, modes)
         clock.spend(PLACE_SECONDS * count * places)
         model.cp.add(model.objective >= max(bound, count * launch + memory))
-        best, floor = _with_slots(model, best, options, within(clock, deadline, 0.8), clock)
+        last = (count + 1) * launch + memory >= best.cost
+        best, floor = _with_slots(model, best, options, deadline if last else within(clock, deadline, 0.8), clock)
         floors.append(max(floor, count * launch + memory))
         count += 1
     return Few(best.kernels, best.cost, min(best.cost, max(bound, min(floors, default=best.cost))))
