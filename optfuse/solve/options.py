@@ -28,7 +28,8 @@ class SolveOptions:
 
     Attributes:
         solver: "cpsat" (optimal with a proof), "greedy" (the baseline alone), "exhaustive" (an oracle for small ones).
-        time_limit: Seconds for the whole solve, memory plan included; above zero and finite.
+        time_limit: Seconds for the whole solve, memory plan included, from when the instance has been validated and
+            its digest is known; above zero and finite.
         workers: Threads that CP-SAT may use.
         seed: Seed of CP-SAT's search.
         deterministic: The same answer on every run: no decision looks at the wall clock. ``time_limit`` then counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,6 +20,15 @@ def test_thresholds_are_put_back_by_the_outermost() -> None:
     assert gc.get_threshold() == before
 
 
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """As in a process that has not hidden anything from the collector, which the tests' own has."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("nothing_frozen")
 def test_what_was_made_inside_is_not_looked_at_again_and_no_longer_hidden() -> None:
     with rarely_collecting():
         made = [[] for _ in range(10)]

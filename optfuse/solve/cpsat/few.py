@@ -104,6 +104,9 @@ def _with_slots(model: SlotModel, best: Few, options: SolveOptions, deadline: fl
     for _ in range(MOST_ROUNDS):
         model.cp.add(model.objective < best.cost)
         solver = configured(options, clock, deadline)
+        # The bound comes from the relaxation: one worker with all of it is ahead of two with a part of it each.
+        solver.parameters.num_workers = 1
+        solver.parameters.linearization_level = 2
         solver.parameters.relative_gap_limit = gap
         status = run(solver, model.cp, clock)
         if status == cp_model.INFEASIBLE:
