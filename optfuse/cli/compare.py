@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import MIB, US, print_json, quiet_stdout, say
+from optfuse.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from optfuse.frontend.captured import Captured
@@ -33,6 +35,8 @@ def command(
     from optfuse.frontend.zoo import known_size  # torch takes seconds to import: only commands that need it pay
 
     options = solve_options(time_limit=time_limit, workers=workers)
+    if not 0 < inductor_limit < math.inf:
+        raise InvalidOptionError(f"--inductor-limit must be a number of seconds above zero, not {inductor_limit!r}")
     chosen = known_size(size)
     load_device(device)
     with quiet_stdout(json):

@@ -75,3 +75,4 @@ def test_the_table_says_what_was_not_mapped(optfuse: Callable[..., Any], model: 
 
 def test_an_unknown_size_is_refused(optfuse: Callable[..., Any], model: Path) -> None:
     assert "size must be one of" in optfuse("compare", model, "--size", "huge").error_line()
+    assert "--inductor-limit must be" in optfuse("compare", model, "--inductor-limit", 0).error_line()
