@@ -8,15 +8,18 @@ for longer than it moves bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from optfuse.problem.cost import GOP, MIB, Topology, topology
 from optfuse.problem.flow import INFINITE, Network
 from optfuse.problem.instance import Instance
 
 
-def is_memory_bound(problem: Instance, scheme: int) -> bool:
-    """Whether no kernel of the scheme, legal or not, computes for longer than it moves bytes. True is a proof."""
+def is_memory_bound(problem: Instance, scheme: int, late: Callable[[], bool] = lambda: False) -> bool:
+    """Whether no kernel of the scheme, legal or not, computes for longer than it moves bytes. True is a proof.
+
+    Once it is ``late``, the search for one is given up.
+    """
     index = topology(problem)
     ops = [op for op, offers in enumerate(index.priced) if scheme in offers]
     network = Network()
@@ -40,7 +43,7 @@ def is_memory_bound(problem: Instance, scheme: int) -> bool:
             network.arc(key, nodes.get(next(iter(makers), -1), 1), price // MIB)
             for reader in readers:
                 network.arc(nodes[reader], key, INFINITE)
-    return network.maximum_flow() == compute
+    return network.maximum_flow(late) == compute
 
 
 def _reads(index: Topology, ops: Iterable[int], scheme: int) -> list[tuple[int, list[int], set[int]]]:

@@ -18,8 +18,11 @@ from optfuse.problem.walking import Walking
 class Moves:
     """Judges moves in one instance (no variants, one device). ``head[op]`` is the first op of the op's group."""
 
-    def __init__(self, instance: Instance, free: int) -> None:
-        """``free``: ops that no rule of the user's names and that can share kernels."""
+    def __init__(self, instance: Instance, free: int, late: Callable[[], bool] = lambda: False) -> None:
+        """``free``: ops that no rule of the user's names and that can share kernels.
+
+        Once it is ``late``, long proofs are given up: fewer moves pay then.
+        """
         index = topology(instance)
         self.instance = instance
         self.free = free
@@ -39,6 +42,7 @@ class Moves:
         self._launch = min((device.launch_ps for device in instance.devices), default=0)
         self._walking = {s: Walking(instance, s) for s in range(1, len(instance.schemes))}
         self._bound: dict[int, bool] = {}
+        self._late = late
 
     def only(self, table: Sequence[int], group: int) -> int | None:
         """The one free group that all the users (or sources) of a group belong to, by its first op."""
@@ -200,7 +204,7 @@ class Moves:
 
     def _memory_bound(self, scheme: int) -> bool:
         if scheme not in self._bound:
-            self._bound[scheme] = is_memory_bound(self.instance, scheme)
+            self._bound[scheme] = is_memory_bound(self.instance, scheme, self._late)
         return self._bound[scheme]
 
 

@@ -119,7 +119,7 @@ def _without(instance: Instance, scheme: int) -> Instance:
 def tie_groups(instance: Instance, fed: int, used: int, late: Callable[[], bool]) -> list[tuple[int, int]]:
     """Pairs of ops that some optimal solution has in one kernel, as groups grow."""
     free = shareable(instance)
-    moves = Moves(instance, free)
+    moves = Moves(instance, free, late)
     groups = {op: 1 << op for op in bits(free)}
     pairs: list[tuple[int, int]] = []
     waiting = [-head for head in sorted(groups, reverse=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -46,6 +46,7 @@ class Walking:
             None  # by op, with whom it cannot be, for what lies between; made when asked for
         )
         self._weights = [op.weight for op in instance.ops]
+        self._heaviest = max(self._weights, default=0)
         self._reach = legal_index(instance).reach()
         self.offering = self.reduces = self._full = 0
         self._keys: dict[tuple[int, int], _Key | None] = {}
@@ -80,8 +81,7 @@ class Walking:
         for op, keys in self._reads.items():
             for key in keys:
                 self._links[op] |= readers[key] & ~(1 << op)
-        weights = sum(op.weight for op in instance.ops)
-        self._roomy = self._limits.max_ops >= len(instance.ops) and self._limits.max_weight >= weights
+        self._roomy = self._limits.max_ops >= len(instance.ops) and self._limits.max_weight >= sum(self._weights)
 
     def _note(self, key: tuple[int, int], seen: _Key) -> None:
         known = self._keys.get(key, seen)
@@ -98,16 +98,14 @@ class Walking:
         """Whether no kernel around ``host`` can be so large that ``group`` does not fit in as well."""
         if self._roomy or self._fits(self.offering | host | group):
             return True
-        return self._fits(self._mates(host) | group)
-
-    def _mates(self, host: int) -> int:
-        """The host, and all ops that some kernel around it could hold."""
         if self._apart is None:
             self._apart = kept_apart(self._instance, self.offering, self._barred)
         mates = self.offering
         for op in bits(host):
             mates &= ~self._apart[op]
-        return self._part(host, mates | host) if self._limits.connected else mates | host
+        if not self._limits.connected:
+            return self._fits(mates | host | group)
+        return all(self._fits(part | group) for part in self._parts(host, mates | host))
 
     def unreduced(self, host: int, shunned: int) -> int:
         """The host, and all ops that a kernel around it could hold that reduces nothing and holds none of some ops."""
@@ -124,9 +122,9 @@ class Walking:
         return sum(self._dearest[key] for key in {key for op in bits(group) for key in self._reads[op]})
 
     def _fits(self, mask: int) -> bool:
-        return (
-            mask.bit_count() <= self._limits.max_ops
-            and sum(self._weights[op] for op in bits(mask)) <= self._limits.max_weight
+        count, most = mask.bit_count(), self._limits.max_weight
+        return count <= self._limits.max_ops and (
+            count * self._heaviest <= most or sum(self._weights[op] for op in bits(mask)) <= most
         )
 
     def _hull(self, mask: int) -> int:
@@ -199,14 +197,21 @@ class Walking:
 
     def _part(self, start: int, within: int) -> int:
         """What links lead to from ``start`` without leaving ``within``."""
+        part = start
+        for larger in self._parts(start, within):
+            part = larger
+        return part
+
+    def _parts(self, start: int, within: int) -> Iterator[int]:
+        """What links lead to from ``start`` without leaving ``within``, in ever more steps: the last is all of it."""
         part = frontier = start
         while frontier:
+            yield part
             near = 0
             for op in bits(frontier):
                 near |= self._links[op]
             frontier = near & within & ~part
             part |= frontier
-        return part
 
 
 def _edges(instance: Instance, scheme: int, offering: int) -> tuple[list[int], list[int]]:

@@ -73,3 +73,8 @@ def within(clock: Clock, deadline: float, share: float) -> float:
     """The moment at which a share of the time that is left is over."""
     now = clock.now()
     return now + share * max(0.0, deadline - now)
+
+
+def enough(clock: Clock, deadline: float, seconds: float) -> bool:
+    """Whether there is time for a step that takes about so many seconds and does not look at the clock meanwhile."""
+    return clock.now() + seconds < deadline

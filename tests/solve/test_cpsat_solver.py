@@ -51,8 +51,9 @@ def test_an_op_without_a_kernel_is_named() -> None:
     instance = build(0, 6)
     ruled = replace(instance, rules=Rules(single_kernel=((0, 5),)))
     assert not any(is_legal(ruled, (0, 5), scheme) for scheme in range(4))
+    singles = assemble(instance, [((i,), op.offers[0].scheme) for i, op in enumerate(instance.ops)])
     with pytest.raises(IllegalKernelError, match="op"):
-        solve_cpsat(ruled, ONE_WORKER, greedy(instance), time.monotonic() + 60)
+        solve_cpsat(ruled, ONE_WORKER, singles, time.monotonic() + 60)
 
 
 def kernels_of_two(instance: Instance) -> list[tuple[int, ...]]:

@@ -9,7 +9,7 @@ from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
 from optfuse.problem.presolve import presolve
-from optfuse.solve.clock import Clock, within
+from optfuse.solve.clock import Clock, enough, within
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
 from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
@@ -25,8 +25,12 @@ FEW_CANDIDATES = 200_000
 MAX_CANDIDATES = 600_000
 #: In the first round of generation, candidates of a scheme that start at the same atom.
 SOME_CANDIDATES = 200
-#: What presolve takes for an op, roughly.
+#: What presolve takes for an op, roughly; and what it, and what else is looked up of a block at once, take at least.
 PRESOLVE_SECONDS = 3e-4
+PREPARE_SECONDS = 3e-4
+#: What it takes to say the warm start in atoms and to look at one candidate, for each op and each candidate, roughly.
+START_SECONDS = 1e-4
+CANDIDATE_SECONDS = 2e-5
 
 Partition = tuple[tuple[tuple[int, ...], int], ...]  # (ops, scheme) of each kernel
 
@@ -53,67 +57,8 @@ def cost_of(problem: Instance, kernels: Partition) -> int:
     return sum(prices.price(mask_of(ops), scheme) for ops, scheme in kernels)
 
 
-def attempt(
-    shape: Shape,
-    problem: Instance,
-    warm: Partition,
-    bound: int,
-    options: SolveOptions,
-    deadline: float,
-    clock: Clock,
-) -> BlockResult:
-    """Solve ``problem``, the block of a shape or one that differs from it in limits or launches alone.
-
-    A few candidates are listed in any case. Where there are more, the relaxation says which are wanted; only if that
-    does not settle the block are all of them listed, as far as there is room. ``bound`` is known already.
-
-    Raises:
-        IllegalKernelError: When the rules leave an op without any kernel.
-    """
-    task = _task(shape, problem, options, deadline, clock)
-    found = _listed(task, warm, bound, FEW_CANDIDATES, deadline)
-    if found is not None:
-        return found
-    whole = task.whole
-    if not problem.variants:
-        warm = _improved(whole, warm, options, within(clock, deadline, 0.25), clock)
-    first = _generated(task, warm, bound, within(clock, deadline, 0.85))
-    if first.cost == first.bound or clock.now() >= deadline:
-        return first
-    second = _listed(task, first.kernels, first.bound, MAX_CANDIDATES, deadline)
-    if second is not None:
-        return replace(second, cuts=first.cuts + second.cuts, rounds=first.rounds + second.rounds)
-    if problem.variants:
-        return first
-    kernels = _improved(whole, first.kernels, options, deadline, clock)
-    return replace(first, kernels=kernels, cost=cost_of(whole, kernels))
-
-
-def listed(
-    shape: Shape,
-    problem: Instance,
-    warm: Partition,
-    bound: int,
-    options: SolveOptions,
-    deadline: float,
-    clock: Clock,
-    most: int,
-) -> BlockResult | None:
-    """The same, if there are at most so many candidates; None where there are more, or no time for them."""
-    return _listed(_task(shape, problem, options, deadline, clock), warm, bound, most, deadline)
-
-
-def _listed(task: _Task, warm: Partition, bound: int, most: int, deadline: float) -> BlockResult | None:
-    until = within(task.clock, deadline, 0.5)
-    pool = enumerate_candidates(task.reduced, task.atoms, most, until, clock=task.clock)
-    if not pool.complete:
-        return None
-    _demand_cover(task.reduced, task.atoms, pool)
-    return _chosen(task, pool, warm, bound, deadline)
-
-
 @dataclass(frozen=True, slots=True)
-class _Task:
+class Task:
     """A block as it is and presolved, and what all ways of solving it need."""
 
     whole: Instance
@@ -124,17 +69,63 @@ class _Task:
     clock: Clock
 
 
-def _task(shape: Shape, problem: Instance, options: SolveOptions, deadline: float, clock: Clock) -> _Task:
-    reduced = _presolved(shape, problem, deadline, clock)
+def prepare(shape: Shape, problem: Instance, options: SolveOptions, deadline: float, clock: Clock) -> Task | None:
+    """Presolve ``problem``, the block of a shape or one that differs from it in limits or launches alone.
+
+    None where there is no time for it.
+    """
+    count = len(problem.ops)
+    if not enough(clock, deadline, PREPARE_SECONDS * count):
+        return None
+    clock.spend(PRESOLVE_SECONDS * count)
+    reduced = presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.6), clock.now).instance
     atoms = find_atoms(reduced)
-    return _Task(shape.problem, reduced, atoms, covers_of(reduced, atoms), options, clock)
+    return Task(shape.problem, reduced, atoms, covers_of(reduced, atoms), options, clock)
 
 
-def _chosen(task: _Task, pool: Pool, warm: Partition, bound: int, deadline: float) -> BlockResult:
+def attempt(task: Task | None, known: BlockResult, deadline: float) -> BlockResult:
+    """Solve a block of which a partition and a bound are known; without a task they are the answer.
+
+    A few candidates are listed in any case. Where there are more, the relaxation says which are wanted; only if that
+    does not settle the block are all of them listed, as far as there is room.
+
+    Raises:
+        IllegalKernelError: When the rules leave an op without any kernel.
+    """
+    return listed(task, known, deadline) or sampled(task, known, deadline)
+
+
+def sampled(task: Task | None, known: BlockResult, deadline: float) -> BlockResult:
+    """The same, once it is known that there are more than a few candidates, or that listing them takes long."""
+    if task is None:
+        return known
+    whole, clock = task.whole, task.clock
+    if not whole.variants:
+        known = _improved(task, known, within(clock, deadline, 0.25))
+    first = _generated(task, known, within(clock, deadline, 0.85))
+    if first.cost == first.bound or clock.now() >= deadline:
+        return first
+    second = listed(task, first, deadline, MAX_CANDIDATES)
+    if second is not None:
+        return replace(second, cuts=first.cuts + second.cuts, rounds=first.rounds + second.rounds)
+    return first if whole.variants else _improved(task, first, deadline)
+
+
+def listed(task: Task | None, known: BlockResult, deadline: float, most: int = FEW_CANDIDATES) -> BlockResult | None:
+    """The same, if there are at most so many candidates; None where there are more, or no time for them."""
+    if task is None or not enough(task.clock, deadline, START_SECONDS * len(task.whole.ops)):
+        return None
+    until = within(task.clock, deadline, 0.5)
+    pool = enumerate_candidates(task.reduced, task.atoms, most, until, clock=task.clock)
+    if not pool.complete:
+        return None
+    _demand_cover(task.reduced, task.atoms, pool)
+    return _chosen(task, pool, known.kernels, known.bound, deadline)
+
+
+def _chosen(task: Task, pool: Pool, warm: Partition, bound: int, deadline: float) -> BlockResult:
     """Choose among the candidates of a pool and those of the warm start."""
-    start = _incumbent(task.whole, task.atoms, pool.candidates, warm)
-    known = {candidate.mask for candidate in pool.candidates}
-    candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
+    start, candidates = _started(task, pool, warm)
     master = Master(candidates, *task.covers)
     found = search(task.reduced, master, task.atoms, start, bound, task.options, deadline, task.clock)
     kernels = _partition(task.atoms, found.incumbent.kernels, warm)
@@ -145,30 +136,38 @@ def _chosen(task: _Task, pool: Pool, warm: Partition, bound: int, deadline: floa
     )
 
 
-def _generated(task: _Task, warm: Partition, bound: int, deadline: float) -> BlockResult:
+def _generated(task: Task, known: BlockResult, deadline: float) -> BlockResult:
     """Start from the first candidates of every atom, add those that the relaxation wants, and choose among them."""
-    until = within(task.clock, deadline, 0.1)
-    pool = enumerate_candidates(task.reduced, task.atoms, MAX_CANDIDATES, until, each=SOME_CANDIDATES, clock=task.clock)
+    clock = task.clock
+    until = within(clock, deadline, 0.1)
+    pool = enumerate_candidates(task.reduced, task.atoms, MAX_CANDIDATES, until, each=SOME_CANDIDATES, clock=clock)
+    if not enough(clock, deadline, START_SECONDS * len(task.whole.ops) + CANDIDATE_SECONDS * len(pool.candidates)):
+        return known
+    until = within(clock, deadline, 0.9)
+    _, candidates = _started(task, pool, known.kernels)
+    generated = generate(task.reduced, task.atoms, candidates, *task.covers, until, clock)
+    bound = max(known.bound, generated.bound)
+    return _chosen(task, Pool(generated.candidates, complete=False), known.kernels, bound, deadline)
+
+
+def _started(task: Task, pool: Pool, warm: Partition) -> tuple[Incumbent, tuple[Candidate, ...]]:
+    """A warm start in atoms, and the candidates of a pool and its own."""
     start = _incumbent(task.whole, task.atoms, pool.candidates, warm)
-    known = {candidate.mask for candidate in pool.candidates}
-    candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in known))
-    until = within(task.clock, deadline, 0.9)
-    generated = generate(task.reduced, task.atoms, candidates, *task.covers, until, task.clock)
-    return _chosen(task, Pool(generated.candidates, complete=False), warm, max(bound, generated.bound), deadline)
+    masks = {candidate.mask for candidate in pool.candidates}
+    return start, (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in masks))
 
 
-def _presolved(shape: Shape, problem: Instance, deadline: float, clock: Clock) -> Instance:
-    clock.spend(PRESOLVE_SECONDS * len(problem.ops))
-    return presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.6), clock.now).instance
-
-
-def _improved(whole: Instance, kernels: Partition, options: SolveOptions, deadline: float, clock: Clock) -> Partition:
+def _improved(task: Task, known: BlockResult, deadline: float) -> BlockResult:
     """Window by window. Without presolve's ties every legal kernel can be said in atoms, the warm start's too."""
+    whole, clock = task.whole, task.clock
+    if not enough(clock, deadline, START_SECONDS * len(whole.ops)):
+        return known
     atoms = find_atoms(whole)
-    known = _incumbent(whole, atoms, (), kernels).kernels
-    return (
-        kernels if known is None else _partition(atoms, improve(whole, atoms, known, options, deadline, clock), kernels)
-    )
+    start = _incumbent(whole, atoms, (), known.kernels).kernels
+    if start is None:
+        return known
+    kernels = _partition(atoms, improve(whole, atoms, start, task.options, deadline, clock), known.kernels)
+    return replace(known, kernels=kernels, cost=cost_of(whole, kernels))
 
 
 def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import is_legal
 from optfuse.solve.clock import WALL, Clock, within
-from optfuse.solve.cpsat.attempt import FEW_CANDIDATES, BlockResult, Partition, attempt, cost_of, listed
+from optfuse.solve.cpsat.attempt import BlockResult, Partition, attempt, cost_of, listed, prepare, sampled
 from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.few import few_kernels, is_plain
 from optfuse.solve.cpsat.floor import floor_cost
@@ -40,17 +40,18 @@ def solve_block(
     if len(whole.ops) == 1:
         return _single(whole)
     floor = floor_cost(whole)
+    cost = cost_of(whole, warm)
+    known = BlockResult(warm, cost, min(floor, cost))
     if clock.now() >= deadline:
-        cost = cost_of(whole, warm)
-        return BlockResult(warm, cost, min(floor, cost))
+        return known
     floor = max(floor, _floor_by_parts(shape, options, within(clock, deadline, 0.1), clock))
-    if _is_close(whole, warm, floor):
-        cost = cost_of(whole, warm)
-        return BlockResult(warm, cost, min(floor, cost))
+    known = BlockResult(warm, cost, min(floor, cost))
+    if _is_close(whole, known):
+        return known
     roomy = without_limits(whole)
     if roomy is whole:
-        return attempt(shape, whole, warm, floor, options, deadline, clock)
-    return _limited(shape, roomy, BlockResult(warm, cost_of(whole, warm), floor), options, deadline, clock)
+        return attempt(prepare(shape, whole, options, deadline, clock), known, deadline)
+    return _limited(shape, roomy, known, options, deadline, clock)
 
 
 def _limited(
@@ -59,13 +60,14 @@ def _limited(
     """A block in which the limits on a kernel's size may bind; ``roomy`` is the block without them."""
     whole = shape.problem
     until = within(clock, deadline, 0.4)
-    first = listed(shape, roomy, known.kernels, known.bound, options, until, clock, FEW_CANDIDATES)
+    task = prepare(shape, roomy, options, until, clock)
+    first = listed(task, known, until)
     if first is None:
         until = within(clock, deadline, 0.8)
         known = _by_slots(whole, known, floor_cost(without_launches(roomy)), options, until, clock)
         if known.bound >= known.cost:
             return known
-        first = attempt(shape, roomy, known.kernels, known.bound, options, within(clock, deadline, 0.75), clock)
+        first = sampled(task, known, within(clock, deadline, 0.75))
     if all(fits(whole, ops) for ops, _ in first.kernels):
         return first
     sized, memory = _to_size(shape, first, known.kernels, options, within(clock, deadline, 0.5), clock)
@@ -73,7 +75,8 @@ def _limited(
         sized = _by_slots(whole, sized, memory, options, within(clock, deadline, 0.5), clock)
     if sized.bound >= sized.cost:
         return sized
-    second = attempt(shape, whole, sized.kernels, sized.bound, options, deadline, clock)
+    task = prepare(shape, whole, options, deadline, clock)
+    second = attempt(task, sized, deadline)
     return replace(
         second,
         candidates=first.candidates + second.candidates,
@@ -107,9 +110,9 @@ def _floor_by_parts(shape: Shape, options: SolveOptions, deadline: float, clock:
     return parts_bound(whole, loose, least)
 
 
-def _is_close(whole: Instance, warm: Partition, bound: int) -> bool:
+def _is_close(whole: Instance, known: BlockResult) -> bool:
     """Whether a block is so large, and its bound so near, that listing candidates would not settle the rest."""
-    return len(whole.ops) > LARGE_OPS and bound >= (1 - CLOSE) * cost_of(whole, warm)
+    return len(whole.ops) > LARGE_OPS and known.bound >= (1 - CLOSE) * known.cost
 
 
 def _to_size(
@@ -121,7 +124,9 @@ def _to_size(
     if all(is_legal(whole, ops, scheme) for ops, scheme in cut) and cost_of(whole, cut) < cost_of(whole, warm):
         warm = cut
     free = replace(shape, problem=without_launches(without_limits(whole)))
-    freed = attempt(free, free.problem, roomy.kernels, floor_cost(free.problem), options, deadline, clock)
+    kernels = roomy.kernels
+    start = BlockResult(kernels, cost_of(free.problem, kernels), floor_cost(free.problem))
+    freed = attempt(prepare(free, free.problem, options, deadline, clock), start, deadline)
     cost = cost_of(whole, warm)
     bound = min(cost, max(roomy.bound, freed.bound + launches(whole)))
     return replace(roomy, kernels=warm, cost=cost, bound=bound), freed.bound
