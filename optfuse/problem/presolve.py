@@ -118,6 +118,8 @@ def _without(instance: Instance, scheme: int) -> Instance:
 
 def tie_groups(instance: Instance, fed: int, used: int, late: Callable[[], bool]) -> list[tuple[int, int]]:
     """Pairs of ops that some optimal solution has in one kernel, as groups grow."""
+    if late():
+        return []
     free = shareable(instance)
     moves = Moves(instance, free, late)
     groups = {op: 1 << op for op in bits(free)}

@@ -87,10 +87,14 @@ def test_apart_takes_less_where_libraries_allocate(inference: Schedule) -> None:
 def test_a_backward_graph_frees_what_was_saved_as_it_goes(
     training: TrainingSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Down to the program nobody holds on to the tensors that the forward graph has kept."""
+    """Down to the program nobody holds on to the tensors that the forward graph has kept.
+
+    Kernels do not run: Triton's interpreter leaves what it was given to the collector.
+    """
     execute, shares = Program.execute, []
 
     def watched(program: Program, given: list[torch.Tensor], *more: Any) -> Any:
+        monkeypatch.setattr(program.module, "launch", lambda *_: None)
         storages = [weakref.ref(x.untyped_storage()) for x in given]
         outputs = execute(program, given, *more)
         shares.append(sum(storage() is not None for storage in storages) / len(storages))

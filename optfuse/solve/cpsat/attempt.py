@@ -79,6 +79,8 @@ def prepare(shape: Shape, problem: Instance, options: SolveOptions, deadline: fl
         return None
     clock.spend(PRESOLVE_SECONDS * count)
     reduced = presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.6), clock.now).instance
+    if not enough(clock, deadline, START_SECONDS * count):
+        return None
     atoms = find_atoms(reduced)
     return Task(shape.problem, reduced, atoms, covers_of(reduced, atoms), options, clock)
 
@@ -97,7 +99,7 @@ def attempt(task: Task | None, known: BlockResult, deadline: float) -> BlockResu
 
 def sampled(task: Task | None, known: BlockResult, deadline: float) -> BlockResult:
     """The same, once it is known that there are more than a few candidates, or that listing them takes long."""
-    if task is None:
+    if task is None or not enough(task.clock, deadline, START_SECONDS * len(task.whole.ops)):
         return known
     whole, clock = task.whole, task.clock
     if not whole.variants:

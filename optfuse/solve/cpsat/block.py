@@ -62,6 +62,8 @@ def _limited(
     until = within(clock, deadline, 0.4)
     task = prepare(shape, roomy, options, until, clock)
     first = listed(task, known, until)
+    if first is None and clock.now() >= deadline:
+        return known
     if first is None:
         until = within(clock, deadline, 0.8)
         known = _by_slots(whole, known, floor_cost(without_launches(roomy)), options, until, clock)

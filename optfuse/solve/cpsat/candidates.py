@@ -57,6 +57,9 @@ def enumerate_candidates(
     for atom in bits(within):
         price_alone(problem, atoms, atom, best)
     for scheme in range(1, len(problem.schemes)):
+        if clock.now() >= deadline:
+            complete = False
+            break
         meeting = meet(problem, atoms, scheme)
         if (meeting.allowed & within).bit_count() > 1 and len(best) < limit:
             complete &= Growth(problem, atoms, meeting, best, deadline, clock).grow(within, limit, each)

@@ -52,6 +52,8 @@ def generate(
     bound = 0
     centre: list[int] = []
     trust = TRUST
+    if clock.now() >= deadline:
+        return Generated(tuple(candidates), bound)
     linear = LinearMaster(Master(tuple(known.values()), tuple(covers), variants), (), clock)
     for _ in range(MAX_ROUNDS):
         wanted = _by_atom(atoms, covers, linear.relax(deadline).prices)

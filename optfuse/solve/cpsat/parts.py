@@ -22,6 +22,8 @@ from optfuse.solve.cpsat.pricing import pricer
 #: A value is small when no access to it takes this share of a launch, and counts when so many ops take it.
 SMALL_SHARE = 1000
 MANY_USERS = 8
+#: Blocks of more ops are left alone where kernels across parts may hold them all: that proves little, and takes long.
+LARGE_OPS = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ def loosened(problem: Instance) -> Loosened | None:
         return None
     small = _small_buffers(problem)
     makers = {edge.src for edge in problem.edges if edge.buffer in small}
-    if not makers:
+    if not makers or (len(problem.ops) > LARGE_OPS and len(makers) * problem.limits.max_ops >= len(problem.ops)):
         return None
     loose = replace(
         without_launches(problem),

@@ -55,7 +55,10 @@ class Roots:
     """Finds profits in one block."""
 
     def __init__(self, problem: Instance, atoms: Atoms, deadline: float = math.inf, clock: Clock = WALL) -> None:
-        """Look up what every cut needs. After the deadline, a time of the clock, profits are looser bounds."""
+        """Look up what every cut needs. After the deadline, a time of the clock, profits are looser bounds.
+
+        Where it passes meanwhile, not all is looked up, and nothing may be asked.
+        """
         self.atoms = atoms
         self._deadline, self._clock = deadline, clock
         self._connected = problem.limits.connected
@@ -64,6 +67,8 @@ class Roots:
         self._apart: dict[int, list[int]] = {}
         self._cuts = CUTS
         for scheme in range(1, len(problem.schemes)):
+            if clock.now() >= deadline:
+                return
             meeting = meet(problem, atoms, scheme)
             if meeting.allowed:
                 self._apart[scheme] = apart(atoms, meeting)
