@@ -26,8 +26,9 @@ from optfuse.solve.progress import Journal, Stage
 LEAST_SECONDS = 5.0
 #: The share of the time left that goes to blocks before any are joined.
 FIRST_SHARE = 0.85
-#: What it takes to cut a block out, for each op, roughly.
+#: What it takes to cut a block out, for each op, roughly; blocks of as many ops are worth a look at the clock.
 CUT_SECONDS = 1e-4
+LARGE_OPS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class _Work:
         """The blocks of some groups of ops, each cut out once; those of equal shape have the same one."""
         for number, group in enumerate(groups):
             if group not in self.blocks:
-                if number % 16 == 0 and not self.results:
+                if (number % 16 == 0 or len(group) >= LARGE_OPS) and not self.results:
                     self.look_up()
                 block = cut_out(self.instance, group)
                 self.blocks[group] = replace(block, shape=self.shapes.setdefault(block.shape, block.shape))
@@ -148,6 +149,8 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
         known = starts.get(block.shape)
         if known is None or (start != known and cost_of(problem, start) < cost_of(problem, known)):
             starts[block.shape] = start
+    if not work.results:
+        work.look_up()
     waiting = sorted((shape for shape in starts if shape not in work.results), key=lambda s: len(s.problem.ops))
     now = work.clock.now()
     finish_by = now + FIRST_SHARE * max(0.0, work.deadline - now)
