@@ -13,6 +13,8 @@ from optfuse.solve.clock import Clock, enough, within
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
 from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
+from optfuse.solve.cpsat.deferred import deferred
+from optfuse.solve.cpsat.few import is_plain
 from optfuse.solve.cpsat.generation import generate
 from optfuse.solve.cpsat.master import Cover, Master, covers_of
 from optfuse.solve.cpsat.neighbourhood import improve
@@ -31,6 +33,8 @@ PREPARE_SECONDS = 3e-4
 #: What it takes to say the warm start in atoms and to look at one candidate, for each op and each candidate, roughly.
 START_SECONDS = 1e-4
 CANDIDATE_SECONDS = 2e-5
+#: What another start takes for an op, roughly.
+DEFERRED_SECONDS = 5e-4
 
 Partition = tuple[tuple[tuple[int, ...], int], ...]  # (ops, scheme) of each kernel
 
@@ -103,7 +107,7 @@ def sampled(task: Task | None, known: BlockResult, deadline: float) -> BlockResu
         return known
     whole, clock = task.whole, task.clock
     if not whole.variants:
-        known = _improved(task, known, within(clock, deadline, 0.25))
+        known = _improved(task, _restarted(whole, known, deadline, clock), within(clock, deadline, 0.25))
     first = _generated(task, known, within(clock, deadline, 0.85))
     if first.cost == first.bound or clock.now() >= deadline:
         return first
@@ -157,6 +161,16 @@ def _started(task: Task, pool: Pool, warm: Partition) -> tuple[Incumbent, tuple[
     start = _incumbent(task.whole, task.atoms, pool.candidates, warm)
     masks = {candidate.mask for candidate in pool.candidates}
     return start, (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in masks))
+
+
+def _restarted(whole: Instance, known: BlockResult, deadline: float, clock: Clock) -> BlockResult:
+    """The better of what is known and a partition with all that can wait put off."""
+    if not is_plain(whole) or not enough(clock, deadline, DEFERRED_SECONDS * len(whole.ops)):
+        return known
+    kernels = deferred(whole)
+    clock.spend(DEFERRED_SECONDS * len(whole.ops))
+    cost = cost_of(whole, kernels)
+    return replace(known, kernels=kernels, cost=cost) if cost < known.cost else known
 
 
 def _improved(task: Task, known: BlockResult, deadline: float) -> BlockResult:

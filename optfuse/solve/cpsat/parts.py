@@ -19,7 +19,7 @@ from optfuse.solve.cpsat.blocks import Shape, cut_out, find_blocks
 from optfuse.solve.cpsat.limits import without_launches
 from optfuse.solve.cpsat.pricing import pricer
 
-#: A value is small when no access to it takes this share of a launch, and counts when so many ops take it.
+#: A value is small when no access to it takes this share of a launch, and ties a block together when so many take it.
 SMALL_SHARE = 1000
 MANY_USERS = 8
 #: Blocks of more ops are left alone where kernels across parts may hold them all: that proves little, and takes long.
@@ -40,7 +40,7 @@ def loosened(problem: Instance) -> Loosened | None:
     rules = problem.rules
     if problem.variants or rules.fuse or rules.single_kernel or not problem.limits.connected:
         return None
-    small = _small_buffers(problem)
+    small = _taken_by_many(problem)
     makers = {edge.src for edge in problem.edges if edge.buffer in small}
     if not makers or (len(problem.ops) > LARGE_OPS and len(makers) * problem.limits.max_ops >= len(problem.ops)):
         return None
@@ -77,8 +77,8 @@ def fewest_across(loose: Loosened, most: int) -> int:
     return min(len(loose.parts) - absorbed(across) + across for across in range(loose.makers + 1))
 
 
-def _small_buffers(problem: Instance) -> set[int]:
-    """The buffers that many ops of the block take from another, and of which no read and no write takes long."""
+def small_buffers(problem: Instance) -> set[int]:
+    """The buffers of which no read and no write takes long beside a launch."""
     limit = min(device.launch_ps for device in problem.devices) // SMALL_SHARE
     prices = pricer(problem)
     dearest: dict[int, int] = {}
@@ -88,8 +88,13 @@ def _small_buffers(problem: Instance) -> set[int]:
                 dearest[buffer] = max(dearest.get(buffer, 0), first, later)
             for buffer, price, _ in term.writes:
                 dearest[buffer] = max(dearest.get(buffer, 0), price)
+    return {buffer for buffer in range(len(problem.buffers)) if dearest.get(buffer, 0) <= limit}
+
+
+def _taken_by_many(problem: Instance) -> set[int]:
+    """The small buffers that many ops of the block take from another."""
     users = Counter(edge.buffer for edge in problem.edges if edge.buffer is not None)
-    return {b for b, count in users.items() if count >= MANY_USERS and dearest.get(b, 0) <= limit}
+    return {buffer for buffer in small_buffers(problem) if users[buffer] >= MANY_USERS}
 
 
 def _loose_op(op: Op, small: set[int]) -> Op:

@@ -1,0 +1,80 @@
+"""A start with all that can wait put off: legal, and cheaper where sums over steps are what matters."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+
+from optfuse.problem.checker import check
+from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Write
+from optfuse.solve.assemble import assemble
+from optfuse.solve.cpsat.deferred import deferred
+from optfuse.solve.exhaustive import exhaustive
+from optfuse.solve.greedy import greedy
+from tests.layered import layered
+from tests.strategies import DEVICE
+
+QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+STEPS = 9
+
+
+@settings(QUIET, max_examples=150)
+@given(layered(6, 12))
+def test_it_is_a_solution(instance: Instance) -> None:
+    solution = assemble(instance, deferred(instance))
+    assert not check(instance, solution)
+    best = exhaustive(instance).solution
+    assert best is not None
+    assert best.objective <= solution.objective
+
+
+def recurrent(steps: int) -> Instance:
+    """Each step: an op, a library call that the next step waits for, a sum of the op's value, and its addition."""
+    buffers = [Buffer("start", 65536, "input")]
+    ops: list[Op] = []
+    edges: list[Edge] = []
+
+    def op(name: str, schemes: tuple[int, ...], reads: tuple[int, ...], size: int, *, output: bool = False) -> int:
+        buffers.append(Buffer(name, size, output=output))
+        taken = tuple(Read(buffer, buffers[buffer].bytes) for buffer in reads)
+        offers = tuple(
+            Offer(scheme, taken, (Write(len(buffers) - 1, size),), full=scheme == 2, reduces=name.startswith("sum"))
+            for scheme in schemes
+        )
+        ops.append(Op(name, "library" if schemes == (0,) else "loop", offers))
+        return len(buffers) - 1
+
+    made: dict[int, int] = {}
+    state, total = 0, None
+    for step in range(steps):
+        last = step == steps - 1
+        value = op(f"value{step}", (1,), (state,), 65536)
+        made[value] = len(ops) - 1
+        if state in made:
+            edges.append(Edge(made[state], made[value], state, ()))
+        state = op(f"call{step}", (0,), (value,), 65536, output=last)
+        made[state] = len(ops) - 1
+        edges.append(Edge(made[value], made[state], value, ()))
+        part = op(f"sum{step}", (2,), (value,), 256)
+        made[part] = len(ops) - 1
+        edges.append(Edge(made[value], made[part], value, ()))
+        reads = (part,) if total is None else (part, total)
+        total = op(f"add{step}", (2, 3), reads, 256, output=last)
+        made[total] = len(ops) - 1
+        edges += [Edge(made[buffer], made[total], buffer, (2, 3) if buffer != part else (2,)) for buffer in reads]
+    schemes = (
+        Scheme("alone", 1),
+        Scheme("flat", 16384, parallel=16384),
+        Scheme("columns", 64, 256, parallel=64),
+        Scheme("few", 64, parallel=64),
+    )
+    return Instance("recurrent", (DEVICE,), schemes, tuple(buffers), tuple(ops), tuple(edges), limits=Limits(6))
+
+
+def test_sums_of_many_steps_share_a_kernel() -> None:
+    """Greedy adds up first, and has no room for the sums then; a kernel holds three steps' sums and additions."""
+    instance = recurrent(STEPS)
+    solution = assemble(instance, deferred(instance))
+    assert not check(instance, solution)
+    sums = [kernel for kernel in solution.kernels if any(instance.ops[op].name.startswith("sum") for op in kernel.ops)]
+    assert [len(kernel.ops) for kernel in sums] == [6] * (STEPS // 3)
+    assert solution.objective < greedy(instance).objective
