@@ -33,8 +33,9 @@ PREPARE_SECONDS = 3e-4
 #: What it takes to say the warm start in atoms and to look at one candidate, for each op and each candidate, roughly.
 START_SECONDS = 1e-4
 CANDIDATE_SECONDS = 2e-5
-#: What another start takes for an op, roughly.
-DEFERRED_SECONDS = 5e-4
+#: What another start takes for an op, roughly; blocks of more ops get one before anything is listed.
+DEFERRED_SECONDS = 4e-4
+LARGE_OPS = 1500
 
 Partition = tuple[tuple[tuple[int, ...], int], ...]  # (ops, scheme) of each kernel
 
@@ -106,8 +107,10 @@ def sampled(task: Task | None, known: BlockResult, deadline: float) -> BlockResu
     if task is None or not enough(task.clock, deadline, START_SECONDS * len(task.whole.ops)):
         return known
     whole, clock = task.whole, task.clock
+    if len(whole.ops) <= LARGE_OPS:
+        known = restarted(whole, known, deadline, clock)
     if not whole.variants:
-        known = _improved(task, _restarted(whole, known, deadline, clock), within(clock, deadline, 0.25))
+        known = _improved(task, known, within(clock, deadline, 0.25))
     first = _generated(task, known, within(clock, deadline, 0.85))
     if first.cost == first.bound or clock.now() >= deadline:
         return first
@@ -163,11 +166,11 @@ def _started(task: Task, pool: Pool, warm: Partition) -> tuple[Incumbent, tuple[
     return start, (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in masks))
 
 
-def _restarted(whole: Instance, known: BlockResult, deadline: float, clock: Clock) -> BlockResult:
+def restarted(whole: Instance, known: BlockResult, deadline: float, clock: Clock) -> BlockResult:
     """The better of what is known and a partition with all that can wait put off."""
     if not is_plain(whole) or not enough(clock, deadline, DEFERRED_SECONDS * len(whole.ops)):
         return known
-    kernels = deferred(whole)
+    kernels = deferred(whole, deadline, clock)
     clock.spend(DEFERRED_SECONDS * len(whole.ops))
     cost = cost_of(whole, kernels)
     return replace(known, kernels=kernels, cost=cost) if cost < known.cost else known

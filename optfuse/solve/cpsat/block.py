@@ -8,7 +8,17 @@ from dataclasses import replace
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import is_legal
 from optfuse.solve.clock import WALL, Clock, within
-from optfuse.solve.cpsat.attempt import BlockResult, Partition, attempt, cost_of, listed, prepare, sampled
+from optfuse.solve.cpsat.attempt import (
+    LARGE_OPS,
+    BlockResult,
+    Partition,
+    attempt,
+    cost_of,
+    listed,
+    prepare,
+    restarted,
+    sampled,
+)
 from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.few import few_kernels, is_plain
 from optfuse.solve.cpsat.floor import floor_cost
@@ -20,8 +30,7 @@ from optfuse.solve.options import SolveOptions
 
 #: The most kernels for which a block whose candidates cannot be listed is searched by their number.
 MOST_SLOTS = 8
-#: Blocks of more ops are left as they are where a bound without search is as close as this.
-LARGE_OPS = 1500
+#: Large blocks are left as they are where a bound without search is as close as this.
 CLOSE = 0.02
 
 
@@ -48,6 +57,8 @@ def solve_block(
     known = BlockResult(warm, cost, min(floor, cost))
     if _is_close(whole, known):
         return known
+    if len(whole.ops) > LARGE_OPS:
+        known = restarted(whole, known, deadline, clock)
     roomy = without_limits(whole)
     if roomy is whole:
         return attempt(prepare(shape, whole, options, deadline, clock), known, deadline)

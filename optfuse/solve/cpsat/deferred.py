@@ -11,6 +11,7 @@ additions); then these groups join what they touch, one after another, as long a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import networkx as nx
@@ -18,6 +19,7 @@ import networkx as nx
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index, mask_of
+from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.blocks import cut_out
 from optfuse.solve.cpsat.limits import Kernel
 from optfuse.solve.cpsat.parts import small_buffers
@@ -28,8 +30,8 @@ from optfuse.solve.quotient import Quotient
 Group = tuple[int, ...]
 
 
-def deferred(problem: Instance) -> tuple[Kernel, ...]:
-    """A legal, acyclic partition of a block without rules and variants."""
+def deferred(problem: Instance, deadline: float = math.inf, clock: Clock = WALL) -> tuple[Kernel, ...]:
+    """A legal, acyclic partition of a block without rules and variants; a poor one after ``deadline``, of ``clock``."""
     first = _critical(problem)
     parts = [(first, _greedily)]
     if rest := (1 << len(problem.ops)) - 1 & ~first:
@@ -37,9 +39,8 @@ def deferred(problem: Instance) -> tuple[Kernel, ...]:
     kernels: list[Kernel] = []
     for mask, fuse in parts:
         part = cut_out(problem, list(bits(mask)))
-        kernels += [
-            (tuple(part.ops[op] for op in ops), part.schemes[scheme]) for ops, scheme in fuse(part.shape.problem)
-        ]
+        for ops, scheme in fuse(part.shape.problem, deadline, clock):
+            kernels.append((tuple(part.ops[op] for op in ops), part.schemes[scheme]))
     return tuple(kernels)
 
 
@@ -54,13 +55,15 @@ def _critical(problem: Instance) -> int:
     return legal_index(problem).reach().ancestors[last] | 1 << last
 
 
-def _greedily(problem: Instance) -> Sequence[Kernel]:
-    return greedy_partition(problem).partition
+def _greedily(problem: Instance, deadline: float, clock: Clock) -> Sequence[Kernel]:
+    return greedy_partition(problem, deadline, clock).partition
 
 
-def _gathered(problem: Instance) -> Sequence[Kernel]:
+def _gathered(problem: Instance, deadline: float, clock: Clock) -> Sequence[Kernel]:
     gathering = _Gathering(problem, _with_only_user(problem))
     for number in gathering.in_order:
+        if clock.now() >= deadline:
+            break
         gathering.join(number)
     return list(gathering.kernels.values())
 
