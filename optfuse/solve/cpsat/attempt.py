@@ -103,7 +103,7 @@ def attempt(task: Task | None, known: BlockResult, deadline: float) -> BlockResu
 
 
 def sampled(task: Task | None, known: BlockResult, deadline: float) -> BlockResult:
-    """The same, once it is known that there are more than a few candidates, or that listing them takes long."""
+    """The same, where it is known that there are more than a few candidates."""
     if task is None or not enough(task.clock, deadline, START_SECONDS * len(task.whole.ops)):
         return known
     whole, clock = task.whole, task.clock

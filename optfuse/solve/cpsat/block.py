@@ -80,7 +80,9 @@ def _limited(
         known = _by_slots(whole, known, floor_cost(without_launches(roomy)), options, until, clock)
         if known.bound >= known.cost:
             return known
-        first = sampled(task, known, within(clock, deadline, 0.75))
+        # A small block may be listed after all, in more time.
+        again = sampled if len(whole.ops) > LARGE_OPS else attempt
+        first = again(task, known, within(clock, deadline, 0.75))
     if all(fits(whole, ops) for ops, _ in first.kernels):
         return first
     sized, memory = _to_size(shape, first, known.kernels, options, within(clock, deadline, 0.5), clock)
