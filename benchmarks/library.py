@@ -23,7 +23,7 @@ HEURISTICS = ("program", "dfs", "bfs", "lpmf")
 HEAD = """# The library of instances: what is proven, and what greedy fusion loses
 
 Made by `benchmarks/library.py` from one solve of each file in [instances](../instances/README.md), with `workers=2` and
-limits of 8 to 30 s (`best_known.csv` has what earlier runs knew better). Seconds are of whole solves, the order and the
+a limit of 30 s (`best_known.csv` has what earlier runs knew better). Seconds are of whole solves, the order and the
 arena included, and of processor time, both workers counted, the limit too (`benchmarks/library_records.py`): other
 processes had the cores at the same time. Everything is under the stated model of cost.
 

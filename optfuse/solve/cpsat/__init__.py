@@ -9,7 +9,8 @@ Read it like a paper:
   linear bound, certified in integers), ``cycles`` and ``triples`` (cuts);
 - how it is solved: ``search`` (one master problem), ``block`` (one block), ``solver`` (the whole instance);
 - where candidates are too many to list: ``generation``, ``rooted`` and ``cut`` (columns and a bound from prices),
-  ``neighbourhood`` (window by window), ``floor`` (a bound that needs no search).
+  ``deferred`` (a start with all that can wait put off), ``neighbourhood`` (window by window), ``floor`` (a bound that
+  needs no search).
 """
 
 from optfuse.solve.cpsat.outcome import CpsatOutcome
