@@ -7,10 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Write
 from optfuse.solve.assemble import assemble
+from optfuse.solve.clock import WorkClock
+from optfuse.solve.cpsat.attempt import BlockResult, attempt, prepare, restarted
+from optfuse.solve.cpsat.blocks import cut_out
 from optfuse.solve.cpsat.deferred import deferred
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy
-from tests.layered import layered
+from optfuse.solve.options import SolveOptions
+from tests.layered import build, layered
 from tests.strategies import DEVICE
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -78,3 +82,21 @@ def test_sums_of_many_steps_share_a_kernel() -> None:
     sums = [kernel for kernel in solution.kernels if any(instance.ops[op].name.startswith("sum") for op in kernel.ops)]
     assert [len(kernel.ops) for kernel in sums] == [6] * (STEPS // 3)
     assert solution.objective < greedy(instance).objective
+
+
+def test_what_takes_longer_than_is_left_is_not_begun() -> None:
+    """No step of a block outlasts its time by more than it takes to say so: what is known is the answer."""
+    shape = cut_out(build(0, 12), range(len(build(0, 12).ops))).shape
+    start = tuple((kernel.ops, kernel.scheme) for kernel in greedy(shape.problem).kernels)
+    known = BlockResult(start, 1 << 40, 0)
+    clock = WorkClock()
+    assert prepare(shape, shape.problem, SolveOptions(), 1e-5, clock) is None
+    assert restarted(shape.problem, known, 1e-5, clock) is known
+    assert attempt(None, known, 1e-5) is known
+    assert clock.now() == 0
+    task = prepare(shape, shape.problem, SolveOptions(), 10.0, clock)
+    assert task is not None
+    found = attempt(task, known, clock.now() + 10)
+    best = exhaustive(shape.problem).solution
+    assert best is not None
+    assert found.cost == found.bound == best.objective
