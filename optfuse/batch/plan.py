@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,6 +14,7 @@ import optfuse
 from optfuse.batch.sources import Source, source_digest
 from optfuse.extract.device import load_device
 from optfuse.solve.options import SolveOptions, Solver
+from optfuse.solve.result import installed
 
 Size = Literal["full", "bench", "small"]
 Mode = Literal["inference", "training", "instance"]
@@ -133,13 +133,7 @@ def solve_tasks(
 @cache
 def versions() -> tuple[tuple[str, str], ...]:
     """The packages that results depend on, and a digest of optfuse's own source."""
-    found = [("optfuse", optfuse.__version__), ("source", _source_digest())]
-    for package in PACKAGES:
-        try:
-            found.append((package, version(package)))
-        except PackageNotFoundError:
-            continue
-    return tuple(found)
+    return (("optfuse", optfuse.__version__), ("source", _source_digest()), *installed(*PACKAGES))
 
 
 def _source_digest() -> str:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from optfuse.problem.solution import Solution
 from optfuse.solve.progress import Progress
 
 Status = Literal["OPTIMAL", "FEASIBLE"]
+
+
+def installed(*packages: str) -> tuple[tuple[str, str], ...]:
+    """Those of some packages that are installed, with their versions."""
+    found: list[tuple[str, str]] = []
+    for package in packages:
+        try:
+            found.append((package, version(package)))
+        except PackageNotFoundError:  # run from a source tree, or without a solver
+            continue
+    return tuple(found)
 
 
 def relative_gap(objective: int, bound: int) -> float:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
 from optfuse.errors import InvalidInstanceError, InvalidOptionError
@@ -30,7 +29,7 @@ from optfuse.solve.memory import order_problem, peak_bytes
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.ordering import improve_arena, order_kernels
 from optfuse.solve.progress import Journal, OnProgress
-from optfuse.solve.result import SolveResult, Statistics, relative_gap
+from optfuse.solve.result import SolveResult, Statistics, installed, relative_gap
 from optfuse.solve.reuse import arena_cells, pack_cells
 from optfuse.solve.seeds import cheapest_schemes, seed_groups
 
@@ -218,7 +217,7 @@ def _result(
         greedy_solution=replace(greedy, instance_digest=named),
         statistics=statistics,
         seed=options.seed,
-        versions=_versions(),
+        versions=(("python", platform.python_version()), *installed("optfuse", "ortools")),
     )
 
 
@@ -390,13 +389,3 @@ def _judge(instance: Instance, solution: Solution, solver: str, ignore_cap: bool
         raise AssertionError(
             f"the {solver} solver returned an invalid solution ({len(violations)} violations): {shown}"
         )
-
-
-def _versions() -> tuple[tuple[str, str], ...]:
-    found = [("python", platform.python_version())]
-    for package in ("optfuse", "ortools"):
-        try:
-            found.append((package, version(package)))
-        except PackageNotFoundError:
-            continue
-    return tuple(found)

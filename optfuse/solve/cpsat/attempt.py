@@ -11,7 +11,7 @@ from optfuse.problem.legality import bits, mask_of
 from optfuse.problem.presolve import presolve
 from optfuse.solve.clock import Clock, enough, within
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
-from optfuse.solve.cpsat.blocks import Shape
+from optfuse.solve.cpsat.blocks import LARGE_OPS, Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
 from optfuse.solve.cpsat.deferred import deferred
 from optfuse.solve.cpsat.few import is_plain
@@ -27,15 +27,13 @@ FEW_CANDIDATES = 200_000
 MAX_CANDIDATES = 600_000
 #: In the first round of generation, candidates of a scheme that start at the same atom.
 SOME_CANDIDATES = 200
-#: What presolve takes for an op, roughly; and what it, and what else is looked up of a block at once, take at least.
+#: What presolve takes for an op, roughly.
 PRESOLVE_SECONDS = 3e-4
-PREPARE_SECONDS = 3e-4
 #: What it takes to say the warm start in atoms and to look at one candidate, for each op and each candidate, roughly.
 START_SECONDS = 1e-4
 CANDIDATE_SECONDS = 2e-5
-#: What another start takes for an op, roughly; blocks of more ops get one before anything is listed.
+#: What another start takes for an op, roughly.
 DEFERRED_SECONDS = 4e-4
-LARGE_OPS = 1500
 
 Partition = tuple[tuple[tuple[int, ...], int], ...]  # (ops, scheme) of each kernel
 
@@ -80,7 +78,7 @@ def prepare(shape: Shape, problem: Instance, options: SolveOptions, deadline: fl
     None where there is no time for it.
     """
     count = len(problem.ops)
-    if not enough(clock, deadline, PREPARE_SECONDS * count):
+    if not enough(clock, deadline, PRESOLVE_SECONDS * count):
         return None
     clock.spend(PRESOLVE_SECONDS * count)
     reduced = presolve(problem, shape.fed, shape.used, within(clock, deadline, 0.6), clock.now).instance

@@ -9,7 +9,6 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.legality import is_legal
 from optfuse.solve.clock import WALL, Clock, within
 from optfuse.solve.cpsat.attempt import (
-    LARGE_OPS,
     BlockResult,
     Partition,
     attempt,
@@ -19,7 +18,7 @@ from optfuse.solve.cpsat.attempt import (
     restarted,
     sampled,
 )
-from optfuse.solve.cpsat.blocks import Shape
+from optfuse.solve.cpsat.blocks import LARGE_OPS, Shape
 from optfuse.solve.cpsat.few import few_kernels, is_plain
 from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.limits import cut_to_size, fits, launches, without_launches, without_limits

@@ -24,6 +24,8 @@ from optfuse.solve.cpsat.components import Components
 #: Readers of one buffer that are tested pair by pair, and tests of one instance.
 FEW_READERS = 16
 MANY_TESTS = 1_000_000
+#: Blocks of more ops are large: their candidates are not worth listing twice, and each step over them takes long.
+LARGE_OPS = 1500
 #: Edges between two looks at the clock.
 LOOK_UP_EDGES = 256
 

@@ -15,15 +15,13 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from optfuse.problem.instance import Instance, Offer, Op, Rules, Work
-from optfuse.solve.cpsat.blocks import Shape, cut_out, find_blocks
+from optfuse.solve.cpsat.blocks import LARGE_OPS, Shape, cut_out, find_blocks
 from optfuse.solve.cpsat.limits import without_launches
 from optfuse.solve.cpsat.pricing import pricer
 
 #: A value is small when no access to it takes this share of a launch, and ties a block together when so many take it.
 SMALL_SHARE = 1000
 MANY_USERS = 8
-#: Blocks of more ops are left alone where kernels across parts may hold them all: that proves little, and takes long.
-LARGE_OPS = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,8 @@ def loosened(problem: Instance) -> Loosened | None:
         return None
     small = _taken_by_many(problem)
     makers = {edge.src for edge in problem.edges if edge.buffer in small}
-    if not makers or (len(problem.ops) > LARGE_OPS and len(makers) * problem.limits.max_ops >= len(problem.ops)):
+    few = len(makers) * problem.limits.max_ops < len(problem.ops)
+    if not makers or (len(problem.ops) > LARGE_OPS and not few):  # little is proven then, and a large block takes long
         return None
     loose = replace(
         without_launches(problem),

@@ -28,7 +28,7 @@ LEAST_SECONDS = 5.0
 FIRST_SHARE = 0.85
 #: What it takes to cut a block out, for each op, roughly; blocks of as many ops are worth a look at the clock.
 CUT_SECONDS = 1e-4
-LARGE_OPS = 500
+LOOK_UP_OPS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Work:
         """The blocks of some groups of ops, each cut out once; those of equal shape have the same one."""
         for number, group in enumerate(groups):
             if group not in self.blocks:
-                if (number % 16 == 0 or len(group) >= LARGE_OPS) and not self.results:
+                if (number % 16 == 0 or len(group) >= LOOK_UP_OPS) and not self.results:
                     self.look_up()
                 block = cut_out(self.instance, group)
                 self.blocks[group] = replace(block, shape=self.shapes.setdefault(block.shape, block.shape))
