@@ -101,12 +101,14 @@ def held(extraction: Extraction, solution: Solution, memory: Memory = "least") -
     numbers = {buffer.name: number for number, buffer in enumerate(instance.buffers)}
     devices = {buffer.name: buffer.device for buffer in extraction.graph.buffers}
     main = main_device(devices.values())
+    shared = {buffer.base for buffer in extraction.graph.buffers}
     lent = {
         numbers[name]
         for op in extraction.graph.ops
         if isinstance(op, LibraryCall) and owns_results(op.target)
         for name in op.outputs
-        if name is not None and not instance.buffers[numbers[name]].output and devices[name] == main
+        if name is not None and name not in shared
+        if not instance.buffers[numbers[name]].output and devices[name] == main
     }
     match memory:
         case "arena":

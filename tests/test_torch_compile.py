@@ -390,3 +390,84 @@ def test_tensors_are_written_in_place(function: Any, train: bool, compiled: Comp
     for _ in range(2):
         got, wanted = run(*mine), work(*theirs)
         torch.testing.assert_close((got, mine), (wanted, theirs))
+
+
+def planned(compiled: Compiler) -> bool:
+    """Whether every graph was scheduled."""
+    return not [pair for run in compiled.runs for pair in run.record.unplanned]
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * torch.tensor(2.0) + 1,
+        lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0]) + 1,
+        lambda x: x.masked_fill(torch.tensor([True, False, False, True]), 0.0).exp(),
+    ],
+)
+def test_constants_that_the_models_code_makes(compiled: Compiler, function: Callable[..., Any], train: bool) -> None:
+    x = torch.randn(3, 4, requires_grad=train)
+    y = x.detach().clone().requires_grad_(train)
+    got, wanted = compiled(function)(x), function(y)
+    torch.testing.assert_close(got, wanted)
+    if train:
+        got.sum().backward()
+        wanted.sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert planned(compiled)
+
+
+def parity(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Reads the bits of what it overwrites."""
+    odd = (x.view(torch.int32) & 1).sum()
+    x.mul_(2)
+    return odd, x.view(torch.int32) + 1
+
+
+def parts(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Reads a complex tensor as a real one before and after it is overwritten."""
+    real = torch.view_as_real(z)
+    before = (real + 1).sum()
+    z.mul_(2)
+    return before, real.sum(0)
+
+
+@pytest.mark.parametrize(("function", "dtype"), [(parity, torch.float32), (parts, torch.complex64)])
+def test_views_by_another_dtype_of_what_is_written(compiled: Compiler, function: Any, dtype: torch.dtype) -> None:
+    x = torch.randn(4, 6, dtype=dtype)
+    y = x.clone()
+    torch.testing.assert_close(compiled(function)(x), function(y))
+    torch.testing.assert_close(x, y)
+    assert planned(compiled)
+
+
+@pytest.mark.parametrize("function", [torch.zeros_like, torch.ones_like, lambda x: torch.full_like(x, 3.0) + 1])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
+def test_tensors_like_others_have_their_strides(compiled: Compiler, function: Any, order: tuple[int, ...]) -> None:
+    x = torch.randn(2, 3, 4, 5).permute(order)
+    got, wanted = compiled(function)(x), function(x)
+    torch.testing.assert_close(got, wanted)
+    assert got.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: (x * 2).nonzero() + 1, lambda x: x[x > 0].exp(), lambda x: x[: int((x > 0).sum().item()) % 3 + 1] * 2],
+)
+def test_captured_sizes_that_depend_on_data_run_as_traced(
+    compiled: Compiler, function: Callable[[Tensor], Tensor]
+) -> None:
+    x = torch.randn(5, 6, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    captured = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+    with torch._dynamo.config.patch(captured):  # noqa: SLF001 - its public face
+        got = compiled(function)(x)
+    wanted = function(y)
+    torch.testing.assert_close(got, wanted)
+    if wanted.requires_grad:
+        got.sum().backward()
+        wanted.sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert all("only its run tells" in reason for run in compiled.runs for _, reason in run.record.unplanned)
+    assert not planned(compiled)

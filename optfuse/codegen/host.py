@@ -22,7 +22,6 @@ from optfuse.codegen.libraries import (
     quickest,
     returns_one_tensor,
     takes_out,
-    views,
 )
 from optfuse.codegen.memory import aligned, bytes_of, is_contiguous, itemsize, numel, same_layout, sizes_text
 from optfuse.codegen.ragged import matmul_parts
@@ -30,7 +29,7 @@ from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variabl
 from optfuse.errors import PlanError
 from optfuse.ir.devices import main_device
 from optfuse.ir.memory import padding, span
-from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, View
+from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, View, views
 
 ALIGNMENT = 16  # bytes: what kernels assume of every pointer that the plan has placed
 
@@ -112,8 +111,12 @@ class _Host:
         self.names = variables(self.buffers, {*reserved, *local})
         self.device_of_program, self.device_source = _main_device(graph, self.buffers)
         self.last_use = last_uses(steps)
+        self.read = {view.buffer for step in steps if isinstance(step, LibraryCall) for view in views(step)}
+        self.read |= {name for step in steps if not isinstance(step, LibraryCall) for name in step.pointers}
+        self.read |= self.returned
         self.position = 0
-        self.alive = {*graph.inputs, *graph.constants}
+        self.given = {*graph.inputs, *graph.constants}
+        self.alive = set(self.given)
 
     # --- the three parts
 
@@ -227,7 +230,7 @@ class _Host:
         for name in outputs:
             buffer = self.buffers[name]
             contiguous = call.target in ALWAYS_CONTIGUOUS and is_contiguous(buffer.shape, buffer.stride)
-            if contiguous or 0 in buffer.shape:  # an empty result may be absent altogether
+            if contiguous or 0 in buffer.shape or name not in self.read:  # these may be absent altogether
                 continue
             layout = f"{sizes_text(buffer.shape)}, {sizes_text(buffer.stride)}"
             lines.append(f"{INDENT}{self.names[name]} = planned({self.names[name]}, {layout})")
@@ -237,7 +240,8 @@ class _Host:
         """The call of ``before`` or ``after`` with what the step at hand touches."""
         if not self.watched:
             return []
-        found = [name for name in touched(self.steps[self.position]) if name in self.alive]
+        seen = self.alive & (self.read | self.given)
+        found = [name for name in touched(self.steps[self.position]) if name in seen]
         pairs = ", ".join(f'"{name}": {self.names[name]}' for name in found)
         return [f"{INDENT}{when}({self.position}, {{{pairs}}})"]
 
@@ -347,7 +351,7 @@ def _placed(
 def touched(step: Step) -> list[str]:
     """The buffers that a step reads or writes, each once."""
     if isinstance(step, LibraryCall):
-        read = (view.buffer for view in views(step))
+        read = [*(view.buffer for view in views(step)), *step.holds]
         return list(dict.fromkeys([*read, *(name for name in step.outputs if name is not None)]))
     return list(dict.fromkeys(step.pointers))
 

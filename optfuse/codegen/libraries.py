@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from optfuse.codegen.text import literal
@@ -55,19 +55,6 @@ def out_call(target: str, out: str) -> tuple[str, str]:
     sibling = OUT_VARIANTS[target]
     keyword = "grad_input" if sibling.endswith(".grad_input") else "out"
     return quickest(sibling), f"{keyword}={out}"
-
-
-def views(call: LibraryCall) -> Iterator[View]:
-    """Every window that the call is given, in the order of its arguments."""
-    yield from _views((call.args, tuple(value for _, value in call.kwargs)))
-
-
-def _views(arg: Arg) -> Iterator[View]:
-    if isinstance(arg, View):
-        yield arg
-    elif isinstance(arg, tuple):
-        for item in arg:
-            yield from _views(item)
 
 
 def arguments(call: LibraryCall, window: Callable[[View], str], device: Callable[[str], str]) -> list[str]:

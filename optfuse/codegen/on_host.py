@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from optfuse.codegen.kernel import KernelSource
-from optfuse.codegen.libraries import views
 from optfuse.codegen.text import tuple_text
 from optfuse.ir.devices import HOST, main_device
-from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, View
+from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, View, views
 
 
 def host_facts(graph: LoopGraph, steps: Sequence[KernelSource | LibraryCall]) -> list[str]:

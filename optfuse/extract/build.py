@@ -13,9 +13,9 @@ from optfuse.extract.placement import Placements, place
 from optfuse.extract.precision import may_approximate
 from optfuse.extract.useful import useful_walks
 from optfuse.extract.variants import Alternatives, VariantKinds, can_ride, reduction_variants
-from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, views
+from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work
 from optfuse.ir.devices import main_device
-from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View
+from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
 from optfuse.problem import instance as problem
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
 
@@ -185,15 +185,19 @@ def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:
 
 def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int], device: Device) -> problem.Op:
     reads: dict[tuple[str, int], Read] = {}
+    made = [name for name in call.outputs if name is not None]
+    moves = not made or any(buffers[name].base is None for name in made)  # a view moves no bytes
     for view in views(call):
-        size = _view_bytes(view, buffers)
+        size = _view_bytes(view, buffers) if moves else 0
         reads[view.buffer, view.offset] = Read(ids[view.buffer], size, "contiguous", 0)
+    for name in call.holds:
+        reads.setdefault((name, 0), Read(ids[name], 0, "contiguous", 0))
     largest: dict[int, Read] = {}
     for read in reads.values():
         if read.buffer not in largest or largest[read.buffer].bytes < read.bytes:
             largest[read.buffer] = read
-    written = dict.fromkeys([*(name for name in call.outputs if name is not None), *call.mutates])
-    writes = tuple(Write(ids[name], buffer_bytes(buffers[name])) for name in written)
+    written = dict.fromkeys([*made, *call.mutates])
+    writes = tuple(Write(ids[name], buffer_bytes(buffers[name]) if moves else 0) for name in written)
     moved = sum(read.bytes for read in largest.values()) + sum(write.bytes for write in writes)
     return problem.Op(
         call.name,
@@ -231,6 +235,12 @@ def _buffers(
         if name is not None
     }
     main = main_device(buffer.device for buffer in graph.buffers)  # what is elsewhere is in no arena
+    by_name = {buffer.name: buffer for buffer in graph.buffers}
+    owners = {name: memory_of(by_name, name) for name, buffer in by_name.items() if buffer.base is not None}
+    # views keep the memory that they share for as long as one of them is read: it is no part of the arena
+    fixed |= {owner for owner in owners.values() if by_name[owner].kind == "temporary"}
+    ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
+    aliases = {name: ids[owner] for name, owner in owners.items() if by_name[owner].kind != "temporary"}
     # tensors without elements are not computed: nothing orders them, and no schedule pays for them
     given = {buffer.name for buffer in graph.buffers if 0 in buffer.shape} - written
     return tuple(
@@ -240,6 +250,7 @@ def _buffers(
             "constant" if buffer.name in given and buffer.kind == "temporary" else buffer.kind,
             output=buffer.name in returned,
             donated=buffer.name in donated and buffer.kind == "input",
+            alias=aliases.get(buffer.name),
             fixed=buffer.name in fixed or (buffer.kind == "temporary" and buffer.device != main),
         )
         for buffer in graph.buffers

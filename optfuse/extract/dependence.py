@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from optfuse.extract.access import NestAccesses, accesses
-from optfuse.extract.work import views
-from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op
+from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, memory_of, views
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +59,33 @@ def dependences(
             if last_random is not None:
                 found[Dependence(last_random, position, None, value=False)] = None
             last_random = position
-    return tuple(found)
+    return (*found, *_through_shared_memory(graph, touched))
+
+
+def _through_shared_memory(graph: LoopGraph, touched: tuple[NestAccesses | None, ...]) -> Iterator[Dependence]:
+    """Order between ops that touch the same memory under two names (``Buffer.base``), where one of them writes it."""
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    owner = {name: memory_of(buffers, name) for name in buffers if buffers[name].base is not None}
+    owner |= {name: name for name in owner.values()}
+    before: dict[str, list[tuple[int, str, bool]]] = {}  # by owner: op, name, whether it writes
+    for position, op in enumerate(graph.ops):
+        reads, writes = footprint(op, touched[position])
+        made = set(op.outputs) if isinstance(op, LibraryCall) else set[str]()
+        uses = [(name, False) for name in reads] + [(name, True) for name in writes if name not in made]
+        for name, writing in uses:
+            if name not in owner:
+                continue
+            earlier = before.setdefault(owner[name], [])
+            for other, other_name, wrote in earlier:
+                if other != position and other_name != name and (writing or wrote):
+                    yield Dependence(other, position, None, value=False)
+            earlier.append((position, name, writing))
 
 
 def footprint(op: LoopNest | LibraryCall, touched: NestAccesses | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Buffers that an op reads and writes, without repeats, in order of appearance."""
     if isinstance(op, LibraryCall):
-        reads = dict.fromkeys(view.buffer for view in views(op))
+        reads = dict.fromkeys([*(view.buffer for view in views(op)), *op.holds])
         outputs = [output for output in op.outputs if output is not None]
         return tuple(reads), tuple(dict.fromkeys((*outputs, *op.mutates)))
     assert touched is not None, "a nest has accesses"

@@ -19,9 +19,9 @@ from optfuse.extract.dependence import users
 from optfuse.extract.lookup import looked_up
 from optfuse.extract.rounding import HALF
 from optfuse.extract.substitute import Value, by_address, with_value
-from optfuse.extract.work import buffer_bytes, touched_bytes, views
+from optfuse.extract.work import buffer_bytes, touched_bytes
 from optfuse.ir.functions import FUNCTIONS
-from optfuse.ir.nodes import Buffer, Call, LibraryCall, LoopGraph, LoopNest, Op, View
+from optfuse.ir.nodes import Buffer, Call, LibraryCall, LoopGraph, LoopNest, Op, View, views
 
 #: Values of fewer bytes are left: what they cost is launches, and those are the solver's.
 LEAST_BYTES = 1 << 16

@@ -18,9 +18,9 @@ from optfuse.extract.access import Access, accesses, affine, walk
 from optfuse.extract.dependence import users
 from optfuse.extract.rounding import HALF
 from optfuse.extract.substitute import by_address, extents_of, inside, rewritten, with_value
-from optfuse.extract.work import ITEM_BYTES, buffer_bytes, views
+from optfuse.extract.work import ITEM_BYTES, buffer_bytes
 from optfuse.ir.functions import FUNCTIONS
-from optfuse.ir.nodes import Buffer, Call, Const, Expr, LibraryCall, Load, LoopGraph, LoopNest, Op, View
+from optfuse.ir.nodes import Buffer, Call, Const, Expr, LibraryCall, Load, LoopGraph, LoopNest, Op, View, views
 
 #: Values of fewer bytes are left: what they cost is launches, and those are the solver's.
 LEAST_BYTES = 1 << 16

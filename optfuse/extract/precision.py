@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from optfuse.extract.access import accesses
 from optfuse.extract.rounding import HALF, compared
-from optfuse.extract.work import views
-from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, View
+from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, View, views
 
 
 def may_approximate(graph: LoopGraph) -> frozenset[int]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Literal
 
 from optfuse.extract.access import Access, roots
 from optfuse.ir.functions import FUNCTIONS
 from optfuse.ir.memory import span
-from optfuse.ir.nodes import Arg, Buffer, Call, Expr, LibraryCall, Load, LoopNest, View
+from optfuse.ir.nodes import Buffer, Call, Expr, LibraryCall, Load, LoopNest, views
 from optfuse.problem.cost import GOP, MIB
 from optfuse.problem.instance import Device, Work
 
@@ -81,19 +81,6 @@ def nest_work(nest: LoopNest) -> Work:
             elif isinstance(expr, Load):
                 stack.extend(expr.indirect)
     return Work(fp32=fp32 * points, special=special * points)
-
-
-def views(call: LibraryCall) -> tuple[View, ...]:
-    """All tensors among a call's arguments, in order."""
-    return tuple(_views((*call.args, *(value for _, value in call.kwargs))))
-
-
-def _views(args: Iterable[Arg]) -> Iterable[View]:
-    for arg in args:
-        if isinstance(arg, View):
-            yield arg
-        elif isinstance(arg, tuple):
-            yield from _views(arg)
 
 
 def library_work(

@@ -13,7 +13,14 @@ from torch.fx import GraphModule
 
 from optfuse.frontend.captured import Captured, InputSource
 from optfuse.frontend.decompositions import decompositions
-from optfuse.frontend.flat import Binding, bind_placeholders, specialize_sizes, take_literals, take_writes
+from optfuse.frontend.flat import (
+    Binding,
+    attribute_tensors,
+    bind_placeholders,
+    specialize_sizes,
+    take_literals,
+    take_writes,
+)
 from optfuse.frontend.layouts import choose_layouts, kept_strides
 from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
@@ -27,9 +34,11 @@ from optfuse.frontend.torch_bridge import (
     aot_compile,
     boxed,
     flat_input_index,
+    has_unbacked_size,
     min_cut_partition,
     outside_of_modes,
     static_value,
+    tree_leaves,
 )
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
@@ -38,6 +47,9 @@ Program = Callable[[list[torch.Tensor]], Sequence[Any]]
 CompileGraph = Callable[[Captured], Program]
 
 Feed = InputSource | torch.Tensor
+
+#: Told a graph's name and the reason for which it runs as it was traced.
+Leave = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,7 @@ def compile_flat(
     compile_graph: CompileGraph,
     *,
     eager_backward: bool = False,
+    leave: Leave | None = None,
 ) -> Callable[..., Any]:
     """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
 
@@ -102,6 +115,9 @@ def compile_flat(
         Graphs are called ``name.inference``, or ``name.forward`` and ``name.backward``. The latter is compiled at
         the first backward pass unless ``eager_backward``; then ``compile_graph`` sees every graph, also one that
         computes nothing and hands its inputs on.
+    leave
+        Called for a graph that runs as it was traced, because it has a size that only its run tells. Without it such a
+        graph is an error.
 
     Returns
     -------
@@ -111,6 +127,10 @@ def compile_flat(
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            unknown = _data_dependent(module)
+            if unknown is not None and leave is not None:
+                leave(f"{name}.{kind}", f"{unknown} has a size or value that only its run tells")
+                return boxed(lambda arguments: module(*arguments))
             visible = range(split.user_outputs) if kind == "forward" and split.user_outputs is not None else None
             with outside_of_modes():  # torch calls us while tensors are fake
                 given = split.kept if kind == "backward" else {}
@@ -140,6 +160,14 @@ def compile_flat(
     )
 
 
+def _data_dependent(module: GraphModule) -> str | None:
+    """The first node with a size or a number that depends on the values of tensors."""
+    for node in module.graph.nodes:
+        if any(has_unbacked_size(value) for value in tree_leaves(node.meta.get("val"))):
+            return f"{node.name} ({node.target})"
+    return None
+
+
 def _output_names(module: GraphModule) -> list[str | None]:
     return [node.name if isinstance(node, torch.fx.Node) else None for node in module.graph.output_node().args[0]]  # type: ignore[union-attr]
 
@@ -166,6 +194,7 @@ def adapt(
     inputs, constants = bind_placeholders(graph, bindings)
     kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
     mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
+    constants |= attribute_tensors(graph)
     captured = Captured(name, graph, inputs, constants, mutations, visible)
     return Adapted(choose_layouts(normalize(captured), given), kept, literals)
 
@@ -206,12 +235,13 @@ def _binding(node: torch.fx.Node, k: int, total: int, feeds: Sequence[Feed], bac
 
 
 def make_backend(
-    compile_graph: CompileGraph, *, name: str = "compiled"
+    compile_graph: CompileGraph, *, name: str = "compiled", leave: Leave | None = None
 ) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
     Shapes are specialised: where torch.compile asks for a symbolic size, the present one becomes a guard, and another
     size compiles again. Graphs are named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing.
+    ``leave``: see ``compile_flat``.
     """
     numbers = count()
 
@@ -220,7 +250,7 @@ def make_backend(
         for value in example_inputs:
             static_value(value)  # installs the guards while torch.compile still collects them
         feeds = [_source(node, value) for node, value in zip(placeholders, example_inputs, strict=True)]
-        return compile_flat(graph, example_inputs, feeds, f"{name}{next(numbers)}", compile_graph)
+        return compile_flat(graph, example_inputs, feeds, f"{name}{next(numbers)}", compile_graph, leave=leave)
 
     return backend
 

@@ -135,8 +135,23 @@ def _bernoulli_p(self: Tensor, p: float = 0.5, *, generator: torch.Generator | N
 
 
 def _full_like(self: Tensor, fill_value: complex, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
+    """A value everywhere, in the order of dimensions in memory that eager execution gives the result."""
     dtype, device = dtype or self.dtype, kwargs.get("device") or self.device
-    return aten.full.default(list(self.shape), fill_value, dtype=dtype, device=device, pin_memory=False)
+    shape, wanted = list(self.shape), kwargs.get("memory_format") or torch.preserve_format
+    if self.is_contiguous() and wanted in (torch.preserve_format, torch.contiguous_format):
+        return aten.full.default(shape, fill_value, dtype=dtype, device=device, pin_memory=False)
+    like = torch.empty_like(torch.empty_strided(shape, self.stride(), device="meta"), memory_format=wanted)
+    order = sorted(range(len(shape)), key=lambda d: -like.stride(d))
+    filled = aten.full.default([shape[d] for d in order], fill_value, dtype=dtype, device=device, pin_memory=False)
+    return aten.permute.default(filled, [order.index(d) for d in range(len(shape))])
+
+
+def _ones_like(self: Tensor, **kwargs: Any) -> Tensor:
+    return _full_like(self, 1, **kwargs)
+
+
+def _zeros_like(self: Tensor, **kwargs: Any) -> Tensor:
+    return _full_like(self, 0, **kwargs)
 
 
 def _as_strided_scatter(
@@ -210,6 +225,8 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.copy.default: _copy,
     aten.bernoulli.p: _bernoulli_p,
     aten.full_like.default: _full_like,
+    aten.ones_like.default: _ones_like,
+    aten.zeros_like.default: _zeros_like,
     aten.as_strided_scatter.default: _as_strided_scatter,
     aten.embedding_dense_backward.default: embedding_gradient,
     aten.index_put.default: add_at_places,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 from torch.fx import GraphModule, Node
@@ -49,6 +50,16 @@ def bind_placeholders(
         graph.graph.erase_node(node)
     graph.recompile()
     return tuple(sources), constants
+
+
+def attribute_tensors(graph: GraphModule) -> dict[str, torch.Tensor]:
+    """The tensors that a graph's get_attr nodes name: values that the model's own code made while it was traced."""
+    found: dict[str, torch.Tensor] = {}
+    for node in graph.graph.find_nodes(op="get_attr"):
+        value = attrgetter(str(node.target))(graph)
+        if isinstance(value, torch.Tensor):
+            found[str(node.target)] = value.detach()
+    return found
 
 
 def replace_by_value(node: Node, value: object) -> None:

@@ -19,7 +19,7 @@ from torch._functorch import config as functorch_config
 from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 
@@ -39,6 +39,8 @@ tree_map = _pytree.tree_map
 
 #: Loggers that report, stack and all, what ends a trace.
 _LOGGERS_OF_TRACING = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 Compiler = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 Partitioner = Callable[..., tuple[GraphModule, GraphModule]]
@@ -60,6 +62,7 @@ __all__ = [
     "flat_input_index",
     "forget_fake_results",
     "graph_module",
+    "has_unbacked_size",
     "is_mutating",
     "is_random",
     "is_wrapper",
@@ -223,6 +226,11 @@ def static_value(value: Any) -> Any:
     shape, stride = [int(n) for n in value.shape], [int(n) for n in value.stride()]
     with FakeTensorMode():
         return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+
+
+def has_unbacked_size(value: Any) -> bool:
+    """Whether a traced value (or a number or size of it) is known only when the graph runs."""
+    return bool(free_unbacked_symbols(value)) if isinstance(value, (torch.Tensor, *_SYMBOLIC)) else False
 
 
 def forget_fake_results() -> None:

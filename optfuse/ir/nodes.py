@@ -15,6 +15,7 @@ Call brings it to float32, and a Store rounds to the buffer's dtype. Every other
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -33,7 +34,9 @@ ReductionKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "ar
 class Buffer:
     """A tensor in memory, with the strides (in elements) that eager execution would give it.
 
-    ``device`` is "cuda" or "cpu"-like text as torch prints it, without meaning for the loops.
+    ``device`` is "cuda" or "cpu"-like text as torch prints it, without meaning for the loops. ``base`` names the buffer
+    whose memory this one shares: it is the result of a library call that returns a view (bytes seen as another dtype,
+    a complex number as two real ones, the tensor of a collective that has ended).
     """
 
     name: str
@@ -42,6 +45,7 @@ class Buffer:
     stride: tuple[Size, ...]
     kind: BufferKind = "temporary"
     device: str = "cpu"
+    base: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,8 @@ class LibraryCall:
     """Call the overload ``target`` ("aten.addmm.default"). ``outputs`` has a buffer (or None) for each tensor returned.
 
     ``mutates`` names the buffers that the call writes in place. A call with ``random`` draws from torch's generator:
-    such calls keep their program order.
+    such calls keep their program order. ``holds`` names the buffers that are in use until the call: the inputs of the
+    collective that it waits for, which may be neither written nor freed before.
     """
 
     name: str
@@ -209,6 +214,7 @@ class LibraryCall:
     origin: Origin
     mutates: tuple[str, ...] = ()
     random: bool = False
+    holds: tuple[str, ...] = ()
 
 
 Op = LoopNest | LibraryCall
@@ -228,6 +234,26 @@ class LoopGraph:
     constants: tuple[str, ...]
     ops: tuple[Op, ...]
     outputs: tuple[Output, ...]
+
+
+def views(call: LibraryCall) -> tuple[View, ...]:
+    """Every window that a call is given, in the order of its arguments."""
+    return tuple(_views((*call.args, *(value for _, value in call.kwargs))))
+
+
+def _views(args: Iterable[Arg]) -> Iterator[View]:
+    for arg in args:
+        if isinstance(arg, View):
+            yield arg
+        elif isinstance(arg, tuple):
+            yield from _views(arg)
+
+
+def memory_of(buffers: Mapping[str, Buffer], name: str) -> str:
+    """The buffer that owns the memory of ``name``: itself, or at the end of its chain of bases."""
+    while (base := buffers[name].base) is not None:
+        name = base
+    return name
 
 
 def ivar(k: int) -> sympy.Symbol:

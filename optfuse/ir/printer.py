@@ -88,6 +88,8 @@ def print_call(call: LibraryCall) -> str:
     line = f"{call.name}: {outputs + ' = ' if outputs else ''}{call.target}({', '.join(args)})"
     if call.mutates:
         line += f" mutates {', '.join(call.mutates)}"
+    if call.holds:
+        line += f" holds {', '.join(call.holds)}"
     return line + (" random" if call.random else "")
 
 

@@ -51,7 +51,7 @@ def graph_to_json(graph: LoopGraph) -> dict[str, Json]:
     return {
         "version": FORMAT_VERSION,
         "name": graph.name,
-        "buffers": [[b.name, b.dtype, _sizes(b.shape), _sizes(b.stride), b.kind, b.device] for b in graph.buffers],
+        "buffers": [_write_buffer(buffer) for buffer in graph.buffers],
         "inputs": list(graph.inputs),
         "constants": list(graph.constants),
         "ops": [_write_nest(op) if isinstance(op, LoopNest) else _write_call(op) for op in graph.ops],
@@ -92,6 +92,11 @@ def _sizes(sizes: Sequence[Size]) -> list[Json]:
     return [size if isinstance(size, int) else format_index(size) for size in sizes]
 
 
+def _write_buffer(b: Buffer) -> list[Json]:
+    row: list[Json] = [b.name, b.dtype, _sizes(b.shape), _sizes(b.stride), b.kind, b.device]
+    return row if b.base is None else [*row, b.base]
+
+
 def _scalar(value: bool | int | float | str | None) -> Json:
     if isinstance(value, float) and not abs(value) < float("inf"):
         return {"float": repr(value)}
@@ -123,6 +128,7 @@ def _write_call(call: LibraryCall) -> Json:
         "outputs": list(call.outputs),
         "mutates": list(call.mutates),
         "random": call.random,
+        **({"holds": list(call.holds)} if call.holds else {}),
         "origin": _write_origin(call.origin),
     }
 
@@ -197,10 +203,13 @@ def _read_graph(data: Mapping[str, Json]) -> LoopGraph:
     )
 
 
-def _read_buffer(name: Json, dtype: Json, shape: Json, stride: Json, kind: Json, device: Json) -> Buffer:
+def _read_buffer(
+    name: Json, dtype: Json, shape: Json, stride: Json, kind: Json, device: Json, base: Json = None
+) -> Buffer:
     _matching(_TORCH_TEXT, dtype)
     _matching(_TORCH_TEXT, device)
-    return Buffer(_line(name), dtype, _read_sizes(shape), _read_sizes(stride), kind, device)
+    shares = None if base is None else _line(base)
+    return Buffer(_line(name), dtype, _read_sizes(shape), _read_sizes(stride), kind, device, shares)
 
 
 def _read_op(data: Mapping[str, Json]) -> Op:
@@ -214,6 +223,7 @@ def _read_op(data: Mapping[str, Json]) -> Op:
             origin=Origin(*_strings(data["origin"])),
             mutates=_strings(data["mutates"]),
             random=_typed(bool, data["random"]),
+            holds=_strings(data.get("holds", ())),
         )
     values: list[Expr] = []
     for row in data["values"]:

@@ -6,14 +6,13 @@ a nest: dtypes, variables, bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from math import prod
 from typing import assert_never, get_args
 
 from optfuse.errors import InvalidGraphError
-from optfuse.ir.nodes import Arg, Buffer, BufferKind, LibraryCall, LoopGraph, LoopNest, View
+from optfuse.ir.nodes import Buffer, BufferKind, LibraryCall, LoopGraph, LoopNest, View, views
 from optfuse.ir.verify_nest import extent, loads, verify_nest
 
 
@@ -116,10 +115,12 @@ def _stored(nest: LoopNest) -> int:
 
 def _check_call(call: LibraryCall, state: _State) -> None:
     seen = set()
-    for view in _views((call.args, tuple(value for _, value in call.kwargs))):
+    for view in views(call):
         _check_view(view, call.name, state)
         _check_read(view.buffer, call.name, state)
         seen.add(view.buffer)
+    for name in call.holds:
+        _check_read(name, call.name, state)
     for name in call.mutates:
         if name not in seen:
             raise InvalidGraphError(f"{call.name}: mutates {name}, which is not among its arguments")
@@ -132,6 +133,8 @@ def _check_call(call: LibraryCall, state: _State) -> None:
             _check_definition(state.buffers[name], call.name, state)
             if state.buffers[name].kind != "temporary":
                 raise InvalidGraphError(f"{call.name}: the output {name} is not a temporary")
+            if state.buffers[name].base not in {None, *seen}:
+                raise InvalidGraphError(f"{call.name}: {name} shares the memory of no argument")
 
 
 def _check_definition(buffer: Buffer, op: str, state: _State) -> None:
@@ -171,11 +174,3 @@ def _check_view(view: View, op: str, state: _State) -> None:
         raise InvalidGraphError(
             f"{op}: a view of {view.buffer} ends at {view.offset + last}, past its {total} elements"
         )
-
-
-def _views(arg: Arg) -> Iterator[View]:
-    if isinstance(arg, View):
-        yield arg
-    elif isinstance(arg, tuple):
-        for item in arg:
-            yield from _views(item)

@@ -183,17 +183,24 @@ class Builder:
         return name
 
     def allocate(
-        self, spec: Spec, *, name: str | None = None, kind: BufferKind = "temporary", storage_offset: int = 0
+        self,
+        spec: Spec,
+        *,
+        name: str | None = None,
+        kind: BufferKind = "temporary",
+        storage_offset: int = 0,
+        base: str | None = None,
     ) -> View:
         """A new buffer of the layout of ``spec`` (dense in its place where that layout overlaps itself), as a View.
 
-        ``storage_offset``: where an input's or constant's first element lies in its torch storage.
+        ``storage_offset``: where an input's or constant's first element lies in its torch storage. ``base``: the buffer
+        whose memory the new one shares.
         """
         stride = spec.stride
         if kind == "temporary" and overlaps(spec.shape, stride):
             stride = contiguous_stride(spec.shape)
         name = self.fresh_name(self.node.name if name is None else name)
-        self.buffers[name] = Buffer(name, spec.dtype, spec.shape, stride, kind, spec.device)
+        self.buffers[name] = Buffer(name, spec.dtype, spec.shape, stride, kind, spec.device, base)
         self._offsets[name] = storage_offset
         return View(name, spec.shape, stride)
 

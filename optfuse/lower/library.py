@@ -8,10 +8,13 @@ import torch
 from torch import fx
 
 from optfuse.errors import CaptureError
-from optfuse.ir.nodes import Arg, LibraryCall, TorchValue, View
+from optfuse.ir.nodes import Arg, LibraryCall, TorchValue, View, views
 from optfuse.lower.builder import Builder, dtype_name, spec_of
 from optfuse.lower.overloads import OpOverload, argument_names, concrete, draws_random, is_overload, written_label
 from optfuse.lower.registry import Uniform, Value
+
+#: Ends a collective; its result is its argument, whose elements are there from then on.
+WAIT = "_c10d_functional.wait_tensor.default"
 
 
 def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
@@ -23,6 +26,7 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
     target = node.target
     assert is_overload(target), f"{node.name}: {target} is no ATen overload"
     written = _written(builder, target, args, kwargs)
+    base = _shared(target, args)
     returned = node.meta.get("val")
     items = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
     several = isinstance(returned, tuple | list) and len(items) > 1
@@ -32,7 +36,7 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
     for k, item in enumerate(items):
         in_place = written.get(written_label(target, returned=k) or "")
         if in_place is None and isinstance(item, torch.Tensor):
-            fresh = builder.allocate(spec_of(item), name=f"{node.name}_{k}" if several else node.name)
+            fresh = builder.allocate(spec_of(item), name=f"{node.name}_{k}" if several else node.name, base=base)
             values.append(fresh)
             outputs.append(fresh.buffer)
         else:
@@ -49,9 +53,22 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
             origin=builder.origin,
             mutates=tuple(sorted({view.buffer for view in written.values()})),
             random=is_random(node),
+            holds=_in_flight(builder, base) if str(target) == WAIT else (),
         )
     )
     return tuple(values) if isinstance(returned, tuple | list) else values[0]
+
+
+def _shared(target: OpOverload, args: tuple[Any, ...]) -> str | None:
+    """The buffer whose memory the results of a view share; None for an operator that makes its own."""
+    shares = target.is_view or str(target) == WAIT
+    return args[0].buffer if shares and args and isinstance(args[0], View) else None
+
+
+def _in_flight(builder: Builder, result: str | None) -> tuple[str, ...]:
+    """The inputs of the collective that makes ``result``: in use until it has been waited for."""
+    starts = (op for op in builder.ops if isinstance(op, LibraryCall) and result in op.outputs)
+    return tuple(dict.fromkeys(view.buffer for start in starts for view in views(start)))
 
 
 def to_arg(builder: Builder, value: Any) -> Arg:

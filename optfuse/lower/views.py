@@ -94,7 +94,8 @@ def _require_inside(
 
 def _meta_window(builder: Builder, view: View) -> torch.Tensor:
     buffer = builder.buffers[view.buffer]
-    storage = torch.empty(max(extent(buffer.shape, buffer.stride), view.offset), device="meta")
+    elements = max(extent(buffer.shape, buffer.stride), view.offset)
+    storage = torch.empty(elements, dtype=getattr(torch, buffer.dtype), device="meta")
     return storage.as_strided(view.shape, view.stride, view.offset)
 
 

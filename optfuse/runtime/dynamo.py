@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -16,10 +16,12 @@ from optfuse.errors import CaptureError, InvalidOptionError, RuleError
 from optfuse.extract.device import load_device
 from optfuse.frontend.aot import as_traced, make_backend
 from optfuse.frontend.captured import Captured
+from optfuse.frontend.torch_bridge import tree_leaves
 from optfuse.pipeline import fusion_problem, schedule
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning, rules_from_plain
 from optfuse.rules import load_rules
+from optfuse.runtime import environment
 from optfuse.runtime.graphs import checked_choice, interest_of, runner
 from optfuse.runtime.program import Arena, Program
 from optfuse.schedule import Schedule
@@ -31,8 +33,6 @@ logger = logging.getLogger("optfuse")
 DEVICE = "h200"
 #: Options that are not the solver's.
 _OWN = ("device", "cudagraphs", "tune", "measure")
-
-Runs = TypeVar("Runs", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
@@ -52,11 +52,10 @@ class Record:
         """ATen operators that are called as they are, in any of the graphs."""
         return tuple(sorted({op for schedule in self.schedules for op in schedule.library_ops}))
 
-    def leave(self, name: str, reason: str, function: Runs) -> Runs:
-        """Note and say that a graph is not scheduled; ``function`` runs it."""
+    def leave(self, name: str, reason: str) -> None:
+        """Note and say that a graph is not scheduled."""
         self.unplanned.append((name, reason))
         logger.warning("%s is not scheduled and runs as it was traced: %s", name, reason)
-        return function
 
 
 def backend(
@@ -79,7 +78,7 @@ def backend(
         ``rules`` may be rules, a table as in a TOML file, or the path of one. A rule that matches no op of a graph is
         logged and kept in the record: torch.compile may still bring the graph that it is meant for.
     mode
-        torch.compile's own; only its default has a meaning here.
+        torch.compile's own, with its usual meaning: see ``options_of_mode``.
 
     Returns
     -------
@@ -91,22 +90,25 @@ def backend(
     InvalidOptionError
         An unknown option or device, or a value out of range.
     """
-    if mode not in (None, "default"):
-        raise InvalidOptionError(f"mode {mode!r} is Inductor's; the backend optfuse takes options={{...}} instead")
-    device, solve_options = parse_options(options or {})
-    cudagraphs = checked_choice((options or {}).get("cudagraphs", "auto"))
-    tune, measure = (options or {}).get("tune", False), (options or {}).get("measure", 0)
+    options = {**options_of_mode(mode), **(options or {})}
+    device, solve_options = parse_options(options)
+    cudagraphs = checked_choice(options.get("cudagraphs", "auto"))
+    tune, measure = options.get("tune", False), options.get("measure", 0)
     require_measurable(measure)
     record = Record()
     arena = Arena()
 
     def compile_graph(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
+        if environment.mode() == "compile" and is_on_host(captured):
+            record.leave(captured.name, "its tensors are on the CPU, and kernels are compiled for the GPU here")
+            return as_traced(captured)
         try:
             problem = fusion_problem(captured, device)
             chosen = _with_matching_rules(problem.instance, solve_options, record)
             made = schedule(captured, problem, chosen, measure=measure)
         except CaptureError as error:
-            return record.leave(captured.name, str(error), as_traced(captured))
+            record.leave(captured.name, str(error))
+            return as_traced(captured)
         made = made.tune() if tune else made
         record.schedules.append(made)
         logger.info(
@@ -120,15 +122,22 @@ def backend(
         return runner(Program(made.source, captured.constants), cudagraphs, interest_of(captured), arena)
 
     if any(isinstance(value, torch.Tensor) and value.is_nested for value in example_inputs):
-        compiled = record.leave("compiled0", "a nested tensor's sizes have no numbers to plan with", graph)
+        record.leave("compiled0", "a nested tensor's sizes have no numbers to plan with")
+        compiled = graph
     else:
-        compiled = make_backend(compile_graph)(graph, example_inputs)
+        compiled = make_backend(compile_graph, leave=record.leave)(graph, example_inputs)
 
     def run(*inputs: Any) -> Any:
         return compiled(*inputs)
 
     run.record = record  # type: ignore[attr-defined]
     return run
+
+
+def is_on_host(captured: Captured) -> bool:
+    """Whether all that a graph computes and is given lies in the host's memory."""
+    values = tree_leaves([node.meta.get("val") for node in captured.graph.graph.nodes])
+    return all(value.device.type == "cpu" for value in values if isinstance(value, torch.Tensor))
 
 
 def _with_matching_rules(instance: Instance, options: SolveOptions, record: Record) -> SolveOptions:
@@ -143,6 +152,29 @@ def _with_matching_rules(instance: Instance, options: SolveOptions, record: Reco
         else:
             kept.append(rule)
     return replace(options, rules=tuple(kept))
+
+
+def options_of_mode(mode: str | None) -> dict[str, Any]:
+    """The options that a mode of torch.compile stands for.
+
+    "default": none. "reduce-overhead": CUDA graphs whose results are valid until the next call. "max-autotune": those,
+    and tiles that are searched where there is a GPU; "max-autotune-no-cudagraphs": the search alone.
+
+    Raises
+    ------
+    InvalidOptionError
+        If there is no such mode.
+    """
+    search = {"tune": torch.cuda.is_available()}
+    modes: dict[str, dict[str, Any]] = {
+        "default": {},
+        "reduce-overhead": {"cudagraphs": True},
+        "max-autotune": {"cudagraphs": True, **search},
+        "max-autotune-no-cudagraphs": {"cudagraphs": False, **search},
+    }
+    if mode is not None and mode not in modes:
+        raise InvalidOptionError(f"mode must be one of {', '.join(modes)}, not {mode!r}")
+    return modes[mode or "default"]
 
 
 def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:

@@ -102,7 +102,7 @@ class Watch:
         found = {
             name: judge(tensors[name], reference.eager[name], reference.exact[name], rounded=rounded)
             for name in step.writes
-            if isinstance(reference.eager.get(name), torch.Tensor)
+            if name in tensors and isinstance(reference.eager.get(name), torch.Tensor)
         }
         worst = max(found, key=lambda name: found[name].severity, default="")
         faults += [f"{name}: {verdict.wrong}" for name, verdict in found.items() if verdict.wrong]

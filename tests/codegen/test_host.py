@@ -1,5 +1,7 @@
 """The host program on graphs of library calls alone: memory, lifetimes, views, outputs."""
 
+import re
+
 import pytest
 import torch
 
@@ -365,3 +367,32 @@ def test_what_draws_on_the_host_says_so(tmp_path):
 def _kernel(read, written):
     tile = TileConfig((("XBLOCK", 64),), 4, 1, "none")
     return KernelSource("copy", "", (read, written), (written,), (), tile, tile, ((64, "XBLOCK"),))
+
+
+def test_results_that_nothing_reads_may_be_absent(tmp_path):
+    """Attention on a GPU returns None for the logarithms that only gradients need."""
+    x = buffer("x", 4, 6, kind="input")
+    values, places, e = buffer("values", 4, 6), buffer("places", 4, 6, dtype="int64"), buffer("e", 4, 6)
+    ops = [
+        call("sort", "aten.sort.default", [whole(x)], ["values", "places"]),
+        call("exp", "aten.exp.default", [whole(values)], ["e"]),
+    ]
+    made = graph([x, values, places, e], ops, [whole(e)])
+    text = host_program(made, made.ops, MemoryLayout())
+    assert "values = planned(values" in text
+    assert "planned(places" not in text
+    assert re.search(r"del .*\bplaces\b", text)
+    watched = host_program(made, made.ops, MemoryLayout(), watched=True)
+    assert '"places"' not in watched
+
+
+def test_what_a_call_waits_for_is_freed_after_it():
+    x, y, e = buffer("x", 4, 6, kind="input"), buffer("y", 4, 6), buffer("e", 4, 6)
+    ops = [
+        call("exp", "aten.exp.default", [whole(x)], ["y"]),
+        call("sin", "aten.sin.default", [whole(x)], ["e"], holds=("y",)),
+    ]
+    lines = host_program(graph([x, y, e], ops, [whole(e)]), ops, MemoryLayout()).splitlines()
+    assert next(k for k, line in enumerate(lines) if "del" in line and "y" in line) > lines.index(
+        "    e = aten.sin.default(x)"
+    )

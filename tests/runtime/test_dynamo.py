@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from optfuse.errors import InvalidOptionError
-from optfuse.runtime.dynamo import backend, parse_options
+from optfuse.runtime.dynamo import backend, options_of_mode, parse_options
 from optfuse.runtime.environment import mode
 from optfuse.solve.options import SolveOptions
 
@@ -109,10 +109,24 @@ def test_options():
     assert parse_options({"time_limit": 3, "seed": 1}) == ("h200", SolveOptions(time_limit=3, seed=1))
 
 
-def test_modes_of_inductor_are_refused(model):
+def test_modes_have_their_usual_meaning():
+    assert options_of_mode(None) == options_of_mode("default") == {}
+    assert options_of_mode("reduce-overhead") == {"cudagraphs": True}
+    assert options_of_mode("max-autotune") == {"cudagraphs": True, "tune": torch.cuda.is_available()}
+    assert options_of_mode("max-autotune-no-cudagraphs") == {"cudagraphs": False, "tune": torch.cuda.is_available()}
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_every_mode_runs(model, mode):
+    x = torch.randn(5, 9)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend="optfuse", mode=mode)(x), model(x))
+
+
+def test_an_unknown_mode_is_refused_with_the_known_ones(model):
     graph = torch.fx.symbolic_trace(model)
-    with pytest.raises(InvalidOptionError, match="max-autotune"):
-        backend(graph, [torch.randn(5, 9)], mode="max-autotune")
+    with pytest.raises(InvalidOptionError, match="reduce-overhead"):
+        backend(graph, [torch.randn(5, 9)], mode="fastest")
 
 
 def test_registered_by_entry_point_for_those_who_import_torch_alone():

@@ -1,0 +1,146 @@
+"""``torch.compile(model, backend="optfuse")`` on a GPU: every model of the zoo as its users run it.
+
+Inference with weights that need no gradient, with weights that do, and a training step whose loss is taken outside of
+the compiled model. Results are held to eager's own error, as in ``test_models``. Run them with ``pytest -m gpu``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from optfuse.frontend.zoo import load_model_file
+from optfuse.runtime.dynamo import backend
+from tests.gpu.test_models import MODELS, NAMES, distances, moved, outcome, without_dropout
+from tests.oracle.judging import in_double
+
+pytestmark = [
+    pytest.mark.usefixtures("exact_products"),
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+OPTIONS = {"time_limit": 5, "workers": 2}
+#: How much larger than eager's an error may be in one draw of the weights, and how many roundings always pass.
+FACTOR, ROUNDINGS = 4, 30
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    torch.manual_seed(0)
+    yield
+    torch.cuda.empty_cache()
+
+
+class Runs(list[Any]):
+    """A backend that keeps what it has compiled."""
+
+    def __call__(self, graph: Any, inputs: Any, **more: Any) -> Any:
+        """Compile, and remember."""
+        self.append(backend(graph, inputs, **more))
+        return self[-1]
+
+    @property
+    def left(self) -> list[tuple[str, str]]:
+        """Graphs that run as they were traced, with the reasons."""
+        return [pair for run in self for pair in run.record.unplanned]
+
+
+def exact_outcome(model: nn.Module, args: Any, kwargs: Any, train: bool) -> dict[str, torch.Tensor]:
+    """What the model gives in double precision."""
+    wide = copy.deepcopy(model).double()
+    wide_args, wide_kwargs = moved((copy.deepcopy(args), copy.deepcopy(kwargs)), torch.float64)
+    found = outcome(in_double(wide), wide, wide_args, wide_kwargs, train)
+    return {name: value for name, value in found.items() if value.is_floating_point()}
+
+
+@pytest.mark.parametrize("kind", ["frozen", "weights", "training"])
+@pytest.mark.parametrize("name", NAMES)
+def test_model(name: str, kind: str) -> None:
+    entry = load_model_file(MODELS / f"{name}.py")
+    train = kind == "training"
+    model = without_dropout(entry.model("small", entry.dtype).cuda().train(train))
+    if kind != "frozen" and not any(True for _ in model.parameters()):
+        pytest.skip("has no parameters")
+    model.requires_grad_(kind != "frozen")
+    args, kwargs = moved(entry.inputs("small", entry.dtype, train=train))
+    runs = Runs()
+    fast = torch.compile(model, backend=runs, options=OPTIONS)
+    state = copy.deepcopy(model.state_dict())
+    exact = exact_outcome(model, args, kwargs, train)
+    eager = outcome(model, model, *copy.deepcopy((args, kwargs)), train)
+    for call in range(3):  # launched, recorded, replayed
+        model.load_state_dict(state)
+        got = outcome(fast, model, *copy.deepcopy((args, kwargs)), train)
+        assert {n: (x.shape, x.dtype, x.device) for n, x in got.items()} == {
+            n: (x.shape, x.dtype, x.device) for n, x in eager.items()
+        }
+        ours, theirs = (distances({n: found[n] for n in exact}, exact) for found in (got, eager))
+        eps = {n: torch.finfo(got[n].dtype).eps for n in exact}
+        wrong = {n: (ours[n], theirs[n]) for n in exact if not ours[n] <= FACTOR * theirs[n] + ROUNDINGS * eps[n]}
+        assert not wrong, (call, wrong)
+    assert runs
+    assert not runs.left
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("cache", [False, True])
+def test_language_models_by_default_arguments(cache: bool, train: bool) -> None:
+    """Transformers' models keep a cache by default, and make constants of their own while they do."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=97,
+        use_cache=cache,
+    )
+    model = transformers.LlamaForCausalLM(config).cuda().train(train).requires_grad_(train)
+    ids = torch.randint(0, 97, (2, 16), device="cuda")
+    runs = Runs()
+    fast = torch.compile(model, backend=runs, options=OPTIONS)
+    for _ in range(3):
+        with torch.set_grad_enabled(train):
+            got, wanted = fast(input_ids=ids).logits, model(input_ids=ids).logits
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        if train:
+            (mine,) = torch.autograd.grad(got.square().mean(), model.model.embed_tokens.weight)
+            (theirs,) = torch.autograd.grad(wanted.square().mean(), model.model.embed_tokens.weight)
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-6)
+    assert not runs.left
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: torch.arange(7) + 1,
+        lambda: torch.linspace(0, 1, 7) * 2,
+        lambda: (torch.arange(3), torch.arange(3, device="cuda") * 2),
+        lambda: torch.ones(3).cumsum(0),
+    ],
+)
+def test_tensors_without_a_device_stay_on_the_host(function: Any) -> None:
+    got, wanted = torch.compile(function, backend="optfuse", options=OPTIONS)(), function()
+    torch.testing.assert_close(got, wanted)  # devices included
+
+
+def test_functions_of_the_hosts_tensors_run() -> None:
+    x = torch.randn(5)
+    torch.testing.assert_close(torch.compile(lambda x: x.exp() + 1, backend="optfuse")(x), x.exp() + 1)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_modes(mode: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)).cuda()
+    fast, x = torch.compile(model, backend="optfuse", mode=mode), torch.randn(8, 64, device="cuda")
+    for _ in range(4):
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
