@@ -185,9 +185,9 @@ def float_floor_quotient(a, b):
 @triton.jit
 def integer_power(base, exponent):
     """base ** exponent with wraparound; negative exponents give what rounds to zero from a fraction."""
-    result = tl.zeros_like(base) + 1
-    square = base
-    rest = exponent
+    result = tl.zeros_like(base + exponent) + 1  # of the shape of both, as the loop leaves it
+    square = base + tl.zeros_like(exponent)
+    rest = exponent + tl.zeros_like(base)
     for _ in range(64):
         result = tl.where((rest & 1) != 0, result * square, result)
         square = square * square

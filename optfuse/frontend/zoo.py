@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +85,14 @@ def load_model_file(path: str | Path) -> ModelFile:
     if spec is None or spec.loader is None:
         raise ModelFileError(f"{path}: not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(spec.name)
+    sys.modules[spec.name] = module  # torch.compile imports the module of a function by its name
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a stranger's file may fail in any way
+        sys.modules.pop(spec.name)
+        if before is not None:
+            sys.modules[spec.name] = before
         raise ModelFileError(f"{path} does not load: {_said(error)}") from error
     for function in ("model", "inputs"):
         if not callable(getattr(module, function, None)):

@@ -259,7 +259,9 @@ class GraphedProgram:
             return source.as_strided(value.shape, value.stride(), source.storage_offset() + result.offset)
         seen = self.interest.visible is not None and k in self.interest.visible
         if self.interest.training and seen and self.choice is not True:
-            return _like(value).copy_(value)
+            kept = _like(value)
+            _once(kept).copy_(_once(value))
+            return kept
         return value.detach()  # a tensor of the caller's own: the memory's users can be counted
 
 
@@ -335,7 +337,13 @@ def _like(x: torch.Tensor) -> torch.Tensor:
 
 def _feed(copies: Mapping[int, torch.Tensor], given: Sequence[torch.Tensor]) -> None:
     if copies:
-        copy_all(list(copies.values()), [given[k].detach() for k in copies])
+        copy_all([_once(x) for x in copies.values()], [_once(given[k].detach()) for k in copies])
+
+
+def _once(x: torch.Tensor) -> torch.Tensor:
+    """A tensor without the repeats of expanded dimensions, so that each element of memory can be written once."""
+    shared = [step == 0 and n > 1 for n, step in zip(x.shape, x.stride(), strict=True)]
+    return x[tuple(slice(0, 1) if repeats else slice(None) for repeats in shared)] if any(shared) else x
 
 
 def _extent(x: torch.Tensor) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from optfuse.codegen.kernel import CodegenOptions, KernelSource, emit_kernel
 from optfuse.ir.functions import FUNCTIONS
-from optfuse.ir.nodes import Load, Result
+from optfuse.ir.nodes import Const, Load, Result
 from optfuse.runtime.aot import compile_kernels
 from tests.codegen.running import module_text
 from tests.codegen.specs import PATTERNS, Kernel, batch_norm, call, i0, r0
@@ -45,6 +45,20 @@ def every_function(dtype: str) -> KernelSource:
     return emit_kernel(k.spec(*outs), k.buffers)
 
 
+def every_function_of_a_constant(dtype: str) -> KernelSource:
+    """One kernel that stores every function of several values with a constant in each place, and of constants alone."""
+    k = Kernel((1000,), name=f"constants_{dtype}")
+    k.input("a", 1000, dtype=dtype)
+    load, constant = Load("a", i0, dtype), Const(True if dtype == "bool" else 3, dtype)
+    outs = []
+    for function in [f for f, d in function_cases() if d == dtype and FUNCTIONS[f].arity == 2]:
+        for tag, args in (("left", (constant, load)), ("right", (load, constant)), ("both", (constant, constant))):
+            outs.append(f"{function}_{tag}")
+            kind = "bool" if FUNCTIONS[function].rule == "bool" else dtype
+            k.pointwise(outs[-1], call(function, *args, dtype=kind))
+    return emit_kernel(k.spec(*outs), k.buffers)
+
+
 def every_reduction(dtype: str, options: CodegenOptions) -> KernelSource:
     k = Kernel((40,), (600,), name=f"reductions_{dtype}_{options.largest_tile}")
     k.input("a", 40, 600, dtype=dtype)
@@ -70,6 +84,7 @@ def reports(tmp_path_factory):
     for tag, options in (("whole", None), ("looped", LOOPED)):
         kernels.append(renamed(emit_kernel(*batch_norm(32, 64, 196, "bfloat16"), options), f"batch_norm_{tag}"))
     kernels += [every_function(dtype) for dtype in ("float32", "float64", "bool", "uint8", "int16", "int64")]
+    kernels += [every_function_of_a_constant(dtype) for dtype in ("float32", "bool", "uint8", "int64")]
     kernels += [every_reduction(dtype, CodegenOptions()) for dtype in ("float32", "float64", "int64", "uint8", "bool")]
     kernels += [every_reduction(dtype, LOOPED) for dtype in ("float32", "int64", "uint8", "bool")]
     folder = tmp_path_factory.mktemp("compiled")

@@ -7,6 +7,7 @@ the compiled model. Results are held to eager's own error, as in ``test_models``
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 
 from optfuse.frontend.zoo import load_model_file
 from optfuse.runtime.dynamo import backend
+from optfuse.runtime.verify import ENOUGH
 from tests.gpu.test_models import MODELS, NAMES, distances, moved, outcome, without_dropout
 from tests.oracle.judging import in_double
 
@@ -83,9 +85,11 @@ def test_model(name: str, kind: str) -> None:
         }
         ours, theirs = (distances({n: found[n] for n in exact}, exact) for found in (got, eager))
         eps = {n: torch.finfo(got[n].dtype).eps for n in exact}
-        wrong = {n: (ours[n], theirs[n]) for n in exact if not ours[n] <= FACTOR * theirs[n] + ROUNDINGS * eps[n]}
+        few = {n: 1 + 3 / math.sqrt(x.numel()) if x.numel() < ENOUGH else 1.0 for n, x in exact.items()}
+        limits = {n: FACTOR * few[n] * theirs[n] + ROUNDINGS * eps[n] for n in exact}
+        wrong = {n: (ours[n], theirs[n]) for n in exact if not ours[n] <= limits[n]}
         assert not wrong, (call, wrong)
-    assert runs
+    assert runs or name == "lstm"  # torch.compile leaves torch's own recurrent layers to eager execution
     assert not runs.left
 
 

@@ -11,8 +11,8 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 
 from optfuse.extract.build import extract
-from optfuse.extract.device import load_device
 from optfuse.extract.dependence import dependences
+from optfuse.extract.device import load_device
 from optfuse.ir.nodes import LibraryCall, LoopGraph, memory_of
 from optfuse.ir.serialize import graph_from_json, graph_to_json
 from optfuse.lower import lower

@@ -136,6 +136,31 @@ def test_inputs_of_one_storage_are_handed_on_as_themselves(tmp_path: Path) -> No
     assert graphed.statistics.replays == 2
 
 
+EXPANDED = """
+import torch
+INPUTS = (("mask", "float32", (3, 4), (0, 1), "cpu", False),)
+CONSTANTS = ()
+DEVICE = torch.device("cpu")
+
+def call(inputs, constants):
+    (mask,) = inputs
+    inputs.clear()
+    return mask * 2, (mask[0] + 1).expand(3, 4)
+"""
+
+
+def test_expanded_inputs_and_results_are_copied_once(tmp_path: Path) -> None:
+    interest = Interest(visible=frozenset({1}), training=True)
+    graphed = GraphedProgram(Program(EXPANDED, folder=tmp_path), "auto", interest, Tape())
+    for k in range(4):
+        mask = torch.full((4,), float(k)).expand(3, 4)
+        double, more = graphed.run([mask])
+        assert torch.equal(torch.as_tensor(double), mask * 2)
+        assert torch.equal(torch.as_tensor(more), mask + 1)
+        del double, more  # results that are held are not overwritten
+    assert graphed.statistics.replays == 3
+
+
 def test_results_that_are_held_are_not_overwritten(tmp_path: Path) -> None:
     case = Case(tmp_path)
     inputs = [case.fresh(k) for k in range(7)]
