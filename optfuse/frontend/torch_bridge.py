@@ -29,6 +29,7 @@ except ImportError:
     _make_graph_module, _use_lazy_graph_module = GraphModule, None
 
 OpOverload = torch._ops.OpOverload  # noqa: SLF001
+HigherOrderOperator = torch._ops.HigherOrderOperator  # noqa: SLF001
 TO_COPY = torch.ops.aten._to_copy.default  # noqa: SLF001
 
 TreeSpec = _pytree.TreeSpec
@@ -49,15 +50,18 @@ __all__ = [
     "TO_COPY",
     "FakeTensor",
     "GuardOnDataDependentSymNode",
+    "HigherOrderOperator",
     "OpOverload",
     "TreeSpec",
     "aot_compile",
     "boxed",
+    "compiled_by_inductor",
     "copy_all",
     "decompose_exported",
     "decomposition_of",
     "export",
     "fake_result",
+    "fake_result_afresh",
     "fake_strided",
     "flat_input_index",
     "forget_fake_results",
@@ -233,6 +237,20 @@ def has_unbacked_size(value: Any) -> bool:
     return bool(free_unbacked_symbols(value)) if isinstance(value, (torch.Tensor, *_SYMBOLIC)) else False
 
 
+def compiled_by_inductor(graph: GraphModule) -> Callable[..., Any]:
+    """The function of a graph of ATen and higher-order operators, compiled by Inductor at its first call."""
+    made: list[Callable[..., Any]] = []
+
+    def run(*tensors: torch.Tensor) -> Any:
+        if not made:
+            import torch._inductor
+
+            made.append(torch._inductor.compile(graph, list(tensors)))  # noqa: SLF001
+        return made[0](*tensors)
+
+    return run
+
+
 def forget_fake_results() -> None:
     """Empty torch's memory of what operators yield on fake tensors.
 
@@ -262,6 +280,19 @@ def fake_result(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
     mode = detect_fake_mode(leaves) if leaves else None
     with mode or FakeTensorMode():
         return target(*real_args, **real_kwargs)
+
+
+def fake_result_afresh(node: torch.fx.Node) -> Any:
+    """What a node yields on fake tensors of a mode of their own, whichever modes its arguments' are of."""
+    with FakeTensorMode():
+
+        def value(argument: Any) -> Any:
+            x = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+            fake = isinstance(x, torch.Tensor)
+            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) if fake else x
+
+        args, kwargs = torch.fx.node.map_aggregate((tuple(node.args), dict(node.kwargs)), value)  # type: ignore[misc]
+        return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def fake_strided(value: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:

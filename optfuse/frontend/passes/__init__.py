@@ -16,8 +16,10 @@ from optfuse.frontend.passes.items import expand_items
 from optfuse.frontend.passes.lazy_views import materialize_lazy_views
 from optfuse.frontend.passes.matmuls import fuse_matmul_activations
 from optfuse.frontend.passes.noops import drop_assertions, remove_noops
+from optfuse.frontend.passes.opaque import isolate_opaque
 
 PASSES: tuple[Callable[[Captured], Captured], ...] = (
+    isolate_opaque,
     drop_assertions,
     materialize_lazy_views,
     expand_items,
