@@ -13,7 +13,7 @@ from optfuse.extract.placement import Placements, place
 from optfuse.extract.precision import may_approximate
 from optfuse.extract.useful import useful_walks
 from optfuse.extract.variants import Alternatives, VariantKinds, can_ride, reduction_variants
-from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work
+from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, updated_bytes
 from optfuse.ir.devices import main_device
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
 from optfuse.problem import instance as problem
@@ -184,11 +184,12 @@ def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:
 
 
 def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int], device: Device) -> problem.Op:
+    updated = updated_bytes(call, buffers)
     reads: dict[tuple[str, int], Read] = {}
     made = [name for name in call.outputs if name is not None]
     moves = not made or any(buffers[name].base is None for name in made)  # a view moves no bytes
     for view in views(call):
-        size = _view_bytes(view, buffers) if moves else 0
+        size = _view_bytes(view, buffers) if moves and view.buffer not in updated else 0
         reads[view.buffer, view.offset] = Read(ids[view.buffer], size, "contiguous", 0)
     for name in call.holds:
         reads.setdefault((name, 0), Read(ids[name], 0, "contiguous", 0))
@@ -197,7 +198,8 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
         if read.buffer not in largest or largest[read.buffer].bytes < read.bytes:
             largest[read.buffer] = read
     written = dict.fromkeys([*made, *call.mutates])
-    writes = tuple(Write(ids[name], buffer_bytes(buffers[name]) if moves else 0) for name in written)
+    sizes = {name: updated.get(name, buffer_bytes(buffers[name])) if moves else 0 for name in written}
+    writes = tuple(Write(ids[name], size) for name, size in sizes.items())
     moved = sum(read.bytes for read in largest.values()) + sum(write.bytes for write in writes)
     return problem.Op(
         call.name,

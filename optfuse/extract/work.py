@@ -44,6 +44,12 @@ CAUSAL_POSITION = {
 }
 
 
+#: Operators that change some places of their first argument, in place: they move what they write and no more.
+_UPDATES = frozenset(
+    "copy_ index_copy_ index_put_ index_add_ index_fill_ scatter_ scatter_add_ scatter_reduce_ masked_scatter_".split()
+)
+
+
 def buffer_bytes(buffer: Buffer) -> int:
     """Bytes that the buffer's strided window spans (at least the elements it holds, 0 when empty)."""
     return span(buffer) * ITEM_BYTES.get(buffer.dtype, 8)
@@ -81,6 +87,16 @@ def nest_work(nest: LoopNest) -> Work:
             elif isinstance(expr, Load):
                 stack.extend(expr.indirect)
     return Work(fp32=fp32 * points, special=special * points)
+
+
+def updated_bytes(call: LibraryCall, buffers: Mapping[str, Buffer]) -> dict[str, int]:
+    """For an update in place of some places of its first argument: that buffer, and the bytes written. Else nothing."""
+    given = views(call)
+    if not call.mutates or not given or given[0].buffer not in call.mutates or _base_name(call) not in _UPDATES:
+        return {}
+    base, *rest = given
+    elements = max((prod(map(int, view.shape)) for view in rest), default=0)
+    return {base.buffer: min(elements, prod(map(int, base.shape))) * ITEM_BYTES.get(buffers[base.buffer].dtype, 8)}
 
 
 def library_work(

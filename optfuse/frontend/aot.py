@@ -25,6 +25,7 @@ from optfuse.frontend.layouts import choose_layouts, kept_strides
 from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
 from optfuse.frontend.passes.effects import drop_effect_tokens
+from optfuse.frontend.passes.in_place import update_in_place
 from optfuse.frontend.passes.matmuls import take_out_biases
 from optfuse.frontend.passes.pooled import release_pooled
 from optfuse.frontend.passes.pooling import keep_offsets
@@ -196,7 +197,7 @@ def adapt(
     mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
     constants |= attribute_tensors(graph)
     captured = Captured(name, graph, inputs, constants, mutations, visible)
-    return Adapted(choose_layouts(normalize(captured), given), kept, literals)
+    return Adapted(update_in_place(choose_layouts(normalize(captured), given)), kept, literals)
 
 
 def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:

@@ -19,6 +19,7 @@ from optfuse.frontend.passes import normalize
 from optfuse.frontend.passes.attention import attend_with_masks
 from optfuse.frontend.passes.effects import drop_effect_tokens
 from optfuse.frontend.passes.epilogues import fuse_activations
+from optfuse.frontend.passes.in_place import update_in_place
 from optfuse.frontend.passes.rewrite import copied
 from optfuse.frontend.torch_bridge import decompose_exported, shares_memory
 from optfuse.frontend.trace import Fed, PassedOnce, Traced, explain, feeds, trace
@@ -68,7 +69,7 @@ def capture(
             literals=literals,
         ),
     )
-    return choose_layouts(normalize(captured))
+    return update_in_place(choose_layouts(normalize(captured)))
 
 
 def _bindings(graph: GraphModule, fed: list[Fed], written: list[tuple[int, InputSource]]) -> list[Binding]:
