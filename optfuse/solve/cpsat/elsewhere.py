@@ -28,7 +28,7 @@ def sweeps_elsewhere(
     task = {
         "unit": problem.unit,
         "arrays": [a.tolist() for a in (problem.sizes, problem.aligns, problem.first, problem.last, problem.durations)],
-        "members": problem.members,
+        "sections": problem.sections,
         "capacity": capacity,
         "seed": seed,
         "seconds": deadline - time.monotonic(),
@@ -54,7 +54,6 @@ def main() -> None:
     """What the child does: a task on stdin, the outcome and the offsets on stdout."""
     task: dict[str, Any] = json.load(sys.stdin)
     sizes, aligns, first, last, durations = (np.array(values, np.int64) for values in task["arrays"])
-    members = tuple(tuple(section) for section in task["members"])
-    problem = Layout(task["unit"], sizes, aligns, first, last, members, durations)
+    problem = Layout(task["unit"], sizes, aligns, first, last, task["sections"], durations)
     deadline = time.monotonic() + task["seconds"]
     json.dump(sweeps(problem, task["capacity"], task["seed"], deadline), sys.stdout)

@@ -21,8 +21,6 @@ from optfuse.solve.packing.layout import Layout
 from optfuse.solve.packing.restarts import search
 from optfuse.solve.packing.tree import Outcome
 
-#: Above so many (buffer, section) pairs the searches' tables and models would not fit; first fit is all there is.
-MAX_PAIRS = 4_000_000
 #: Seconds of the first slice when one worker takes turns; each next one is twice as long.
 SLICE_S = 1.0
 #: With two workers, the share of the time in which CP-SAT has the second; sweeps have the rest.
@@ -55,7 +53,7 @@ def fit(
     """
     if problem.loads.max() > capacity:
         return Fit("infeasible", method="bound")
-    if problem.count * len(problem.members) > MAX_PAIRS:
+    if not problem.searchable:
         return Fit("stopped")
     return (
         _in_turns(problem, capacity, seed, deadline, stop)

@@ -122,7 +122,7 @@ def _cuts(problem: Layout, rng: random.Random) -> list[int]:
     """The sections after each window's last: where, among so many new buffers, the fewest units are live across."""
     sizes = problem.sizes.tolist()
     ends: list[int] = []
-    count = len(problem.members)
+    count = problem.sections
     while not ends or ends[-1] < count:
         start = ends[-1] if ends else 0
         known = set(problem.members[start - 1]) if start else set[int]()

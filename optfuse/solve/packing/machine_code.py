@@ -64,7 +64,7 @@ def _kept() -> Path:
 def _compile() -> None:
     """Search nothing much."""
     one = np.ones(1, np.int64)
-    tiny = Layout(1, one, one, 0 * one, one, ((0,),), one)
+    tiny = Layout(1, one, one, 0 * one, one, 1, one)
     TreeSearch(tiny, 1).run(0 * one, True, 1, math.inf)
     _kept().touch()
 

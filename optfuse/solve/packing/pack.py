@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from optfuse.errors import InfeasibleError, InvalidOptionError
-from optfuse.problem.packing import Lifetime, check_packing
+from optfuse.errors import InfeasibleError, InvalidOptionError, InvalidPackingError
+from optfuse.problem.packing import LARGEST, Lifetime, check_packing
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.packing.first_fit import best_first_fit
 from optfuse.solve.packing.layout import Layout, layout
@@ -64,10 +64,12 @@ def pack(
     Raises:
         InfeasibleError: When no packing within ``capacity`` was found; the message says whether there can be one.
         InvalidOptionError: When an argument is out of range.
+        InvalidPackingError: When the buffers together are beyond 2**56 bytes.
     """
     start = time.monotonic()
     workers = (os.cpu_count() or 1) if workers is None else workers
     _check_options(capacity, time_limit, workers, seed)
+    _check_sum(buffers)
     # By time: the tree search looks at fewer buffers at a step.
     by_time = sorted(range(len(buffers)), key=lambda number: (buffers[number].lower, buffers[number].upper))
     solid = [number for number in by_time if buffers[number].size]
@@ -120,7 +122,7 @@ def least_height(
     # ortools takes most of a second to import: first fit does without.
     offsets = best_first_fit(problem, deadline, stop)
     best = Heights(offsets, _height(problem, offsets), int(problem.loads.max()), "first_fit")
-    if best.height > best.bound and time.monotonic() < deadline:
+    if best.height > best.bound and problem.searchable and time.monotonic() < deadline:
         from optfuse.solve.cpsat.fitting import fit
 
         tried = best.bound - 1
@@ -183,6 +185,15 @@ def _check_options(capacity: int | None, time_limit: float, workers: int, seed: 
         raise InvalidOptionError(f"capacity must be a whole number of bytes of at least 0, not {capacity!r}")
     # The options of a solve have the same ranges, and the same messages.
     SolveOptions(time_limit=time_limit, workers=workers, seed=seed)
+
+
+def _check_sum(buffers: Sequence[Lifetime]) -> None:
+    """Refuse what could reach offsets that 64 bits do not hold."""
+    total = sum(buffer.size + buffer.alignment - 1 for buffer in buffers)
+    if total > LARGEST:
+        raise InvalidPackingError(
+            f"the buffers take {total} bytes one after another, beyond 2**56; state sizes in larger units"
+        )
 
 
 def _is_whole(value: object) -> bool:

@@ -48,7 +48,7 @@ def search(
         return "stopped", (), 0
     rng = random.Random(seed)
     tree = TreeSearch(problem, capacity, pinned)
-    blame = np.zeros(len(problem.members))
+    blame = np.zeros(problem.sections)
     keys = _plain_keys(problem)
     nodes = 0
     run = 0

@@ -137,7 +137,7 @@ def _twins(*columns: Ints) -> Ints:
 
 
 def _search(problem: Layout) -> Search:
-    count, sections = problem.count, len(problem.members)
+    count, sections = problem.count, problem.sections
 
     def zeros(*shape: int) -> Ints:
         return np.zeros(shape, np.int64)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import optfuse
-from optfuse.errors import InfeasibleError, InvalidOptionError
+from optfuse.errors import InfeasibleError, InvalidOptionError, InvalidPackingError
 from optfuse.problem.packing import Lifetime, check_packing
 from tests.packings import least_height, perfect, random_lifetimes
 
@@ -52,6 +54,27 @@ def test_no_time_gives_a_packing_and_a_bound() -> None:
     assert result.bound == 1024 <= result.height
     with pytest.raises(InfeasibleError, match="raise the time limit"):
         optfuse.pack(buffers, 1024, time_limit=1e-6)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(0, 10), (0, 9000)])
+def test_a_large_problem_keeps_its_time_limit(lower: int, upper: int) -> None:
+    """All live at once, or (the second) in a staircase that no order of time packs at the floor."""
+    step = 0 if upper == 10 else 1
+    buffers = [Lifetime(f"b{n}", lower + n * step, upper + n * step, 64 + n % 7 * step) for n in range(10_000)]
+    start = time.monotonic()
+    result = optfuse.pack(buffers, time_limit=0.5, workers=1)
+    assert time.monotonic() - start < 5  # it took 20 s and more
+    assert result.bound <= result.height <= 1.5 * result.bound
+    assert check_packing(buffers, result.offsets, result.height) == ()
+
+
+def test_numbers_beyond_64_bits_are_refused() -> None:
+    for bad in ((0, 3, 1 << 63), (-(1 << 70), 1, 4), (0, 1 << 65, 4), (0, 1, 4, 1 << 64)):
+        with pytest.raises(InvalidPackingError, match=r"beyond 2\*\*56"):
+            Lifetime("a", *bad)
+    with pytest.raises(InvalidPackingError, match="one after another, beyond"):
+        optfuse.pack([Lifetime(f"b{n}", n, n + 1, 1 << 56) for n in range(2)])
+    assert optfuse.pack([Lifetime("a", -(1 << 56), 1 << 56, 1 << 55)], 1 << 70).height == 1 << 55
 
 
 @pytest.mark.parametrize("bad", [{"capacity": -1}, {"time_limit": 0}, {"workers": 0}, {"seed": -1}])
