@@ -48,8 +48,11 @@ def ready(deadline: float, stop: Callable[[], bool] = lambda: False) -> bool:
 
 @cache
 def _compiling() -> subprocess.Popen[bytes]:
-    # A session of its own: an interrupt of ours is none of its.
-    return subprocess.Popen(COMMAND, stdin=subprocess.DEVNULL, start_new_session=True)
+    # A session of its own: an interrupt of ours is none of its. It may outlive us, so it gets none of our pipes.
+    with _kept().with_suffix(".log").open("wb") as said:
+        return subprocess.Popen(
+            COMMAND, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        )
 
 
 @cache
