@@ -166,7 +166,11 @@ def _main(task: Task, sender: Any) -> None:
     os.setsid()  # what the model starts belongs to the task, and is ended with it
     os.register_at_fork(after_in_child=sender.close)  # it must not keep the parent waiting for the rest of an answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    _redirect_output(log_file(task.run, task.name))
+    try:
+        _redirect_output(log_file(task.run, task.name))
+    except OSError as error:
+        sender.send(Outcome("crash", _one_line(error)))
+        return
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     _limit_memory(task)
     start = time.monotonic()

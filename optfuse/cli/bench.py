@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optfuse.cli.output import say
-from optfuse.errors import OutputError
+from optfuse.files import write_whole
 
 if TYPE_CHECKING:
     from optfuse.bench.records import Task
@@ -83,12 +83,7 @@ def write(path: Path, text: str) -> None:
     Raises:
         OutputError: When it cannot be written.
     """
-    from optfuse.runtime.loader import write_atomically
-
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror or error}); name another file") from error
+    write_whole(path, text, "name another file")
 
 
 def _flags(document: dict[str, Any]) -> str:
