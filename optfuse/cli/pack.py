@@ -24,8 +24,8 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Pack buffers into one memory and say what was proved; prints the table with offsets unless --out or --json."""
+    from optfuse.lab.packing.pack import pack
     from optfuse.problem.packing_csv import format_packing, parse_packing
-    from optfuse.solve.packing.pack import pack
 
     table = parse_packing(_read(problem), str(problem))
     if out is not None and not out.parent.is_dir():
@@ -37,6 +37,8 @@ def command(
         say(f"wrote {out}")
     least = "the least there is" if result.status == "OPTIMAL" else f"none needs less than {result.bound:,}"
     say(f"{len(table.buffers):,} buffers in {result.height:,} bytes ({least}); {result.method}, {result.wall_s:.2f} s")
+    for line in result.given_up:
+        say(f"given up: {line}")
     if json:
         print_json(
             {
@@ -48,6 +50,7 @@ def command(
                 "method": result.method,
                 "nodes": result.nodes,
                 "wall_s": round(result.wall_s, 3),
+                "given_up": list(result.given_up),
                 "offsets": {b.id: offset for b, offset in zip(table.buffers, result.offsets, strict=True)},
             }
         )

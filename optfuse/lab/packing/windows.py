@@ -13,10 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from optfuse.solve.cpsat.packing import SectionModel
-from optfuse.solve.packing.layout import Layout, mirrored, window
-from optfuse.solve.packing.restarts import search
-from optfuse.solve.packing.tree import Outcome
+from optfuse.lab.packing.layout import Layout, Outcome, mirrored, window
+from optfuse.lab.packing.restarts import search
+from optfuse.lab.packing.sections import SectionModel
 
 #: New buffers of one window.
 LEAST, MOST = 35, 90

@@ -11,13 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from optfuse.solve.cpsat.windows import sweeps
-from optfuse.solve.packing.layout import Layout
-from optfuse.solve.packing.tree import Outcome
+from optfuse.lab.packing.layout import Layout, Outcome
+from optfuse.lab.packing.windows import sweeps
 
 #: The child looks for modules where this process does, however that came about.
 START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from optfuse.solve.cpsat.elsewhere import main; main()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from optfuse.lab.packing.elsewhere import main; main()"
 )
 
 
@@ -34,7 +33,8 @@ def sweeps_elsewhere(
         "seconds": deadline - time.monotonic(),
     }
     command = [sys.executable, "-c", START, json.dumps(sys.path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as child:  # an interrupt is for us
         text: str | None = json.dumps(task)
         try:
             while not stop() and time.monotonic() < deadline:

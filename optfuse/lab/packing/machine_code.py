@@ -20,9 +20,9 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 
-from optfuse.solve.packing import compiled
-from optfuse.solve.packing.layout import Layout
-from optfuse.solve.packing.tree import TreeSearch
+from optfuse.lab.packing import compiled
+from optfuse.lab.packing.layout import Layout
+from optfuse.lab.packing.tree import TreeSearch
 
 #: Seconds between two looks at whether it is done.
 POLL_SECONDS = 0.05

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ MAX_MEETING = 1_000_000
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+#: What came of a search.
+Outcome = Literal["packed", "infeasible", "stopped"]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
+from optfuse.lab.packing.layout import Layout
 from optfuse.solve.arena import Holes, TimeIndex
-from optfuse.solve.packing.layout import Layout
 
 #: Buffers placed between two looks at the clock.
 STEP = 16

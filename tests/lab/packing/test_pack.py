@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -81,3 +82,33 @@ def test_numbers_beyond_64_bits_are_refused() -> None:
 def test_arguments_out_of_range(bad: dict[str, int]) -> None:
     with pytest.raises(InvalidOptionError, match=next(iter(bad))):
         optfuse.pack([Lifetime("a", 0, 1, 1)], **bad)
+
+
+@pytest.fixture
+def no_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where numba is not installed."""
+    for name in [name for name in sys.modules if name.startswith("optfuse.lab.packing.")]:
+        if name.rpartition(".")[2] in ("compiled", "machine_code", "tree", "restarts", "windows", "portfolio"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr("optfuse.lab.packing.fitting.find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("no_numba")
+def test_without_numba_cpsat_searches_alone_and_says_so() -> None:
+    for seed in range(10):
+        buffers = random_lifetimes(seed, 6, (1, 1, 4))
+        result = optfuse.pack(buffers, workers=1)
+        assert check_packing(buffers, result.offsets, result.height) == ()
+        assert result.bound == result.height == least_height(buffers)
+    buffers = perfect(2, pieces=80)
+    result = optfuse.pack(buffers, 1024, workers=2)
+    assert (result.method, result.height) == ("cpsat", 1024)
+    assert result.given_up == optfuse.pack(buffers, workers=2).given_up
+    assert "optfuse[lab]" in result.given_up[0]
+    with pytest.raises(InfeasibleError, match=r"raise the time limit .*optfuse\[lab\]"):
+        optfuse.pack(buffers, 1024, time_limit=1e-6)
+
+
+def test_what_first_fit_packs_gives_up_nothing(no_numba: None) -> None:
+    assert optfuse.pack([Lifetime("a", 0, 3, 4), Lifetime("b", 1, 4, 8)]).given_up == ()
