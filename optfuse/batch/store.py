@@ -87,7 +87,8 @@ class Store:
         with self._writing():
             made = temporary(self.run)
             try:
-                made.write_bytes(bytes(ROOM_BYTES))
+                with made.open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
             finally:
                 made.unlink(missing_ok=True)
 

@@ -108,7 +108,7 @@ def _options(
     )
     for name, value in (("task-limit", task_limit), ("memory-limit", memory_limit)):
         if value is not None and not 0 < value < math.inf:
-            raise InvalidOptionError(f"--{name} must be a number above zero, not {value!r}")
+            raise InvalidOptionError(f"--{name} must be above zero and finite, not {value!r}")
     return BatchOptions(
         solvers=chosen,
         mode=mode,  # type: ignore[arg-type]

@@ -18,16 +18,17 @@ POLL_S = 0.02
 
 
 @contextlib.contextmanager
-def session(*commands: Sequence[str], **settings: Any) -> Generator[tuple[subprocess.Popen[bytes], ...]]:
+def session(*commands: Sequence[str], **settings: Any) -> Generator[tuple[subprocess.Popen[Any], ...]]:
     """Processes that each lead a session of their own, and are ended on exit with all that they started.
 
     ``settings`` are those of ``subprocess.Popen``. An interrupt from the terminal does not reach them. Their standard
     input is a pipe that closes when this process ends (see ``leave_with_parent``), unless ``settings`` say otherwise.
     """
-    running: list[subprocess.Popen[bytes]] = []
+    given: dict[str, Any] = {"stdin": subprocess.PIPE, **settings, "start_new_session": True}
+    running: list[subprocess.Popen[Any]] = []
     try:
         for command in commands:
-            running.append(subprocess.Popen(command, **{"stdin": subprocess.PIPE, **settings}, start_new_session=True))
+            running.append(subprocess.Popen(command, **given))
         yield tuple(running)
     finally:
         end_groups([process.pid for process in running], lambda: [process.poll() for process in running])

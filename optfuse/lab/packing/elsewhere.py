@@ -33,7 +33,7 @@ def sweeps_elsewhere(
         "seconds": deadline - time.monotonic(),
     }
     command = [sys.executable, "-c", START, json.dumps(sys.path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as child:  # an interrupt is for us
         text: str | None = json.dumps(task)
         try:
