@@ -131,10 +131,7 @@ class _Context:
 
 
 def _load_search(options: SolveOptions, clock: Clock) -> None:
-    """Import what the search runs on before the time limit begins: ortools takes one to three seconds, once a process.
-
-    Greedy, exhaustive and the checker do without.
-    """
+    """Import the search before the time limit begins: ortools takes one to three seconds, once a process."""
     if options.solver == "cpsat" and not clock.stopped:
         import_module("optfuse.solve.cpsat")
 
