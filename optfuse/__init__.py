@@ -10,11 +10,11 @@ from optfuse import errors, rules
 if TYPE_CHECKING:
     from optfuse.batch.read import read_run
     from optfuse.checking import check_replays, check_steps
+    from optfuse.lab.packing.pack import pack
     from optfuse.pipeline import optimize
     from optfuse.plan import load
     from optfuse.schedule import Schedule, TrainingSchedule
     from optfuse.solve.options import SolveOptions
-    from optfuse.solve.packing.pack import pack
     from optfuse.sweeping import pareto
 
 __version__ = "0.1.0"
@@ -42,7 +42,7 @@ _HOMES = {
     "check_steps": "optfuse.checking",
     "load": "optfuse.plan",
     "optimize": "optfuse.pipeline",
-    "pack": "optfuse.solve.packing.pack",
+    "pack": "optfuse.lab.packing.pack",
     "read_run": "optfuse.batch.read",
     "pareto": "optfuse.sweeping",
 }

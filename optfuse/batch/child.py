@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any, Literal
 from optfuse.batch.folders import log_file
 from optfuse.batch.plan import Task
 from optfuse.errors import BatchError, OptfuseError
+from optfuse.runtime.processes import end_groups, end_own_group
 
 OutcomeKind = Literal["ok", "refused", "crash", "timeout", "memory"]
 
@@ -76,6 +78,12 @@ class Child:
         self._started = time.monotonic()
 
     @property
+    def pid(self) -> int:
+        """Of the process, which leads a session of its own."""
+        assert self._process.pid is not None, "it was started"
+        return self._process.pid
+
+    @property
     def deadline(self) -> float:
         """When it is killed, on ``time.monotonic``'s clock."""
         return self._started + self.task.limits.seconds
@@ -92,7 +100,7 @@ class Child:
                 outcome: Outcome = self._receiver.recv()
             except EOFError:
                 return self._died()
-            # What hangs after it has answered (a library's threads at exit) is no longer of interest.
+            # What hangs after it has answered (a library's threads at exit, a process that it left) is of no interest.
             self._process.join(1.0)
             self.kill()
             log_file(self.task.run, self.task.name).unlink(missing_ok=True) if outcome.kind == "ok" else None
@@ -100,7 +108,7 @@ class Child:
         if not self._process.is_alive():
             return self._died()
         if time.monotonic() >= self.deadline:
-            peak = _peak_of(self._process.pid)
+            peak = _peak_of(self.pid)
             self.kill()
             return Outcome(
                 "timeout",
@@ -111,13 +119,18 @@ class Child:
         return None
 
     def kill(self) -> None:
-        """End it at once, whatever it does."""
+        """End it, and all that it has started, whatever they do."""
+        kill_all([self])
+
+    def end(self) -> None:
+        """Wait for it; one that has not come to lead a session yet is killed."""
         if self._process.is_alive():
             self._process.kill()
         self._process.join()
 
     def _died(self) -> Outcome:
-        self._process.join()
+        self._process.join(1.0)
+        self.kill()
         code = self._process.exitcode or 0
         wall = time.monotonic() - self._started
         printed = _tail(log_file(self.task.run, self.task.name))
@@ -126,6 +139,13 @@ class Child:
         how = f"killed by {_signal_name(-code)}" if code < 0 else f"left with exit code {code}"
         hint = "; the system was perhaps out of memory" if code == -signal.SIGKILL else ""
         return Outcome("crash", f"its process was {how}{hint}" if code < 0 else f"its process {how}", wall_s=wall)
+
+
+def kill_all(children: Sequence[Child]) -> None:
+    """End several tasks side by side, each with all that it has started: SIGTERM, then SIGKILL."""
+    end_groups([child.pid for child in children])
+    for child in children:
+        child.end()
 
 
 def run_task(task: Task) -> Outcome:
@@ -143,8 +163,14 @@ def run_task(task: Task) -> Outcome:
 
 def _main(task: Task, sender: Any) -> None:
     """The child: set the limits, work, send the outcome."""
+    os.setsid()  # what the model starts belongs to the task, and is ended with it
+    os.register_at_fork(after_in_child=sender.close)  # it must not keep the parent waiting for the rest of an answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    _redirect_output(log_file(task.run, task.name))
+    try:
+        _redirect_output(log_file(task.run, task.name))
+    except OSError as error:
+        sender.send(Outcome("crash", _one_line(error)))
+        return
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     _limit_memory(task)
     start = time.monotonic()
@@ -217,10 +243,10 @@ def _leave_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None, "a child has a parent"
     connection.wait([parent.sentinel])
-    os._exit(1)
+    end_own_group()
 
 
-def _peak_of(pid: int | None) -> int:
+def _peak_of(pid: int) -> int:
     """The most memory that a process has held, in bytes; 0 where the system does not tell."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -11,7 +11,7 @@ import time
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from optfuse.batch.child import Child, Outcome, run_task
+from optfuse.batch.child import Child, Outcome, kill_all, run_task
 from optfuse.batch.plan import Task
 from optfuse.errors import BatchError, InvalidOptionError
 
@@ -92,8 +92,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """Kill them all."""
-        for child in self._running:
-            child.kill()
+        kill_all(self._running)
         self._running.clear()
 
 

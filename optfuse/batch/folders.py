@@ -53,6 +53,10 @@ def whole_folder(run: Path, target: Path) -> Generator[Path]:
 def write_json(run: Path, target: Path, data: dict[str, Any]) -> None:
     """Write a JSON file; the old one stays whole until the new one is complete."""
     made = temporary(run)
-    made.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(made, target)
+    try:
+        made.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(made, target)
+    finally:
+        with contextlib.suppress(OSError):  # it has its name, or its disk takes no change
+            made.unlink()

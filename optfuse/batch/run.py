@@ -88,6 +88,8 @@ def run_batch(
                 batch.running += 1
             for task, outcome in engine.wait(TICK_S):
                 batch.running -= 1
+                if outcome.kind != "ok":
+                    store.require_room()  # a full disk is no row of the task's
                 batch.finish(task, outcome)
             watch(batch.progress)
     finally:

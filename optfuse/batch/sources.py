@@ -64,8 +64,15 @@ def source_digest(source: Source) -> str:
     files = sorted(path for path in source.path.rglob("*.py")) if source.path.is_dir() else [source.path]
     total = hashlib.sha256()
     for path in files:
-        total.update(f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+        total.update(f"{path.name}\0".encode(errors="surrogateescape") + hashlib.sha256(_bytes(path)).digest())
     return total.hexdigest()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BatchError(f"{path}: cannot be read ({error.strerror or error}); leave it out") from error
 
 
 def is_sample(folder: Path) -> bool:
@@ -121,7 +128,7 @@ def _defines(path: Path, names: Sequence[str]) -> bool:
 
     One that does not parse counts by its lines, so that a slip in a model is a row with the reason and not a gap.
     """
-    text = path.read_bytes()
+    text = _bytes(path)
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):

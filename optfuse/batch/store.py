@@ -10,11 +10,12 @@ logs/             what failed tasks had printed
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +33,8 @@ RUN_VERSION = 1
 
 #: More files than this are written into one when a run starts or ends.
 COMPACT_FROM = 64
+#: So much must fit on the disk of a run after a task has failed, else it failed for lack of room.
+ROOM_BYTES = 1 << 20
 
 
 class Store:
@@ -59,13 +62,35 @@ class Store:
             write_json(run, run / "run.json", {"format": RUN_FORMAT, "version": RUN_VERSION, **settings})
         except OSError as error:
             raise BatchError(f"{run}: cannot be written ({error.strerror or error}); name another --out") from error
-        self.compact()
+        try:
+            self.compact()
+        except BatchError:
+            self._lock.close()
+            raise
 
     def close(self) -> None:
         """Join what was written, and let another process write."""
-        self.compact()
-        shutil.rmtree(self.run / "tmp", ignore_errors=True)
-        self._lock.close()
+        try:
+            self.compact()
+        finally:
+            shutil.rmtree(self.run / "tmp", ignore_errors=True)
+            self._lock.close()
+
+    def require_room(self) -> None:
+        """Find out whether the disk takes anything more.
+
+        Raises
+        ------
+        BatchError
+            If it does not.
+        """
+        with self._writing():
+            made = temporary(self.run)
+            try:
+                with made.open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+            finally:
+                made.unlink(missing_ok=True)
 
     def rows(self) -> dict[tuple[str, str], Row]:
         """The row of each graph and solver."""
@@ -82,20 +107,35 @@ class Store:
 
     def add_capture(self, name: str, record: dict[str, Any]) -> None:
         """Write the record of a capture."""
-        write_json(self.run, self._capture_file(name), record)
+        with self._writing():
+            write_json(self.run, self._capture_file(name), record)
 
     def compact(self) -> None:
         """Write many small files as one, then remove them; a reader in between sees some rows twice."""
         files = _files(self.run)
         if len(files) >= COMPACT_FROM:
             self._write(read_table(self.run))
-            for path in files:
-                path.unlink()
+            with self._writing():
+                for path in files:
+                    path.unlink()
 
     def _write(self, table: pa.Table) -> None:
-        made = temporary(self.run)
-        pq.write_table(table, made)
-        os.replace(made, self.run / "results" / f"{made.name}.parquet")
+        with self._writing():
+            made = temporary(self.run)
+            pq.write_table(table, made)
+            os.replace(made, self.run / "results" / f"{made.name}.parquet")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Generator[None]:
+        """A failure of the disk within is a ``BatchError``."""
+        try:
+            yield
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else error  # pyarrow's text is longer
+            raise BatchError(
+                f"{self.run}: cannot be written any more ({why}); it holds the rows done so far: "
+                f"make room on its disk, then go on with --resume"
+            ) from error
 
     def _capture_file(self, name: str) -> Path:
         from urllib.parse import quote

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from optfuse.bench.records import Record, Settings, Task
 from optfuse.bench.summary import summarize
+from optfuse.runtime.processes import python, session
 
 #: Seconds between looks at what a worker has written.
 PATIENCE_STEP = 0.2
@@ -124,12 +124,8 @@ def _one_worker(
         out.touch()
         began: tuple[str, str] | None = None
         with errors.open("w") as stderr, out.open(encoding="utf-8") as lines:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "optfuse.bench.worker", str(request), str(out)],
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-            )
-            try:
+            command = python("optfuse.bench.worker", request, out)
+            with session(command, stdout=subprocess.DEVNULL, stderr=stderr) as (process,):
                 heard, reason = time.monotonic(), ""
                 while True:
                     ended = process.poll() is not None
@@ -144,9 +140,6 @@ def _one_worker(
                         reason = f"no answer for {patience:.0f} s"
                         process.kill()
                     time.sleep(PATIENCE_STEP)
-            finally:
-                process.kill()
-                process.wait()
         if began is not None:
             tail = " | ".join(errors.read_text(errors="replace").strip().splitlines()[-TAIL:])
             take(_failure(*began, reason or f"the process ended with code {process.returncode}: {tail[:600]}"))

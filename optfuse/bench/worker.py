@@ -24,6 +24,7 @@ from optfuse.bench.meter import Meter, meter
 from optfuse.bench.records import Record, Settings, System, Task
 from optfuse.bench.systems import Case, Prepared, Systems, forget, inductor_flags, load_case, versions
 from optfuse.bench.yardstick import Yardstick, measure_yardstick
+from optfuse.runtime.processes import leave_with_parent
 
 #: Calls that are profiled.
 PROFILED = 3
@@ -189,6 +190,7 @@ def _refuse_broken(error: BaseException) -> None:
 def main() -> int:
     """``python -m optfuse.bench.worker REQUEST.json OUT.jsonl``."""
     warnings.simplefilter("ignore")
+    leave_with_parent()
     request = json.loads(Path(sys.argv[1]).read_text())
     tasks = [Task(task["path"], task["name"], task["train"], tuple(task["systems"])) for task in request["tasks"]]
     with Path(sys.argv[2]).open("a", encoding="utf-8") as out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -25,6 +26,7 @@ from optfuse.cli import (
     solve,
 )
 from optfuse.cli.output import complain
+from optfuse.cli.streams import discard_rest, explained, guarded, open_streams
 from optfuse.errors import OptfuseError
 
 #: What typer raises for arguments that it cannot read; of its family, only this one has a public name.
@@ -54,32 +56,52 @@ def options(
     """What holds before any command: the version is said by the option's callback."""
 
 
-app.command("optimize")(optimize.command)
-app.command("solve")(solve.command)
-app.command("batch")(batch.command)
-app.command("report")(report.command)
-app.command("compare")(compare.command)
-app.command("check")(check.command)
-app.command("explain")(explain.command)
-app.command("export")(export.command)
-app.command("generate")(generate.command)
-app.command("pack")(pack.command)
-app.command("pareto")(pareto.command)
-app.command("demo")(demo.command)
-app.command("bench")(bench.command)
-app.command("calibrate")(calibrate.command)
+COMMANDS = {
+    "optimize": optimize,
+    "solve": solve,
+    "batch": batch,
+    "report": report,
+    "compare": compare,
+    "check": check,
+    "explain": explain,
+    "export": export,
+    "generate": generate,
+    "pack": pack,
+    "pareto": pareto,
+    "demo": demo,
+    "bench": bench,
+    "calibrate": calibrate,
+}
+for name, module in COMMANDS.items():
+    app.command(name)(guarded(module.command))
 
 
 def main() -> NoReturn:
     """Run the command line and leave: 0 when all went well, 2 on a usage error or bad input, 130 when interrupted."""
+    open_streams()
     try:
-        code = app(prog_name="optfuse", standalone_mode=False)
+        code = app(prog_name="optfuse", standalone_mode=False) or 0
+        sys.stdout.flush()
     except OptfuseError as error:
-        complain(error)
-        sys.exit(2)
+        code = _refuse(error)
     except UsageError as error:
+        code = 2
         if message := error.format_message():  # empty where the help was shown instead
             command = "optfuse" if error.ctx is None else error.ctx.command_path
-            complain(f"{message.rstrip('.')}; see {command} --help")
-        sys.exit(2)
-    sys.exit(code or 0)
+            code = _refuse(f"{message.rstrip('.')}; see {command} --help")
+    except OSError as error:  # of the help and the version: commands are guarded
+        code = _refuse(explained(error))
+    except SystemExit as stop:
+        if not isinstance(stop.__context__, OSError):
+            raise
+        code = _refuse(explained(stop.__context__))  # typer leaves without a word when the reader has gone
+    for stream in (sys.stdout, sys.stderr):
+        discard_rest(stream)
+    sys.exit(code)
+
+
+def _refuse(message: object) -> int:
+    """Say what is wrong, where standard error takes it; the exit code."""
+    with contextlib.suppress(OSError):
+        complain(message)
+    return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -14,7 +15,7 @@ import typer
 
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json, say
-from optfuse.errors import BatchError, InvalidOptionError
+from optfuse.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from optfuse.batch.plan import BatchSolver
@@ -58,7 +59,7 @@ def command(
     running = make_engine(engine, count, address)  # type: ignore[arg-type]
     try:
         store = Store(out, {"sources": [str(source.path) for source in found], **options.as_json()}, resume=resume)
-    except BatchError:
+    except BaseException:
         running.close()
         raise
     start = time.monotonic()
@@ -106,8 +107,8 @@ def _options(
         name if name == "inductor" else solve_options(**given, solver=name).solver for name in names
     )
     for name, value in (("task-limit", task_limit), ("memory-limit", memory_limit)):
-        if value is not None and not value > 0:
-            raise InvalidOptionError(f"{name} must be above zero, not {value!r}")
+        if value is not None and not 0 < value < math.inf:
+            raise InvalidOptionError(f"--{name} must be above zero and finite, not {value!r}")
     return BatchOptions(
         solvers=chosen,
         mode=mode,  # type: ignore[arg-type]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json as json_format
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from optfuse.cli.options import solve_options
 from optfuse.cli.output import say
-from optfuse.errors import OutputError
+from optfuse.errors import InvalidOptionError
+from optfuse.files import write_whole
 
 if TYPE_CHECKING:
     from optfuse.bench.records import Task
@@ -53,6 +56,10 @@ def command(
     from optfuse.extract.device import load_device
     from optfuse.frontend.zoo import known_size, load_model_file
 
+    solve_options(time_limit=time_limit, workers=workers)
+    for name, value in (("limit", limit), ("patience", patience)):
+        if not 0 < value < math.inf:
+            raise InvalidOptionError(f"--{name} must be a number of seconds above zero, not {value!r}")
     systems = known_systems(only if only is not None else f"{against},ours")
     kept = "" if plans is None else str(plans)
     settings = Settings(known_size(size), device, time_limit, workers or 0, check, plans=kept)
@@ -83,12 +90,7 @@ def write(path: Path, text: str) -> None:
     Raises:
         OutputError: When it cannot be written.
     """
-    from optfuse.runtime.loader import write_atomically
-
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror or error}); name another file") from error
+    write_whole(path, text, "name another file")
 
 
 def _flags(document: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optfuse.cli.options import solve_options
-from optfuse.cli.output import MIB, US, print_json, quiet_stdout, say
+from optfuse.cli.output import MIB, US, print_json, print_table, quiet_stdout, say
 from optfuse.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ def _compared(captured: Captured, device: str, options: SolveOptions, limit: flo
 
 def print_comparisons(records: Sequence[Mapping[str, Any]]) -> None:
     """Print a row a graph and partition, then what the table cannot say, a line a graph."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title="Predicted time of one run under the stated cost model", title_justify="left")
@@ -94,8 +93,7 @@ def print_comparisons(records: Sequence[Mapping[str, Any]]) -> None:
                 f"{(partition['objective'] - greedy) / greedy:+.2%}" if greedy else "-",
                 f"{partition['moved_bytes'] / MIB:,.1f}",
             )
-    console = Console()
-    Console(width=None if console.is_terminal else 120).print(table)
+    print_table(table, 120)
     for record in records:
         print(fidelity_line(record))
 

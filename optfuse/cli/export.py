@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from optfuse.cli.output import say
 from optfuse.errors import OutputError
+from optfuse.files import whole_file
 from optfuse.problem.serialize import load_instance
 
 
@@ -25,17 +25,10 @@ def command(
     if not pb.parent.is_dir():
         raise OutputError(f"{pb}: there is no folder {pb.parent}; make it or name another with --pb")
     model = whole_model(instance)
-    draft = pb.with_name(f".{pb.name}.{os.getpid()}.pb")
-    try:
-        written = model.export_to_file(str(draft))
-        if written:
-            draft.replace(pb)
-    except OSError as error:
-        raise OutputError(f"{pb}: cannot be written ({error.strerror or error}); name another with --pb") from error
-    finally:
-        draft.unlink(missing_ok=True)
-    if not written:
-        raise OutputError(f"{pb}: cannot be written; name another place with --pb")
+    with whole_file(pb, "name another with --pb") as draft:
+        draft.touch()  # what CP-SAT cannot write, it does not explain
+        if not model.export_to_file(str(draft)):
+            raise OutputError(f"{pb}: cannot be written: its folder or its disk takes no more; name another with --pb")
     size = pb.stat().st_size
     variables, constraints = len(model.proto.variables), len(model.proto.constraints)
     say(f"wrote {pb}: {variables:,} variables, {constraints:,} constraints, {size:,} bytes")

@@ -69,6 +69,14 @@ def summary_table(records: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def print_summary(records: Iterable[Mapping[str, Any]]) -> None:
-    """Print ``summary_table`` to stdout, as wide as it needs when that is not a terminal."""
+    """Print ``summary_table`` to stdout."""
+    print_table(summary_table(records))
+
+
+def print_table(table: Table, width: int = 160) -> None:
+    """Print a table to stdout, as wide as it needs, up to ``width`` where that is not a terminal."""
     console = Console()
-    Console(width=None if console.is_terminal else 160).print(summary_table(records))
+    text = Console(width=None if console.is_terminal else width)
+    with text.capture() as captured:
+        text.print(table)
+    sys.stdout.write(captured.get())  # rich itself would leave without a word when the reader has gone

@@ -9,6 +9,7 @@ import typer
 
 from optfuse.cli.output import print_json, say
 from optfuse.errors import InvalidPackingError, OutputError
+from optfuse.files import write_whole
 
 
 def command(
@@ -23,8 +24,8 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Pack buffers into one memory and say what was proved; prints the table with offsets unless --out or --json."""
+    from optfuse.lab.packing.pack import pack
     from optfuse.problem.packing_csv import format_packing, parse_packing
-    from optfuse.solve.packing.pack import pack
 
     table = parse_packing(_read(problem), str(problem))
     if out is not None and not out.parent.is_dir():
@@ -32,10 +33,12 @@ def command(
     result = pack(table.buffers, capacity, time_limit=time_limit, workers=workers, seed=seed)
     text = format_packing(table, result.offsets)
     if out is not None:
-        _write(out, text)
+        write_whole(out, text, "name another with --out")
         say(f"wrote {out}")
     least = "the least there is" if result.status == "OPTIMAL" else f"none needs less than {result.bound:,}"
     say(f"{len(table.buffers):,} buffers in {result.height:,} bytes ({least}); {result.method}, {result.wall_s:.2f} s")
+    for line in result.given_up:
+        say(f"given up: {line}")
     if json:
         print_json(
             {
@@ -47,6 +50,7 @@ def command(
                 "method": result.method,
                 "nodes": result.nodes,
                 "wall_s": round(result.wall_s, 3),
+                "given_up": list(result.given_up),
                 "offsets": {b.id: offset for b, offset in zip(table.buffers, result.offsets, strict=True)},
             }
         )
@@ -61,14 +65,3 @@ def _read(path: Path) -> str:
         raise InvalidPackingError(f"{path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise InvalidPackingError(f"{path}: not a text file in UTF-8") from error
-
-
-def _write(path: Path, text: str) -> None:
-    """The whole file or none of it."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written ({error.strerror or error}); name another with --out") from error

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from optfuse.cli.options import solve_options
-from optfuse.cli.output import print_json, quiet_stdout, say
+from optfuse.cli.output import print_json, print_table, quiet_stdout, say
 from optfuse.errors import OutputError
 
 if TYPE_CHECKING:
@@ -47,8 +46,7 @@ def command(
     if json:
         print_json(rows)
     else:
-        console = Console()
-        Console(width=None if console.is_terminal else 160).print(pareto_table(paretos))
+        print_table(pareto_table(paretos))
 
 
 def _instances(path: Path, size: str, train: bool, device: str) -> list[Instance]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json, print_summary, say
 from optfuse.cli.signals import stop_on_signals
 from optfuse.errors import OutputError
+from optfuse.files import write_whole
 
 if TYPE_CHECKING:
     from optfuse.problem.instance import Instance
@@ -69,7 +69,7 @@ def command(
             rows.append(row(instance, result))
             records.append(summary(instance, result))
             if csv is not None:
-                _replace(csv, csv_text(rows))
+                write_whole(csv, csv_text(rows), "name another with --csv")
             if not json:
                 print_summary([records[-1]])
                 print(f"{certificate(result)}.")
@@ -116,14 +116,3 @@ def _places(paths: list[Path], out: Path | None) -> dict[Path, Path]:
 def _demand_folder(path: Path | None, option: str) -> None:
     if path is not None and not path.parent.is_dir():
         raise OutputError(f"{path}: there is no folder {path.parent}; make it or name another with {option}")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text)
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written ({error.strerror or error}); name another with --csv") from error

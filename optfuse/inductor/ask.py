@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from optfuse.errors import InductorError
 from optfuse.inductor.groups import Groups, groups_from_json
+from optfuse.runtime.processes import python, session
 
 #: Seconds that Inductor may take for one graph when nobody says otherwise.
 TIME_LIMIT_S = 600.0
@@ -39,24 +39,20 @@ def ask_inductor(record: Mapping[str, Any], *, time_limit: float = TIME_LIMIT_S,
     with tempfile.TemporaryDirectory(prefix="optfuse_inductor_") as folder:
         source, target = Path(folder, "graph.json"), Path(folder, "answer.json")
         source.write_text(json.dumps(record), encoding="utf-8")
-        command = [sys.executable, "-m", worker, str(source), str(target)]
         environment = {**os.environ, "TMPDIR": folder, "TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder}
         log = Path(folder, "log")
-        with log.open("wb") as printed:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=printed, stderr=subprocess.STDOUT, env=environment
-            )
+        with (
+            log.open("wb") as printed,
+            session(python(worker, source, target), stdout=printed, stderr=subprocess.STDOUT, env=environment) as (
+                process,
+            ),
+        ):
             try:
                 code = process.wait(time_limit)
             except subprocess.TimeoutExpired as error:
                 raise InductorError(
                     f"{name}: Inductor was not done within {time_limit:g} s; raise the limit"
                 ) from error
-            finally:
-                process.kill()
-                process.wait()
-                assert process.stdin is not None, "the worker has a pipe that tells it when we are gone"
-                process.stdin.close()
         if code != 0:
             raise InductorError(f"{name}: Inductor's process {_ended(code)}: {_last_words(log)}")
         try:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
-import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from optfuse.inductor.device import TARGET, gpu
 from optfuse.inductor.hand_over import origins_handed_on, prepared
 from optfuse.inductor.impose import imposed
 from optfuse.inductor.partition import wanted_from_json
+from optfuse.runtime.processes import leave_with_parent
 
 
 class _Scheduled(Exception):
@@ -31,15 +30,9 @@ class _Scheduled(Exception):
 
 def main(source: Path, target: Path) -> None:
     """Read a graph, let Inductor fuse it, and write what it did."""
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    leave_with_parent()
     answer = fused(json.loads(source.read_text(encoding="utf-8")))
     target.write_text(json.dumps(answer), encoding="utf-8")
-
-
-def _leave_with_parent() -> None:
-    """Whoever started this process holds the other end of its standard input: when that closes, leave."""
-    os.read(0, 1)  # not through sys.stdin, whose lock a waiting thread would hold when the interpreter ends
-    os._exit(1)
 
 
 def fused(record: dict[str, Any]) -> dict[str, Any]:

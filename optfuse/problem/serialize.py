@@ -16,7 +16,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from optfuse.errors import InvalidInstanceError, InvalidSolutionError, OptfuseError, OutputError
+from optfuse.errors import InvalidInstanceError, InvalidSolutionError, OptfuseError
+from optfuse.files import write_whole
 from optfuse.problem.canonical import canonical_json
 from optfuse.problem.collecting import rarely_collecting
 from optfuse.problem.instance import FORMAT_VERSION, Instance
@@ -159,12 +160,4 @@ def _write(path: Path, text: str) -> None:
     raw = text.encode()
     if path.suffix == ".gz":
         raw = gzip.compress(raw, mtime=0)
-    if path.exists() and not path.is_file():
-        raise OutputError(f"{path}: cannot be written: it is there and is no file; name another")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(raw)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}; name another place") from error
+    write_whole(path, raw)

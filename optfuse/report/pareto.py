@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from optfuse.errors import OutputError
+from optfuse.files import whole_file
 from optfuse.report.summary import change
 from optfuse.solve.pareto import Pareto
 
@@ -94,8 +94,7 @@ def save_pareto_plot(pareto: Pareto, path: Path) -> None:
     axes.legend()
     figure.tight_layout()
     try:
-        figure.savefig(path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror or error})") from error
+        with whole_file(Path(path), "name another place") as draft:
+            figure.savefig(draft, format=Path(path).suffix.removeprefix(".") or None)
     finally:
         plt.close(figure)

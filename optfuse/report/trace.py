@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from optfuse.errors import OutputError
+from optfuse.files import write_whole
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
 from optfuse.report.summary import certificate
@@ -48,10 +48,7 @@ def save_trace(instance: Instance, result: SolveResult, path: str | Path) -> Non
         OutputError: When the file cannot be written.
     """
     text = json.dumps(trace(instance, result), separators=(",", ":"), allow_nan=False)
-    try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror or error})") from error
+    write_whole(Path(path), text + "\n", "name another file")
 
 
 def kernel_label(row: KernelRow) -> str:

@@ -7,17 +7,21 @@ a table.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from optfuse.errors import InvalidOptionError, PlanError, VerificationError
 from optfuse.runtime.loader import cache_dir
+from optfuse.runtime.processes import session
 
 WORKER = Path(__file__).with_name("aot_worker.py")
 KERNELS_A_PROCESS = 6  # starting one costs about as much as compiling this many kernels
@@ -99,16 +103,22 @@ def compile_kernels(
 
 def _run(commands: Sequence[Sequence[str]], path: Path) -> Iterator[list[KernelReport]]:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    running = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for command in commands
-    ]
-    finished = [(process, *process.communicate()) for process in running]
-    for process, out, err in finished:
-        if process.returncode:
-            last = (err.strip().splitlines() or ["no message"])[-1]
-            raise VerificationError(f"{path}: cannot be compiled ahead of time: {last}")
-        yield [KernelReport(**json.loads(line)) for line in out.splitlines() if line.startswith("{")]
+    # Files, not pipes: what a worker leaves behind would keep a pipe open.
+    with contextlib.ExitStack() as stack:
+        started: list[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]] = []
+        for command in commands:
+            out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            (process,) = stack.enter_context(session(command, env=environment, stdout=out, stderr=err))
+            started.append((process, out, err))
+        for process, out, err in started:
+            failed = process.wait() != 0
+            out.seek(0)
+            err.seek(0)
+            if failed:
+                last = (err.read().decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+                raise VerificationError(f"{path}: cannot be compiled ahead of time: {last}")
+            lines = out.read().decode().splitlines()
+            yield [KernelReport(**json.loads(line)) for line in lines if line.startswith("{")]
 
 
 def table(reports: Sequence[KernelReport]) -> str:

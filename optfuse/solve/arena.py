@@ -81,7 +81,7 @@ def sweep(spans: Sequence[Span]) -> Packing:
     Worse than ``pack`` as a rule, in a tenth of its time.
     """
     offsets = [0] * len(spans)
-    holes = _Holes()
+    holes = Holes()
     live: list[tuple[int, int, int]] = []  # (last kernel, offset, size)
     for number in sorted(range(len(spans)), key=lambda i: (spans[i].first, -spans[i].bytes)):
         span = spans[number]
@@ -96,7 +96,7 @@ def sweep(spans: Sequence[Span]) -> Packing:
     return Packing(tuple(offsets), holes.end)
 
 
-class _Holes:
+class Holes:
     """Free intervals of an arena that grows as it must; ``end`` is its size so far."""
 
     def __init__(self) -> None:

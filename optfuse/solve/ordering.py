@@ -64,12 +64,8 @@ def improve_arena(
     """Look for offsets in a smaller arena than ``start``'s for a few seconds; ``start`` itself when there are none."""
     if start.arena_bytes <= arena_floor(spans) or options.solver != "cpsat":
         return start
-    if options.deterministic:
-        from optfuse.solve.cpsat.order import improve_packing
+    from optfuse.solve.cpsat.order import improve_packing
 
-        return improve_packing(spans, start, options, deadline, clock)
-    deadline = min(deadline, clock.now() + ARENA_S)
-    # numpy takes a while to import; most arenas are as small as they can be at once.
-    from optfuse.solve.packing.spans import least_arena
-
-    return least_arena(spans, start, options, deadline, lambda: clock.stopped)
+    if not options.deterministic:
+        deadline = min(deadline, clock.now() + ARENA_S)
+    return improve_packing(spans, start, options, deadline, clock)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import optfuse
@@ -163,6 +166,38 @@ def test_folders_that_are_no_run(zoo: Path, tmp_path: Path) -> None:
         Store(tmp_path / "run", {}, resume=True)
     store.close()
     assert optfuse.read_run(tmp_path / "run").empty
+
+
+def test_a_full_disk_ends_the_run_and_keeps_its_rows(
+    zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second row finds no room, and nor does a clean-up."""
+    written: list[Path] = []
+    write = pq.write_table
+
+    def write_once(table: pa.Table, path: Path) -> None:
+        if written:
+            raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+        written.append(path)
+        write(table, path)
+
+    monkeypatch.setattr(pq, "write_table", write_once)
+    run = tmp_path / "run"
+    with pytest.raises(BatchError, match=r"run: cannot be written any more \(No space left on device\)"):
+        batch([zoo], run)
+    monkeypatch.undo()
+
+    assert len(optfuse.read_run(run)) == 1
+    assert batch([zoo], run, resume=True).kept == 1
+
+
+def test_a_task_that_fails_on_a_full_disk_is_no_row(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_bad(zoo, "raising")
+    monkeypatch.setattr("optfuse.batch.store.ROOM_BYTES", 1 << 62)  # no disk has so much
+    run = tmp_path / "run"
+    with pytest.raises(BatchError, match="make room on its disk"):
+        batch([zoo / "raising.py"], run)
+    assert optfuse.read_run(run).empty
 
 
 def test_many_small_files_become_one(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,3 +84,10 @@ def test_calibrate_refuses_measurements_that_are_none(optfuse: Run, tmp_path: Pa
     assert "cannot be read" in optfuse("calibrate", "--measured", tmp_path / "absent.json").error_line()
     (tmp_path / "text.json").write_text("{")
     assert "not measurements" in optfuse("calibrate", "--measured", tmp_path / "text.json").error_line()
+
+
+@pytest.mark.parametrize("option", ["--limit", "--patience", "--time-limit"])
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1"])
+def test_limits_are_finite_and_above_zero(optfuse: Callable[..., Outcome], option: str, value: str) -> None:
+    line = optfuse("bench", "models/mlp.py", option, value).error_line()
+    assert option.removeprefix("--").replace("-", "_") in line.replace("-", "_")

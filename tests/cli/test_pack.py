@@ -53,7 +53,14 @@ def test_what_does_not_fit_is_one_line_and_no_file(optfuse: Run, full: Path, tmp
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("id,lower,size\n", "no column 'upper'"), (HEADING + "a,0,b,3\n", "must be a whole number")]
+    ("text", "said"),
+    [
+        ("id,lower,size\n", "no column 'upper'"),
+        (HEADING + "a,0,b,3\n", "must be a whole number"),
+        (HEADING + "a,0,3,9223372036854775808\n", "line 2: buffer 'a': size 9223372036854775808 is beyond 2**56"),
+        (HEADING + "a,-1180591620717411303424,4,5\n", "lower -1180591620717411303424 is beyond 2**56"),
+        (HEADING + "a,0,3," + "9" * 5000 + "\n", "size must be a whole number"),
+    ],
 )
 def test_bad_files_are_one_line(optfuse: Run, tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "bad.csv"

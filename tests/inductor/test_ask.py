@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from optfuse.errors import InductorError
@@ -10,6 +12,7 @@ from optfuse.inductor.compare import compare, inductor_answer
 from optfuse.inductor.wire import graph_record
 from optfuse.problem.checker import check
 from optfuse.solve.greedy import greedy
+from tests.batch.running import alive, until
 from tests.inductor.models import KERNELS, small
 
 WORKER = "tests.inductor.failing"
@@ -27,6 +30,12 @@ WORKER = "tests.inductor.failing"
 def test_a_failure_is_a_reason(how: str, limit: float, message: str) -> None:
     with pytest.raises(InductorError, match=message):
         ask_inductor({"name": how}, time_limit=limit, worker=WORKER)
+
+
+def test_what_inductor_left_running_ends_with_it(tmp_path: Path) -> None:
+    with pytest.raises(InductorError, match="left no answer"):
+        ask_inductor({"name": f"leaves a process: {tmp_path / 'pid'}"}, time_limit=60.0, worker=WORKER)
+    until(lambda: alive([int((tmp_path / "pid").read_text())]) == [], 10)
 
 
 def test_the_kernels_of_a_small_model() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from itertools import combinations
+
 import pytest
 
 from optfuse.errors import InvalidPackingError
@@ -64,3 +67,22 @@ def test_bad_files_are_refused_with_the_place(text: str) -> None:
     assert str(caught.value).startswith("x.csv")
     assert BAD[text] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_sweep_finds_an_overlap_exactly_when_comparing_all_pairs_does() -> None:
+    rng = random.Random(0)
+    wrong = 0
+    for _ in range(300):
+        buffers = [
+            Lifetime(f"b{n}", lower, lower + rng.randint(1, 3), rng.choice([0, 1, 2, 5]))
+            for n, lower in enumerate(rng.choices(range(6), k=5))
+        ]
+        offsets = rng.choices(range(8), k=5)
+        apart = all(
+            one.upper <= other.lower or other.upper <= one.lower or at + one.size <= to or to + other.size <= at
+            for (one, at), (other, to) in combinations(zip(buffers, offsets, strict=True), 2)
+            if one.size and other.size
+        )
+        assert (check_packing(buffers, offsets) == ()) == apart
+        wrong += not apart
+    assert 50 < wrong < 250

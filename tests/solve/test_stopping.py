@@ -25,6 +25,7 @@ from optfuse.solve.progress import Progress
 from optfuse.solve.result import SolveResult
 from optfuse.solve.solve import solve
 from tests.layered import build
+from tests.report.cases import EXAMPLE
 
 #: Nobody proves this one in a minute: one block of 171 ops with more candidate kernels than can be listed.
 HARD = build(0, 200)
@@ -161,6 +162,7 @@ from optfuse.problem.serialize import solution_to_json
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.solve import solve
 from tests.layered import build
+from tests.report.cases import EXAMPLE
 for seed, count in ((0, 120), (5, 60), (7, 40)):
     result = solve(build(seed, count), SolveOptions(workers=2, deterministic=True, time_limit=0.4))
     print(result.status, result.objective, result.bound, result.statistics.given_up)
@@ -181,3 +183,20 @@ def test_deterministic_answers_repeat_byte_for_byte() -> None:
         outputs.append(done.stdout)
     assert b"FEASIBLE" in outputs[0]
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize(("solver", "loaded"), [("cpsat", "True"), ("greedy", "False")])
+def test_the_search_is_imported_before_the_time_limit_begins(solver: str, loaded: str) -> None:
+    """Importing ortools looks at no clock, and takes longer than a short limit."""
+    program = (
+        "import sys, optfuse.solve.solve as stages\n"
+        "from optfuse.problem.serialize import load_instance\n"
+        "greedy = stages.greedy_partition\n"
+        "def first(*given):\n"
+        "    print('ortools' in sys.modules)\n"
+        "    return greedy(*given)\n"
+        "stages.greedy_partition = first\n"
+        f"stages.solve(load_instance({str(EXAMPLE)!r}), stages.SolveOptions(solver={solver!r}, workers=1))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == loaded

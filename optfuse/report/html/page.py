@@ -10,14 +10,12 @@ import base64
 import gzip
 import html
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from optfuse.errors import OutputError
+from optfuse.files import write_whole
 
 #: In the order in which they are read.
 SCRIPTS = (
@@ -91,28 +89,7 @@ def save_page(text: str, path: str | Path) -> None:
         OutputError: When the file cannot be written.
     """
     target = Path(path)
-    made: Path | None = None
-    try:
-        if target.is_dir():
-            raise IsADirectoryError(21, "is a folder; name a file in it")
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        made = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        made.chmod(0o666 & ~_umask())
-        made.replace(target)
-        made = None
-    except OSError as error:
-        raise OutputError(f"{target}: cannot be written ({error.strerror or error})") from error
-    finally:
-        if made is not None:
-            made.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    write_whole(target, text, "name another file")
 
 
 def _static(name: str) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from optfuse.errors import InfeasibleError, InvalidOptionError
-from optfuse.problem.packing import Lifetime, check_packing
+from optfuse.errors import InfeasibleError, InvalidOptionError, InvalidPackingError
+from optfuse.lab.packing.first_fit import best_first_fit
+from optfuse.lab.packing.layout import Layout, layout
+from optfuse.problem.packing import LARGEST, Lifetime, check_packing
 from optfuse.solve.options import SolveOptions
-from optfuse.solve.packing.first_fit import best_first_fit
-from optfuse.solve.packing.layout import Layout, layout
 
 #: Without a capacity: the share of the time spent on the lower bound itself before capacities between are tried.
 FLOOR_SHARE = 0.5
@@ -32,6 +32,7 @@ class PackResult:
         method: What found it: "first_fit", "tree", "cpsat", "windows".
         nodes: Choices that the tree search tried.
         wall_s: Seconds.
+        given_up: What was left out of the search, and the way out; empty when nothing was.
     """
 
     status: Literal["OPTIMAL", "FEASIBLE"]
@@ -42,6 +43,7 @@ class PackResult:
     method: str
     nodes: int
     wall_s: float
+    given_up: tuple[str, ...] = ()
 
 
 def pack(
@@ -64,10 +66,12 @@ def pack(
     Raises:
         InfeasibleError: When no packing within ``capacity`` was found; the message says whether there can be one.
         InvalidOptionError: When an argument is out of range.
+        InvalidPackingError: When the buffers together are beyond 2**56 bytes.
     """
     start = time.monotonic()
     workers = (os.cpu_count() or 1) if workers is None else workers
     _check_options(capacity, time_limit, workers, seed)
+    _check_sum(buffers)
     # By time: the tree search looks at fewer buffers at a step.
     by_time = sorted(range(len(buffers)), key=lambda number: (buffers[number].lower, buffers[number].upper))
     solid = [number for number in by_time if buffers[number].size]
@@ -95,6 +99,7 @@ def pack(
         found.method,
         found.nodes,
         time.monotonic() - start,
+        found.given_up,
     )
 
 
@@ -107,6 +112,7 @@ class Heights:
     bound: int
     method: str
     nodes: int = 0
+    given_up: tuple[str, ...] = ()
 
 
 def least_height(
@@ -120,8 +126,8 @@ def least_height(
     # ortools takes most of a second to import: first fit does without.
     offsets = best_first_fit(problem, deadline, stop)
     best = Heights(offsets, _height(problem, offsets), int(problem.loads.max()), "first_fit")
-    if best.height > best.bound and time.monotonic() < deadline:
-        from optfuse.solve.cpsat.fitting import fit
+    if best.height > best.bound and problem.searchable and time.monotonic() < deadline:
+        from optfuse.lab.packing.fitting import fit, left_out
 
         tried = best.bound - 1
         share = FLOOR_SHARE
@@ -138,6 +144,7 @@ def least_height(
                 best = Heights(best.offsets, best.height, bound, best.method, nodes)
             share = BETWEEN_SHARE
             target = max(best.bound, (tried + best.height) // 2, tried + 1)
+        best = replace(best, given_up=left_out())
     return best
 
 
@@ -158,7 +165,7 @@ def _within(problem: Layout, capacity_bytes: int, workers: int, seed: int, deadl
             f"no packing within {capacity_bytes} bytes exists: {bound * problem.unit} bytes are live at once; raise "
             f"the capacity (first fit needs {height * problem.unit})"
         )
-    from optfuse.solve.cpsat.fitting import fit
+    from optfuse.lab.packing.fitting import fit, left_out
 
     found = fit(problem, capacity, workers, seed, deadline)
     if found.outcome == "infeasible":
@@ -169,9 +176,9 @@ def _within(problem: Layout, capacity_bytes: int, workers: int, seed: int, deadl
     if found.outcome == "stopped":
         raise InfeasibleError(
             f"no packing within {capacity_bytes} bytes was found in time, and none was ruled out; raise the time limit "
-            f"or the capacity (first fit needs {height * problem.unit})"
+            f"or the capacity (first fit needs {height * problem.unit})" + "".join(f"; {line}" for line in left_out())
         )
-    return Heights(found.offsets, _height(problem, found.offsets), bound, found.method, found.nodes)
+    return Heights(found.offsets, _height(problem, found.offsets), bound, found.method, found.nodes, left_out())
 
 
 def _height(problem: Layout, offsets: Sequence[int]) -> int:
@@ -183,6 +190,15 @@ def _check_options(capacity: int | None, time_limit: float, workers: int, seed: 
         raise InvalidOptionError(f"capacity must be a whole number of bytes of at least 0, not {capacity!r}")
     # The options of a solve have the same ranges, and the same messages.
     SolveOptions(time_limit=time_limit, workers=workers, seed=seed)
+
+
+def _check_sum(buffers: Sequence[Lifetime]) -> None:
+    """Refuse what could reach offsets that 64 bits do not hold."""
+    total = sum(buffer.size + buffer.alignment - 1 for buffer in buffers)
+    if total > LARGEST:
+        raise InvalidPackingError(
+            f"the buffers take {total} bytes one after another, beyond 2**56; state sizes in larger units"
+        )
 
 
 def _is_whole(value: object) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from optfuse.lab.packing.layout import layout
 from optfuse.problem.packing import Lifetime
-from optfuse.solve.packing.layout import layout
 from tests.packings import random_lifetimes
 
 

@@ -13,10 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from optfuse.solve.cpsat.packing import SectionModel
-from optfuse.solve.packing.layout import Layout, mirrored, window
-from optfuse.solve.packing.restarts import search
-from optfuse.solve.packing.tree import Outcome
+from optfuse.lab.packing.layout import Layout, Outcome, mirrored, window
+from optfuse.lab.packing.restarts import search
+from optfuse.lab.packing.sections import SectionModel
 
 #: New buffers of one window.
 LEAST, MOST = 35, 90
@@ -122,7 +121,7 @@ def _cuts(problem: Layout, rng: random.Random) -> list[int]:
     """The sections after each window's last: where, among so many new buffers, the fewest units are live across."""
     sizes = problem.sizes.tolist()
     ends: list[int] = []
-    count = len(problem.members)
+    count = problem.sections
     while not ends or ends[-1] < count:
         start = ends[-1] if ends else 0
         known = set(problem.members[start - 1]) if start else set[int]()

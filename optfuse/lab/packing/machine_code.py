@@ -20,9 +20,9 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 
-from optfuse.solve.packing import compiled
-from optfuse.solve.packing.layout import Layout
-from optfuse.solve.packing.tree import TreeSearch
+from optfuse.lab.packing import compiled
+from optfuse.lab.packing.layout import Layout
+from optfuse.lab.packing.tree import TreeSearch
 
 #: Seconds between two looks at whether it is done.
 POLL_SECONDS = 0.05
@@ -48,8 +48,11 @@ def ready(deadline: float, stop: Callable[[], bool] = lambda: False) -> bool:
 
 @cache
 def _compiling() -> subprocess.Popen[bytes]:
-    # A session of its own: an interrupt of ours is none of its.
-    return subprocess.Popen(COMMAND, stdin=subprocess.DEVNULL, start_new_session=True)
+    # A session of its own: an interrupt of ours is none of its. It may outlive us, so it gets none of our pipes.
+    with _kept().with_suffix(".log").open("wb") as said:
+        return subprocess.Popen(
+            COMMAND, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        )
 
 
 @cache
@@ -64,7 +67,7 @@ def _kept() -> Path:
 def _compile() -> None:
     """Search nothing much."""
     one = np.ones(1, np.int64)
-    tiny = Layout(1, one, one, 0 * one, one, ((0,),), one)
+    tiny = Layout(1, one, one, 0 * one, one, 1, one)
     TreeSearch(tiny, 1).run(0 * one, True, 1, math.inf)
     _kept().touch()
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from optfuse.solve.packing.layout import Ints, Layout
-from optfuse.solve.packing.machine_code import ready
-from optfuse.solve.packing.tree import Outcome, TreeSearch
+from optfuse.lab.packing.layout import Ints, Layout, Outcome
+from optfuse.lab.packing.machine_code import ready
+from optfuse.lab.packing.tree import TreeSearch
 
 #: Choices tried in one run, drawn for each.
 RUN_NODES = (500, 1500, 1500, 5000)
@@ -48,7 +48,7 @@ def search(
         return "stopped", (), 0
     rng = random.Random(seed)
     tree = TreeSearch(problem, capacity, pinned)
-    blame = np.zeros(len(problem.members))
+    blame = np.zeros(problem.sections)
     keys = _plain_keys(problem)
     nodes = 0
     run = 0

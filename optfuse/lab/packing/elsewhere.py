@@ -11,13 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from optfuse.solve.cpsat.windows import sweeps
-from optfuse.solve.packing.layout import Layout
-from optfuse.solve.packing.tree import Outcome
+from optfuse.lab.packing.layout import Layout, Outcome
+from optfuse.lab.packing.windows import sweeps
 
 #: The child looks for modules where this process does, however that came about.
 START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from optfuse.solve.cpsat.elsewhere import main; main()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from optfuse.lab.packing.elsewhere import main; main()"
 )
 
 
@@ -28,13 +27,14 @@ def sweeps_elsewhere(
     task = {
         "unit": problem.unit,
         "arrays": [a.tolist() for a in (problem.sizes, problem.aligns, problem.first, problem.last, problem.durations)],
-        "members": problem.members,
+        "sections": problem.sections,
         "capacity": capacity,
         "seed": seed,
         "seconds": deadline - time.monotonic(),
     }
     command = [sys.executable, "-c", START, json.dumps(sys.path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as child:  # an interrupt is for us
         text: str | None = json.dumps(task)
         try:
             while not stop() and time.monotonic() < deadline:
@@ -54,7 +54,6 @@ def main() -> None:
     """What the child does: a task on stdin, the outcome and the offsets on stdout."""
     task: dict[str, Any] = json.load(sys.stdin)
     sizes, aligns, first, last, durations = (np.array(values, np.int64) for values in task["arrays"])
-    members = tuple(tuple(section) for section in task["members"])
-    problem = Layout(task["unit"], sizes, aligns, first, last, members, durations)
+    problem = Layout(task["unit"], sizes, aligns, first, last, task["sections"], durations)
     deadline = time.monotonic() + task["seconds"]
     json.dump(sweeps(problem, task["capacity"], task["seed"], deadline), sys.stdout)

@@ -11,14 +11,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from optfuse.problem.packing import Lifetime
 
+#: Above so many (buffer, section) pairs, or pairs of buffers live together, tables and models would take longer to
+#: make than any search has.
+MAX_PAIRS = 4_000_000
+MAX_MEETING = 1_000_000
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+#: What came of a search.
+Outcome = Literal["packed", "infeasible", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class Layout:
         aligns: Units that each offset must be a multiple of.
         first: First section of each buffer.
         last: The section after its last one.
-        members: Buffers of each section, ascending.
+        sections: How many sections.
         durations: Length of each buffer's lifetime, in the problem's own time.
     """
 
@@ -40,7 +48,7 @@ class Layout:
     aligns: Ints
     first: Ints
     last: Ints
-    members: tuple[tuple[int, ...], ...]
+    sections: int
     durations: Ints
 
     @property
@@ -49,15 +57,39 @@ class Layout:
         return len(self.sizes)
 
     @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """Buffers of each section, ascending."""
+        found: list[list[int]] = [[] for _ in range(self.sections)]
+        for number, (first, last) in enumerate(zip(self.first.tolist(), self.last.tolist(), strict=True)):
+            for section in range(first, last):
+                found[section].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def meeting(self) -> int:
+        """How many ordered pairs of buffers are live together, each buffer with itself included."""
+        begun = np.searchsorted(np.sort(self.first), self.last, side="left")
+        ended = np.searchsorted(np.sort(self.last), self.first, side="right")
+        return int((begun - ended).sum())
+
+    @property
+    def searchable(self) -> bool:
+        """Whether it is small enough for a search; else first fit is all there is."""
+        return self.count * self.sections <= MAX_PAIRS and self.meeting <= MAX_MEETING
+
+    @cached_property
     def cover(self) -> Bools:
         """``cover[b, s]``: buffer ``b`` is live in section ``s``."""
-        sections = np.arange(len(self.members))
+        sections = np.arange(self.sections)
         return (self.first[:, None] <= sections) & (sections < self.last[:, None])
 
     @cached_property
     def loads(self) -> Ints:
         """Units live in each section."""
-        return self.sizes @ self.cover.astype(np.int64)
+        change = np.zeros(self.sections + 1, np.int64)
+        np.add.at(change, self.first, self.sizes)
+        np.subtract.at(change, self.last, self.sizes)
+        return np.cumsum(change)[:-1]
 
     @cached_property
     def meets(self) -> tuple[Ints, ...]:
@@ -73,44 +105,37 @@ class Layout:
 
 def window(problem: Layout, start: int, end: int) -> tuple[Layout, tuple[int, ...]]:
     """The buffers live in the sections from ``start`` up to ``end``, as a problem of their own, and their numbers."""
-    numbers = sorted({number for members in problem.members[start:end] for number in members})
-    place = {number: new for new, number in enumerate(numbers)}
+    end = min(end, problem.sections)
+    numbers = np.nonzero((problem.first < end) & (start < problem.last))[0]
     part = Layout(
         problem.unit,
         problem.sizes[numbers],
         problem.aligns[numbers],
         np.maximum(problem.first[numbers], start) - start,
         np.minimum(problem.last[numbers], end) - start,
-        tuple(tuple(place[number] for number in members) for members in problem.members[start:end]),
+        end - start,
         problem.durations[numbers],
     )
-    return part, tuple(numbers)
+    return part, tuple(numbers.tolist())
 
 
 def mirrored(problem: Layout) -> Layout:
     """The problem with time reversed, its buffers numbered backwards."""
-    count, end = problem.count, len(problem.members)
+    end = problem.sections
     return Layout(
         problem.unit,
         problem.sizes[::-1],
         problem.aligns[::-1],
         end - problem.last[::-1],
         end - problem.first[::-1],
-        tuple(tuple(count - 1 - number for number in reversed(members)) for members in reversed(problem.members)),
+        end,
         problem.durations[::-1],
     )
 
 
 def layout(buffers: Sequence[Lifetime]) -> Layout:
     """The arrays of some buffers, none of size zero."""
-    members = _sections(buffers)
-    first, last = [0] * len(buffers), [0] * len(buffers)
-    for section in range(len(members) - 1, -1, -1):
-        for number in members[section]:
-            first[number] = section
-    for section, mine in enumerate(members):
-        for number in mine:
-            last[number] = section + 1
+    first, last, sections = _sections(buffers)
     unit = math.gcd(*(b.size for b in buffers), *(b.alignment for b in buffers if b.alignment > 1)) or 1
     return Layout(
         unit,
@@ -118,26 +143,32 @@ def layout(buffers: Sequence[Lifetime]) -> Layout:
         np.array([max(1, b.alignment // unit) for b in buffers], np.int64),
         np.array(first, np.int64),
         np.array(last, np.int64),
-        members,
+        sections,
         np.array([b.upper - b.lower for b in buffers], np.int64),
     )
 
 
-def _sections(buffers: Sequence[Lifetime]) -> tuple[tuple[int, ...], ...]:
-    """The sets of buffers live together that lie in no other such set, by time."""
-    events = sorted({time for b in buffers for time in (b.lower, b.upper)})
+def _sections(buffers: Sequence[Lifetime]) -> tuple[list[int], list[int], int]:
+    """The first section of each buffer, the section after its last one, and how many sections there are.
+
+    A section is a set of buffers that are live together and lie in no other such set; sections are numbered by time.
+    """
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
     for number, buffer in enumerate(buffers):
         starts.setdefault(buffer.lower, []).append(number)
         ends.setdefault(buffer.upper, []).append(number)
-    live: set[int] = set()
-    found: list[tuple[int, ...]] = []
+    first, last = [0] * len(buffers), [0] * len(buffers)
+    sections = 0
     grown = False
-    for event in events:
-        if event in ends and grown:
-            found.append(tuple(sorted(live)))
-        grown = event in starts or (grown and event not in ends)
-        live.difference_update(ends.get(event, ()))
-        live.update(starts.get(event, ()))
-    return tuple(found)
+    for event in sorted(starts.keys() | ends.keys()):
+        if event in ends:
+            sections += grown
+            grown = False
+            for number in ends[event]:
+                last[number] = sections
+        if event in starts:
+            grown = True
+            for number in starts[event]:
+                first[number] = sections
+    return first, last, sections

@@ -1,4 +1,4 @@
-"""Do buffers fit in a capacity? Tree search, CP-SAT and sweeps over windows; the first to know ends the others.
+"""Tree search, CP-SAT and sweeps over windows, side by side or in turns; the first to know ends the others.
 
 They are good at different problems: the tree where there are many buffers and some slack, CP-SAT where sections are
 full, sweeps where both occur at different times. CP-SAT runs outside the interpreter's lock and sweeps in another
@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import replace
 
-from optfuse.solve.cpsat.elsewhere import sweeps_elsewhere
-from optfuse.solve.cpsat.packing import SectionModel
-from optfuse.solve.cpsat.windows import sweeps
-from optfuse.solve.packing.layout import Layout
-from optfuse.solve.packing.restarts import search
-from optfuse.solve.packing.tree import Outcome
+from optfuse.lab.packing.elsewhere import sweeps_elsewhere
+from optfuse.lab.packing.fitting import Fit, Method, stopped_by
+from optfuse.lab.packing.layout import Layout, Outcome
+from optfuse.lab.packing.restarts import search
+from optfuse.lab.packing.sections import SectionModel
+from optfuse.lab.packing.windows import sweeps
 
-#: Above so many (buffer, section) pairs the searches' tables and models would not fit; first fit is all there is.
-MAX_PAIRS = 4_000_000
 #: Seconds of the first slice when one worker takes turns; each next one is twice as long.
 SLICE_S = 1.0
 #: With two workers, the share of the time in which CP-SAT has the second; sweeps have the rest.
@@ -30,41 +26,9 @@ MODEL_SHARE = 0.5
 #: The share in which the first worker searches the tree of the whole; it sweeps in the rest, from other seeds.
 TREE_SHARE = 0.3
 OTHER_SEEDS = 1000
-#: Seconds between two looks at whether to stop.
-POLL_SECONDS = 0.05
-
-Method = Literal["bound", "tree", "cpsat", "windows", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Whether some buffers fit, and where (units): ``offsets`` are empty unless ``outcome`` is "packed"."""
-
-    outcome: Outcome
-    offsets: tuple[int, ...] = ()
-    method: Method = "none"
-    nodes: int = 0
-
-
-def fit(
-    problem: Layout, capacity: int, workers: int, seed: int, deadline: float, stop: Callable[[], bool] = lambda: False
-) -> Fit:
-    """Place all within ``capacity`` units, or prove that it cannot be, or stop at the deadline (``time.monotonic``).
-
-    ``stop`` is asked now and then; True ends the search.
-    """
-    if problem.loads.max() > capacity:
-        return Fit("infeasible", method="bound")
-    if problem.count * len(problem.members) > MAX_PAIRS:
-        return Fit("stopped")
-    return (
-        _in_turns(problem, capacity, seed, deadline, stop)
-        if workers == 1
-        else _at_once(problem, capacity, workers - 1, seed, deadline, stop)
-    )
-
-
-def _at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: float, stop: Callable[[], bool]) -> Fit:
+def at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: float, stop: Callable[[], bool]) -> Fit:
     """The tree search in this thread; beside it CP-SAT, then sweeps, or both when there are workers for both."""
     model = SectionModel(problem, capacity)
     ended = threading.Event()
@@ -114,7 +78,7 @@ def _at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: 
     return replace(found[0], nodes=nodes) if found else Fit("stopped", nodes=nodes)
 
 
-def _in_turns(problem: Layout, capacity: int, seed: int, deadline: float, stop: Callable[[], bool]) -> Fit:
+def in_turns(problem: Layout, capacity: int, seed: int, deadline: float, stop: Callable[[], bool]) -> Fit:
     """One after the other, each time for longer."""
     length, total, turn = SLICE_S, 0, 0
     while (now := time.monotonic()) < deadline and not stop():
@@ -123,7 +87,7 @@ def _in_turns(problem: Layout, capacity: int, seed: int, deadline: float, stop: 
         if outcome != "stopped":
             return Fit(outcome, offsets, "tree", total)
         model = SectionModel(problem, capacity)
-        with _stopped_by(stop, model):
+        with stopped_by(stop, model):
             outcome = model.run(1, seed + turn, min(deadline, time.monotonic() + length))
         if outcome != "stopped":
             return Fit(outcome, model.offsets, "cpsat", total)
@@ -132,22 +96,3 @@ def _in_turns(problem: Layout, capacity: int, seed: int, deadline: float, stop: 
             return Fit(outcome, offsets, "windows", total)
         length, turn = 2 * length, turn + 1
     return Fit("stopped", nodes=total)
-
-
-@contextmanager
-def _stopped_by(stop: Callable[[], bool], model: SectionModel) -> Generator[None]:
-    """Have a model's search ended from beside it when ``stop`` returns True."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(POLL_SECONDS):
-            if stop():
-                model.stop()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from optfuse.lab.packing import machine_code, tree
+from optfuse.lab.packing.layout import layout
+from optfuse.lab.packing.restarts import search
 from optfuse.problem.packing import check_packing
-from optfuse.solve.packing import machine_code, tree
-from optfuse.solve.packing.layout import layout
-from optfuse.solve.packing.restarts import search
 from tests.packings import least_height, perfect, random_lifetimes
 
 

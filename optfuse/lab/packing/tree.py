@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
-from optfuse.solve.packing.compiled import (
+from optfuse.lab.packing.compiled import (
     FRAME_FIELDS,
     INFEASIBLE,
     NEEDS_ROOM,
@@ -32,9 +31,7 @@ from optfuse.solve.packing.compiled import (
     advance,
     begin,
 )
-from optfuse.solve.packing.layout import Ints, Layout
-
-Outcome = Literal["packed", "infeasible", "stopped"]
+from optfuse.lab.packing.layout import Ints, Layout, Outcome
 
 #: Steps between two looks at the clock.
 SLICE = 2000
@@ -137,7 +134,7 @@ def _twins(*columns: Ints) -> Ints:
 
 
 def _search(problem: Layout) -> Search:
-    count, sections = problem.count, len(problem.members)
+    count, sections = problem.count, problem.sections
 
     def zeros(*shape: int) -> Ints:
         return np.zeros(shape, np.int64)

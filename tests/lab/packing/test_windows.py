@@ -7,13 +7,13 @@ import time
 import numpy as np
 import pytest
 
+from optfuse.lab.packing.elsewhere import sweeps_elsewhere
+from optfuse.lab.packing.fitting import fit
+from optfuse.lab.packing.layout import layout, mirrored, window
+from optfuse.lab.packing.restarts import search
+from optfuse.lab.packing.sections import SectionModel
+from optfuse.lab.packing.windows import sweep, sweeps
 from optfuse.problem.packing import Lifetime, check_packing
-from optfuse.solve.cpsat.elsewhere import sweeps_elsewhere
-from optfuse.solve.cpsat.fitting import fit
-from optfuse.solve.cpsat.packing import SectionModel
-from optfuse.solve.cpsat.windows import sweep, sweeps
-from optfuse.solve.packing.layout import layout, mirrored, window
-from optfuse.solve.packing.restarts import search
 from tests.packings import least_height, perfect, random_lifetimes
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
+from optfuse.lab.packing.layout import layout
+from optfuse.lab.packing.sections import SectionModel
 from optfuse.problem.packing import check_packing
-from optfuse.solve.cpsat.packing import SectionModel
-from optfuse.solve.packing.layout import layout
 from tests.packings import least_height, perfect, random_lifetimes
 
 

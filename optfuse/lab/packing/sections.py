@@ -12,8 +12,7 @@ import time
 
 from ortools.sat.python import cp_model
 
-from optfuse.solve.packing.layout import Ints, Layout
-from optfuse.solve.packing.tree import Outcome
+from optfuse.lab.packing.layout import Ints, Layout, Outcome
 
 
 class SectionModel:

@@ -1,0 +1,89 @@
+"""Do buffers fit in a capacity? Compiled searches beside CP-SAT where numba is installed, CP-SAT alone elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal
+
+from optfuse.lab.packing.layout import Layout, Outcome
+from optfuse.lab.packing.sections import SectionModel
+
+#: Seconds between two looks at whether to stop.
+POLL_SECONDS = 0.05
+
+Method = Literal["bound", "tree", "cpsat", "windows", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether some buffers fit, and where (units): ``offsets`` are empty unless ``outcome`` is "packed"."""
+
+    outcome: Outcome
+    offsets: tuple[int, ...] = ()
+    method: Method = "none"
+    nodes: int = 0
+
+
+def compiled_search() -> bool:
+    """Whether the tree search can be had: it is compiled by numba, which is an extra."""
+    return find_spec("numba") is not None
+
+
+def left_out() -> tuple[str, ...]:
+    """What ``fit`` does without here, and the way out."""
+    if compiled_search():
+        return ()
+    return ("the compiled search needs numba, so CP-SAT searched alone: pip install 'optfuse[lab]' adds it",)
+
+
+def fit(
+    problem: Layout, capacity: int, workers: int, seed: int, deadline: float, stop: Callable[[], bool] = lambda: False
+) -> Fit:
+    """Place all within ``capacity`` units, or prove that it cannot be, or stop at the deadline (``time.monotonic``).
+
+    ``stop`` is asked now and then; True ends the search.
+    """
+    if problem.loads.max() > capacity:
+        return Fit("infeasible", method="bound")
+    if not problem.searchable:
+        return Fit("stopped")
+    if not compiled_search():
+        return _by_model(problem, capacity, workers, seed, deadline, stop)
+    from optfuse.lab.packing.portfolio import at_once, in_turns
+
+    if workers == 1:
+        return in_turns(problem, capacity, seed, deadline, stop)
+    return at_once(problem, capacity, workers - 1, seed, deadline, stop)
+
+
+def _by_model(
+    problem: Layout, capacity: int, workers: int, seed: int, deadline: float, stop: Callable[[], bool]
+) -> Fit:
+    """CP-SAT alone."""
+    model = SectionModel(problem, capacity)
+    with stopped_by(stop, model):
+        outcome = model.run(workers, seed, deadline)
+    return Fit("stopped") if outcome == "stopped" else Fit(outcome, model.offsets, "cpsat")
+
+
+@contextmanager
+def stopped_by(stop: Callable[[], bool], model: SectionModel) -> Generator[None]:
+    """Have a model's search ended from beside it when ``stop`` returns True."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(POLL_SECONDS):
+            if stop():
+                model.stop()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

@@ -1,1 +1,0 @@
-"""Offsets for buffers with known lifetimes: tree search, CP-SAT beside it, and what both prove."""
