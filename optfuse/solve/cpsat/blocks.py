@@ -20,6 +20,7 @@ from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, R
 from optfuse.problem.legality import LegalIndex, bits, legal_index, mask_of
 from optfuse.problem.rules import restricted
 from optfuse.solve.cpsat.components import Components
+from optfuse.solve.optional import optional_uses
 
 #: Readers of one buffer that are tested pair by pair, and tests of one instance.
 FEW_READERS = 16
@@ -62,6 +63,8 @@ class Block:
 def find_blocks(instance: Instance, look_up: Callable[[], None] = lambda: None) -> list[tuple[int, ...]]:
     """Partition the ops so that every legal kernel lies within one part, and so do the alternatives of a variant.
 
+    So do an op and its user that need not run: whether the op's kernel writes the value is decided with the variant.
+
     ``look_up`` is called now and then; what it raises ends the search.
     """
     components = Components(len(instance.ops))
@@ -71,6 +74,8 @@ def find_blocks(instance: Instance, look_up: Callable[[], None] = lambda: None) 
         components.join(pair)
     for group in instance.rules.single_kernel:
         components.join(group)
+    for pair in optional_uses(instance):
+        components.join(pair)
     links = _Links(instance)
     for number, edge in enumerate(instance.edges):
         if number % LOOK_UP_EDGES == 0:
@@ -193,7 +198,7 @@ def cut_out(instance: Instance, ops: Sequence[int]) -> Block:
         edges=tuple(edges),
         variants=tuple(
             Variant(str(i), tuple(tuple(local[op] for op in alternative) for alternative in variant.alternatives))
-            for i, variant in enumerate(v for v in instance.variants if v.alternatives[0][0] in local)
+            for i, variant in enumerate(v for v in instance.variants if any(op in local for ops in v.alternatives for op in ops))
         ),
         limits=instance.limits,
         rules=restricted(instance.rules, local),
