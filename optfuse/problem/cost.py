@@ -342,16 +342,18 @@ def _scaled(size: int, access: AccessClass, device: Device) -> int:
     return size * access_percent(access, device) // 100
 
 
-def _read_rate(buffer: Buffer, device: Device) -> int:
+def _stays_in_l2(buffer: Buffer, device: Device) -> bool:
     """A temporary of at most an eighth of L2 is likely still there when its reader runs."""
-    if buffer.kind == "temporary" and buffer.bytes * 8 <= device.l2_bytes:
-        return device.l2_ps_per_mib
-    return device.dram_ps_per_mib
+    return buffer.kind == "temporary" and buffer.bytes * 8 <= device.l2_bytes
+
+
+def _read_rate(buffer: Buffer, device: Device) -> int:
+    return device.l2_ps_per_mib if _stays_in_l2(buffer, device) else device.dram_ps_per_mib
 
 
 def _write_rate(buffer: Buffer, device: Device) -> int:
     """What a reader will find in L2 has been written there, where the device prices that apart."""
-    if device.l2_write_ps_per_mib and _read_rate(buffer, device) == device.l2_ps_per_mib:
+    if device.l2_write_ps_per_mib and _stays_in_l2(buffer, device):
         return device.l2_write_ps_per_mib
     return device.dram_ps_per_mib
 

@@ -6,6 +6,7 @@ here. Numbers are looked at column by column first: one by one, to name the bad 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
@@ -18,7 +19,9 @@ from optfuse.problem.memo import per_instance
 
 #: How the types of numbers are written in ``instance``, and which numbers are ids there.
 NUMBERS = ("int", "int | None")
-IDS = ("buffer", "footprint", "device", "alias")
+IDS = ("buffer", "device", "alias")
+#: Characters of a name, a graph node or a module path, at most.
+LONGEST = 4096
 
 
 @per_instance
@@ -32,7 +35,7 @@ def validate(instance: Instance) -> None:
     for check in CHECKS:
         problem = next(iter(check(instance)), None)
         if problem is not None:
-            raise InvalidInstanceError(f"instance {instance.name!r}: {problem}")
+            raise InvalidInstanceError(f"instance {_shortened(instance.name)}: {problem}")
 
 
 def _version(instance: Instance) -> Iterator[str]:
@@ -41,16 +44,45 @@ def _version(instance: Instance) -> Iterator[str]:
 
 
 def _names(instance: Instance) -> Iterator[str]:
+    yield from _bad_text(instance.name, "its name")
     for family in ("devices", "schemes", "buffers", "ops", "variants"):
         seen: set[str] = set()
         for item in getattr(instance, family):
+            yield from _bad_text(item.name, "a name")
             if item.name in seen:
                 yield f"two {family} are named {item.name!r}"
             seen.add(item.name)
+    for op in instance.ops:
+        yield from _bad_text(op.node, f"op {op.name!r}: node")
+        yield from _bad_text(op.module, f"op {op.name!r}: module")
+        if _surrogate(op.source):
+            yield f"op {op.name!r}: source {_shortened(op.source)} holds half a surrogate pair, which is no text"
     if not instance.devices:
         yield "there is no device"
     if not instance.schemes:
         yield "there is no scheme; scheme 0 is that of ops that run alone"
+
+
+def _bad_text(text: str, what: str) -> Iterator[str]:
+    """What makes a name unfit for a message of one line."""
+    if len(text) > LONGEST:
+        yield f"{what} has {len(text)} characters; at most {LONGEST} are read: {_shortened(text)}"
+    if text.isprintable():
+        return
+    if _surrogate(text):
+        yield f"{what} holds half a surrogate pair, which is no text: {_shortened(text)}"
+    bad = next((c for c in text if unicodedata.category(c) in ("Cc", "Zl", "Zp")), None)
+    if bad is not None:
+        yield f"{what} holds the control character {ascii(bad)}: {_shortened(text)}"
+
+
+def _surrogate(text: str) -> bool:
+    return not text.isascii() and any(unicodedata.category(c) == "Cs" for c in text)
+
+
+def _shortened(text: str) -> str:
+    shown = ascii(text)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def _sizes(instance: Instance) -> Iterator[str]:
@@ -271,6 +303,40 @@ def _buffers(instance: Instance) -> Iterator[str]:
                     yield f"op {op.name!r} reads buffer {source.name!r}, but no edge brings it from its producer"
 
 
+def _owed(instance: Instance) -> Iterator[str]:
+    """An op writes outputs and inputs in every offer or in none: which scheme it runs in is not for users to see."""
+    kept = {n for n, buffer in enumerate(instance.buffers) if buffer.output or buffer.kind != "temporary"}
+    for op in instance.ops:
+        written = [kept.intersection([write.buffer for write in offer.writes]) for offer in op.offers]
+        missing = set[int]().union(*written) - set[int].intersection(*written)
+        if missing:
+            yield f"op {op.name!r} writes buffer {instance.buffers[min(missing)].name!r} in some of its offers only"
+
+
+def _sources(instance: Instance) -> Iterator[str]:
+    """A value comes from an op that runs whenever its user does."""
+    if not instance.variants:
+        return
+    place: dict[int, int] = {}
+    for number, variant in enumerate(instance.variants):
+        place.update(dict.fromkeys((op for ops in variant.alternatives for op in ops), number))
+    makers: dict[tuple[int, int], set[int]] = {}
+    for edge in instance.edges:
+        if edge.buffer is not None and instance.buffers[edge.buffer].kind == "temporary":
+            makers.setdefault((edge.dst, edge.buffer), set()).add(edge.src)
+    for (user, buffer), sources in makers.items():
+        if any(source not in place for source in sources):
+            continue
+        sure = False
+        for number in {place[source] for source in sources}:
+            alternatives = instance.variants[number].alternatives
+            beside = [ops for ops in alternatives if place.get(user) != number or user in ops]
+            sure = sure or all(sources.intersection(ops) for ops in beside)
+        if not sure:
+            name = instance.buffers[buffer].name
+            yield f"op {instance.ops[user].name!r} takes buffer {name!r} from ops that need not run when it does"
+
+
 def _variants(instance: Instance) -> Iterator[str]:
     owner: dict[int, str] = {}
     for variant in instance.variants:
@@ -359,6 +425,8 @@ CHECKS: tuple[Callable[[Instance], Iterator[str]], ...] = (
     _offers,
     _edges,
     _buffers,
+    _owed,
     _variants,
+    _sources,
     _rules,
 )

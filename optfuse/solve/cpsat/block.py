@@ -47,7 +47,7 @@ def solve_block(
         IllegalKernelError: When the rules leave an op without any kernel.
     """
     whole = shape.problem
-    if len(whole.ops) == 1:
+    if len(whole.ops) == 1 and not whole.variants:
         return _single(whole)
     floor = floor_cost(whole)
     cost = cost_of(whole, warm)

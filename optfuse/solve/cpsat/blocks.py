@@ -76,6 +76,8 @@ def find_blocks(instance: Instance, look_up: Callable[[], None] = lambda: None) 
         components.join(group)
     for pair in optional_uses(instance):
         components.join(pair)
+    for ops in _differing_writers(instance):
+        components.join(ops)
     links = _Links(instance)
     for number, edge in enumerate(instance.edges):
         if number % LOOK_UP_EDGES == 0:
@@ -90,6 +92,24 @@ def find_blocks(instance: Instance, look_up: Callable[[], None] = lambda: None) 
             links.join(ops, scheme, components)
         links.forget()
     return components.groups()
+
+
+def _differing_writers(instance: Instance) -> list[list[int]]:
+    """The ops that write one temporary for different users, and these users: a block knows of a buffer, not for whom.
+
+    Cut out without its users, one op would seem to write the buffer for those of another.
+    """
+    index = topology(instance)
+    users: dict[int, dict[int, set[int]]] = {}
+    for op, offers in enumerate(index.offers):
+        for buffer in {write.buffer for offer in offers.values() for write in offer.writes} - index.always:
+            users.setdefault(buffer, {})[op] = {user for user, taken in index.users[op] if taken == buffer}
+    found: list[list[int]] = []
+    for mine in users.values():
+        first, *others = mine.values()
+        if any(other != first for other in others):
+            found.append([*mine, *set[int]().union(*mine.values())])
+    return found
 
 
 def _meeting(instance: Instance) -> dict[int, list[list[int]]]:

@@ -236,7 +236,7 @@ class _Work:
         if scope.base > cap:
             return None
         old = [self.maker.column(k.ops, k.scheme, k.writes) for k in kernels[first:end]]
-        listed = {(column.mask, column.writes): column for column in (*self._columns(scope), *old)}
+        listed = {(column.mask, column.writes, column.takes): column for column in (*self._columns(scope), *old)}
         columns = feasible_columns(scope, listed.values(), cap)
         at_most = None
         if highest <= self.cap:

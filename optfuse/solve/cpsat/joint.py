@@ -21,7 +21,7 @@ from ortools.sat.python import cp_model
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.columns import Column
 from optfuse.solve.cpsat.joint_families import FAMILIES, Family
-from optfuse.solve.cpsat.joint_model import JointModel, joint_model
+from optfuse.solve.cpsat.joint_model import Anchor, JointModel, joint_model
 from optfuse.solve.cpsat.running import configured, run
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.scope import Scope
@@ -91,15 +91,23 @@ def solve_joint(
 
 
 def _hint(model: JointModel, start: Sequence[Column]) -> None:
-    """Say all of a known schedule: which columns, and when everything is."""
-    place = {(column.mask, column.writes): position for position, column in enumerate(start)}
+    """Say all of a known schedule: which columns, and when everything is. CP-SAT takes one hint a variable."""
+    place = {_key(column): position for position, column in enumerate(start)}
+    hinted: set[Anchor] = set()
     for column, variable, anchors in zip(model.columns, model.chosen, model.anchors, strict=True):
-        position = place.get((column.mask, column.writes))
+        position = place.get(_key(column))
         model.cp.add_hint(variable, position is not None)
         if position is not None:
             for anchor in anchors:
-                model.cp.add_hint(model.at[anchor], min(position, model.horizon - 1))
+                if anchor not in hinted:
+                    hinted.add(anchor)
+                    model.cp.add_hint(model.at[anchor], min(position, model.horizon - 1))
     _hint_lives(model, start)
+
+
+def _key(column: Column) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """What tells columns apart: of two that are equal in this the cheaper one is kept."""
+    return column.mask, column.writes, column.takes
 
 
 def _hint_lives(model: JointModel, start: Sequence[Column]) -> None:

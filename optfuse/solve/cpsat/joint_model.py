@@ -122,10 +122,13 @@ def _add_columns(model: JointModel) -> None:
 
 
 def _add_alternatives(model: JointModel) -> None:
-    """A Boolean an alternative of the variants that are decided here, and an op that need not run."""
+    """A Boolean an alternative of the variants that are decided here, and an op that need not run.
+
+    A stretch that does not hold all ops of a variant leaves it as it is decided.
+    """
     for number, variant in enumerate(model.scope.instance.variants):
         members = {op for option in variant.alternatives for op in option}
-        if not any(model.scope.duty >> op & 1 for op in members):
+        if not all(model.scope.duty >> op & 1 for op in members):
             continue
         for option in range(len(variant.alternatives)):
             model.taken[number, option] = model.cp.new_bool_var(f"{variant.name}_{option}")
