@@ -16,7 +16,6 @@ from optfuse.errors import InvalidInstanceError
 from optfuse.problem.instance import (
     ALONE,
     Buffer,
-    Device,
     Edge,
     Instance,
     Limits,
@@ -220,9 +219,7 @@ def _add_variant(draft: _Draft, room: int) -> None:
     draft.variants.append(Variant(f"v{len(draft.variants)}", tuple(alternatives)))
 
 
-def _add_op(
-    draft: _Draft, sources: list[int], targets: list[int], makers: dict[int, list[int]] | None = None
-) -> int:
+def _add_op(draft: _Draft, sources: list[int], targets: list[int], makers: dict[int, list[int]] | None = None) -> int:
     rng = draft.rng
     library = rng.random() < 0.15
     offered = [ALONE] if library else sorted(rng.sample((1, 2, 3), rng.choice([1, 2, 2, 3])))
@@ -290,7 +287,7 @@ def _with_rules(draft: _Draft, instance: Instance) -> Instance:
         return tuple(rng.sample(range(count), min(size, count)))
 
     kinds = {
-        "fuse": lambda: Rules(fuse=((pair := ops(2))[:2],)) if count > 1 else Rules(),
+        "fuse": lambda: Rules(fuse=(ops(2),)) if count > 1 else Rules(),
         "no_fuse": lambda: Rules(no_fuse=(ops(2),)) if count > 1 else Rules(),
         "single_kernel": lambda: Rules(single_kernel=(ops(rng.randint(1, 3)),)),
         "barrier": lambda: Rules(barrier=ops(1)),

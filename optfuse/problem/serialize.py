@@ -152,7 +152,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"an object has the key {ascii(twice)} twice")
+        raise ValueError(f"an object has the key {twice!a} twice")
     return found
 
 

@@ -73,7 +73,7 @@ def _bad_text(text: str, what: str) -> Iterator[str]:
         yield f"{what} holds half a surrogate pair, which is no text: {_shortened(text)}"
     bad = next((c for c in text if unicodedata.category(c) in ("Cc", "Zl", "Zp")), None)
     if bad is not None:
-        yield f"{what} holds the control character {ascii(bad)}: {_shortened(text)}"
+        yield f"{what} holds the control character {bad!a}: {_shortened(text)}"
 
 
 def _surrogate(text: str) -> bool:

@@ -17,7 +17,6 @@ from optfuse.problem.solution import Kernel
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.greedy import greedy
 
-
 #: The cost of a choice that the rules forbid: above that of every schedule.
 NEVER_CHOSEN = 1 << 62
 

@@ -5,7 +5,7 @@ use: those are written or not. With copies it is a choice too: a *copyable* op
 (``problem.recompute``) may be in several kernels, at most one of which writes its value. Then a kernel may also hold
 both ends of a path that leaves it, if the path starts at a copy.
 
-A column whose copies do nothing (not written, used by no other op of it) is left out.
+A column with a copy that does nothing (not written, used by no other op of it, linking none) is left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import combinations
 
 from optfuse.problem.cost import kernel_cost, topology
 from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import Reach, bits, is_legal_but_for_paths, legal_index, mask_of
+from optfuse.problem.legality import Reach, bits, is_connected, is_legal_but_for_paths, legal_index, mask_of
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.assemble import arrange
 from optfuse.solve.clock import WALL, Clock
@@ -179,11 +179,17 @@ class ColumnMaker:
         return sorted(must), sorted(may - must)
 
     def _useful(self, mask: int, scheme: int, writes: tuple[int, ...]) -> bool:
+        """Whether each copy does something: its value is written or used in here, or it alone links the others."""
+        idle = 0
         for op in bits(mask & self.copies):
             written = any(write[0] in writes for write in self.index.priced[op][scheme].writes)
             if not written and not any(mask >> user & 1 for user, _ in self.index.users[op]):
-                return False
-        return bool(mask & ~self.copies or writes)
+                idle |= 1 << op
+        if not mask & ~self.copies and not writes:
+            return False
+        if idle and not self.instance.limits.connected:
+            return False
+        return not any(is_connected(self.legal, mask & ~(1 << op), scheme) for op in bits(idle))
 
 
 def _grown(instance: Instance, scheme: int, within: int, copies: int, tied: Mapping[int, int] | None) -> Iterator[int]:

@@ -193,7 +193,7 @@ class _Floors:
         return min(network.maximum_flow(), INFINITE)
 
     def _neighbours(self, op: int, here: int, *, back: bool) -> Iterable[tuple[int, list[int], bool]]:
-        """Values that ``here`` uses (``back``) or makes: (buffer, others that could join ``op``, whether there are more).
+        """Values that ``here`` uses (``back``) or makes: (buffer, others that could join ``op``, if not all).
 
         Others are ops that run in any case: what an alternative makes or takes may not be.
         """

@@ -1,4 +1,4 @@
-"""Our own answers before the checker: one that it refuses is never returned; every op on its own is, and that is said."""
+"""Our own answers before the checker: for one that it refuses, every op on its own is returned, and that is said."""
 
 from __future__ import annotations
 

@@ -218,7 +218,9 @@ def cut_out(instance: Instance, ops: Sequence[int]) -> Block:
         edges=tuple(edges),
         variants=tuple(
             Variant(str(i), tuple(tuple(local[op] for op in alternative) for alternative in variant.alternatives))
-            for i, variant in enumerate(v for v in instance.variants if any(op in local for ops in v.alternatives for op in ops))
+            for i, variant in enumerate(
+                v for v in instance.variants if any(op in local for ops in v.alternatives for op in ops)
+            )
         ),
         limits=instance.limits,
         rules=restricted(instance.rules, local),

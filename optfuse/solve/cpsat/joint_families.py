@@ -43,27 +43,19 @@ def add_cover(model: JointModel) -> None:
             model.cp.add_exactly_one(columns)
 
 
-def add_single_writers(model: JointModel) -> None:
-    """The value of a copied op is written once at most."""
-    for numbers in _copied_values(model).values():
-        model.cp.add_at_most_one(model.chosen[k] for k in numbers)
+def add_copied_writes(model: JointModel) -> None:
+    """The value of a copied op is written by one column at most, and only if another takes it.
 
-
-def add_wanted_writes(model: JointModel) -> None:
-    """The value of a copied op is written only if a column takes it.
-
-    Otherwise it is a kernel for nothing but the positions that it shifts.
+    To write it twice never helps: the copy may be there all the same. To write it for no use would be a kernel that
+    shifts positions and does nothing else, which is no schedule (``checker``).
     """
-    for buffer, numbers in _copied_values(model).items():
-        if buffer not in model.scope.owed:
-            takers = [model.chosen[k] for k, column in enumerate(model.columns) if buffer in column.takes]
-            model.cp.add_bool_or([*takers, ~model.any_of(numbers)])
-
-
-def _copied_values(model: JointModel) -> dict[int, list[int]]:
-    """The buffers that copied ops make, with the columns that write them."""
-    copies = model.scope.copies
-    return {b: ks for b, ks in model.writing.items() if any(copies >> op & 1 for op in model.makers[b])}
+    scope = model.scope
+    for buffer, numbers in model.writing.items():
+        if any(scope.copies >> op & 1 for op in model.makers[buffer]):
+            model.cp.add_at_most_one(model.chosen[k] for k in numbers)
+            if buffer not in scope.owed:
+                takers = [model.chosen[k] for k, column in enumerate(model.columns) if buffer in column.takes]
+                model.cp.add_bool_or([*takers, ~model.any_of(numbers)])
 
 
 def add_owed_writes(model: JointModel) -> None:
@@ -80,9 +72,9 @@ def add_taken_values(model: JointModel) -> None:
     for k, column in enumerate(model.columns):
         anchor = model.anchors[k][0]
         for buffer in column.takes:
-            if scope.instance.buffers[buffer].kind == "temporary" and buffer not in scope.given:
-                if len(model.makers[buffer]) == 1:
-                    wanting.setdefault((anchor, buffer, None), []).append(k)
+            made_here = scope.instance.buffers[buffer].kind == "temporary" and buffer not in scope.given
+            if made_here and len(model.makers[buffer]) == 1:
+                wanting.setdefault((anchor, buffer, None), []).append(k)
         for op in column.ops:
             for source, buffer in index.sources[op]:
                 several = buffer is not None and len(model.makers.get(buffer, ())) > 1 and buffer not in scope.given
@@ -132,7 +124,10 @@ def add_precedence_of_copies(model: JointModel) -> None:
     """A column comes after the one that writes the value of a copied op for it; a copy after what it needs."""
     scope = model.scope
     for edge in scope.instance.edges:
-        if scope.ops >> edge.src & scope.ops >> edge.dst & 1 and (scope.copies >> edge.src | scope.copies >> edge.dst) & 1:
+        if (
+            scope.ops >> edge.src & scope.ops >> edge.dst & 1
+            and (scope.copies >> edge.src | scope.copies >> edge.dst) & 1
+        ):
             _after_copies(model, edge.src, edge.dst, edge.buffer)
 
 
@@ -257,8 +252,7 @@ FAMILIES: tuple[Family, ...] = (
     add_alternatives,
     add_running,
     add_cover,
-    add_single_writers,
-    add_wanted_writes,
+    add_copied_writes,
     add_owed_writes,
     add_taken_values,
     add_same_place,
