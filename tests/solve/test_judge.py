@@ -28,7 +28,9 @@ def test_greedy_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = replace(example(), limits=Limits(max_ops=1))
 
     def too_large(problem: Instance, *_: Any) -> GreedyOutcome:
-        alone = [((op,), problem.ops[op].offers[0].scheme) for op in range(len(problem.ops)) if op not in (SCALE, SHIFT)]
+        alone = [
+            ((op,), problem.ops[op].offers[0].scheme) for op in range(len(problem.ops)) if op not in (SCALE, SHIFT)
+        ]
         return GreedyOutcome((((SCALE, SHIFT), FLAT), *alone), 1, complete=True)
 
     monkeypatch.setattr(stages, "greedy_partition", too_large)

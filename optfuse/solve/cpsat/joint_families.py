@@ -77,8 +77,9 @@ def add_taken_values(model: JointModel) -> None:
                 wanting.setdefault((anchor, buffer, None), []).append(k)
         for op in column.ops:
             for source, buffer in index.sources[op]:
-                several = buffer is not None and len(model.makers.get(buffer, ())) > 1 and buffer not in scope.given
-                if several and scope.ops >> source & 1 and not column.mask >> source & 1:
+                if buffer is None or buffer in scope.given or len(model.makers.get(buffer, ())) < 2:
+                    continue
+                if scope.ops >> source & 1 and not column.mask >> source & 1:
                     wanting.setdefault((anchor, buffer, source), []).append(k)
     for (_, buffer, source), numbers in wanting.items():
         writers = [
