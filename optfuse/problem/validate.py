@@ -6,7 +6,6 @@ here. Numbers are looked at column by column first: one by one, to name the bad 
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
@@ -14,14 +13,14 @@ from itertools import chain
 from operator import attrgetter
 
 from optfuse.errors import InvalidInstanceError
-from optfuse.problem.instance import ALONE, FORMAT_VERSION, LARGEST, Edge, Instance, Op, Read, Write
+from optfuse.problem.alternatives import check_sources, check_variants, writes_always
+from optfuse.problem.instance import ALONE, FORMAT_VERSION, LARGEST, Edge, Instance, Read, Write
 from optfuse.problem.memo import per_instance
+from optfuse.problem.text import bad_text, is_half_a_pair, shortened
 
 #: How the types of numbers are written in ``instance``, and which numbers are ids there.
 NUMBERS = ("int", "int | None")
 IDS = ("buffer", "device", "alias")
-#: Characters of a name, a graph node or a module path, at most.
-LONGEST = 4096
 
 
 @per_instance
@@ -35,7 +34,7 @@ def validate(instance: Instance) -> None:
     for check in CHECKS:
         problem = next(iter(check(instance)), None)
         if problem is not None:
-            raise InvalidInstanceError(f"instance {_shortened(instance.name)}: {problem}")
+            raise InvalidInstanceError(f"instance {shortened(instance.name)}: {problem}")
 
 
 def _version(instance: Instance) -> Iterator[str]:
@@ -44,45 +43,23 @@ def _version(instance: Instance) -> Iterator[str]:
 
 
 def _names(instance: Instance) -> Iterator[str]:
-    yield from _bad_text(instance.name, "its name")
+    yield from bad_text(instance.name, "its name")
     for family in ("devices", "schemes", "buffers", "ops", "variants"):
         seen: set[str] = set()
         for item in getattr(instance, family):
-            yield from _bad_text(item.name, "a name")
+            yield from bad_text(item.name, "a name")
             if item.name in seen:
                 yield f"two {family} are named {item.name!r}"
             seen.add(item.name)
     for op in instance.ops:
-        yield from _bad_text(op.node, f"op {op.name!r}: node")
-        yield from _bad_text(op.module, f"op {op.name!r}: module")
-        if _surrogate(op.source):
-            yield f"op {op.name!r}: source {_shortened(op.source)} holds half a surrogate pair, which is no text"
+        yield from bad_text(op.node, f"op {op.name!r}: node")
+        yield from bad_text(op.module, f"op {op.name!r}: module")
+        if is_half_a_pair(op.source):
+            yield f"op {op.name!r}: source {shortened(op.source)} holds half a surrogate pair, which is no text"
     if not instance.devices:
         yield "there is no device"
     if not instance.schemes:
         yield "there is no scheme; scheme 0 is that of ops that run alone"
-
-
-def _bad_text(text: str, what: str) -> Iterator[str]:
-    """What makes a name unfit for a message of one line."""
-    if len(text) > LONGEST:
-        yield f"{what} has {len(text)} characters; at most {LONGEST} are read: {_shortened(text)}"
-    if text.isprintable():
-        return
-    if _surrogate(text):
-        yield f"{what} holds half a surrogate pair, which is no text: {_shortened(text)}"
-    bad = next((c for c in text if unicodedata.category(c) in ("Cc", "Zl", "Zp")), None)
-    if bad is not None:
-        yield f"{what} holds the control character {bad!a}: {_shortened(text)}"
-
-
-def _surrogate(text: str) -> bool:
-    return not text.isascii() and any(unicodedata.category(c) == "Cs" for c in text)
-
-
-def _shortened(text: str) -> str:
-    shown = ascii(text)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def _sizes(instance: Instance) -> Iterator[str]:
@@ -266,7 +243,7 @@ def _offers(instance: Instance) -> Iterator[str]:
 
 def _edges(instance: Instance) -> Iterator[str]:
     offered = [{offer.scheme for offer in op.offers} for op in instance.ops]
-    always = [_writes_always(op) for op in instance.ops]
+    always = [writes_always(op) for op in instance.ops]
     for edge in instance.edges:
         if ALONE in edge.schemes:
             yield f"edge {_edge_name(instance, edge)} allows scheme 0, but a kernel of that scheme holds one op"
@@ -311,74 +288,6 @@ def _owed(instance: Instance) -> Iterator[str]:
         missing = set[int]().union(*written) - set[int].intersection(*written)
         if missing:
             yield f"op {op.name!r} writes buffer {instance.buffers[min(missing)].name!r} in some of its offers only"
-
-
-def _sources(instance: Instance) -> Iterator[str]:
-    """A value comes from an op that runs whenever its user does."""
-    if not instance.variants:
-        return
-    place: dict[int, int] = {}
-    for number, variant in enumerate(instance.variants):
-        place.update(dict.fromkeys((op for ops in variant.alternatives for op in ops), number))
-    makers: dict[tuple[int, int], set[int]] = {}
-    for edge in instance.edges:
-        if edge.buffer is not None and instance.buffers[edge.buffer].kind == "temporary":
-            makers.setdefault((edge.dst, edge.buffer), set()).add(edge.src)
-    for (user, buffer), sources in makers.items():
-        if any(source not in place for source in sources):
-            continue
-        sure = False
-        for number in {place[source] for source in sources}:
-            alternatives = instance.variants[number].alternatives
-            beside = [ops for ops in alternatives if place.get(user) != number or user in ops]
-            sure = sure or all(sources.intersection(ops) for ops in beside)
-        if not sure:
-            name = instance.buffers[buffer].name
-            yield f"op {instance.ops[user].name!r} takes buffer {name!r} from ops that need not run when it does"
-
-
-def _variants(instance: Instance) -> Iterator[str]:
-    owner: dict[int, str] = {}
-    for variant in instance.variants:
-        where = f"variant {variant.name!r}"
-        if not variant.alternatives:
-            yield f"{where} has no alternatives"
-        members = {op for alternative in variant.alternatives for op in alternative}
-        for alternative in variant.alternatives:
-            if len(set(alternative)) != len(alternative):
-                yield f"{where} names an op twice in one alternative"
-        for op in sorted(members):
-            if op in owner:
-                yield f"op {instance.ops[op].name!r} is in two variants: {owner[op]!r} and {variant.name!r}"
-            owner[op] = variant.name
-        wanted = _wanted_from(instance, members)
-        for alternative in variant.alternatives:
-            missing = wanted - {buffer for op in alternative for buffer in _writes_always(instance.ops[op])}
-            if missing:
-                name = instance.buffers[min(missing)].name
-                yield f"{where}: alternative {alternative} does not write buffer {name!r}, which others need"
-
-
-def _wanted_from(instance: Instance, members: set[int]) -> set[int]:
-    """Buffers that the ops of a variant owe to the rest: outputs, mutated inputs, and values used outside it."""
-    wanted = {
-        edge.buffer
-        for edge in instance.edges
-        if edge.src in members and edge.dst not in members and edge.buffer is not None
-    }
-    for op in members:
-        for buffer in _writes_always(instance.ops[op]):
-            if instance.buffers[buffer].output or instance.buffers[buffer].kind != "temporary":
-                wanted.add(buffer)
-    return wanted
-
-
-def _writes_always(op: Op) -> set[int]:
-    first, *others = op.offers
-    always = {write.buffer for write in first.writes}
-    for offer in others:
-        always.intersection_update([write.buffer for write in offer.writes])
-    return always
 
 
 def _rules(instance: Instance) -> Iterator[str]:
@@ -426,7 +335,7 @@ CHECKS: tuple[Callable[[Instance], Iterator[str]], ...] = (
     _edges,
     _buffers,
     _owed,
-    _variants,
-    _sources,
+    check_variants,
+    check_sources,
     _rules,
 )
