@@ -9,10 +9,10 @@ TESTERS ?= 2
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint types imports unit notebooks docs format clean
+.PHONY: help setup run test test-all lint types imports unit notebooks docs format clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
 setup: $(READY)  ## make the environment (the others do so when it is missing or out of date)
 
@@ -28,6 +28,9 @@ run: $(READY)  ## optimize GPT-2 and ResNet-50, forward and backward, and verify
 test: lint imports  ## everything that a change must pass
 	@$(MAKE) --no-print-directory -j2 types unit
 	@$(MAKE) --no-print-directory notebooks docs
+
+test-all: lint imports types notebooks docs  ## the same with slow tests and every example: hours on two cores
+	@$(BIN)/pytest -q -m "not gpu" --hypothesis-profile=nightly -n $(TESTERS) --dist loadfile
 
 lint: $(READY)  ## ruff: rules and format
 	@$(BIN)/ruff check --quiet .

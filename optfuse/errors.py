@@ -31,6 +31,10 @@ class RuleConflictError(IllegalKernelError):
     """Rules that no schedule obeys: the message names the smallest set of them that conflict."""
 
 
+class DefectError(OptfuseError):
+    """Something of our own that does not hold, whatever the input: to be reported, with the instance."""
+
+
 class CaptureError(OptfuseError):
     """A model that the frontend cannot turn into a graph."""
 

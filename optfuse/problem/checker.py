@@ -28,6 +28,7 @@ def check(instance: Instance, solution: Solution) -> tuple[Violation, ...]:
     case = _case(instance, solution, offers)
     for family in (
         _coverage,
+        _purpose,
         _edges_inside,
         _convexity,
         _connectivity,
@@ -138,6 +139,16 @@ def _coverage(case: Case) -> Iterator[Violation]:
             yield Violation("coverage", f"op {op.name} is in no kernel")
         if len(case.runs.get(number, ())) > 1 and not op.recompute:
             yield Violation("recompute", f"op {op.name} is in several kernels but may not be computed twice")
+
+
+def _purpose(case: Case) -> Iterator[Violation]:
+    """A kernel of ops that are all computed elsewhere too writes something that is wanted."""
+    buffers = case.instance.buffers
+    for position, kernel in enumerate(case.solution.kernels):
+        if all(len(case.runs[op]) > 1 for op in kernel.ops):
+            taken = set[int]().union(*(takes for other, takes in enumerate(case.taken) if other != position))
+            if not any(buffers[number].output or number in taken for number in kernel.writes):
+                yield Violation("recompute", f"{case.label(position)} computes again what other kernels do, for no use")
 
 
 def _edges_inside(case: Case) -> Iterator[Violation]:

@@ -10,7 +10,7 @@ passes).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -126,14 +126,17 @@ def _rivals(instance: Instance) -> dict[int, frozenset[int]]:
     return rivals
 
 
-def default_writes(instance: Instance, ops: Collection[int], scheme: int) -> tuple[int, ...]:
+def default_writes(
+    instance: Instance, ops: Collection[int], scheme: int, running: Container[int] | None = None
+) -> tuple[int, ...]:
     """Buffers that a kernel must leave in memory when no op is computed twice: outputs, and values used outside it.
 
-    Users that cannot run beside the kernel's ops (other alternatives of a variant) do not count.
+    Only users among the ``running`` ops count. Where it is not known which ops run, all count that can run beside the
+    kernel's own (not those of other alternatives of their variants).
     """
     index = topology(instance)
     if len(ops) > 1 or index.rivals:
-        return tuple(sorted(_needed(index, ops, scheme)))
+        return tuple(sorted(_needed(index, ops, scheme, running)))
     op = next(iter(ops))
     used = [buffer for _, buffer in index.users[op]]
     needed = [w.buffer for w in index.offers[op][scheme].writes if w.buffer in used or w.buffer in index.always]
@@ -278,14 +281,15 @@ def _whole(amount: int, unit: int) -> int:
     return amount // unit * unit
 
 
-def _needed(index: Topology, ops: Collection[int], scheme: int) -> set[int]:
+def _needed(index: Topology, ops: Collection[int], scheme: int, running: Container[int] | None = None) -> set[int]:
     """The buffers of a kernel that must reach memory: outputs, mutations, and values used outside the kernel."""
     served = set(ops)
     if index.rivals:
         served = served.union(*(index.rivals[op] for op in ops if op in index.rivals))
     needed: set[int] = set()
     for op in ops:
-        outside = {buffer for user, buffer in index.users[op] if user not in served}
+        users = index.users[op]
+        outside = {b for user, b in users if user not in served and (running is None or user in running)}
         for write in index.offers[op][scheme].writes:
             if write.buffer in outside or write.buffer in index.always:
                 needed.add(write.buffer)
@@ -338,16 +342,18 @@ def _scaled(size: int, access: AccessClass, device: Device) -> int:
     return size * access_percent(access, device) // 100
 
 
-def _read_rate(buffer: Buffer, device: Device) -> int:
+def _stays_in_l2(buffer: Buffer, device: Device) -> bool:
     """A temporary of at most an eighth of L2 is likely still there when its reader runs."""
-    if buffer.kind == "temporary" and buffer.bytes * 8 <= device.l2_bytes:
-        return device.l2_ps_per_mib
-    return device.dram_ps_per_mib
+    return buffer.kind == "temporary" and buffer.bytes * 8 <= device.l2_bytes
+
+
+def _read_rate(buffer: Buffer, device: Device) -> int:
+    return device.l2_ps_per_mib if _stays_in_l2(buffer, device) else device.dram_ps_per_mib
 
 
 def _write_rate(buffer: Buffer, device: Device) -> int:
     """What a reader will find in L2 has been written there, where the device prices that apart."""
-    if device.l2_write_ps_per_mib and _read_rate(buffer, device) == device.l2_ps_per_mib:
+    if device.l2_write_ps_per_mib and _stays_in_l2(buffer, device):
         return device.l2_write_ps_per_mib
     return device.dram_ps_per_mib
 

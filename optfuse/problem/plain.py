@@ -126,7 +126,8 @@ def _dataclass_decoder(kind: Any) -> Decoder:
         for key, item in data.items():
             if key not in decoders:
                 near = difflib.get_close_matches(str(key), list(decoders), n=1, cutoff=0.0)[0]
-                raise PlainDataError(f"{prefix}{key}: unknown key; the nearest known one is {near!r}")
+                shown = key if key.isprintable() and len(key) <= 40 else _shown(key)
+                raise PlainDataError(f"{prefix}{shown}: unknown key; the nearest known one is {near!r}")
             values[key] = decoders[key](item, prefix + key)
         for name in required:
             if name not in values:

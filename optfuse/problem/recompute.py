@@ -1,7 +1,8 @@
 """Which ops may be computed in several kernels. The checker shares nothing with this module.
 
 A copy must give the same value wherever it runs, so it may not care when it runs: a pure loop op (``Op.recompute``)
-that no order edge ties, of no variant, the only maker of temporaries that nothing aliases, and used by somebody.
+that no order edge ties, of no variant, the only maker of temporaries that nothing aliases, and used by an op of no
+variant: one whose users all belong to alternatives may have none that run, and must be computed all the same.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def copyable(instance: Instance) -> int:
         and facts.kind == "loop"
         and legal_index(instance).mandatory >> op & 1
         and op not in tied
-        and index.users[op]
+        and any(legal_index(instance).mandatory >> user & 1 for user, _ in index.users[op])
         and all(buffer is not None for _, buffer in (*index.users[op], *index.sources[op]))
         and all(
             instance.buffers[write.buffer].kind == "temporary"

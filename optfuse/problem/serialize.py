@@ -132,9 +132,12 @@ def _pretty(data: dict[str, Any]) -> str:
 def _parse(text: str | bytes, where: str, form: str, version: int, error_class: type[OptfuseError]) -> dict[str, Any]:
     """The JSON object without its ``format`` key, after its format and version are known to be ours."""
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise error_class(f"{where}: not JSON: {error}") from error
+        data = json.loads(text, object_pairs_hook=_object)
+    except RecursionError as error:
+        raise error_class(f"{where}: not JSON that can be read: lists and objects are nested too deep") from error
+    except ValueError as error:
+        why = "a number has thousands of digits" if "integer string conversion" in str(error) else error
+        raise error_class(f"{where}: not JSON: {why}") from error
     if not isinstance(data, dict) or data.get("format") != form:
         raise error_class(f'{where}: not an {form} file: it has no "format": "{form}"')
     found = data.get("version")
@@ -142,6 +145,16 @@ def _parse(text: str | bytes, where: str, form: str, version: int, error_class: 
         raise error_class(f"{where}: version {found!r} is not known; this program reads version {version}")
     del data["format"]
     return data
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; one that has a key twice says two things at once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"an object has the key {twice!a} twice")
+    return found
 
 
 def _read(path: Path, error_class: type[OptfuseError]) -> bytes:

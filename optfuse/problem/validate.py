@@ -13,12 +13,14 @@ from itertools import chain
 from operator import attrgetter
 
 from optfuse.errors import InvalidInstanceError
-from optfuse.problem.instance import ALONE, FORMAT_VERSION, LARGEST, Edge, Instance, Op, Read, Write
+from optfuse.problem.alternatives import check_sources, check_variants, writes_always
+from optfuse.problem.instance import ALONE, FORMAT_VERSION, LARGEST, Edge, Instance, Read, Write
 from optfuse.problem.memo import per_instance
+from optfuse.problem.text import bad_text, is_half_a_pair, shortened
 
 #: How the types of numbers are written in ``instance``, and which numbers are ids there.
 NUMBERS = ("int", "int | None")
-IDS = ("buffer", "footprint", "device", "alias")
+IDS = ("buffer", "device", "alias")
 
 
 @per_instance
@@ -32,7 +34,7 @@ def validate(instance: Instance) -> None:
     for check in CHECKS:
         problem = next(iter(check(instance)), None)
         if problem is not None:
-            raise InvalidInstanceError(f"instance {instance.name!r}: {problem}")
+            raise InvalidInstanceError(f"instance {shortened(instance.name)}: {problem}")
 
 
 def _version(instance: Instance) -> Iterator[str]:
@@ -41,12 +43,19 @@ def _version(instance: Instance) -> Iterator[str]:
 
 
 def _names(instance: Instance) -> Iterator[str]:
+    yield from bad_text(instance.name, "its name")
     for family in ("devices", "schemes", "buffers", "ops", "variants"):
         seen: set[str] = set()
         for item in getattr(instance, family):
+            yield from bad_text(item.name, "a name")
             if item.name in seen:
                 yield f"two {family} are named {item.name!r}"
             seen.add(item.name)
+    for op in instance.ops:
+        yield from bad_text(op.node, f"op {op.name!r}: node")
+        yield from bad_text(op.module, f"op {op.name!r}: module")
+        if is_half_a_pair(op.source):
+            yield f"op {op.name!r}: source {shortened(op.source)} holds half a surrogate pair, which is no text"
     if not instance.devices:
         yield "there is no device"
     if not instance.schemes:
@@ -234,7 +243,7 @@ def _offers(instance: Instance) -> Iterator[str]:
 
 def _edges(instance: Instance) -> Iterator[str]:
     offered = [{offer.scheme for offer in op.offers} for op in instance.ops]
-    always = [_writes_always(op) for op in instance.ops]
+    always = [writes_always(op) for op in instance.ops]
     for edge in instance.edges:
         if ALONE in edge.schemes:
             yield f"edge {_edge_name(instance, edge)} allows scheme 0, but a kernel of that scheme holds one op"
@@ -271,48 +280,14 @@ def _buffers(instance: Instance) -> Iterator[str]:
                     yield f"op {op.name!r} reads buffer {source.name!r}, but no edge brings it from its producer"
 
 
-def _variants(instance: Instance) -> Iterator[str]:
-    owner: dict[int, str] = {}
-    for variant in instance.variants:
-        where = f"variant {variant.name!r}"
-        if not variant.alternatives:
-            yield f"{where} has no alternatives"
-        members = {op for alternative in variant.alternatives for op in alternative}
-        for alternative in variant.alternatives:
-            if len(set(alternative)) != len(alternative):
-                yield f"{where} names an op twice in one alternative"
-        for op in sorted(members):
-            if op in owner:
-                yield f"op {instance.ops[op].name!r} is in two variants: {owner[op]!r} and {variant.name!r}"
-            owner[op] = variant.name
-        wanted = _wanted_from(instance, members)
-        for alternative in variant.alternatives:
-            missing = wanted - {buffer for op in alternative for buffer in _writes_always(instance.ops[op])}
-            if missing:
-                name = instance.buffers[min(missing)].name
-                yield f"{where}: alternative {alternative} does not write buffer {name!r}, which others need"
-
-
-def _wanted_from(instance: Instance, members: set[int]) -> set[int]:
-    """Buffers that the ops of a variant owe to the rest: outputs, mutated inputs, and values used outside it."""
-    wanted = {
-        edge.buffer
-        for edge in instance.edges
-        if edge.src in members and edge.dst not in members and edge.buffer is not None
-    }
-    for op in members:
-        for buffer in _writes_always(instance.ops[op]):
-            if instance.buffers[buffer].output or instance.buffers[buffer].kind != "temporary":
-                wanted.add(buffer)
-    return wanted
-
-
-def _writes_always(op: Op) -> set[int]:
-    first, *others = op.offers
-    always = {write.buffer for write in first.writes}
-    for offer in others:
-        always.intersection_update([write.buffer for write in offer.writes])
-    return always
+def _owed(instance: Instance) -> Iterator[str]:
+    """An op writes outputs and inputs in every offer or in none: which scheme it runs in is not for users to see."""
+    kept = {n for n, buffer in enumerate(instance.buffers) if buffer.output or buffer.kind != "temporary"}
+    for op in instance.ops:
+        written = [kept.intersection([write.buffer for write in offer.writes]) for offer in op.offers]
+        missing = set[int]().union(*written) - set[int].intersection(*written)
+        if missing:
+            yield f"op {op.name!r} writes buffer {instance.buffers[min(missing)].name!r} in some of its offers only"
 
 
 def _rules(instance: Instance) -> Iterator[str]:
@@ -359,6 +334,8 @@ CHECKS: tuple[Callable[[Instance], Iterator[str]], ...] = (
     _offers,
     _edges,
     _buffers,
-    _variants,
+    _owed,
+    check_variants,
+    check_sources,
     _rules,
 )

@@ -33,9 +33,13 @@ def assemble(
     Raises:
         IllegalKernelError: When the kernels wait for each other in a circle.
     """
+    parts = list(partition)
+    running = {op for ops, _ in parts for op in ops} if instance.variants else None
     kernels = [
-        Kernel(tuple(sorted(ops)) if len(ops) > 1 else tuple(ops), scheme, default_writes(instance, ops, scheme))
-        for ops, scheme in partition
+        Kernel(
+            tuple(sorted(ops)) if len(ops) > 1 else tuple(ops), scheme, default_writes(instance, ops, scheme, running)
+        )
+        for ops, scheme in parts
     ]
     if hurried:
         order = nearest_order([kernel.ops[0] for kernel in kernels], precedences(instance, kernels))

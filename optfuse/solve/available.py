@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from optfuse.problem.cost import topology
 from optfuse.problem.legality import bits
@@ -23,12 +23,18 @@ def feasible_columns(scope: Scope, columns: Iterable[Column], cap: int | None = 
             for buffer in column.takes
         )
         fresh = all(
-            buffers[buffer].kind != "temporary" or (buffer in known and buffer not in scope.given)
+            buffers[buffer].kind != "temporary"
+            or (_has_storage(scope, scope.root[buffer], known) and buffer not in scope.given)
             for buffer in column.writes
         )
         if there and fresh and (cap is None or floor_of(scope, column) <= cap):
             kept.append(column)
     return kept
+
+
+def _has_storage(scope: Scope, storage: int, known: Collection[int]) -> bool:
+    """Whether there is memory to write to: of the stretch's own, or of an input that is still there."""
+    return storage in known or (scope.instance.buffers[storage].kind != "temporary" and storage not in scope.gone)
 
 
 def floor_of(scope: Scope, column: Column) -> int:

@@ -9,11 +9,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from optfuse.errors import IllegalKernelError, RuleConflictError
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Edge, Instance, Op, Rules
+from optfuse.problem.legality import listed
 from optfuse.problem.solution import Kernel
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.greedy import greedy
+
+#: The cost of a choice that the rules forbid: above that of every schedule.
+NEVER_CHOSEN = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,11 @@ class Chosen:
 
 
 def decide(instance: Instance, chosen: Sequence[int]) -> Decided:
-    """The instance in which alternative ``chosen[v]`` of each variant ``v`` runs."""
+    """The instance in which alternative ``chosen[v]`` of each variant ``v`` runs.
+
+    Raises:
+        RuleConflictError: When a rule asks for one kernel of ops that do not all run then.
+    """
     out = {op for variant in instance.variants for alternative in variant.alternatives for op in alternative}
     out -= {op for variant, k in zip(instance.variants, chosen, strict=True) for op in variant.alternatives[k]}
     ops = tuple(op for op in range(len(instance.ops)) if op not in out)
@@ -49,6 +58,10 @@ def decide(instance: Instance, chosen: Sequence[int]) -> Decided:
         for edge in instance.edges
         if edge.src in number and edge.dst in number
     )
+
+    for group in (*instance.rules.fuse, *instance.rules.single_kernel):
+        if len({op in number for op in group}) > 1:
+            raise RuleConflictError(f"the rules ask for one kernel of {listed(instance, group)}, not all of which run")
 
     def groups(family: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(number[op] for op in ops) for ops in family if all(op in number for op in ops))
@@ -112,8 +125,11 @@ def choose_greedily(
     """
 
     def greedily(alternatives: tuple[int, ...]) -> Chosen:
-        decided = decide(instance, alternatives)
-        solution = greedy(decided.instance)
+        try:
+            decided = decide(instance, alternatives)
+            solution = greedy(decided.instance)
+        except IllegalKernelError:  # the rules leave no kernels for this choice
+            return Chosen(alternatives, (), NEVER_CHOSEN, 1)
         kernels = tuple((decided.lifted(kernel), kernel.scheme) for kernel in solution.kernels)
         return Chosen(alternatives, kernels, solution.objective, 1)
 

@@ -1,10 +1,11 @@
 """Columns of the joint model: kernels with what they read from memory and leave there.
 
-Where no op is computed twice, what a kernel writes follows from its ops. With copies it is a choice: a *copyable* op
+Where no op is computed twice, what a kernel writes follows from its ops, but for values that only ops of alternatives
+use: those are written or not. With copies it is a choice too: a *copyable* op
 (``problem.recompute``) may be in several kernels, at most one of which writes its value. Then a kernel may also hold
 both ends of a path that leaves it, if the path starts at a copy.
 
-A column whose copies do nothing (not written, used by no other op of it) is left out.
+A column with a copy that does nothing (not written, used by no other op of it, linking none) is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import combinations
 
 from optfuse.problem.cost import kernel_cost, topology
 from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import Reach, bits, is_legal_but_for_paths, legal_index, mask_of
+from optfuse.problem.legality import Reach, bits, is_connected, is_legal_but_for_paths, legal_index, mask_of
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.assemble import arrange
 from optfuse.solve.clock import WALL, Clock
@@ -106,7 +107,8 @@ class ColumnMaker:
         self.instance = instance
         self.copies = copies
         self.index = topology(instance)
-        self.reach = legal_index(instance).reach()
+        self.legal = legal_index(instance)
+        self.reach = self.legal.reach()
         self._known: dict[tuple[int, int], _Facts] = {}
 
     def column(self, ops: Sequence[int], scheme: int, writes: Sequence[int]) -> Column:
@@ -155,10 +157,14 @@ class ColumnMaker:
         return found
 
     def _writes(self, mask: int, scheme: int) -> tuple[list[int], list[int]]:
-        """Buffers that a kernel must write, and those that it may write."""
+        """Buffers that a kernel must write, and those that it may write: that only ops use which need not run."""
         must: set[int] = set()
         may: set[int] = set()
         between = self.reach.between(mask) if self.copies & mask else 0
+        certain = self.legal.certain(mask)
+        rivals = 0
+        for op in bits(mask):
+            rivals |= self._facts(op, scheme).rivals
         for op in bits(mask):
             facts = self._facts(op, scheme)
             for buffer, always, users in facts.writes:
@@ -166,18 +172,24 @@ class ColumnMaker:
                     # Where a path leaves from here and comes back, the value on it is another copy's.
                     if (always or users) and not self.reach.descendants[op] & between:
                         may.add(buffer)
-                elif always or users & ~mask & ~facts.rivals:
+                elif always or users & ~mask & certain:
                     must.add(buffer)
-                elif users & self.copies:
+                elif users & self.copies or users & ~mask & ~rivals:
                     may.add(buffer)
         return sorted(must), sorted(may - must)
 
     def _useful(self, mask: int, scheme: int, writes: tuple[int, ...]) -> bool:
+        """Whether each copy does something: its value is written or used in here, or it alone links the others."""
+        idle = 0
         for op in bits(mask & self.copies):
             written = any(write[0] in writes for write in self.index.priced[op][scheme].writes)
             if not written and not any(mask >> user & 1 for user, _ in self.index.users[op]):
-                return False
-        return bool(mask & ~self.copies or writes)
+                idle |= 1 << op
+        if not mask & ~self.copies and not writes:
+            return False
+        if idle and not self.instance.limits.connected:
+            return False
+        return not any(is_connected(self.legal, mask & ~(1 << op), scheme) for op in bits(idle))
 
 
 def _grown(instance: Instance, scheme: int, within: int, copies: int, tied: Mapping[int, int] | None) -> Iterator[int]:

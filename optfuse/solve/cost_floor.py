@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from optfuse.problem.cost import MIB, Topology, kernel_cost, topology
+from optfuse.problem.cost import MIB, Topology, default_writes, kernel_cost, topology
 from optfuse.problem.instance import ALONE, Edge, Instance
 from optfuse.problem.legality import bits, legal_index, mask_of
 
@@ -29,12 +29,19 @@ def cost_floor(instance: Instance, *, copies: bool = True, quick: bool = False) 
     shared = mandatory & joins
     kernels = -(-shared.bit_count() // max(1, instance.limits.max_ops))
     launch = min((device.launch_ps for device in instance.devices), default=0)
-    alone = sum(kernel_cost(instance, (op,), ALONE) for op in bits(mandatory & ~joins))
+    alone = sum(_cost_alone(instance, op, mandatory) for op in bits(mandatory & ~joins))
     if quick or not shared:
         return alone + kernels * launch
     facts = _Facts(instance, topology(instance), mandatory, joins)
     kernels = max(_in_a_row(facts, copies=copies), kernels)
     return alone + kernels * launch + _crossing(facts)
+
+
+def _cost_alone(instance: Instance, op: int, mandatory: int) -> int:
+    """What the kernel of an op that runs alone costs at least: what only alternatives use need not be written."""
+    if not instance.variants:
+        return kernel_cost(instance, (op,), ALONE)
+    return kernel_cost(instance, (op,), ALONE, default_writes(instance, (op,), ALONE, set(bits(mandatory))))
 
 
 @dataclass(frozen=True, slots=True)

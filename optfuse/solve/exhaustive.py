@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from optfuse.errors import IllegalKernelError, InfeasibleError, InvalidOptionError
-from optfuse.problem.cost import kernel_cost
+from optfuse.problem.cost import default_writes, kernel_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import LegalIndex, Reach, bits, common_schemes, is_legal, legal_index
 from optfuse.problem.solution import Solution
@@ -25,7 +25,7 @@ MAX_OPS = 14
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The cheapest scheme of a legal kernel, given as a mask."""
+    """A legal kernel, given as a mask, in its cheapest scheme; under a memory cap, in any."""
 
     mask: int
     scheme: int
@@ -87,19 +87,26 @@ class _Search:
     def partitions_of(self, active: int) -> None:
         """Try every partition of the active ops."""
         reach = Reach.of(self.instance, active)
-        legal = [kernel for kernel in map(self.cheapest, subsets(active)) if kernel and reach.is_convex(kernel.mask)]
+        running = set(bits(active))
+        convex = filter(reach.is_convex, subsets(active))
+        legal = [kernel for mask in convex for kernel in self.in_schemes(mask, running)]
         self.kernels += len(legal)
         by_first: dict[int, list[Best]] = {}
         for kernel in sorted(legal, key=lambda kernel: kernel.cost):
             by_first.setdefault(kernel.mask & -kernel.mask, []).append(kernel)
         self.extend(active, by_first, [], 0)
 
-    def cheapest(self, mask: int) -> Best | None:
-        """The cheapest legal scheme of some ops, if there is one."""
+    def in_schemes(self, mask: int, running: set[int]) -> list[Best]:
+        """Some ops in their cheapest legal scheme, if there is one; under a cap in all: a dearer one may take less."""
         ops = tuple(bits(mask))
-        legal = [s for s in common_schemes(self.instance, ops) if is_legal(self.instance, ops, s)]
-        options = [Best(mask, scheme, kernel_cost(self.instance, ops, scheme)) for scheme in legal]
-        return min(options, key=lambda option: option.cost, default=None)
+        options: list[Best] = []
+        for scheme in common_schemes(self.instance, ops):
+            if is_legal(self.instance, ops, scheme):
+                writes = default_writes(self.instance, ops, scheme, running)
+                options.append(Best(mask, scheme, kernel_cost(self.instance, ops, scheme, writes)))
+        if self.instance.rules.peak_memory is not None:
+            return options
+        return sorted(options, key=lambda option: option.cost)[:1]
 
     def extend(self, left: int, by_first: dict[int, list[Best]], chosen: list[Best], cost: int) -> None:
         """Cover the ops that are left in every way that may still be the best."""

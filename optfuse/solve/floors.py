@@ -73,14 +73,14 @@ class _Floors:
         self.scope = scope
         self.index: Topology = topology(scope.instance)
         self.reach: Reach = legal_index(scope.instance).reach()
+        self.mandatory = legal_index(scope.instance).mandatory
         self.lives = _lives(scope)
         self.schemes = [frozenset(offers) - {ALONE} for offers in self.index.offers]
 
     def bound(self, deadline: float | None, looks: int | None, clock: Clock) -> int:
         scope = self.scope
         bound = _ends(scope)
-        mandatory = legal_index(scope.instance).mandatory
-        passing = {op: self._passing(op, self.reach.descendants[op]) for op in bits(mandatory)}
+        passing = {op: self._passing(op, self.reach.descendants[op]) for op in bits(self.mandatory)}
         most = {op: sum(self.lives[b].bytes for b in passing[op] | self._touched(op)) for op in passing}
         for number, op in enumerate(sorted(passing, key=lambda op: -most[op])):
             if scope.base + most[op] <= bound or (deadline is not None and clock.now() >= deadline):
@@ -94,7 +94,8 @@ class _Floors:
     def _of_single(self, op: int, passing: set[int]) -> int:
         """Bytes that are live while the one kernel of an op runs."""
         by = sum(self.lives[buffer].bytes for buffer in passing)
-        return by + self._cut(op, passing, back=True) + self._cut(op, passing, back=False)
+        counted = set(passing)
+        return by + self._cut(op, counted, back=True) + self._cut(op, counted, back=False)
 
     def _of_copyable(self, op: int) -> int:
         """The same for one of the kernels of a copyable op.
@@ -106,7 +107,7 @@ class _Floors:
             passing = self._passing(op, self.reach.descendants[sink] | 1 << sink)
             by = sum(self.lives[buffer].bytes for buffer in passing)
             sizes = [self.lives[b].bytes if b in self.lives and b not in passing else 0 for b in on_the_way]
-            most = max(most, by + self._cut(op, passing, back=True) + min(sizes))
+            most = max(most, by + self._cut(op, passing | on_the_way, back=True) + min(sizes))
         return most
 
     def _ways(self, op: int) -> dict[int, set[int]]:
@@ -123,7 +124,7 @@ class _Floors:
                 stack += fresh
         for here in region:
             for user, buffer in self.index.users[here]:
-                if buffer is not None and user not in region:
+                if buffer is not None and user not in region and self.mandatory >> user & 1:
                     ways.setdefault(user, set())
         for sink in ways:
             for here in region:
@@ -158,8 +159,12 @@ class _Floors:
             if self.scope.root[access.buffer] in self.lives
         }
 
-    def _cut(self, op: int, passing: set[int], *, back: bool) -> int:
-        """The least bytes that the kernel of an op takes (``back``) or writes, those of ``passing`` not counted."""
+    def _cut(self, op: int, counted: set[int], *, back: bool) -> int:
+        """The least bytes that the kernel of an op takes (``back``) or writes.
+
+        Storages of ``counted`` are left out, and those met here are added to it: each is counted once, though it have
+        several names (aliases), or be both read and written.
+        """
         network = Network()
         nodes: dict[int, int] = {op: 0 if not back else 1}
         gates: dict[int, tuple[int, int]] = {}
@@ -170,7 +175,8 @@ class _Floors:
             for buffer, others, open_end in self._neighbours(op, here, back=back):
                 root = self.scope.root[buffer]
                 if buffer not in gates:
-                    size = self.lives[root].bytes if root in self.lives and root not in passing else 0
+                    size = self.lives[root].bytes if root in self.lives and root not in counted else 0
+                    counted.add(root)
                     gates[buffer] = (network.node(), network.node())
                     network.arc(*gates[buffer], size)
                     if open_end:
@@ -187,23 +193,34 @@ class _Floors:
         return min(network.maximum_flow(), INFINITE)
 
     def _neighbours(self, op: int, here: int, *, back: bool) -> Iterable[tuple[int, list[int], bool]]:
-        """Values that ``here`` uses (``back``) or makes: (buffer, who of the others could join ``op``, if not all)."""
+        """Values that ``here`` uses (``back``) or makes: (buffer, others that could join ``op``, if not all).
+
+        Others are ops that run in any case: what an alternative makes or takes may not be.
+        """
         ties = self.index.sources[here] if back else self.index.users[here]
         values: dict[int, list[int]] = {}
         for other, buffer in ties:
             if buffer is not None:
                 values.setdefault(buffer, []).append(other)
-        for offer in self.index.offers[here].values():
-            for access in offer.reads if back else offer.writes:
-                values.setdefault(access.buffer, [])
+        for buffer in _in_every_offer(self.index, here)[0 if back else 1]:
+            values.setdefault(buffer, [])
         buffers = self.scope.instance.buffers
         for buffer, others in values.items():
-            soft = [other for other in others if not self._hard(op, other)]
+            sure = [other for other in others if self.mandatory >> other & 1]
+            soft = [other for other in sure if not self._hard(op, other)]
             if back:
-                open_end = len(soft) < len(others) or not others
+                open_end = len(soft) < len(sure) or not others
             else:
-                open_end = len(soft) < len(others) or buffers[buffer].output or buffers[buffer].kind != "temporary"
+                open_end = len(soft) < len(sure) or buffers[buffer].output or buffers[buffer].kind != "temporary"
             yield buffer, soft, open_end
+
+
+def _in_every_offer(index: Topology, op: int) -> tuple[set[int], set[int]]:
+    """The buffers that an op reads, and those that it writes, whatever its scheme."""
+    offers = index.offers[op].values()
+    reads = [{read.buffer for read in offer.reads} for offer in offers]
+    writes = [{write.buffer for write in offer.writes} for offer in offers]
+    return set[int].intersection(*reads), set[int].intersection(*writes)
 
 
 def _lives(scope: Scope) -> Mapping[int, _Life]:
@@ -212,13 +229,17 @@ def _lives(scope: Scope) -> Mapping[int, _Life]:
     index = topology(instance)
     mandatory = legal_index(instance).mandatory
     makers: dict[int, int] = {}
+    sure: dict[int, int] = {}
     users: dict[int, int] = {}
     for op in range(len(instance.ops)):
         for offer in index.offers[op].values():
             for write in offer.writes:
                 makers[root[write.buffer]] = makers.get(root[write.buffer], 0) | 1 << op
-            for read in offer.reads:
-                users[root[read.buffer]] = users.get(root[read.buffer], 0) | 1 << op
+        reads, writes = _in_every_offer(index, op)
+        for buffer in writes:
+            sure[root[buffer]] = sure.get(root[buffer], 0) | 1 << op
+        for buffer in reads:
+            users[root[buffer]] = users.get(root[buffer], 0) | 1 << op
         for user, buffer in index.users[op]:
             if buffer is not None:
                 users[root[buffer]] = users.get(root[buffer], 0) | 1 << user
@@ -226,6 +247,7 @@ def _lives(scope: Scope) -> Mapping[int, _Life]:
     for storage in scope.storages:
         mine = makers.get(storage.buffer, 0)
         certain = mine if mine.bit_count() == 1 and not mine & ~(mandatory & ~scope.copies) else 0
+        certain &= sure.get(storage.buffer, 0)
         needed = users.get(storage.buffer, 0) & mandatory
         lives[storage.buffer] = _Life(storage.bytes, certain, needed, storage.from_start, storage.to_end)
     return lives

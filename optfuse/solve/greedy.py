@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.cost import Topology, topology
-from optfuse.problem.instance import Instance
+from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import legal_index
 from optfuse.problem.solution import Solution
 from optfuse.solve.assemble import assemble
@@ -231,7 +231,7 @@ class _Greedy:
 
     def _can_fuse(self, left: int, right: int) -> Fusion | None:
         one, two = self.nodes[left], self.nodes[right]
-        schemes = one.schemes & two.schemes
+        schemes = (one.schemes & two.schemes) - {ALONE}
         if not schemes or one.closed or two.closed or one.device != two.device:
             return None
         if right in self.graph.predecessors[left]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from optfuse.problem.cost import kernel_cost
@@ -98,3 +99,19 @@ def _settled(
         if mask:
             found.append(Kernel(tuple(bits(mask)), scheme, tuple(sorted(writes))))
     return tuple(found)
+
+
+def without_idle(instance: Instance, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """The kernels but for those that only compute again what others compute, and write nothing that is wanted."""
+    maker = ColumnMaker(instance)
+    while True:
+        runs = Counter(op for kernel in kernels for op in kernel.ops)
+        takes = [set(maker.takes(mask_of(kernel.ops), kernel.scheme)) for kernel in kernels]
+        for position, kernel in enumerate(kernels):
+            wanted = set[int]().union(*takes[:position], *takes[position + 1 :])
+            owed = any(instance.buffers[buffer].output or buffer in wanted for buffer in kernel.writes)
+            if not owed and all(runs[op] > 1 for op in kernel.ops):
+                kernels = (*kernels[:position], *kernels[position + 1 :])
+                break
+        else:
+            return kernels

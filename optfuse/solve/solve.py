@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TypeVar
 
 from optfuse.errors import InvalidInstanceError, InvalidOptionError
-from optfuse.problem.checker import check
 from optfuse.problem.collecting import rarely_collecting
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest
@@ -26,13 +25,13 @@ from optfuse.solve.cost_floor import cost_floor
 from optfuse.solve.exact_order import OrderOutcome
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import GreedyOutcome, greedy_partition
+from optfuse.solve.judge import judged, unfused
 from optfuse.solve.memory import order_problem, peak_bytes
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.ordering import improve_arena, order_kernels
 from optfuse.solve.progress import Journal, OnProgress
 from optfuse.solve.result import SolveResult, Statistics, installed, relative_gap
 from optfuse.solve.reuse import arena_cells, pack_cells
-from optfuse.solve.seeds import cheapest_schemes, seed_groups
 
 T = TypeVar("T")
 
@@ -97,7 +96,7 @@ def solve(
 
     partition = _guarded(clock, lambda: _greedy(context, deadline))
     moments.append(time.monotonic())
-    greedy_solution = _guarded(clock, lambda: _first_solution(context, partition, deadline))
+    greedy_solution, refused = _guarded(clock, lambda: _first_solution(context, partition, deadline))
     # The answer will have to be assembled and judged too, and packed with more care.
     finish_by = deadline if clock.deterministic else deadline - 2 * (time.monotonic() - moments[-1])
     floor = _guarded(clock, lambda: _floor(context, deadline))
@@ -111,10 +110,11 @@ def solve(
     plan = _planned(context, best.solution, greedy_solution, finish_by)
 
     given_up = [] if partition.complete else ["greedy: stopped before its rounds were over"]
-    given_up += [*search.given_up, *best.given_up, *plan.given_up]
+    given_up += [*([refused] if refused else []), *search.given_up, *best.given_up, *plan.given_up]
     if clock.stopped:
         given_up.append("stopped before the end, as asked")
-    bound = min(best.bound, plan.solution.objective)
+    # What found an answer that is none has proven nothing.
+    bound = min(floor if plan.refused else best.bound, plan.solution.objective)
     journal.note("done", plan.solution.objective, bound)
     statistics = _timed(search.statistics, moments, plan, tuple(given_up), context)
     return _result(stated, options, plan.solution, greedy_solution, bound, statistics)
@@ -151,14 +151,13 @@ def _is_joint(context: _Context) -> bool:
     return context.instance.rules.peak_memory is not None or context.options.recompute
 
 
-def _first_solution(context: _Context, partition: GreedyOutcome, deadline: float) -> Solution:
-    """Greedy's schedule, complete and judged; the cap is not its business."""
+def _first_solution(context: _Context, partition: GreedyOutcome, deadline: float) -> tuple[Solution, str]:
+    """Greedy's schedule, complete and judged, and a line if it was refused; the cap is not its business."""
     instance, clock = context.instance, context.clock
     careful = PACK_SECONDS * len(partition.partition) <= PACK_SHARE * (deadline - clock.now())
     solution = assemble(instance, partition.partition, hurried=not careful)
     _require_exact_sums(instance, solution)
-    _judge(instance, solution, "greedy", ignore_cap=True)
-    return solution
+    return judged(instance, solution, "greedy", ignore_cap=True)
 
 
 def _best_of(context: _Context, search: _Found, greedy_solution: Solution, floor: int, finish_by: float) -> Capped:
@@ -185,8 +184,11 @@ def _planned(context: _Context, best: Solution, greedy_solution: Solution, finis
         plan = as_it_is()
     else:
         plan = _guarded(clock, lambda: _plan(context, best, _plan_deadline(context, finish_by)), as_it_is)
-    if plan.solution is not greedy_solution:  # which was judged, but for the cap
-        _guarded(clock, lambda: _judge(instance, plan.solution, options.solver))
+    if plan.solution is greedy_solution:  # which was judged, but for the cap
+        return plan
+    solution, refused = _guarded(clock, lambda: judged(instance, plan.solution, options.solver))
+    if refused:
+        return _Plan(solution, 0, 0, (), (refused,), refused=True)
     return plan
 
 
@@ -276,7 +278,7 @@ def _jointly(context: _Context, starts: tuple[Solution, ...], bound: int, finish
     deadline = _search_by(context, finish_by, joint=False)
     left = NEVER if clock.deterministic else deadline - clock.now()
     if not clock.stopped and left > UNFUSED_SECONDS * len(instance.ops):
-        starts = (*starts, _unfused(instance))
+        starts = (*starts, unfused(instance))
     return within_cap(instance, starts, bound, context.options, deadline, clock)
 
 
@@ -357,11 +359,7 @@ class _Plan:
     arena_bound: int
     heuristic_peaks: tuple[tuple[str, int], ...]
     given_up: tuple[str, ...] = ()
-
-
-def _unfused(instance: Instance) -> Solution:
-    """Every op on its own, but for what the rules put together, each in its cheapest scheme."""
-    return assemble(instance, cheapest_schemes(instance, seed_groups(instance)), hurried=True)
+    refused: bool = False
 
 
 def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
@@ -386,13 +384,3 @@ def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
         given_up.append(f"arena: {packing.arena_bytes} bytes not proven least; live bytes alone need {floor}")
     arranged = arrange(instance, solution.kernels, problem, found.order, cells.apart(packing))
     return _Plan(arranged, found.bound, floor, ordering.heuristic_peaks, tuple(given_up))
-
-
-def _judge(instance: Instance, solution: Solution, solver: str, ignore_cap: bool = False) -> None:
-    """Run the checker; a violation here is a defect of the solver, not of the input."""
-    violations = [v for v in check(instance, solution) if not (ignore_cap and v.code == "peak_cap")]
-    if violations:
-        shown = "; ".join(f"{v.code}: {v.message}" for v in violations[:3])
-        raise AssertionError(
-            f"the {solver} solver returned an invalid solution ({len(violations)} violations): {shown}"
-        )

@@ -190,3 +190,16 @@ def test_recompute_still_needs_its_inputs_written() -> None:
         Kernel((SCALE, SUM), ROWS, (A, F)),
     ]
     assert "writes" in codes(instance, with_kernels(answer(instance), *kernels))
+
+
+def test_a_kernel_that_only_repeats_others_is_refused() -> None:
+    """Its copy of ``scale`` writes what no other kernel takes: it would do nothing but shift when others run."""
+    problem = replace(
+        example(), ops=tuple(replace(op, recompute=op.name == "scale") for op in example().ops), limits=Limits()
+    )
+    solution = answer(problem)
+    scheme = next(offer.scheme for offer in problem.ops[SCALE].offers)
+    idle = Kernel((SCALE,), scheme, ())
+    found = check(problem, replace(solution, kernels=(idle, *solution.kernels)))
+    assert [v.code for v in found if v.code == "recompute"] == ["recompute"]
+    assert any("for no use" in v.message for v in found)

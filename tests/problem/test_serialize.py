@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -143,3 +144,89 @@ def test_malformed_solutions_are_one_clear_line(message: str, edit: Edit) -> Non
     edit(data)
     with pytest.raises(InvalidSolutionError, match=message):
         solution_from_json(json.dumps(data))
+
+
+def changed(**changes: object) -> str:
+    return json.dumps({**json.loads(instance_to_json(example())), **changes})
+
+
+def named(family: str, name: str) -> str:
+    data = json.loads(instance_to_json(example()))
+    if family == "variants":
+        data["variants"] = [{"name": name, "alternatives": [[], []]}]
+    else:
+        data[family][0]["name"] = name
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize("family", ["devices", "schemes", "buffers", "ops", "variants"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("\ud800x", "half a surrogate pair"),
+        ("a\nb", "control character"),
+        ("\0", "control character"),
+        ("\u2028", "control character"),
+        ("x" * 5000, "at most 4096"),
+    ],
+)
+def test_names_that_are_no_text_are_refused_in_one_line(family: str, name: str, why: str) -> None:
+    for text in (named(family, name), changed(name=name)):
+        with pytest.raises(InvalidInstanceError, match=why) as refused:
+            instance_from_json(text)
+        assert len(str(refused.value).encode().splitlines()) == 1
+        assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("field", ["node", "module", "source"])
+def test_other_text_of_an_op_is_text(field: str) -> None:
+    data = json.loads(instance_to_json(example()))
+    data["ops"][0][field] = "\udfff"
+    with pytest.raises(InvalidInstanceError, match=f"op 'scale': {field}.* half a surrogate pair"):
+        instance_from_json(json.dumps(data))
+
+
+def test_unknown_keys_that_are_no_text_are_shown_in_escapes() -> None:
+    with pytest.raises(InvalidInstanceError, match="unknown key") as refused:
+        instance_from_json(changed(**{"\ud800": 1}))
+    str(refused.value).encode()
+
+
+NUMBERS = ["NaN", "Infinity", "-Infinity", "1e3", "1.0", "1e400", "true", '"1"', "9223372036854775808", "-1"]
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, pytest.param("9" * 5000, id="long")])
+@pytest.mark.parametrize("place", ['"bytes": 1048576', '"src": 0', '"max_weight": 16', '"version": 1', '"launch_ps": '])
+def test_what_is_no_whole_number_in_range_is_refused(number: str, place: str) -> None:
+    text = instance_to_json(example())
+    key = place.split(":")[0]
+    assert key in text
+    broken = re.sub(f"{key}: \\d+", f"{key}: {number}", text, count=1)
+    assert broken != text
+    with pytest.raises(InvalidInstanceError) as refused:
+        instance_from_json(broken)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_footprints_are_numbers_in_range() -> None:
+    for number in ("-1", str(1 << 60)):
+        text = instance_to_json(example()).replace(
+            '"reads": [{"buffer": 0,', f'"reads": [{{"footprint": {number}, "buffer": 0,'
+        )
+        with pytest.raises(InvalidInstanceError, match="footprint"):
+            instance_from_json(text)
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    text = instance_to_json(example())
+    for twice in (text.replace('"kind": "loop"', '"kind": "loop", "kind": "library"', 1), '{"name": "x",' + text[1:]):
+        with pytest.raises(InvalidInstanceError, match="twice"):
+            instance_from_json(twice)
+    with pytest.raises(InvalidSolutionError, match="'objective' twice"):
+        solution_from_json('{"objective": 1,' + solution_to_json(answer(example()))[1:])
+
+
+def test_deep_nesting_is_refused() -> None:
+    for text in ("[" * 100_000, '{"a":' * 100_000):
+        with pytest.raises(InvalidInstanceError, match="nested too deep"):
+            instance_from_json(text)

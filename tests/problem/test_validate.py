@@ -137,3 +137,21 @@ def test_alternatives_that_owe_the_same_are_valid() -> None:
     broken = replace(plain, ops=ops, edges=edges, variants=(Variant("v", ((6,), ())),))
     with pytest.raises(InvalidInstanceError, match="does not write buffer 'w'"):
         validate(broken)
+
+
+def test_an_output_is_written_in_every_offer_of_its_op() -> None:
+    offers = example().ops[ADD].offers
+    broken = edit("ops", ADD, offers=(*offers[:-1], replace(offers[-1], writes=())))(example())
+    broken = replace(broken, edges=tuple(edge for edge in broken.edges if edge.src != ADD))
+    broken = edit("ops", GELU, offers=tuple(replace(o, reads=()) for o in broken.ops[GELU].offers))(broken)
+    with pytest.raises(InvalidInstanceError, match="op 'add' writes buffer 'c' in some of its offers only"):
+        validate(broken)
+
+
+def test_a_value_comes_from_an_op_that_runs_when_its_user_does() -> None:
+    """The user is an alternative to the op that makes what it takes."""
+    instance = example()
+    buffers = tuple(replace(buffer, output=False) for buffer in instance.buffers)
+    rivals = replace(instance, buffers=buffers, variants=(Variant("v", ((GELU,), (SUM,))),))
+    with pytest.raises(InvalidInstanceError, match="op 'sum' takes buffer 'e' from ops that need not run when it does"):
+        validate(rivals)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.errors import IllegalKernelError
+from optfuse.problem.cost import default_writes, kernel_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
 from optfuse.problem.presolve import presolve
@@ -55,7 +56,12 @@ class BlockResult:
 
 
 def cost_of(problem: Instance, kernels: Partition) -> int:
-    """The cost of a partition in picoseconds."""
+    """The cost of a partition in picoseconds. What is left in memory depends on which alternatives run."""
+    if problem.variants:
+        running = {op for ops, _ in kernels for op in ops}
+        return sum(
+            kernel_cost(problem, ops, scheme, default_writes(problem, ops, scheme, running)) for ops, scheme in kernels
+        )
     prices = pricer(problem)
     return sum(prices.price(mask_of(ops), scheme) for ops, scheme in kernels)
 

@@ -19,12 +19,14 @@ from optfuse.solve.cpsat.attempt import (
     sampled,
 )
 from optfuse.solve.cpsat.blocks import LARGE_OPS, Shape
+from optfuse.solve.cpsat.by_choice import solve_choices
 from optfuse.solve.cpsat.few import few_kernels, is_plain
 from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solve.cpsat.parts import loosened, parts_bound
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.greedy import greedy
+from optfuse.solve.optional import optional_uses
 from optfuse.solve.options import SolveOptions
 
 #: The most kernels for which a block whose candidates cannot be listed is searched by their number.
@@ -45,13 +47,19 @@ def solve_block(
         IllegalKernelError: When the rules leave an op without any kernel.
     """
     whole = shape.problem
-    if len(whole.ops) == 1:
+    if len(whole.ops) == 1 and not whole.variants:
         return _single(whole)
     floor = floor_cost(whole)
     cost = cost_of(whole, warm)
     known = BlockResult(warm, cost, min(floor, cost))
     if clock.now() >= deadline:
         return known
+    if optional_uses(whole):
+
+        def solve(decided: Shape, start: Partition, until: float) -> BlockResult:
+            return solve_block(decided, start, options, until, clock)
+
+        return solve_choices(shape, warm, solve, deadline, clock)
     floor = max(floor, _floor_by_parts(shape, options, within(clock, deadline, 0.1), clock))
     known = BlockResult(warm, cost, min(floor, cost))
     if _is_close(whole, known):

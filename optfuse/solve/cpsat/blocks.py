@@ -20,6 +20,7 @@ from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, R
 from optfuse.problem.legality import LegalIndex, bits, legal_index, mask_of
 from optfuse.problem.rules import restricted
 from optfuse.solve.cpsat.components import Components
+from optfuse.solve.optional import optional_uses
 
 #: Readers of one buffer that are tested pair by pair, and tests of one instance.
 FEW_READERS = 16
@@ -62,6 +63,8 @@ class Block:
 def find_blocks(instance: Instance, look_up: Callable[[], None] = lambda: None) -> list[tuple[int, ...]]:
     """Partition the ops so that every legal kernel lies within one part, and so do the alternatives of a variant.
 
+    So do an op and its user that need not run: whether the op's kernel writes the value is decided with the variant.
+
     ``look_up`` is called now and then; what it raises ends the search.
     """
     components = Components(len(instance.ops))
@@ -71,6 +74,10 @@ def find_blocks(instance: Instance, look_up: Callable[[], None] = lambda: None) 
         components.join(pair)
     for group in instance.rules.single_kernel:
         components.join(group)
+    for pair in optional_uses(instance):
+        components.join(pair)
+    for ops in _differing_writers(instance):
+        components.join(ops)
     links = _Links(instance)
     for number, edge in enumerate(instance.edges):
         if number % LOOK_UP_EDGES == 0:
@@ -85,6 +92,24 @@ def find_blocks(instance: Instance, look_up: Callable[[], None] = lambda: None) 
             links.join(ops, scheme, components)
         links.forget()
     return components.groups()
+
+
+def _differing_writers(instance: Instance) -> list[list[int]]:
+    """The ops that write one temporary for different users, and these users: a block knows of a buffer, not for whom.
+
+    Cut out without its users, one op would seem to write the buffer for those of another.
+    """
+    index = topology(instance)
+    users: dict[int, dict[int, set[int]]] = {}
+    for op, offers in enumerate(index.offers):
+        for buffer in {write.buffer for offer in offers.values() for write in offer.writes} - index.always:
+            users.setdefault(buffer, {})[op] = {user for user, taken in index.users[op] if taken == buffer}
+    found: list[list[int]] = []
+    for mine in users.values():
+        first, *others = mine.values()
+        if any(other != first for other in others):
+            found.append([*mine, *set[int]().union(*mine.values())])
+    return found
 
 
 def _meeting(instance: Instance) -> dict[int, list[list[int]]]:
@@ -193,7 +218,9 @@ def cut_out(instance: Instance, ops: Sequence[int]) -> Block:
         edges=tuple(edges),
         variants=tuple(
             Variant(str(i), tuple(tuple(local[op] for op in alternative) for alternative in variant.alternatives))
-            for i, variant in enumerate(v for v in instance.variants if v.alternatives[0][0] in local)
+            for i, variant in enumerate(
+                v for v in instance.variants if any(op in local for ops in v.alternatives for op in ops)
+            )
         ),
         limits=instance.limits,
         rules=restricted(instance.rules, local),

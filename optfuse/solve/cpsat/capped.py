@@ -22,7 +22,7 @@ from optfuse.solve.columns import Column, ColumnMaker, ColumnPool, list_columns
 from optfuse.solve.cpsat.joint import JointResult, solve_joint
 from optfuse.solve.memory import live_bytes, order_problem
 from optfuse.solve.options import SolveOptions
-from optfuse.solve.rematerialise import copy_to_shrink
+from optfuse.solve.rematerialise import copy_to_shrink, without_idle
 from optfuse.solve.scope import Scope, stretch, whole_scope
 from optfuse.solve.ties import ties
 
@@ -236,7 +236,7 @@ class _Work:
         if scope.base > cap:
             return None
         old = [self.maker.column(k.ops, k.scheme, k.writes) for k in kernels[first:end]]
-        listed = {(column.mask, column.writes): column for column in (*self._columns(scope), *old)}
+        listed = {(column.mask, column.writes, column.takes): column for column in (*self._columns(scope), *old)}
         columns = feasible_columns(scope, listed.values(), cap)
         at_most = None
         if highest <= self.cap:
@@ -256,7 +256,8 @@ class _Work:
         if found.columns is None:
             return None
         new = tuple(Kernel(column.ops, column.scheme, column.writes) for column in found.columns)
-        return (*kernels[:first], *new, *kernels[end:])
+        anew = (*kernels[:first], *new, *kernels[end:])
+        return without_idle(self.instance, anew) if self.copyable else anew
 
     def _columns(self, scope: Scope) -> tuple[Column, ...]:
         """The columns of a stretch, with ops tied together until there are few enough."""

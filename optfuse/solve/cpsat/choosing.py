@@ -7,15 +7,18 @@ say: its bound is one that needs no search.
 
 from __future__ import annotations
 
+from optfuse.errors import IllegalKernelError
 from optfuse.problem.cost import default_writes
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solve.choices import Chosen, choose_greedily, decide, descend
+from optfuse.solve.choices import NEVER_CHOSEN, Chosen, choose_greedily, decide, descend
 from optfuse.solve.clock import WALL, Clock, within
 from optfuse.solve.cpsat.blocks import find_blocks
+from optfuse.solve.cpsat.by_choice import MOST_CHOICES, choice_count
 from optfuse.solve.cpsat.outcome import CpsatOutcome
 from optfuse.solve.cpsat.solver import solve_cpsat
 from optfuse.solve.greedy import greedy
+from optfuse.solve.optional import optional_uses
 from optfuse.solve.options import SolveOptions
 
 #: Ops of the largest block that is one model with its variants.
@@ -37,15 +40,20 @@ def solve_variants(
     Small blocks are one model with their variants. Where a block with variants is large, its variants are decided one
     class after the other; the bound is then ``floor``, one that needs no search.
     """
-    largest = max((len(group) for group in find_blocks(instance) if _undecided(instance, group)), default=0)
-    if largest <= JOINT_OPS:
+    open_groups = [group for group in find_blocks(instance) if _undecided(instance, group)]
+    largest = max(map(len, open_groups), default=0)
+    many = bool(optional_uses(instance)) and any(choice_count(instance, group) > MOST_CHOICES for group in open_groups)
+    if largest <= JOINT_OPS and not many:
         return solve_cpsat(instance, options, warm, deadline, clock)
     chosen = choose(instance, options, deadline, clock)
-    kernels = tuple(Kernel(ops, scheme, default_writes(instance, ops, scheme)) for ops, scheme in chosen.kernels)
+    running = {op for ops, _ in chosen.kernels for op in ops}
+    kernels = tuple(
+        Kernel(ops, scheme, default_writes(instance, ops, scheme, running)) for ops, scheme in chosen.kernels
+    )
     cost = chosen.cost
     if warm.objective < cost:
         kernels, cost = warm.kernels, warm.objective
-    note = f"variants: decided class by class in {chosen.solves} solves; a block of {largest} ops is not one model"
+    note = f"variants: decided class by class in {chosen.solves} solves; a block of {largest} ops is not decided as one"
     return CpsatOutcome(
         kernels=kernels,
         objective=cost,
@@ -80,7 +88,11 @@ def choose(instance: Instance, options: SolveOptions, deadline: float, clock: Cl
 def _solved(
     instance: Instance, alternatives: tuple[int, ...], options: SolveOptions, deadline: float, clock: Clock
 ) -> Chosen:
-    decided = decide(instance, alternatives)
-    outcome: CpsatOutcome = solve_cpsat(decided.instance, options, greedy(decided.instance), deadline, clock)
+    try:
+        decided = decide(instance, alternatives)
+        start = greedy(decided.instance)
+    except IllegalKernelError:  # the rules leave no kernels for this choice
+        return Chosen(alternatives, (), NEVER_CHOSEN, 1)
+    outcome: CpsatOutcome = solve_cpsat(decided.instance, options, start, deadline, clock)
     kernels = tuple((decided.lifted(kernel), kernel.scheme) for kernel in outcome.kernels)
     return Chosen(alternatives, kernels, outcome.objective, 1)

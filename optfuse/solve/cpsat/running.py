@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from ortools.sat.python import cp_model
 
+from optfuse.errors import DefectError
 from optfuse.solve.clock import Clock
 from optfuse.solve.options import SolveOptions
 
@@ -36,8 +37,14 @@ def configured(options: SolveOptions, clock: Clock, deadline: float) -> cp_model
 
 
 def run(solver: cp_model.CpSolver, model: cp_model.CpModel, clock: Clock) -> cp_model.CpSolverStatus:
-    """Solve; when the clock is stopped, or a KeyboardInterrupt comes, end with what there is."""
+    """Solve; when the clock is stopped, or a KeyboardInterrupt comes, end with what there is.
+
+    Raises:
+        DefectError: When the model is none that CP-SAT takes.
+    """
     status = attended(lambda: solver.solve(model), solver.stop_search, clock)
+    if status == cp_model.MODEL_INVALID:
+        raise DefectError(f"CP-SAT refused a model: {model.validate()}; this is a defect of optfuse, please report it")
     clock.spend(solver.response_proto.deterministic_time)
     return status
 

@@ -356,11 +356,12 @@ def _in_order(instance: Instance, partition: Sequence[tuple[tuple[int, ...], int
             waiting[other] += 1
     ready = [(min(ops), number) for number, (ops, _) in enumerate(partition) if not waiting[number]]
     heapq.heapify(ready)
+    running = owner if instance.variants else None
     kernels: list[Kernel] = []
     while ready:
         number = heapq.heappop(ready)[1]
         ops, scheme = partition[number]
-        kernels.append(Kernel(tuple(sorted(ops)), scheme, default_writes(instance, ops, scheme)))
+        kernels.append(Kernel(tuple(sorted(ops)), scheme, default_writes(instance, ops, scheme, running)))
         for other in after[number]:
             waiting[other] -= 1
             if not waiting[other]:

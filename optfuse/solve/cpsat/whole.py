@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 
 import networkx as nx
 from ortools.sat.python import cp_model
 
 from optfuse.errors import TooLargeError
+from optfuse.problem.cost import default_writes, kernel_cost
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.legality import bits, common_schemes, is_legal, mask_of
 from optfuse.problem.presolve import presolve
 from optfuse.solve.clock import NEVER
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
 from optfuse.solve.cpsat.blocks import Block, cut_out, find_blocks
-from optfuse.solve.cpsat.candidates import Pool, enumerate_candidates
+from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
 from optfuse.solve.cpsat.constraints import add_cover, add_variants
 from optfuse.solve.cpsat.limits import fits, without_limits
 from optfuse.solve.cpsat.master import Master, covers_of
 from optfuse.solve.cpsat.variables import Variables
+from optfuse.solve.optional import optional_uses
 
 #: Candidate kernels in one model, at most.
 MAX_CANDIDATES = 500_000
@@ -90,12 +92,15 @@ def _add_block(whole: _Whole, instance: Instance, block: Block, limit: int) -> N
             f"instance {instance.name!r} has more than {limit} candidate kernels, too many for one model; "
             f"a block of {len(block.ops)} ops from {instance.ops[block.ops[0]].name!r} is what cannot be listed"
         )
-    master = Master(pool.candidates, *covers_of(reduced, atoms))
+    versions = [version for candidate in pool.candidates for version in _versions(reduced, atoms, candidate)]
+    whole.candidates += len(versions) - len(pool.candidates)
+    master = Master(tuple(candidate for candidate, _ in versions), *covers_of(reduced, atoms))
     chosen: dict[int, cp_model.IntVar] = {}
     for column, candidate in enumerate(master.candidates):
         ops = " ".join(str(block.ops[op]) for op in atoms.ops_of(candidate.mask))
         chosen[column] = whole.model.new_bool_var(f"kernel {block.schemes[candidate.scheme]}: {ops}")
-    own = [v for v in instance.variants if v.alternatives[0][0] in set(block.ops)]
+    inside = set(block.ops)
+    own = [v for v in instance.variants if any(op in inside for ops in v.alternatives for op in ops)]
     taken = tuple(
         whole.model.new_bool_var(f"variant {variant.name}: {number}")
         for variant in own
@@ -104,7 +109,36 @@ def _add_block(whole: _Whole, instance: Instance, block: Block, limit: int) -> N
     variables = Variables(chosen, taken)
     add_cover(whole.model, variables, master)
     add_variants(whole.model, variables, master)
+    for column, (_, needed) in enumerate(versions):
+        for variant, alternative in needed:
+            whole.model.add_implication(chosen[column], taken[master.variants[variant][alternative]])
     whole.parts.append(_Part(block, atoms, master, variables))
+
+
+def _versions(problem: Instance, atoms: Atoms, candidate: Candidate) -> list[tuple[Candidate, tuple[Pair, ...]]]:
+    """A candidate at each of its prices, with the alternatives (variant, number) that must be taken for it.
+
+    What a kernel leaves in memory may depend on which alternatives run elsewhere.
+    """
+    ops = atoms.ops_of(candidate.mask)
+    users = {user for op, user in optional_uses(problem) if op in ops}
+    members = [{op for ops in variant.alternatives for op in ops} for variant in problem.variants]
+    open_variants = [number for number, mine in enumerate(members) if users & mine]
+    if not open_variants:
+        return [(candidate, ())]
+    found: list[tuple[Candidate, tuple[Pair, ...]]] = []
+    for numbers in product(*(range(len(problem.variants[variant].alternatives)) for variant in open_variants)):
+        needed = tuple(zip(open_variants, numbers, strict=True))
+        running = set(range(len(problem.ops))).difference(*(members[variant] for variant in open_variants))
+        running = running.union(*(problem.variants[variant].alternatives[number] for variant, number in needed))
+        prices = [
+            (kernel_cost(problem, ops, scheme, default_writes(problem, ops, scheme, running)), scheme)
+            for scheme in common_schemes(problem, ops)
+            if is_legal(problem, ops, scheme)
+        ]
+        cost, scheme = min(prices)
+        found.append((Candidate(candidate.mask, scheme, cost), needed))
+    return found
 
 
 def _listed(block: Block, limit: int) -> tuple[Instance, Atoms, Pool]:

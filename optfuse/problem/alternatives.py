@@ -1,0 +1,77 @@
+"""Checks of variants: whatever is chosen, each value comes from an op that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optfuse.problem.instance import Instance, Op
+
+
+def check_sources(instance: Instance) -> Iterator[str]:
+    """A value comes from an op that runs whenever its user does."""
+    if not instance.variants:
+        return
+    place: dict[int, int] = {}
+    for number, variant in enumerate(instance.variants):
+        place.update(dict.fromkeys((op for ops in variant.alternatives for op in ops), number))
+    makers: dict[tuple[int, int], set[int]] = {}
+    for edge in instance.edges:
+        if edge.buffer is not None and instance.buffers[edge.buffer].kind == "temporary":
+            makers.setdefault((edge.dst, edge.buffer), set()).add(edge.src)
+    for (user, buffer), sources in makers.items():
+        if any(source not in place for source in sources):
+            continue
+        sure = False
+        for number in {place[source] for source in sources}:
+            alternatives = instance.variants[number].alternatives
+            beside = [ops for ops in alternatives if place.get(user) != number or user in ops]
+            sure = sure or all(sources.intersection(ops) for ops in beside)
+        if not sure:
+            name = instance.buffers[buffer].name
+            yield f"op {instance.ops[user].name!r} takes buffer {name!r} from ops that need not run when it does"
+
+
+def check_variants(instance: Instance) -> Iterator[str]:
+    """What is wrong with the alternatives: empty variants, shared ops, values that one does not write."""
+    owner: dict[int, str] = {}
+    for variant in instance.variants:
+        where = f"variant {variant.name!r}"
+        if not variant.alternatives:
+            yield f"{where} has no alternatives"
+        members = {op for alternative in variant.alternatives for op in alternative}
+        for alternative in variant.alternatives:
+            if len(set(alternative)) != len(alternative):
+                yield f"{where} names an op twice in one alternative"
+        for op in sorted(members):
+            if op in owner:
+                yield f"op {instance.ops[op].name!r} is in two variants: {owner[op]!r} and {variant.name!r}"
+            owner[op] = variant.name
+        wanted = _wanted_from(instance, members)
+        for alternative in variant.alternatives:
+            missing = wanted - {buffer for op in alternative for buffer in writes_always(instance.ops[op])}
+            if missing:
+                name = instance.buffers[min(missing)].name
+                yield f"{where}: alternative {alternative} does not write buffer {name!r}, which others need"
+
+
+def _wanted_from(instance: Instance, members: set[int]) -> set[int]:
+    """Buffers that the ops of a variant owe to the rest: outputs, mutated inputs, and values used outside it."""
+    wanted = {
+        edge.buffer
+        for edge in instance.edges
+        if edge.src in members and edge.dst not in members and edge.buffer is not None
+    }
+    for op in members:
+        for buffer in writes_always(instance.ops[op]):
+            if instance.buffers[buffer].output or instance.buffers[buffer].kind != "temporary":
+                wanted.add(buffer)
+    return wanted
+
+
+def writes_always(op: Op) -> set[int]:
+    """The buffers that an op writes in every offer."""
+    first, *others = op.offers
+    always = {write.buffer for write in first.writes}
+    for offer in others:
+        always.intersection_update([write.buffer for write in offer.writes])
+    return always

@@ -1,0 +1,91 @@
+"""Proofs on tiny instances with all that the format allows: solve() against exhaustive search and a second pricer."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ortools.sat.python import cp_model
+
+from optfuse.errors import IllegalKernelError
+from optfuse.problem.instance import Instance
+from optfuse.problem.serialize import instance_from_json, instance_to_json
+from optfuse.solve.cpsat.whole import whole_model
+from optfuse.solve.floors import least_peak_bound
+from tests.fuzzing import build, features, fuzzed
+from tests.oracle.agreeing import assert_agrees, best_cost, capped
+
+QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+#: All with ``--hypothesis-profile=nightly``.
+MANY = settings.default.max_examples >= 100
+#: What ``features`` can find; each occurs, and so does each pair but for those that exclude each other.
+FEATURES = frozenset(
+    "access alias alone_or_not alternatives barrier compute constant donated edge_of_rivals empty_alternative fixed "
+    "footprints fuse heavy l2_writes library looped max_ops max_weight mutated never_together no_bytes no_fuse "
+    "optional_use order_edge outer output places ramp reads_by_scheme recompute reduces several_writers "
+    "shared_alternatives single_kernel two_devices two_variants unconnected unused_donated".split()
+)
+statuses: Counter[str] = Counter()
+
+
+@settings(QUIET, max_examples=2000 if MANY else 100)
+@given(fuzzed(6), st.booleans(), st.sampled_from([None, None, 0, 25, 50, 75, 90, 100]))
+def test_solve_agrees_with_the_oracles(instance: Instance, recompute: bool, percent: int | None) -> None:
+    if percent is not None:
+        instance = capped(instance, percent)
+    statuses[assert_agrees(instance, recompute=recompute)] += 1
+
+
+def test_all_statuses_were_met() -> None:
+    """Runs after the test above: a fuzzer that meets no infeasible instance says nothing of false proofs."""
+    if not statuses:
+        pytest.skip("the examples were not run")
+    assert statuses["OPTIMAL"] > 50
+    assert statuses["INFEASIBLE"] >= 5
+    assert statuses["CONFLICT"] >= 2
+
+
+def test_each_feature_and_each_pair_of_features_occurs() -> None:
+    count = Counter[frozenset[str]]()
+    single = Counter[str]()
+    for seed in range(3000):
+        found = features(build(random.Random(seed)))
+        single.update(found)
+        count.update(map(frozenset, combinations(sorted(found), 2)))
+    assert set(single) == FEATURES
+    missing = [pair for pair in map(frozenset, combinations(sorted(FEATURES), 2)) if not count[pair]]
+    assert missing == []
+
+
+@settings(QUIET, max_examples=300 if MANY else 25)
+@given(fuzzed(6))
+def test_files_say_all_of_an_instance(instance: Instance) -> None:
+    assert instance_from_json(instance_to_json(instance)) == instance
+
+
+@settings(QUIET, max_examples=1000 if MANY else 40)
+@given(fuzzed(6))
+def test_the_exported_model_has_the_same_optimum(instance: Instance) -> None:
+    least = best_cost(instance, recompute=False)
+    try:
+        model = whole_model(instance)
+    except IllegalKernelError:
+        assert least is None
+        return
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    status = solver.solve(model)
+    assert (None if status == cp_model.INFEASIBLE else round(solver.objective_value)) == least
+
+
+@settings(QUIET, max_examples=500 if MANY else 25)
+@given(fuzzed(5), st.booleans())
+def test_no_schedule_has_a_lower_peak_than_the_bound(instance: Instance, recompute: bool) -> None:
+    bound = least_peak_bound(instance, recompute=recompute)
+    below = replace(instance, rules=replace(instance.rules, peak_memory=bound - 1)) if bound else None
+    assert below is None or best_cost(below, recompute=recompute) is None
