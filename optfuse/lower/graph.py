@@ -13,7 +13,8 @@ from torch.utils import _pytree as pytree
 
 from optfuse.errors import CaptureError
 from optfuse.ir.devices import main_device
-from optfuse.ir.nodes import LibraryCall, LoopGraph, Output, View
+from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, Output, View, views
+from optfuse.ir.verify_nest import loads
 from optfuse.lower.builder import Builder, spec_of
 from optfuse.lower.expressions import DTYPES
 from optfuse.lower.layout import same_layout
@@ -106,7 +107,27 @@ def _lower(
     buffers = tuple(builder.buffers.values())
     constant_names = tuple(b.name for b in buffers if b.kind == "constant")
     input_names = tuple(v.buffer for v in inputs if isinstance(v, View))
-    return LoopGraph(name, buffers, input_names, constant_names, tuple(builder.ops), outputs)
+    return without_unread(LoopGraph(name, buffers, input_names, constant_names, tuple(builder.ops), outputs))
+
+
+def without_unread(graph: LoopGraph) -> LoopGraph:
+    """The graph without nests whose values nothing reads: a result without elements needs none of its operands."""
+    needed = {output.buffer for output in graph.outputs if isinstance(output, View)} | set(graph.inputs)
+    kept: list[Op] = []
+    for op in reversed(graph.ops):
+        if isinstance(op, LibraryCall):
+            needed |= {view.buffer for view in views(op)}
+        elif needed.isdisjoint(store.buffer for store in op.stores):
+            continue
+        else:
+            needed |= {load.buffer for load in loads(op)}
+        kept.append(op)
+    if len(kept) == len(graph.ops):
+        return graph
+    made = {name for op in kept if isinstance(op, LibraryCall) for name in op.outputs}
+    made |= {store.buffer for op in kept if isinstance(op, LoopNest) for store in op.stores}
+    alive = tuple(b for b in graph.buffers if b.kind != "temporary" or b.name in made | needed)
+    return replace(graph, ops=tuple(reversed(kept)), buffers=alive)
 
 
 def _main_device(nodes: Sequence[fx.Node], constants: Mapping[str, torch.Tensor]) -> str:

@@ -280,3 +280,8 @@ def test_origins_name_the_module() -> None:
     graph = lower(program.graph_module, name="test", constants={})
     assert [op.origin.module for op in graph.ops] == ["layers.0.0", ""]
     assert graph.ops[1].origin.source.endswith("return self.layers[0](x) + 1")
+
+
+def test_what_only_results_without_elements_would_read_is_not_computed() -> None:
+    graph = check(lambda x: x * 2 - x.sum(1, keepdim=True).exp(), torch.randn(3, 0))
+    assert graph.ops == ()
