@@ -10,7 +10,7 @@ caller sees keeps eager's layout: a copy at the border.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import getitem, mul
@@ -39,6 +39,8 @@ SHORTEST_DOT = 128
 #: Multiply-adds and rows of a matmul for it to be done in several, at least.
 LEAST_PRODUCT = 1 << 30
 LEAST_ROWS = 1024
+#: With fewer products for each of its elements, an input costs more to copy than aligned rows save.
+LEAST_USES = 256
 #: Convolutions of no more channels than this are no reason to choose channels-last.
 FEW_CHANNELS = 4
 
@@ -66,11 +68,12 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
     padded = _padded_nodes(captured)
     patches = {node.name for node in captured.graph.graph.nodes if is_patches(node)}
     given = {} if given is None else given
-    if not (convolutions or padded or patches or given):
+    ragged = {node.name for node in captured.placeholders if node.name not in given and _worth_a_copy(node)}
+    if not (convolutions or padded or patches or given or ragged):
         return captured
     before = {node.name: node.meta.get("val") for node in captured.graph.graph.nodes}
     graph = copied(captured.graph)
-    names = {node.name for node in padded}
+    names = {node.name for node in padded} | set(_copy_inputs(graph, ragged))
     for node in list(graph.graph.nodes):
         value = fake(node)
         if node.op == "placeholder" and value is not None and node.name in given:
@@ -236,6 +239,38 @@ def _padded_nodes(captured: Captured) -> frozenset[Node]:
     return frozenset(found)
 
 
+def _worth_a_copy(node: Node) -> bool:
+    """Whether an input's rows do not start on whole vectors, and matmuls use each element often enough to copy it.
+
+    So it is with the gradient of a language model's scores, when the loss is taken outside of the compiled model.
+    """
+    if not _is_ragged(fake(node)):
+        return False
+    readers = {user for alias in (node, *_through_views(node)) for user in alias.users if user.target in _MATMULS}
+    return sum(_uses(reader) for reader in readers) >= LEAST_USES
+
+
+def _uses(matmul: Node) -> int:
+    """How many products of a matmul each element of its larger operand takes part in, at least."""
+    first = _MATMULS[matmul.target]
+    a, b = (fake(operand) for operand in matmul.args[first : first + 2])  # type: ignore[arg-type]
+    return 0 if a is None or b is None else min(a.shape[-2], b.shape[-1])
+
+
+def _copy_inputs(graph: GraphModule, names: Collection[str]) -> list[str]:
+    """Let all that read some inputs, the caller excepted, read copies of them; the copies' names are returned."""
+    found = []
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    for node in placeholders:
+        if node.name in names:
+            copy = insert(graph.graph, placeholders[-1].next, aten.clone.default, (node,))
+            node.replace_all_uses_with(
+                copy, delete_user_cb=lambda user, copy=copy: user is not copy and user.op != "output"
+            )
+            found.append(copy.name)
+    return found
+
+
 def _in_place(node: Node, seen: set[Node]) -> bool:
     """Whether only outputs use a matmul's result, some of them ``seen``, and it can be written fast as they want it.
 
@@ -272,12 +307,16 @@ def _through_views(node: Node) -> Iterator[Node]:
 
 def _ragged(node: Node) -> bool:
     """Whether a node makes a row-major tensor of long rows that do not start on whole vectors."""
-    value = fake(node)
-    if node.op != "call_function" or value is None or value.dim() < 2 or not value.is_contiguous():
+    return node.op == "call_function" and operator_name(node.target) != "" and _is_ragged(fake(node))
+
+
+def _is_ragged(value: torch.Tensor | None) -> bool:
+    """Whether a row-major tensor has long rows that do not start on whole vectors."""
+    if value is None or value.dim() < 2 or not value.is_contiguous():
         return False
     row = value.shape[-1]
     ragged = row * value.element_size() % VECTOR_BYTES != 0
-    return ragged and row >= SHORTEST_ROW and value.numel() >= LEAST_ELEMENTS and operator_name(node.target) != ""
+    return ragged and row >= SHORTEST_ROW and value.numel() >= LEAST_ELEMENTS
 
 
 # --- strides

@@ -1,8 +1,10 @@
 """Layouts that libraries want, and eager's at every border."""
 
+import pytest
 import torch
 from torch import nn
 
+from optfuse.frontend.aot import as_traced, make_backend
 from optfuse.frontend.inference import capture
 from optfuse.frontend.training import capture_training
 
@@ -107,3 +109,33 @@ def test_a_view_that_the_chosen_layout_does_not_allow_is_of_a_copy():
     captured = capture(model, (x,))
     formats = [node.kwargs.get("memory_format") for node in targets(captured, aten.clone.default)]
     assert torch.contiguous_format in formats
+
+
+class Scores(nn.Module):
+    """A language model's head whose loss is taken outside."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(width, 1003, bias=False)
+
+    def forward(self, x):
+        return self.head(x.tanh())
+
+
+@pytest.mark.parametrize(("width", "copied"), [(512, True), (64, False)])
+def test_gradients_that_come_in_ragged_rows_are_copied_where_matmuls_use_them_often(width, copied):
+    model, graphs = Scores(width), []
+
+    def compile_graph(captured):
+        graphs.append(captured)
+        return as_traced(captured)
+
+    x = torch.randn(2, 256, width, requires_grad=True)
+    torch.compile(model, backend=make_backend(compile_graph))(x).square().mean().backward()
+    backward = graphs[1]
+    (tangent,) = [node for node in backward.placeholders if node.name.startswith("tangents")]
+    copies = [node for node in targets(backward, aten.clone.default) if node.args[0] is tangent]
+    assert [node.meta["val"].stride() for node in copies] == ([(256 * 1024, 1024, 1)] if copied else [])
+    y = x.detach().clone().requires_grad_()
+    model(y).square().mean().backward()
+    torch.testing.assert_close(x.grad, y.grad)
