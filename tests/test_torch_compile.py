@@ -583,3 +583,28 @@ def test_captured_sizes_that_depend_on_data_run_as_traced(
         torch.testing.assert_close(x.grad, y.grad)
     assert all("only its run tells" in reason for run in compiled.runs for _, reason in run.record.unplanned)
     assert not planned(compiled)
+
+
+def test_sizes_that_are_marked_as_dynamic_run_as_traced(compiled: Compiler) -> None:
+    fast = compiled(lambda x: torch.softmax(x, -1) + x.shape[0])
+    for rows in (5, 7):
+        x = torch.randn(rows, 6)
+        torch._dynamo.mark_dynamic(x, 0)  # noqa: SLF001 - its public face
+        torch.testing.assert_close(fast(x), torch.softmax(x, -1) + rows)
+    ((_, reason),) = [pair for run in compiled.runs for pair in run.record.unplanned]
+    assert "dimension 0 of L['x'] is marked as dynamic" in reason
+
+
+def test_compiled_autograd(compiled: Compiler) -> None:
+    """The backward pass of a whole step is one graph, whose saved values come in a list."""
+    from torch._dynamo import compiled_autograd
+
+    model = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 2))
+    x = torch.randn(3, 4)
+    with compiled_autograd._enable(compiled):  # noqa: SLF001 - as torch's own tests do
+        model(x).square().sum().backward()
+    got = [p.grad for p in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    model(x).square().sum().backward()
+    torch.testing.assert_close(got, [p.grad for p in model.parameters()])
+    assert compiled.names()

@@ -38,6 +38,7 @@ from optfuse.frontend.torch_bridge import (
     has_unbacked_size,
     min_cut_partition,
     outside_of_modes,
+    requested_dynamic,
     static_value,
     tree_leaves,
 )
@@ -103,6 +104,7 @@ def compile_flat(
     *,
     eager_backward: bool = False,
     leave: Leave | None = None,
+    why_not: str | None = None,
 ) -> Callable[..., Any]:
     """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
 
@@ -111,7 +113,8 @@ def compile_flat(
     graph, inputs
         What torch.compile hands to a backend: real or fake tensors, numbers.
     feeds
-        Per input of ``graph``: where it comes from, or the value of a constant.
+        Per tensor or number among the inputs of ``graph`` (one may be a list of them): where it comes from, or the
+        value of a constant.
     name, eager_backward
         Graphs are called ``name.inference``, or ``name.forward`` and ``name.backward``. The latter is compiled at
         the first backward pass unless ``eager_backward``; then ``compile_graph`` sees every graph, also one that
@@ -119,6 +122,8 @@ def compile_flat(
     leave
         Called for a graph that runs as it was traced, because it has a size that only its run tells. Without it such a
         graph is an error.
+    why_not
+        A reason for which none of the graphs is to be scheduled.
 
     Returns
     -------
@@ -128,9 +133,9 @@ def compile_flat(
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
-            unknown = _data_dependent(module)
-            if unknown is not None and leave is not None:
-                leave(f"{name}.{kind}", f"{unknown} has a size or value that only its run tells")
+            reason = why_not or _data_dependent(module)
+            if reason is not None and leave is not None:
+                leave(f"{name}.{kind}", reason)
                 return boxed(lambda arguments: module(*arguments))
             visible = range(split.user_outputs) if kind == "forward" and split.user_outputs is not None else None
             with outside_of_modes():  # torch calls us while tensors are fake
@@ -146,26 +151,26 @@ def compile_flat(
 
     known = {
         node.name: feed
-        for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=True)
+        for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=False)
         if isinstance(feed, torch.Tensor)
     }
     return aot_compile(
-        keep_attention_whole(simplify_attention_masks(graph, known)),
+        graph if why_not else keep_attention_whole(simplify_attention_masks(graph, known)),
         inputs,
         forward=compiler("forward"),
         backward=compiler("backward"),
         inference=compiler("inference"),
-        partition=split.partition,
+        partition=min_cut_partition if why_not else split.partition,
         decompositions=decompositions(),
         eager_backward=eager_backward,
     )
 
 
 def _data_dependent(module: GraphModule) -> str | None:
-    """The first node with a size or a number that depends on the values of tensors."""
+    """Which node is the first with a size or a number that depends on the values of tensors, in words."""
     for node in module.graph.nodes:
         if any(has_unbacked_size(value) for value in tree_leaves(node.meta.get("val"))):
-            return f"{node.name} ({node.target})"
+            return f"{node.name} ({node.target}) has a size or value that only its run tells"
     return None
 
 
@@ -248,10 +253,15 @@ def make_backend(
 
     def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         placeholders = graph.graph.find_nodes(op="placeholder")
-        for value in example_inputs:
+        request = requested_dynamic(example_inputs) if leave is not None else None
+        for value in tree_leaves(list(example_inputs)) if request is None else ():
             static_value(value)  # installs the guards while torch.compile still collects them
-        feeds = [_source(node, value) for node, value in zip(placeholders, example_inputs, strict=True)]
-        return compile_flat(graph, example_inputs, feeds, f"{name}{next(numbers)}", compile_graph, leave=leave)
+        pairs = zip(placeholders, example_inputs, strict=True)
+        feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
+        number = next(numbers)
+        return compile_flat(
+            graph, example_inputs, feeds, f"{name}{number}", compile_graph, leave=leave, why_not=request
+        )
 
     return backend
 

@@ -75,6 +75,7 @@ __all__ = [
     "operator_name",
     "operators_of",
     "outside_of_modes",
+    "requested_dynamic",
     "returns_of",
     "shares_memory",
     "spec_from_json",
@@ -230,6 +231,18 @@ def static_value(value: Any) -> Any:
     shape, stride = [int(n) for n in value.shape], [int(n) for n in value.stride()]
     with FakeTensorMode():
         return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+
+
+def requested_dynamic(inputs: Sequence[Any]) -> str | None:
+    """In words, which of the inputs has a size that its user has marked as dynamic; such a size takes no one value."""
+    mode = detect_fake_mode([x for x in tree_leaves(list(inputs)) if isinstance(x, FakeTensor)])
+    shapes = getattr(mode, "shape_env", None)
+    for tracked in (shapes.tracked_fakes or ()) if shapes is not None else ():
+        constraints = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
+        for position, constraint in enumerate(constraints):
+            if constraint is not None:
+                return f"dimension {position} of {tracked.source.name} is marked as dynamic, and plans are of one size"
+    return None
 
 
 def has_unbacked_size(value: Any) -> bool:
