@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import sys
 import warnings
@@ -51,6 +50,7 @@ __all__ = [
     "TreeSpec",
     "aot_compile",
     "boxed",
+    "checked_overload",
     "copy_all",
     "decompose_exported",
     "decomposition_of",
@@ -64,17 +64,19 @@ __all__ = [
     "is_random",
     "is_wrapper",
     "key_paths",
+    "leaf_spec",
     "min_cut_partition",
     "operator_name",
     "operators_of",
     "outside_of_modes",
+    "registered_class",
+    "registered_name",
     "returns_of",
     "shares_memory",
-    "spec_from_json",
-    "spec_to_json",
     "standard_decompositions",
     "static_value",
     "storage_users",
+    "text_arguments",
     "tree_flatten",
     "tree_leaves",
     "tree_map",
@@ -337,36 +339,48 @@ _IN_PLACE = "setitem __setitem__ iadd isub imul itruediv ifloordiv imod ipow ian
 _IN_PLACE_OPERATORS = frozenset(_IN_PLACE.split())
 
 
-def spec_to_json(spec: TreeSpec) -> str:
-    """A pytree structure as JSON text. Raises NotImplementedError for a class that does not say how it is written."""
-    return _pytree.treespec_dumps(spec)
+def registered_name(kind: type) -> str | None:
+    """The name under which a class is registered with pytree; None without one.
 
-
-def spec_from_json(text: str) -> TreeSpec:
-    """The structure that ``spec_to_json`` wrote. Its classes must be known to pytree: import their library first.
-
-    Raises
-    ------
-    NotImplementedError
-        If pytree does not know a class.
-    ValueError
-        If reading would import a module that the text names: pytree would do so for enums and defaultdicts.
+    None too for a class with a text form of its own, whose reader could do anything. Named tuples have pytree's.
     """
-    _, structure = json.loads(text)
-    _refuse_imports(structure)
-    return _pytree.treespec_loads(text)
+    found = _pytree.SUPPORTED_SERIALIZED_TYPES.get(kind)
+    if found is None or found.serialized_type_name == _pytree.NO_SERIALIZED_TYPE_NAME_FOUND:
+        return None
+    own_form = found.to_dumpable_context is not None or found.from_dumpable_context is not None
+    return None if own_form and not _pytree.is_namedtuple_class(kind) else found.serialized_type_name
 
 
-_PLAIN_FACTORIES = frozenset({"bool", "dict", "float", "int", "list", "set", "str", "tuple"})
+def registered_class(name: str) -> type | None:
+    """The class that ``registered_name`` names; None if this process knows none. Nothing is imported."""
+    found = _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
+    return found if found is not None and registered_name(found) == name else None
 
 
-def _refuse_imports(structure: Mapping[str, Any]) -> None:
-    context = structure["context"]
-    if "__enum__" in json.dumps(context):
-        raise ValueError("a structure with an enum, whose class would be imported by name")
-    if structure["type"] == "collections.defaultdict":
-        factory = json.loads(context) if isinstance(context, str) else context
-        if factory["default_factory_module"] != "builtins" or factory["default_factory_name"] not in _PLAIN_FACTORIES:
-            raise ValueError("a defaultdict whose factory would be imported by name")
-    for child in structure["children_spec"]:
-        _refuse_imports(child)
+def leaf_spec() -> TreeSpec:
+    """The structure of a single value."""
+    return _pytree.tree_structure(0)
+
+
+def checked_overload(target: str) -> OpOverload | None:
+    """The operator of a name such as "aten.mm.default"; None if torch's dispatcher has none of this name.
+
+    Asks the dispatcher first: as attributes of ``torch.ops`` there are also functions that import modules and open
+    libraries, and TorchScript's operators, some of which write files.
+    """
+    if not target.isascii() or target.count(".") != 2 or not all(part.isidentifier() for part in target.split(".")):
+        return None
+    namespace, name, overload = target.split(".")
+    try:
+        torch._C._dispatch_find_schema_or_throw(  # noqa: SLF001
+            f"{namespace}::{name}", "" if overload == "default" else overload
+        )
+    except RuntimeError:
+        return None
+    found = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    return found if isinstance(found, OpOverload) else None
+
+
+def text_arguments(overload: OpOverload) -> tuple[str, ...]:
+    """The names of an operator's arguments that take text."""
+    return tuple(a.name for a in overload._schema.arguments if "str" in str(a.type))  # noqa: SLF001
