@@ -16,10 +16,10 @@ from optfuse.frontend.torch_bridge import checked_overload, text_arguments
 #: ATen, the operators that its decompositions name, and our own.
 NAMESPACES = frozenset({"aten", "prims", "optfuse"})
 
-#: Arguments of text that choose among modes of an operator.
-_MODES = frozenset(
-    "UPLO activation algorithm approximate driver equation indexing interpolation mode norm ord p pad_mode padding "
-    "padding_side reduce rounding_mode side".split()
+#: Arguments of text that choose among modes of an operator, or are told when it fails.
+_HARMLESS = frozenset(
+    "UPLO activation algorithm approximate assert_msg driver equation indexing interpolation mode norm ord p pad_mode "
+    "padding padding_side reduce rounding_mode side".split()
 )
 
 
@@ -52,7 +52,7 @@ def named_overload(target: str, namespaces: Collection[str] = ()) -> Any:
             f"trust it, load the plan with operators=[{namespace!r}]"
         )
     text = () if namespace in namespaces else text_arguments(found)
-    other = [name for name in text if name not in _MODES]
+    other = [name for name in text if name not in _HARMLESS]
     if other and namespace != "optfuse":
         raise PlanError(f"it calls {target:.80}, whose {other[0]} may be any text, a file's name too; files may not")
     return found
