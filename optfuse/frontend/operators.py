@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from optfuse.errors import PlanError
-from optfuse.frontend.torch_bridge import checked_overload, text_arguments
+from optfuse.frontend.registries import checked_overload, text_arguments
 
 #: ATen, the operators that its decompositions name, and our own.
 NAMESPACES = frozenset({"aten", "prims", "optfuse"})

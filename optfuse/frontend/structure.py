@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from optfuse.errors import PlanError, UnknownClassError
-from optfuse.frontend.torch_bridge import TreeSpec, leaf_spec, registered_class, registered_name
+from optfuse.frontend.registries import leaf_spec, registered_class, registered_name
+from optfuse.frontend.torch_bridge import TreeSpec
 
 Json = Any
 
