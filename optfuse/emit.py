@@ -142,7 +142,9 @@ def kernel_name(extraction: Extraction, kernel: Kernel, number: int) -> str:
     words: dict[str, None] = {}
     for op in sorted(kernel.ops):
         origin = extraction.graph.ops[op].origin
-        words[re.sub(r"\W", "_", origin.target.split(".")[1] if "." in origin.target else origin.node)] = None
+        words[re.sub(r"[^A-Za-z0-9_]", "_", origin.target.split(".")[1] if "." in origin.target else origin.node)] = (
+            None
+        )
     kept = [word.strip("_") for word in list(words)[:NAMED_OPS]]
     return "_".join([f"k{number}", *kept])
 

@@ -47,6 +47,10 @@ class PlanError(OptfuseError):
     """A saved plan that is missing, incomplete, or does not match the source beside it."""
 
 
+class UnknownClassError(PlanError):
+    """A plan whose call has a class that this process does not know: its library is not imported."""
+
+
 class VerificationError(OptfuseError):
     """An emitted program whose results differ from the reference, or a kernel that does not compile."""
 

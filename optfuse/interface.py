@@ -10,7 +10,7 @@ import torch
 
 from optfuse.errors import PlanError
 from optfuse.frontend.captured import CallSpec, Captured, InputSource
-from optfuse.frontend.torch_bridge import spec_from_json, spec_to_json
+from optfuse.frontend.structure import structure_from_json, structure_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def interface_to_json(interface: Interface) -> dict[str, Any]:
     Raises
     ------
     PlanError
-        If the call has arguments that are no plain data.
+        If the call has arguments or classes that are no plain data.
     """
     return {
         "inputs": [[source.kind, source.target, source.position] for source in interface.inputs],
@@ -72,7 +72,15 @@ def interface_to_json(interface: Interface) -> dict[str, Any]:
 def interface_from_json(
     data: Mapping[str, Any], constants: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor] | None = None
 ) -> Interface:
-    """The interface that ``interface_to_json`` wrote, with its tensors."""
+    """The interface that ``interface_to_json`` wrote, with its tensors.
+
+    Raises
+    ------
+    UnknownClassError
+        For a class of the call's that this process has not registered: its library is not imported.
+    KeyError, TypeError, ValueError
+        For other data than that.
+    """
     return Interface(
         inputs=tuple(InputSource(kind, target, position) for kind, target, position in data["inputs"]),
         outputs=tuple(int(k) for k in data["outputs"]),
@@ -88,14 +96,9 @@ def _call_to_json(call: CallSpec) -> dict[str, Any]:
             raise PlanError(
                 f"argument {position} is a {type(value).__name__}, which a plan cannot hold; pass plain data"
             )
-    try:
-        specs = {"in_spec": spec_to_json(call.in_spec), "out_spec": spec_to_json(call.out_spec)}
-    except NotImplementedError as error:
-        raise PlanError(
-            f"a plan cannot hold the classes of this call ({error}); use dicts, lists and tuples"
-        ) from error
     return {
-        **specs,
+        "in_spec": structure_to_json(call.in_spec),
+        "out_spec": structure_to_json(call.out_spec),
         "fixed": [list(pair) for pair in call.fixed],
         "shared": [list(pair) for pair in call.shared],
         "user_outputs": list(call.user_outputs),
@@ -105,8 +108,8 @@ def _call_to_json(call: CallSpec) -> dict[str, Any]:
 
 def _call_from_json(data: Any) -> CallSpec:
     return CallSpec(
-        spec_from_json(data["in_spec"]),
-        spec_from_json(data["out_spec"]),
+        structure_from_json(data["in_spec"]),
+        structure_from_json(data["out_spec"]),
         tuple((int(k), value) for k, value in data["fixed"]),
         tuple((int(a), int(b)) for a, b in data["shared"]),
         tuple(int(k) for k in data["user_outputs"]),

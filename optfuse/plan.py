@@ -8,7 +8,7 @@
     report.txt      the schedule in words
     constants.safetensors, weights.safetensors   tensors, as plain data
 
-Loading reads plain data only and runs nothing that is in the folder.
+Loading reads plain data only and runs nothing that is in the folder: docs/files.md says by what means.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from dataclasses import asdict
+from collections.abc import Collection
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,19 @@ import torch
 
 from optfuse.codegen.tiles import TileConfig
 from optfuse.emit import emit
-from optfuse.errors import OptfuseError, OutputError, PlanError
+from optfuse.errors import OptfuseError, OutputError, PlanError, UnknownClassError
 from optfuse.interface import Interface, interface_from_json, interface_to_json
 from optfuse.ir.nodes import LoopGraph
 from optfuse.prepared import load_problem, load_tensors, read_json, save_problem, save_tensors
 from optfuse.problem.checker import check
+from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.serialize import load_solution, save_solution
 from optfuse.schedule import Schedule
 from optfuse.solve.progress import Progress
 from optfuse.solve.result import SolveResult, Statistics, relative_gap
 
 PLAN_FORMAT = "optfuse-plan"
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 logger = logging.getLogger("optfuse")
 
@@ -66,23 +68,33 @@ def save_plan(schedule: Schedule, path: str | Path, *, weights: bool = True) -> 
         raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
 
 
-def load(path: str | Path) -> Schedule:
-    """Read a plan, check its solution, and emit its module again.
+def load(path: str | Path, *, operators: Collection[str] = ()) -> Schedule:
+    """Read a plan, check its solution, and emit its module again. Nothing of the folder is run, imported or unpickled.
+
+    Parameters
+    ----------
+    path
+        The folder. A link in it that leads elsewhere is refused.
+    operators
+        Namespaces of custom operators that the plan may call, such as "torchvision", whose library you trust and have
+        imported. Without, those of torch and optfuse are called alone, and of these none that takes a file's name.
 
     Raises
     ------
     PlanError
-        If a file is missing or malformed, or the solution does not answer the graph's own fusion problem.
+        If a file is missing or malformed, the solution does not answer the graph's own fusion problem, or the graph
+        calls an operator that it may not.
+    UnknownClassError
+        If arguments or results have a class whose library is not imported.
     """
     folder = Path(path)
+    require_enclosed(folder)
     data = _read_plan(folder)
     try:
-        schedule = _rebuild(folder, data)
-    except NotImplementedError as error:
-        raise PlanError(
-            f"{folder / 'plan.json'}: a class of the call's is not known ({error}); import its library before loading"
-        ) from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        schedule = _rebuild(folder, data, operators)
+    except UnknownClassError as error:
+        raise UnknownClassError(f"{folder / 'plan.json'}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise PlanError(
             f"{folder / 'plan.json'}: malformed ({type(error).__name__}: {error}); save it again"
         ) from error
@@ -142,8 +154,8 @@ def _read_plan(folder: Path) -> dict[str, Any]:
     return data
 
 
-def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
-    extraction = load_problem(folder)
+def _rebuild(folder: Path, data: dict[str, Any], operators: Collection[str]) -> Schedule:
+    extraction = load_problem(folder, operators)
     try:
         solution = load_solution(folder / "solution.json")
         greedy = load_solution(folder / "greedy.json")
@@ -171,8 +183,10 @@ def _rebuild(folder: Path, data: dict[str, Any]) -> Schedule:
         versions=tuple((str(a), str(b)) for a, b in found["versions"]),
     )
     interface = interface_from_json(
-        data, load_tensors(folder / "constants.safetensors"), load_tensors(folder / "weights.safetensors") or None
+        data, load_tensors(folder / "constants.safetensors"), load_tensors(folder / "weights.safetensors")
     )
+    if not interface.weights and any(source.kind in ("parameter", "buffer") for source in interface.inputs):
+        interface = replace(interface, weights=None)
     _require_fit(folder, interface, extraction.graph)
     tiles = {str(name): TileConfig.from_json(config) for name, config in data.get("tiles", {}).items()}
     return Schedule(extraction, result, emit(extraction, result, tiles=tiles), interface, tiles)

@@ -11,7 +11,7 @@ A plan holds the same files beside its solution. Loading reads plain data only a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from optfuse.codegen.libraries import takes_out
-from optfuse.errors import OptfuseError, PlanError
+from optfuse.errors import OptfuseError, PlanError, UnknownClassError
 from optfuse.extract.build import Extraction, extract
+from optfuse.frontend.operators import require_named
 from optfuse.interface import Interface, interface_from_json, interface_to_json
+from optfuse.ir.nodes import LibraryCall
 from optfuse.ir.serialize import graph_from_json, graph_to_json
+from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.serialize import digest, load_instance, save_instance
 
 
@@ -55,11 +58,18 @@ def load_prepared(folder: Path) -> Prepared:
     Raises
     ------
     PlanError
-        If a file is missing or malformed.
+        If a file is missing or malformed, a link that leads out of the folder, or calls what a file may not.
+    UnknownClassError
+        If the call has a class whose library is not imported.
     """
-    interface = interface_from_json(
-        read_json(folder / "interface.json"), load_tensors(folder / "constants.safetensors")
-    )
+    require_enclosed(folder)
+    path = folder / "interface.json"
+    try:
+        interface = interface_from_json(read_json(path), load_tensors(folder / "constants.safetensors"))
+    except UnknownClassError as error:
+        raise UnknownClassError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise PlanError(f"{path}: malformed ({type(error).__name__}: {error}); make it again") from error
     return Prepared(load_problem(folder), interface)
 
 
@@ -71,16 +81,20 @@ def save_problem(extraction: Extraction, interface: Interface, folder: Path) -> 
         save_tensors(interface.constants, folder / "constants.safetensors")
 
 
-def load_problem(folder: Path) -> Extraction:
+def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
     """Read graph.json, state its fusion problem again, and hold it against instance.json.
+
+    ``operators``: namespaces whose operators the graph may call beside torch's own (``frontend.operators``).
 
     Raises
     ------
     PlanError
-        If a file is missing or malformed, or the two differ in more than rules and limits.
+        If a file is missing or malformed, the graph calls what a file may not, or the two differ in more than rules
+        and limits.
     """
     try:
         graph = graph_from_json(read_json(folder / "graph.json"))
+        require_named((op.target for op in graph.ops if isinstance(op, LibraryCall)), operators)
     except OptfuseError as error:
         named = str(folder / "graph.json") in str(error)
         raise PlanError(str(error) if named else f"{folder / 'graph.json'}: {error}") from error

@@ -15,17 +15,23 @@ from urllib.parse import quote
 
 def graph_folder(run: Path, graph: str) -> Path:
     """A prepared graph (see ``optfuse.prepared``), or an instance alone."""
-    return run / "graphs" / quote(graph, safe="")
+    return run / "graphs" / file_name(graph)
 
 
 def plan_folder(run: Path, graph: str, solver: str) -> Path:
     """A plan, which ``optfuse.load`` reads; for an instance, its solutions alone."""
-    return run / "plans" / quote(graph, safe="") / solver
+    return run / "plans" / file_name(graph) / file_name(solver)
 
 
 def log_file(run: Path, task: str) -> Path:
     """What a task that failed had printed."""
-    return run / "logs" / (quote(task, safe="") + ".log")
+    return run / "logs" / (file_name(task) + ".log")
+
+
+def file_name(text: str) -> str:
+    """A name as that of one file or folder, whatever it holds: it leads neither elsewhere nor up."""
+    name = quote(text, safe="")
+    return name if name.strip(".") else name.replace(".", "%2E") or "%"
 
 
 def temporary(run: Path) -> Path:

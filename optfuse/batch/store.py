@@ -24,9 +24,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from optfuse.batch.folders import temporary, write_json
+from optfuse.batch.folders import file_name, temporary, write_json
 from optfuse.batch.rows import SCHEMA, Row
-from optfuse.errors import BatchError
+from optfuse.errors import BatchError, PlanError
+from optfuse.problem.enclosed import require_enclosed
 
 RUN_FORMAT = "optfuse-run"
 RUN_VERSION = 1
@@ -138,9 +139,7 @@ class Store:
             ) from error
 
     def _capture_file(self, name: str) -> Path:
-        from urllib.parse import quote
-
-        return self.run / "captures" / f"{quote(name, safe='')}.json"
+        return self.run / "captures" / f"{file_name(name)}.json"
 
 
 def require_run(run: Path) -> None:
@@ -149,8 +148,12 @@ def require_run(run: Path) -> None:
     Raises
     ------
     BatchError
-        If the folder is no run of a version that this program reads.
+        If the folder is no run of a version that this program reads, or holds a link that leads out of it.
     """
+    try:
+        require_enclosed(run, deep=True)
+    except PlanError as error:
+        raise BatchError(str(error)) from error
     try:
         data = json.loads((run / "run.json").read_text(encoding="utf-8"))
         known = (data["format"], data["version"]) == (RUN_FORMAT, RUN_VERSION)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from optfuse.batch.folders import graph_folder, plan_folder, whole_folder
 from optfuse.batch.plan import CaptureTask, SolveTask, Task
-from optfuse.errors import InductorError, OptfuseError
+from optfuse.errors import InductorError, OptfuseError, UnknownClassError
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.graphnet import load_sample
 from optfuse.frontend.inference import capture
@@ -166,7 +166,7 @@ def _load(task: SolveTask, folder: Path) -> Prepared:
     """Read a prepared graph. Classes of the call's are known to torch only once their library is imported."""
     try:
         return load_prepared(folder)
-    except NotImplementedError:
+    except UnknownClassError:
         if task.capture.source.kind == "model":
             load_model_file(task.capture.source.path)  # imports what the model does
         return load_prepared(folder)

@@ -13,6 +13,7 @@ from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json
 from optfuse.errors import InvalidSolutionError, PlanError, RuleError
 from optfuse.problem.checker import check
+from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.instance import Instance
 from optfuse.problem.patterns import one_op
 from optfuse.problem.rules import with_rules
@@ -77,6 +78,7 @@ def _asked(path: Path, a: str, b: str, solution: Path | None, rules: Path | None
         return _Asked(solution, instance, load_solution(solution))
     if solution is not None or rules is not None:
         raise PlanError(f"{path}: a plan has its own solution and rules; leave --solution and --rules out")
+    require_enclosed(path)
     folders = [path] if (path / "instance.json").is_file() else sorted(f.parent for f in path.glob("*/instance.json"))
     if not folders:
         raise PlanError(f"{path}: holds no plan (no instance.json); save one with optimize --out")
@@ -103,6 +105,7 @@ def _asked(path: Path, a: str, b: str, solution: Path | None, rules: Path | None
 
 
 def _plan(folder: Path) -> _Asked:
+    require_enclosed(folder)
     instance, solution = load_instance(folder / "instance.json"), load_solution(folder / "solution.json")
     graph = folder / "graph.json"
     return _Asked(

@@ -25,7 +25,7 @@ from optfuse.codegen.libraries import (
 )
 from optfuse.codegen.memory import aligned, bytes_of, is_contiguous, itemsize, numel, same_layout, sizes_text
 from optfuse.codegen.ragged import matmul_parts
-from optfuse.codegen.text import INDENT, call_text, literal, tuple_text, variables
+from optfuse.codegen.text import INDENT, call_text, comment, docstring, literal, tuple_text, variables
 from optfuse.errors import PlanError
 from optfuse.ir.devices import main_device
 from optfuse.ir.memory import padding, span
@@ -122,9 +122,8 @@ class _Host:
 
     def prologue(self, *, allocates: bool) -> list[str]:
         """Docstring, inputs and constants by name, the arena; ``allocates``: the program makes tensors one by one."""
-        lines = [
-            f'{INDENT}"""Run {self.graph.name}: a list of tensors, which is emptied, to a tuple of outputs."""',
-        ]
+        name = docstring(self.graph.name)
+        lines = [f'{INDENT}"""Run {name}: a list of tensors, which is emptied, to a tuple of outputs."""']
         if self.graph.inputs:
             used = self.last_use.keys() | self.returned | {self.device_source}
             targets = [self.names[name] if name in used else "_" for name in self.graph.inputs]
@@ -183,7 +182,7 @@ class _Host:
         for name in kernel.pointers:
             lines += self._ready(name, kernel.name, writes=name in kernel.written)
         if kernel.label:
-            lines.insert(0, f"{INDENT}# {kernel.label}")
+            lines.insert(0, comment(kernel.label))
         lines += self._watch("before")
         return lines + call_text("launch(", [kernel.name, *(self._pointer(name) for name in kernel.pointers)])
 
@@ -195,7 +194,7 @@ class _Host:
     def _library(self, call: LibraryCall) -> list[str]:
         origin = call.origin
         target = callee(call.target).removeprefix("aten.").removesuffix(".default")
-        lines = [f"{INDENT}# {origin.module or origin.node}: {target}".rstrip()]
+        lines = [comment(f"{origin.module or origin.node}: {target}").rstrip()]
         for view in views(call):
             lines += self._ready(view.buffer, call.name)
         outputs = [name for name in call.outputs if name is not None]

@@ -17,7 +17,7 @@ from optfuse.codegen.host import MemoryLayout, Step, host_program, used_constant
 from optfuse.codegen.kernel import KernelSource
 from optfuse.codegen.on_host import host_facts
 from optfuse.codegen.prelude import PRELUDE
-from optfuse.codegen.text import INDENT, call_text, tuple_text, with_callees
+from optfuse.codegen.text import INDENT, call_text, docstring, tuple_text, with_callees
 from optfuse.errors import PlanError
 from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest
 
@@ -231,8 +231,8 @@ def _docstring(
     made = f"{_count(launches, 'launch', 'es')} of {_count(len(kernels), 'kernel')} and "
     made += _count(len(steps) - launches, "library call")
     lines = [f"{graph.name}: {made} for {_count(len(graph.ops), 'op')}.", "", certificate, versions]
-    text = "\n".join(line for k, line in enumerate(lines) if line or k == 1).replace("\\", "\\\\").replace('"""', "'''")
-    return f'"""{text.strip()}\n"""\n'
+    text = "\n".join(line for k, line in enumerate(lines) if line or k == 1)
+    return f'"""{docstring(text).strip()}\n"""\n'
 
 
 def _count(number: int, thing: str, plural: str = "s") -> str:

@@ -31,6 +31,16 @@ def literal(value: bool | int | float | str | None) -> str:
     return repr(value)
 
 
+def docstring(text: str) -> str:
+    """Text to stand between triple quotes, of which no part can end them; what follows it must be no quote."""
+    return text.replace("\\", "\\\\").replace('"""', "'''")
+
+
+def comment(text: str, indent: str = INDENT) -> str:
+    """A comment of one line, whatever the text holds."""
+    return f"{indent}# {''.join(c if c.isprintable() else ' ' for c in text)}"
+
+
 def tuple_text(items: Sequence[object]) -> str:
     """A tuple literal: "(2, 3)", "(2,)", "()"."""
     return f"({', '.join(map(str, items))}{',' if len(items) == 1 else ''})"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from optfuse.codegen.expressions import BITS, Value
-from optfuse.codegen.text import INDENT, WIDTH
+from optfuse.codegen.text import INDENT, WIDTH, comment
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -137,9 +137,9 @@ def render(lines: Sequence[Line]) -> list[str]:
     for line in lines:
         margin = INDENT * line.indent
         if line.note.place and line.note.place != last.place:
-            text.append(f"{margin}# {line.note.place}"[:WIDTH].rstrip())
+            text.append(comment(line.note.place, margin)[:WIDTH].rstrip())
         if line.note.node and line.note != last:
-            text.append(f"{margin}# {line.note.node}"[:WIDTH].rstrip())
+            text.append(comment(line.note.node, margin)[:WIDTH].rstrip())
         if line.note != NOWHERE or line.text.startswith("for "):
             last = line.note
         text.append(margin + line.text)

@@ -163,6 +163,8 @@ def _assignments(found: ast.ClassDef) -> list[tuple[ast.Assign, ast.Name]]:
 def _meta(path: Path, values: Mapping[str, Any]) -> TensorMeta:
     try:
         dtype = getattr(torch, str(values["dtype"]).removeprefix("torch."))
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{values['dtype']!r} is no dtype")
         data = values.get("data")
         return TensorMeta(
             name=str(values["name"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import sys
 import warnings
@@ -78,8 +77,6 @@ __all__ = [
     "requested_dynamic",
     "returns_of",
     "shares_memory",
-    "spec_from_json",
-    "spec_to_json",
     "standard_decompositions",
     "static_value",
     "storage_users",
@@ -387,38 +384,3 @@ def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
 
 _IN_PLACE = "setitem __setitem__ iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul"
 _IN_PLACE_OPERATORS = frozenset(_IN_PLACE.split())
-
-
-def spec_to_json(spec: TreeSpec) -> str:
-    """A pytree structure as JSON text. Raises NotImplementedError for a class that does not say how it is written."""
-    return _pytree.treespec_dumps(spec)
-
-
-def spec_from_json(text: str) -> TreeSpec:
-    """The structure that ``spec_to_json`` wrote. Its classes must be known to pytree: import their library first.
-
-    Raises
-    ------
-    NotImplementedError
-        If pytree does not know a class.
-    ValueError
-        If reading would import a module that the text names: pytree would do so for enums and defaultdicts.
-    """
-    _, structure = json.loads(text)
-    _refuse_imports(structure)
-    return _pytree.treespec_loads(text)
-
-
-_PLAIN_FACTORIES = frozenset({"bool", "dict", "float", "int", "list", "set", "str", "tuple"})
-
-
-def _refuse_imports(structure: Mapping[str, Any]) -> None:
-    context = structure["context"]
-    if "__enum__" in json.dumps(context):
-        raise ValueError("a structure with an enum, whose class would be imported by name")
-    if structure["type"] == "collections.defaultdict":
-        factory = json.loads(context) if isinstance(context, str) else context
-        if factory["default_factory_module"] != "builtins" or factory["default_factory_name"] not in _PLAIN_FACTORIES:
-            raise ValueError("a defaultdict whose factory would be imported by name")
-    for child in structure["children_spec"]:
-        _refuse_imports(child)

@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 from torch import fx
 
-from optfuse.inductor.wire import SETTLED, hand_on, read_graph
+from optfuse.inductor.wire import SETTLED, hand_on, read_graph, torch_value
 
 
 def prepared(
@@ -47,7 +47,7 @@ def prepared(
 
 
 def _input(spec: dict[str, Any], target: torch.device) -> torch.Tensor:
-    dtype = getattr(torch, spec["dtype"].removeprefix("torch."))
+    dtype = torch_value(spec["dtype"])
     device = torch.device("cpu") if spec["host"] else target
     return torch.empty_strided(spec["shape"], spec["stride"], dtype=dtype, device=device)
 

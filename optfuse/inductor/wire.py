@@ -6,15 +6,16 @@ Constants of one value everywhere become calls of ``full``, the others inputs.
 
 from __future__ import annotations
 
-import importlib
 import operator
+from keyword import iskeyword
 from typing import Any
 
 import torch
 from torch import fx
 
-from optfuse.errors import InductorError
+from optfuse.errors import InductorError, PlanError
 from optfuse.frontend.captured import Captured
+from optfuse.frontend.operators import named_overload
 from optfuse.frontend.torch_bridge import OpOverload
 from optfuse.ir.devices import HOST, main_device
 
@@ -125,7 +126,17 @@ def _argument(node: fx.Node, value: Any) -> Any:
 
 
 def read_graph(record: dict[str, Any], device: torch.device) -> tuple[fx.GraphModule, list[dict[str, Any]]]:
-    """The graph on ``device``, and what its placeholders are, in order (as ``_tensor_record`` says)."""
+    """The graph on ``device``, and what its placeholders are, in order (as ``_tensor_record`` says).
+
+    The record may be a stranger's, in the folder of a run: torch makes Python of the graph, so names must be names, and
+    only operators are called that a file may name.
+
+    Raises
+    ------
+    InductorError
+        If a name is no identifier, or an operator is none that a file may call.
+    """
+    _require_identifiers(record["nodes"])
     graph = fx.Graph()
     made: dict[str, fx.Node] = {}
     inputs: list[dict[str, Any]] = []
@@ -138,7 +149,7 @@ def read_graph(record: dict[str, Any], device: torch.device) -> tuple[fx.GraphMo
         match node["op"]:
             case "input" if "fill" in node:
                 value = node["value"]
-                options = {"dtype": _torch_value(value["dtype"]), "device": device}
+                options = {"dtype": torch_value(value["dtype"]), "device": device}
                 full = graph.call_function(torch.ops.aten.full.default, (value["shape"], node["fill"]), options)
                 made[node["name"]] = _named(full, "")
             case "call":
@@ -153,6 +164,13 @@ def read_graph(record: dict[str, Any], device: torch.device) -> tuple[fx.GraphMo
     _renew_inputs(graph, record, outputs)
     graph.output(tuple(outputs))
     return fx.GraphModule(torch.nn.Module(), graph), inputs
+
+
+def _require_identifiers(nodes: list[dict[str, Any]]) -> None:
+    for node in nodes:
+        for name in (*([node["name"]] if "name" in node else ()), *node.get("kwargs", ())):
+            if not (isinstance(name, str) and name.isascii() and name.isidentifier()) or iskeyword(name):
+                raise InductorError(f"{name!r:.80} is no identifier, as names of nodes and arguments are")
 
 
 def _renew_inputs(graph: fx.Graph, record: dict[str, Any], outputs: list[Any]) -> None:
@@ -187,10 +205,10 @@ def hand_on(node: fx.Node, successor: fx.Node) -> None:
 def _target(text: str) -> Any:
     if text == "getitem":
         return operator.getitem
-    namespace, name, overload = text.split(".")
-    if namespace == "optfuse":
-        importlib.import_module("optfuse.ops.registered")
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    try:
+        return named_overload(text)
+    except PlanError as error:
+        raise InductorError(f"the graph cannot be handed over: {error}") from error
 
 
 def _value(data: Any, made: dict[str, fx.Node], device: torch.device) -> Any:
@@ -207,13 +225,16 @@ def _value(data: Any, made: dict[str, fx.Node], device: torch.device) -> Any:
             return slice(*(_value(part, made, device) for part in parts))
         case dict():
             ((_, text),) = data.items()
-            return _torch_value(text)
+            return torch_value(text)
         case list():
             return [_value(part, made, device) for part in data]
         case _:
             return data
 
 
-def _torch_value(text: str) -> Any:
+def torch_value(text: str) -> Any:
     """A dtype, layout or memory format by what torch prints it as."""
-    return getattr(torch, text.removeprefix("torch."))
+    found = getattr(torch, text.removeprefix("torch."), None)
+    if not isinstance(found, tuple(kind for _, kind in _TORCH_VALUES)):
+        raise InductorError(f"{text!r:.80} is no dtype, layout or memory format of torch's")
+    return found

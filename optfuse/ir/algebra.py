@@ -182,7 +182,9 @@ def _format_sum(expr: sympy.Expr) -> str:
     for term in sorted(expr.args, key=order):
         negative = term.as_coeff_Mul()[0] < 0
         sign = (" - " if negative else " + ") if text else ("-" if negative else "")
-        text += sign + _format(-term if negative else term, _PRODUCT)
+        # in front, a minus would bind to the first operand of // or % alone
+        leads = sign == "-" and isinstance(-term, sympy.floor | sympy.Mod)
+        text += sign + _format(-term if negative else term, _ATOM if leads else _PRODUCT)
     return text
 
 

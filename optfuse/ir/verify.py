@@ -80,9 +80,9 @@ def _check_buffers(graph: LoopGraph) -> dict[str, Buffer]:
 
 
 def _check_name(name: str) -> None:
-    """Names become identifiers of emitted source."""
-    if not name.isidentifier() or iskeyword(name):
-        raise InvalidGraphError(f"{name!r} is no identifier; buffers and ops are named by identifiers")
+    """Names become identifiers of emitted source, where Python takes some letters beyond ASCII for others."""
+    if not (name.isascii() and name.isidentifier()) or iskeyword(name):
+        raise InvalidGraphError(f"{name!r} is no identifier; buffers, ops and arguments are named by identifiers")
 
 
 def _check_nest(nest: LoopNest, state: _State) -> None:
@@ -114,6 +114,8 @@ def _stored(nest: LoopNest) -> int:
 
 
 def _check_call(call: LibraryCall, state: _State) -> None:
+    for key, _ in call.kwargs:
+        _check_name(key)
     seen = set()
     for view in views(call):
         _check_view(view, call.name, state)

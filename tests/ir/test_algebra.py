@@ -40,6 +40,14 @@ def test_evaluate_is_substitution_for_ints_and_tensors(expr, point):
     assert torch.as_tensor(evaluate(expr, tensors)).expand(2).tolist() == [expected, expected]
 
 
+def test_a_leading_minus_binds_to_a_whole_quotient_or_remainder():
+    """``-i0 // 2`` is ``(-i0) // 2`` in Python, another number than ``-(i0 // 2)`` wherever i0 is odd."""
+    i0, i1 = ivar(0), ivar(1)
+    for expr in (i1 - sympy.floor(i0 / 2), i1 - sympy.Mod(i0, 3), -i0 - sympy.floor(i0 / 2), -sympy.floor(i0 / 2)):
+        assert parse_index(format_index(expr)) == expr
+    assert format_index(i1 - sympy.floor(i0 / 2)) == "-(i0 // 2) + i1"
+
+
 @given(INDICES, POINTS)
 def test_text_reads_back_as_the_same_index(expr, point):
     text = format_index(expr)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optfuse.errors import OptfuseError, PlanError
+from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest, load_instance, load_solution
 from optfuse.problem.solution import Solution
@@ -33,8 +34,10 @@ def read_plan(folder: Path, instance_file: Path | None = None, bound: int | None
         bound: The proven bound, where the folder has no plan.json.
 
     Raises:
-        PlanError: When a file is missing or malformed, or the solutions answer another problem.
+        PlanError: When a file is missing or malformed or a link out of the folder, or the solutions answer another
+            problem.
     """
+    require_enclosed(folder)
     own = folder / "instance.json"
     try:
         instance = load_instance(own if instance_file is None or own.is_file() else instance_file)
@@ -51,7 +54,12 @@ def read_plan(folder: Path, instance_file: Path | None = None, bound: int | None
 
 
 def plan_folders(folder: Path) -> list[Path]:
-    """The plan that a folder is, or those that it holds."""
+    """The plan that a folder is, or those that it holds.
+
+    Raises:
+        PlanError: When a link leads out of the folder.
+    """
+    require_enclosed(folder)
     if (folder / "solution.json").is_file():
         return [folder]
     return sorted(path.parent for path in folder.glob("*/solution.json"))
