@@ -28,6 +28,7 @@ from optfuse.emit import emit
 from optfuse.errors import OptfuseError, OutputError, PlanError, UnknownClassError
 from optfuse.interface import Interface, interface_from_json, interface_to_json
 from optfuse.ir.nodes import LoopGraph
+from optfuse.ops.opaque import NAMESPACE
 from optfuse.prepared import load_problem, load_tensors, read_json, save_problem, save_tensors
 from optfuse.problem.checker import check
 from optfuse.problem.enclosed import require_enclosed
@@ -52,6 +53,12 @@ def save_plan(schedule: Schedule, path: str | Path, *, weights: bool = True) -> 
     OutputError
         If something cannot be written.
     """
+    opaque = [op for op in schedule.library_ops if op.startswith(f"{NAMESPACE}.")]
+    if opaque:
+        raise PlanError(
+            f"{schedule.name}: a plan cannot hold {opaque[0].split('.')[1]}, whose body this process alone knows; keep "
+            "control flow and operators that write their arguments out of the model, or optimize it where it runs"
+        )
     target = Path(path)
     if target.exists() and not (target / "plan.json").is_file() and (not target.is_dir() or any(target.iterdir())):
         raise PlanError(f"{target}: exists and is no plan; save to another folder")

@@ -428,3 +428,16 @@ def test_results_of_a_class_that_is_unknown_at_loading(folder: Path) -> None:
     with pytest.raises(UnknownClassError, match=r"plan\.json.*transformer\.Output.*import its library") as caught:
         optfuse.load(folder)
     assert "\n" not in str(caught.value)
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda y: y.exp(), lambda y: y - 1, (x,)) * 2
+
+
+def test_a_plan_cannot_hold_what_only_this_process_knows(tmp_path):
+    schedule = optfuse.optimize(Branching(), (torch.randn(4),), name="branching")
+    torch.testing.assert_close(schedule.compile()(torch.ones(4)), torch.ones(4).exp() * 2)
+    with pytest.raises(PlanError, match="branching: a plan cannot hold cond_"):
+        schedule.save(tmp_path / "plan")
+    assert not (tmp_path / "plan").exists()
