@@ -74,7 +74,7 @@ def _after(graph: LoopGraph, k: int, users: _Users) -> tuple[int, ...] | None:
         return None
     for name in loaded:
         writer = graph.ops[users.writers[name][0]] if len(users.writers.get(name, ())) == 1 else None
-        if not isinstance(writer, LoopNest) or not (writer.reductions or writer.runs):
+        if not isinstance(writer, LoopNest) or not writer.reductions:
             return None
         if writer.origin.node != nest.origin.node or users.readers[name] != [k]:
             return None
