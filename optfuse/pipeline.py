@@ -9,13 +9,9 @@ from typing import Any, Literal
 from optfuse.codegen.libraries import takes_out
 from optfuse.emit import emit
 from optfuse.extract.build import Extraction, extract
+from optfuse.extract.decisions import of_graph, standing
 from optfuse.extract.device import load_device
-from optfuse.extract.inline import inline_cheap
-from optfuse.extract.isolated import join_isolated
-from optfuse.extract.leaves import join_leaves
-from optfuse.extract.moved import inline_moved
-from optfuse.extract.rounding import round_compared
-from optfuse.extract.split import split_reductions
+from optfuse.extract.passes import PASSES, UNSPLIT, rewrite
 from optfuse.extract.variants import reduction_variants
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.inference import capture
@@ -102,13 +98,12 @@ def optimize(
 def fusion_problem(captured: Captured, device: str, variants: Variants = "rule") -> Extraction:
     """The stages before the solver, for one graph; ``variants`` as for ``fusion_problems``."""
     target = load_device(device)
-    if variants == "rule":
-        graph, alternatives = loop_graph(captured, target), None
-    else:
-        alternatives = reduction_variants(inlined(captured), target)
-        graph = alternatives.graph
+    made = rewrite(lowered(captured), target, PASSES if variants == "rule" else UNSPLIT)
+    alternatives = None if variants == "rule" else reduction_variants(made.graph, target)
+    graph = made.graph if alternatives is None else alternatives.graph
     donated = donated_inputs(captured, graph.inputs)
-    return extract(graph, target, donated=donated, allocates=allocates, alternatives=alternatives)
+    problem = extract(graph, target, donated=donated, allocates=allocates, alternatives=alternatives)
+    return replace(problem, decided=(*made.decided, *of_graph(graph)))
 
 
 def allocates(call: LibraryCall) -> bool:
@@ -128,6 +123,8 @@ def solve_prepared(prepared: Prepared, options: SolveOptions) -> Schedule:
     """The solver and the stages after it, for a graph that may come from a folder."""
     problem = prepared.extraction
     extraction = replace(problem, instance=under_rules(problem.instance, options.rules))  # the user's rules
+    capped = options.peak_memory is not None or extraction.instance.rules.peak_memory is not None
+    extraction = replace(extraction, decided=standing(extraction.decided, capped=capped))
     result = solve(extraction.instance, replace(options, rules=()))  # fusion problem to proven solution, checked
     source = emit(extraction, result)  # solution to Triton and host source
     return Schedule(extraction, result, source, prepared.interface)
@@ -158,19 +155,12 @@ def fusion_problems(
 
 
 def loop_graph(captured: Captured, device: Device) -> LoopGraph:
-    """The graph that is scheduled: lowered, with values computed by each reader where that is cheaper, and with
-    reductions split that would leave the device idle.
-    """
-    return join_leaves(split_reductions(inlined(captured), device))
-
-
-def inlined(captured: Captured) -> LoopGraph:
-    """The lowered graph: tiny computations joined, and values computed by their readers where that is cheaper."""
-    return inline_moved(inline_cheap(join_isolated(lowered(captured))))
+    """The graph that is scheduled: lowered, and rewritten by ``extract.passes.PASSES``."""
+    return rewrite(lowered(captured), device).graph
 
 
 def lowered(captured: Captured) -> LoopGraph:
-    """The loop graph, one op for each of the capture's, values that are compared rounded as in eager; verified."""
+    """The loop graph, one op for each of the capture's; verified."""
     graph = lower(
         captured.graph,
         name=captured.name,
@@ -178,6 +168,5 @@ def lowered(captured: Captured) -> LoopGraph:
         constants=captured.constants,
         strides=captured.strides,
     )
-    graph = round_compared(graph)
     verify(graph)
     return graph

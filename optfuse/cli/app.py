@@ -21,6 +21,7 @@ from optfuse.cli import (
     optimize,
     pack,
     pareto,
+    passes,
     report,
     solve,
 )
@@ -65,6 +66,7 @@ app.command("export")(export.command)
 app.command("generate")(generate.command)
 app.command("pack")(pack.command)
 app.command("pareto")(pareto.command)
+app.command("passes")(passes.command)
 app.command("demo")(demo.command)
 app.command("bench")(bench.command)
 app.command("calibrate")(calibrate.command)

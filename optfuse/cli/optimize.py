@@ -84,7 +84,7 @@ def command(
     else:
         print_summary(records)
         for schedule in schedules:
-            print(f"{schedule.name}: {certificate(schedule.result)}.")
+            print(f"{schedule.name}: {schedule.certificate}.")
 
 
 def schedule_model(

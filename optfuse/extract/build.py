@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optfuse.extract.access import NestAccesses, accesses
+from optfuse.extract.decisions import Decision
 from optfuse.extract.dependence import Dependence, dependences, footprint
 from optfuse.extract.legality import shared_walks
 from optfuse.extract.offers import Footprints, offer, scheme_of
@@ -24,7 +25,8 @@ from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Schem
 class Extraction:
     """An Instance with what ties it to the loop graph: op k is ``graph.ops[k]``, scheme s+1 is ``placements.walks[s]``.
 
-    ``touched`` and ``dependences`` are kept for explanations. ``approximate``: see ``may_approximate``.
+    ``touched`` and ``dependences`` are kept for explanations. ``approximate``: see ``may_approximate``. ``decided``:
+    what was decided before, in numbers.
     """
 
     graph: LoopGraph
@@ -33,6 +35,7 @@ class Extraction:
     touched: tuple[NestAccesses | None, ...]
     dependences: tuple[Dependence, ...]
     approximate: frozenset[int]
+    decided: tuple[Decision, ...] = ()
 
 
 def extract(

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from optfuse.extract.device import load_device
+from optfuse.extract.passes import UNSPLIT, rewrite
 from optfuse.extract.variants import reduction_variants
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.inference import capture
-from optfuse.pipeline import fusion_problem, inlined
+from optfuse.pipeline import fusion_problem, lowered
 from optfuse.problem.checker import check
 from optfuse.problem.validate import validate
 from optfuse.solve.options import SolveOptions
@@ -70,6 +71,6 @@ def test_left_to_the_solver_the_choice_is_no_dearer_than_by_rule() -> None:
 
 
 def test_rivals_are_the_ops_of_the_other_alternative() -> None:
-    alternatives = reduction_variants(inlined(captured(Norm())), DEVICE)
+    alternatives = reduction_variants(rewrite(lowered(captured(Norm())), DEVICE, UNSPLIT).graph, DEVICE)
     ((_, ((whole,), split)),) = alternatives.variants
     assert alternatives.rivals() == {whole: frozenset(split), **dict.fromkeys(split, frozenset({whole}))}
