@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from optfuse.cli.output import print_json
-from optfuse.extract.passes import PASSES
 
 
 def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a pass, on stdout.")] = False,
 ) -> None:
     """List the rewrites that run before the solver: normal forms, dominances, and decisions taken from the solver."""
-    from optfuse.frontend.passes.listed import FRONTEND_PASSES  # imports torch, which takes seconds
+    # sympy and torch take seconds to import: only commands that need them pay
+    from optfuse.extract.passes import PASSES
+    from optfuse.frontend.passes.listed import FRONTEND_PASSES
 
     records = [
         *({"name": p.name, "kind": p.kind, "stage": f"frontend: {p.stage}", "says": p.says} for p in FRONTEND_PASSES),

@@ -109,7 +109,15 @@ def backend(
             return record.leave(captured.name, str(error), as_traced(captured))
         made = made.tune() if tune else made
         record.schedules.append(made)
-        logger.info("%s: %s, gap %.1f%%; %s", made.name, made.status, 100 * made.gap, made.certificate)
+        logger.info(
+            "%s: %s, gap %.1f%%, %d library operators: %s; %s",
+            made.name,
+            made.status,
+            100 * made.gap,
+            len(made.library_ops),
+            ", ".join(made.library_ops) or "none",
+            made.certificate,
+        )
         return runner(Program(made.source, captured.constants), cudagraphs, interest_of(captured), arena)
 
     if any(isinstance(value, torch.Tensor) and value.is_nested for value in example_inputs):
