@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from optfuse.codegen.libraries import takes_out
 from optfuse.emit import emit
-from optfuse.errors import InvalidOptionError
-from optfuse.extract.build import Extraction, extract, extract_variants
+from optfuse.extract.build import Extraction, extract
+from optfuse.extract.decisions import of_graph, standing
 from optfuse.extract.device import load_device
-from optfuse.extract.inline import inline_cheap
-from optfuse.extract.isolated import join_isolated
-from optfuse.extract.leaves import join_leaves
-from optfuse.extract.moved import inline_moved
-from optfuse.extract.rounding import round_compared
-from optfuse.extract.split import split_reductions
-from optfuse.extract.variants import VariantKinds, riding
+from optfuse.extract.passes import PASSES, UNSPLIT, rewrite
+from optfuse.extract.variants import reduction_variants
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.inference import capture
 from optfuse.frontend.training import capture_step, capture_training
@@ -28,14 +23,13 @@ from optfuse.lower import lower
 from optfuse.prepared import Prepared
 from optfuse.problem.instance import Device, Instance
 from optfuse.problem.rules import Rule, matching
-from optfuse.riding import choose_riders
 from optfuse.schedule import Schedule, TrainingSchedule
 from optfuse.solve.conflict import under_rules
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.solve import solve
 from optfuse.tuning.rank import rank, require_measurable
 
-Variants = Literal["rule", "riding"]
+Variants = Literal["rule", "all"]
 
 
 def optimize(
@@ -49,7 +43,6 @@ def optimize(
     rules: Sequence[Rule] = (),
     name: str | None = None,
     measure: int = 0,
-    variants: Variants = "rule",
 ) -> Schedule | TrainingSchedule:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is.
 
@@ -73,10 +66,6 @@ def optimize(
     measure
         Run so many of the best distinct plans of each graph on the GPU, and take the fastest one: its ``ranking`` has
         them all, with predicted and measured times. 0: the model decides alone.
-    variants
-        "rule": long reductions with few results are split in two stages, by a rule. "riding": of those that are sums
-        over rows, some ride in kernels that walk the rows, where the model says that this pays. The bound is then one
-        on the schedules of the graph so decided.
 
     Raises
     ------
@@ -90,15 +79,14 @@ def optimize(
     options = SolveOptions() if options is None else options
     options = replace(options, rules=(*options.rules, *rules))
     load_device(device)
-    known_variants(variants)
     require_measurable(measure)
     name = type(model).__name__.lower() if name is None else name
     if not train:
         captured = capture(model, args, dict(kwargs or {}), name=name)
-        return schedule(captured, fusion_problem(captured, device, variants), options, model, measure)
+        return schedule(captured, fusion_problem(captured, device), options, model, measure)
     both = capture_step(model, args, dict(kwargs or {}), name=name)
     graphs = (both.forward, both.backward)
-    problems = [fusion_problem(captured, device, variants) for captured in graphs]
+    problems = [fusion_problem(captured, device) for captured in graphs]
     holding = matching([problem.instance for problem in problems], options.rules)
     forward, backward = (
         schedule(captured, problem, replace(options, rules=own), model, measure)
@@ -107,29 +95,15 @@ def optimize(
     return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}), both)
 
 
-def known_variants(name: str) -> Variants:
-    """A way to decide how sums over rows run, by its name.
-
-    Raises
-    ------
-    InvalidOptionError
-        If there is none of that name.
-    """
-    for known in get_args(Variants):
-        if name == known:
-            return known
-    raise InvalidOptionError(f"variants must be one of {', '.join(get_args(Variants))}, not {name!r}")
-
-
-def fusion_problem(captured: Captured, device: str, variants: Variants | VariantKinds = "rule") -> Extraction:
+def fusion_problem(captured: Captured, device: str, variants: Variants = "rule") -> Extraction:
     """The stages before the solver, for one graph; ``variants`` as for ``fusion_problems``."""
-    target, graph = load_device(device), inlined(captured)
+    target = load_device(device)
+    made = rewrite(lowered(captured), target, PASSES if variants == "rule" else UNSPLIT)
+    alternatives = None if variants == "rule" else reduction_variants(made.graph, target)
+    graph = made.graph if alternatives is None else alternatives.graph
     donated = donated_inputs(captured, graph.inputs)
-    if variants in ("emittable", "all"):
-        return extract_variants(graph, target, variants, donated=donated, allocates=allocates)[0]
-    riders = choose_riders(graph, target, donated, allocates) if variants == "riding" else frozenset[str]()
-    graph = join_leaves(split_reductions(riding(graph, target, riders), target))
-    return extract(graph, target, donated=donated, allocates=allocates)
+    problem = extract(graph, target, donated=donated, allocates=allocates, alternatives=alternatives)
+    return replace(problem, decided=(*made.decided, *of_graph(graph)))
 
 
 def allocates(call: LibraryCall) -> bool:
@@ -149,6 +123,8 @@ def solve_prepared(prepared: Prepared, options: SolveOptions) -> Schedule:
     """The solver and the stages after it, for a graph that may come from a folder."""
     problem = prepared.extraction
     extraction = replace(problem, instance=under_rules(problem.instance, options.rules))  # the user's rules
+    capped = options.peak_memory is not None or extraction.instance.rules.peak_memory is not None
+    extraction = replace(extraction, decided=standing(extraction.decided, capped=capped))
     result = solve(extraction.instance, replace(options, rules=()))  # fusion problem to proven solution, checked
     source = emit(extraction, result)  # solution to Triton and host source
     return Schedule(extraction, result, source, prepared.interface)
@@ -162,13 +138,12 @@ def fusion_problems(
     train: bool = False,
     device: str = "h200",
     name: str | None = None,
-    variants: Variants | VariantKinds = "rule",
+    variants: Variants = "rule",
 ) -> tuple[Instance, ...]:
     """The fusion problems of a model, unsolved: one for inference, two (forward, backward) for a training step.
 
     Parameters and errors are those of ``optimize``, but for one: ``variants`` says what of a reduction is left to the
-    solver. "rule": nothing, long ones with few results are split before. "riding": nothing either, sums ride where
-    that pays under greedy's prices. "emittable": whether it is split. "all": also whether a sum over rows rides.
+    solver. "rule": nothing, long ones with few results are split before. "all": whether each of them is split.
     """
     load_device(device)
     name = type(model).__name__.lower() if name is None else name
@@ -179,20 +154,13 @@ def fusion_problems(
     return tuple(fusion_problem(captured, device, variants).instance for captured in captures)
 
 
-def loop_graph(captured: Captured, device: Device, riders: frozenset[str] = frozenset()) -> LoopGraph:
-    """The graph that is scheduled: lowered, with values computed by each reader where that is cheaper, and with
-    reductions split that would leave the device idle, but for ``riders``, which ride.
-    """
-    return join_leaves(split_reductions(riding(inlined(captured), device, riders), device))
-
-
-def inlined(captured: Captured) -> LoopGraph:
-    """The lowered graph: tiny computations joined, and values computed by their readers where that is cheaper."""
-    return inline_moved(inline_cheap(join_isolated(lowered(captured))))
+def loop_graph(captured: Captured, device: Device) -> LoopGraph:
+    """The graph that is scheduled: lowered, and rewritten by ``extract.passes.PASSES``."""
+    return rewrite(lowered(captured), device).graph
 
 
 def lowered(captured: Captured) -> LoopGraph:
-    """The loop graph, one op for each of the capture's, values that are compared rounded as in eager; verified."""
+    """The loop graph, one op for each of the capture's; verified."""
     graph = lower(
         captured.graph,
         name=captured.name,
@@ -200,6 +168,5 @@ def lowered(captured: Captured) -> LoopGraph:
         constants=captured.constants,
         strides=captured.strides,
     )
-    graph = round_compared(graph)
     verify(graph)
     return graph

@@ -2,6 +2,7 @@
 
     graph.json              the loop IR
     instance.json           the fusion problem
+    decisions.json          what was decided before the solver, in numbers
     interface.json          how to call the graph
     constants.safetensors   the graph's constants, if it has any
 
@@ -23,9 +24,16 @@ from safetensors.torch import load_file, save_file
 from optfuse.codegen.libraries import takes_out
 from optfuse.errors import OptfuseError, PlanError, UnknownClassError
 from optfuse.extract.build import Extraction, extract
+from optfuse.extract.decisions import (
+    UNRECORDED,
+    Decision,
+    decisions_from_json,
+    decisions_to_json,
+    of_graph,
+)
 from optfuse.frontend.operators import require_named
 from optfuse.interface import Interface, interface_from_json, interface_to_json
-from optfuse.ir.nodes import LibraryCall
+from optfuse.ir.nodes import LibraryCall, LoopGraph
 from optfuse.ir.serialize import graph_from_json, graph_to_json
 from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.serialize import digest, load_instance, save_instance
@@ -74,7 +82,9 @@ def load_prepared(folder: Path) -> Prepared:
 
 
 def save_problem(extraction: Extraction, interface: Interface, folder: Path) -> None:
-    """Write graph.json, instance.json and the constants."""
+    """Write graph.json, instance.json, decisions.json and the constants."""
+    decided = decisions_to_json(extraction.decided)
+    (folder / "decisions.json").write_text(json.dumps({"decided": decided}, indent=1) + "\n", encoding="utf-8")
     (folder / "graph.json").write_text(json.dumps(graph_to_json(extraction.graph)), encoding="utf-8")
     save_instance(extraction.instance, folder / "instance.json")
     if interface.constants:
@@ -85,6 +95,7 @@ def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
     """Read graph.json, state its fusion problem again, and hold it against instance.json.
 
     ``operators``: namespaces whose operators the graph may call beside torch's own (``frontend.operators``).
+    A folder of an earlier version has no decisions.json: what was decided is UNRECORDED, but for what the graph shows.
 
     Raises
     ------
@@ -104,10 +115,23 @@ def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
         raise PlanError(str(error)) from error
     donated = frozenset(b.name for b in saved.buffers if b.donated)
     extraction = extract(graph, saved.devices[0], donated=donated, allocates=lambda call: not takes_out(call))
-    extraction = replace(extraction, instance=replace(extraction.instance, rules=saved.rules, limits=saved.limits))
+    extraction = replace(
+        extraction,
+        instance=replace(extraction.instance, rules=saved.rules, limits=saved.limits),
+        decided=_decided(folder / "decisions.json", graph),
+    )
     if digest(extraction.instance) != digest(saved):
         raise PlanError(f"{folder}: instance.json is not the problem that graph.json states; save the plan again")
     return extraction
+
+
+def _decided(path: Path, graph: LoopGraph) -> tuple[Decision, ...]:
+    if not path.exists():
+        return (UNRECORDED, *of_graph(graph))
+    try:
+        return decisions_from_json(read_json(path)["decided"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanError(f"{path}: malformed ({type(error).__name__}: {error}); save the plan again") from error
 
 
 def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from optfuse.extract.build import Extraction
+from optfuse.extract.decisions import Decision
 from optfuse.extract.reasons import ExtractionDetails
 from optfuse.ir.nodes import LibraryCall, LoopGraph
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
-from optfuse.report.summary import summary
+from optfuse.report.summary import before_solver, certificate, summary
 from optfuse.report.table import kernel_rows
 from optfuse.report.text import report
 from optfuse.report.trace import save_trace
@@ -121,6 +122,16 @@ class Schedule:
         """ATen operators that are called as they are: no loops are generated for them."""
         return tuple(sorted({op.target for op in self.graph.ops if isinstance(op, LibraryCall)}))
 
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What was decided before the solver, which the certificate takes as given; ``str`` of each is a phrase."""
+        return self.extraction.decided
+
+    @property
+    def certificate(self) -> str:
+        """What was proved for which model, and what was decided before the solver: one line."""
+        return f"{certificate(self.result)}; {before_solver(map(str, self.decisions))}"
+
     def summary(self) -> dict[str, Any]:
         """The figures as plain data, as ``--json`` prints them.
 
@@ -130,12 +141,12 @@ class Schedule:
         from optfuse.emit import held
 
         found = held(self.extraction, self.solution)
-        record = summary(self.instance, self.result, self.library_ops)
+        record = summary(self.instance, self.result, self.library_ops, map(str, self.decisions))
         return {**record, "allocated_peak_bytes": found.peak_bytes, "arena": found.arena}
 
     def report(self) -> str:
         """A text to read: certificate, greedy beside optimal, kernel by kernel."""
-        return report(self.instance, self.result, self.library_ops)
+        return report(self.instance, self.result, self.library_ops, map(str, self.decisions))
 
     def to_pandas(self) -> pd.DataFrame:
         """A row a kernel, in execution order.

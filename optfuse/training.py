@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from optfuse.errors import PlanError
-from optfuse.extract.variants import riders
 from optfuse.frontend.captured import Captured
 from optfuse.frontend.training import train_module
 from optfuse.pipeline import loop_graph
@@ -36,7 +35,7 @@ def bind_training(
 
     def compile_again(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
         half = made.get(captured.name)
-        if half is None or half.graph != loop_graph(captured, half.instance.devices[0], riders(half.graph)):
+        if half is None or half.graph != loop_graph(captured, half.instance.devices[0]):
             raise PlanError(f"{captured.name} is not the graph that was scheduled: the model changed; optimize again")
         return compile_graph(captured)
 

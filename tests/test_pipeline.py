@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -237,6 +238,36 @@ def test_certificate(found: optfuse.Schedule) -> None:
     assert found.bound <= found.objective <= found.greedy_objective
     assert found.gap == 0.0
     assert found.summary()["kernels"] == len(found.solution.kernels) == len(found.to_pandas())
+
+
+def test_a_certificate_says_what_was_decided_before(found: optfuse.Schedule) -> None:
+    calls = {"aten.mm": 2}
+    (decision,) = found.decisions
+    assert (decision.kind, decision.count, dict(decision.parts)) == ("decision", 2, calls)
+    assert found.certificate == (
+        "proven optimal for the stated model of cost and legality; "
+        "decided before the solver: 2 operators given to libraries (aten.mm 2)"
+    )
+    assert found.summary()["decisions"] == ["2 operators given to libraries (aten.mm 2)"]
+
+
+def test_a_rewrite_that_is_dominance_is_named_under_a_cap_alone() -> None:
+    class Sums(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return x.sum(0), y.sum(0)
+
+    tensors = (torch.zeros(4096, 8), torch.zeros(4096, 8))
+    free = optfuse.optimize(Sums(), tensors, options=OPTIONS)
+    capped = optfuse.optimize(Sums(), tensors, options=replace(OPTIONS, peak_memory="1GiB"))
+    assert free.graph == capped.graph
+    assert [str(decision) for decision in free.decisions] == ["2 reductions split"]
+    assert [str(decision) for decision in capped.decisions] == ["2 reductions split", "1 second stage joined to others"]
+
+
+def test_nothing_decided() -> None:
+    found = optfuse.optimize(nn.GELU(), (randn(5, 7),), options=OPTIONS)
+    assert found.decisions == ()
+    assert found.certificate.endswith("; decided before the solver: nothing")
 
 
 def test_table(found: optfuse.Schedule) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import optfuse
 from optfuse import plan, prepared
 from optfuse.errors import OutputError, PlanError, UnknownClassError
+from optfuse.extract.decisions import UNRECORDED
 from optfuse.runtime.environment import mode
 from tests.oracle.judging import OPTIONS, Function
 
@@ -77,6 +78,31 @@ def test_round_trip(schedule: optfuse.Schedule, model: Net, folder: Path) -> Non
     found = loaded.compile()(batch(), scale=0.5)
     assert model.calls == before, "a plan with weights has its own buffers"
     assert same(found, schedule.compile()(batch(), scale=0.5))
+
+
+def test_decisions_are_kept(schedule: optfuse.Schedule, folder: Path) -> None:
+    assert schedule.decisions
+    assert optfuse.load(folder).decisions == schedule.decisions
+    phrases = [str(decision) for decision in schedule.decisions]
+    assert schedule.summary()["decisions"] == phrases
+    assert f"Decided before the solver: {', '.join(phrases)}." in (folder / "report.txt").read_text()
+
+
+def test_a_plan_from_before_decisions_were_kept(schedule: optfuse.Schedule, folder: Path) -> None:
+    (folder / "decisions.json").unlink()
+    loaded = optfuse.load(folder)
+    assert loaded.result == schedule.result
+    assert loaded.decisions[0] == UNRECORDED
+    assert "0 rewrites recorded when this plan was saved, " in loaded.certificate
+    assert "operator given to libraries (aten.mm 1)" in loaded.certificate
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"decided": 3}', '{"decided": [["a", "b"]]}'])
+def test_damaged_decisions_are_named_in_one_line(folder: Path, text: str) -> None:
+    (folder / "decisions.json").write_text(text)
+    with pytest.raises(PlanError, match=r"decisions\.json") as caught:
+        optfuse.load(folder)
+    assert "\n" not in str(caught.value)
 
 
 def test_buffers_of_a_loaded_plan_keep_what_is_written(folder: Path) -> None:

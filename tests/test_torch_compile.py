@@ -165,6 +165,7 @@ def test_operators_without_a_rule_are_called_and_told(
         torch.testing.assert_close(compiled(function)(x), function(x), rtol=1e-4, atol=1e-5)
     assert name in {op for run in compiled.runs for op in run.record.library_ops}
     assert name in caplog.text
+    assert "; decided before the solver: " in caplog.text
 
 
 def test_gradients_through_operators_without_a_rule(compiled: Compiler) -> None:

@@ -39,6 +39,7 @@ SCHEMA = pa.schema(
         ("ops", pa.int64()),
         ("library_calls", pa.int64()),
         ("library_ops", _STRINGS),
+        ("decisions", _STRINGS),
         ("kernels", pa.int64()),
         ("greedy_kernels", pa.int64()),
         ("moved_bytes", pa.int64()),

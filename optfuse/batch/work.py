@@ -34,6 +34,7 @@ FX_GRAPH = "fx.json"
 
 if TYPE_CHECKING:
     from optfuse.problem.instance import Instance
+    from optfuse.schedule import Schedule
     from optfuse.solve.result import SolveResult
 
 
@@ -148,14 +149,14 @@ def _solve(task: SolveTask) -> dict[str, Any]:
         with whole_folder(task.run, target) as folder:
             save_solution(result.solution, folder / "solution.json")
             save_solution(result.greedy_solution, folder / "greedy.json")
-        return _figures(instance, result, None) | {"load_s": loaded - start}
+        return _figures(instance, result) | {"load_s": loaded - start}
     prepared = _load(task, source)
     loaded = time.perf_counter()
     schedule = solve_prepared(prepared, task.options)
     emitted = time.perf_counter()
     with whole_folder(task.run, target) as folder:
         schedule.save(folder, weights=False)
-    return _figures(schedule.instance, schedule.result, schedule.graph) | {
+    return _figures(schedule.instance, schedule.result, schedule) | {
         "load_s": loaded - start,
         "emit_s": emitted - loaded - schedule.result.statistics.wall_s,
         "source_bytes": len(schedule.source),
@@ -172,9 +173,13 @@ def _load(task: SolveTask, folder: Path) -> Prepared:
         return load_prepared(folder)
 
 
-def _figures(instance: Instance, result: SolveResult, graph: LoopGraph | None) -> dict[str, Any]:
-    calls = _library_calls(graph) if graph is not None else Counter(op.name for op in instance.ops if op.kind != "loop")
-    record = summary(instance, result, calls)
+def _figures(instance: Instance, result: SolveResult, schedule: Schedule | None = None) -> dict[str, Any]:
+    if schedule is None:
+        calls = Counter(op.name for op in instance.ops if op.kind != "loop")
+        record = summary(instance, result, calls)
+    else:
+        calls = _library_calls(schedule.graph)
+        record = summary(instance, result, calls, map(str, schedule.decisions))
     taken: Mapping[str, str] = {"wall_s": "solve_s", "name": "instance"}
     return {
         **{taken.get(name, name): value for name, value in record.items() if name not in ("versions", "seed")},

@@ -14,7 +14,6 @@ import torch
 
 from optfuse.bench.records import Record
 from optfuse.errors import InductorError, PlanError
-from optfuse.extract.variants import riders
 from optfuse.frontend.inference import capture
 from optfuse.frontend.training import train_module
 from optfuse.inductor.compare import inductor_answer
@@ -80,7 +79,7 @@ def compile_on_our_graph(
 
     def compile_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
         half = made.get(captured.name)
-        if half is None or loop_graph(captured, half.instance.devices[0], riders(half.graph)) != half.graph:
+        if half is None or loop_graph(captured, half.instance.devices[0]) != half.graph:
             raise PlanError(f"{captured.name} is not the graph that was scheduled: the model changed; optimize again")
         solution = choose(half)
         asked = None if solution is None else wanted(half.graph, half.instance, solution)

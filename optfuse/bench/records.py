@@ -16,8 +16,6 @@ System = Literal[
     "optfuse-graphs",
     "optfuse-greedy",
     "optfuse-greedy-graphs",
-    "optfuse-riding",
-    "optfuse-riding-graphs",
     "inductor-own",
     "inductor-imposed",
     "inductor-imposed-greedy",

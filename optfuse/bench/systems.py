@@ -30,8 +30,8 @@ from optfuse.solve.options import SolveOptions
 if TYPE_CHECKING:
     from optfuse.schedule import TrainingSchedule
 
-#: How a model is planned: by the solver, by greedy alone, or by the solver with sums over rows that ride.
-Way = Literal["cpsat", "greedy", "riding"]
+#: How a model is planned: by the solver, or by greedy alone.
+Way = Literal["cpsat", "greedy"]
 
 #: Calls after which both graphs of a training step are recorded.
 RUNS_TO_RECORD = 6
@@ -129,10 +129,6 @@ class Systems:
                 return self._optfuse_graphs("cpsat")
             case "optfuse-greedy-graphs":
                 return self._optfuse_graphs("greedy")
-            case "optfuse-riding":
-                return self._optfuse("riding")
-            case "optfuse-riding-graphs":
-                return self._optfuse_graphs("riding")
 
     def _timed(self, step: Callable[[], Any], phases: dict[str, float], *, compiled: bool = True) -> Prepared:
         start = time.perf_counter()
@@ -191,14 +187,13 @@ class Systems:
 
     def _plan(self, way: Way) -> Schedule | TrainingSchedule:
         if way not in self._planned:
-            case, solver = self.case, "greedy" if way == "greedy" else "cpsat"
-            chosen: dict[str, Any] = {"solver": solver, "time_limit": self.settings.time_limit}
+            case = self.case
+            chosen: dict[str, Any] = {"solver": way, "time_limit": self.settings.time_limit}
             if self.settings.workers:
                 chosen["workers"] = self.settings.workers
             self._planned[way] = optimize(
                 case.model, case.args, case.kwargs, train=case.task.train, device=self.settings.device,
                 options=SolveOptions.from_mapping(chosen), name=case.task.name,
-                variants="riding" if way == "riding" else "rule",
             )  # fmt: skip
         return self._planned[way]
 

@@ -22,6 +22,7 @@ from optfuse.cli import (
     optimize,
     pack,
     pareto,
+    passes,
     report,
     solve,
 )
@@ -68,6 +69,7 @@ COMMANDS = {
     "generate": generate,
     "pack": pack,
     "pareto": pareto,
+    "passes": passes,
     "demo": demo,
     "bench": bench,
     "calibrate": calibrate,

@@ -11,7 +11,6 @@ from optfuse.cli.optimize import schedule_model
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_summary, say
 from optfuse.extract.device import load_device
-from optfuse.report.summary import certificate
 
 
 def command(
@@ -31,7 +30,7 @@ def command(
     ]
     print_summary(schedule.summary() for schedule in schedules)
     for schedule in schedules:
-        print(f"{schedule.name}: {certificate(schedule.result)}.")
+        print(f"{schedule.name}: {schedule.certificate}.")
     say("verifying the emitted kernels at the small size")
     from optfuse.cli.verification import verify_model
 

@@ -18,7 +18,6 @@ from optfuse.report.summary import certificate
 
 if TYPE_CHECKING:
     from optfuse.frontend.zoo import Size
-    from optfuse.pipeline import Variants
     from optfuse.schedule import Schedule
     from optfuse.solve.options import SolveOptions
 
@@ -32,9 +31,6 @@ def command(
     size: Annotated[str, typer.Option(help="full, bench or small: which of the model's sizes.")] = "full",
     peak_memory: Annotated[str | None, typer.Option(metavar="BYTES", help='A hard cap, such as "2.5GiB".')] = None,
     recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
-    variants: Annotated[
-        str, typer.Option(help="rule, or riding: sums over rows may ride in kernels that walk the rows.")
-    ] = "rule",
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
     ] = None,
@@ -53,7 +49,6 @@ def command(
 ) -> None:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is."""
     from optfuse.frontend.zoo import known_size  # torch takes seconds to import: only commands that need it pay
-    from optfuse.pipeline import known_variants
     from optfuse.tuning.device import require_gpu
     from optfuse.tuning.rank import require_measurable
 
@@ -67,9 +62,8 @@ def command(
     if tune:
         require_gpu("--tune")
     require_measurable(measure)
-    ways = known_variants(variants)
     with quiet_stdout(json):
-        schedules = schedule_model(model, chosen, train, device, options, measure, ways)
+        schedules = schedule_model(model, chosen, train, device, options, measure)
         if tune:
             schedules = tuple(map(tuned, schedules))
         if verify or check_kernels:
@@ -78,9 +72,9 @@ def command(
             if options.rules:  # they name ops of the full size's graph
                 say("results are compared at the small size, without the rules")
             if check_kernels:
-                check_model(model, train, device, replace(options, rules=()), ways)
+                check_model(model, train, device, replace(options, rules=()))
             if verify:
-                verify_model(model, train, device, replace(options, rules=()), ways)
+                verify_model(model, train, device, replace(options, rules=()))
                 compile_schedules(schedules)
         if out is not None:
             save(schedules, out)
@@ -90,7 +84,7 @@ def command(
     else:
         print_summary(records)
         for schedule in schedules:
-            print(f"{schedule.name}: {certificate(schedule.result)}.")
+            print(f"{schedule.name}: {schedule.certificate}.")
 
 
 def schedule_model(
@@ -100,7 +94,6 @@ def schedule_model(
     device: str,
     options: SolveOptions,
     measure: int = 0,
-    variants: Variants = "rule",
 ) -> tuple[Schedule, ...]:
     """The schedules of a model file: one for inference, two (forward, backward) for training."""
     from optfuse.frontend.zoo import load_model_file
@@ -112,10 +105,7 @@ def schedule_model(
     say(f"{path}: capturing and solving ({'training' if train else 'inference'}, {size} size)")
     args, kwargs = entry.inputs(size, train=train)
     model = entry.model(size).train(train)
-    found = optimize(
-        model, args, kwargs, train=train, device=device, options=options, name=entry.name, measure=measure,
-        variants=variants,
-    )  # fmt: skip
+    found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name, measure=measure)
     schedules = (found,) if isinstance(found, Schedule) else tuple(found)
     for schedule in schedules:
         say(f"{schedule.name}: {schedule.result.statistics.wall_s:.1f} s, {certificate(schedule.result)}")

@@ -19,7 +19,7 @@ from optfuse.checking import check_replays, check_steps
 from optfuse.cli.output import say
 from optfuse.errors import VerificationError
 from optfuse.frontend.zoo import load_model_file
-from optfuse.pipeline import Variants, optimize
+from optfuse.pipeline import optimize
 from optfuse.runtime.aot import compile_kernels, table
 from optfuse.runtime.environment import mode
 from optfuse.runtime.verify import InDouble, VerifyReport, compare
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 DRAWS = 12
 
 
-def verify_model(
-    path: Path, train: bool, device: str, options: SolveOptions, variants: Variants = "rule"
-) -> VerifyReport:
+def verify_model(path: Path, train: bool, device: str, options: SolveOptions) -> VerifyReport:
     """Schedule a model at its small size, run the program, and hold it against eager in float64.
 
     Raises:
@@ -45,9 +43,7 @@ def verify_model(
     model, (args, kwargs) = entry.model("small"), entry.inputs("small", train=train)
     if train:
         _train_norms(model)
-    found = optimize(
-        model, args, kwargs, train=train, device=device, options=options, name=entry.name, variants=variants
-    )
+    found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name)
     eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     program = found.compile()
     given = (args, kwargs)
@@ -70,7 +66,7 @@ def verify_model(
     return report
 
 
-def check_model(path: Path, train: bool, device: str, options: SolveOptions, variants: Variants = "rule") -> None:
+def check_model(path: Path, train: bool, device: str, options: SolveOptions) -> None:
     """Check a model at its small size launch by launch and through CUDA graphs, on the GPU if there is one.
 
     Raises:
@@ -80,9 +76,7 @@ def check_model(path: Path, train: bool, device: str, options: SolveOptions, var
     place = torch.device("cuda" if mode() == "compile" else "cpu")
     model = entry.model("small").train(train).to(place)
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda x: x.to(place), entry.inputs("small", train=train))
-    found = optimize(
-        model, args, kwargs, train=train, device=device, options=options, name=entry.name, variants=variants
-    )
+    found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name)
     wrong = []
     for placement in ("apart", "planned"):
         report = check_steps(found, args, kwargs, placement=placement)

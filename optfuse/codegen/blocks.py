@@ -6,7 +6,6 @@ of the bench (``docs/howto/tune.md``); nothing depends on them but speed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,9 +24,6 @@ COLUMN_REGISTERS = 64
 FEW_ROWS = 32
 #: Columns of up to so many rows are short, and a program asks for at least so many of their rows at once.
 SHORT_COLUMN, FEWEST_ROWS = 256, 16
-#: Of rows on which sums ride: lanes of a row for each warp, values that a thread takes at once, and the registers that
-#: they may need for that.
-TURN_LANES, TURN_EACH, TURN_REGISTERS = 256, 16, 96
 #: Warps on the whole device, and bytes that they have asked for and not received, that keep its memory busy.
 BUSY_WARPS = 4096
 BYTES_IN_FLIGHT = 4 << 20
@@ -64,8 +60,6 @@ def choose_tile(
     """
     if len(axes) == 1:
         tiled = _flat(axes, accesses, pressure(axes))
-    elif axes[0].walk == "shared":
-        tiled = _rows_in_turn(axes, pressure(axes))
     elif axes[1].walk == "parallel":
         tiled = _plane(axes, accesses, pressure(axes))
     else:
@@ -238,24 +232,6 @@ def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float)
     return Tiled((replace(x, block=1), replace(r, block=inner)), max(1, min(8, inner // 128)))
 
 
-def _rows_in_turn(axes: tuple[Axis, ...], pressure: float) -> Tiled:
-    """A few whole rows at a time, by few warps: programs are as many as keep the device busy (``extract.variants``).
-
-    Where several warps share a row and much is held at once, threads take fewer values.
-    """
-    x, r = axes
-    inner = power_of_two(r.size)
-    warps = max(2, min(8, inner // TURN_LANES))
-    each = TURN_EACH if inner <= TURN_LANES or TURN_EACH * pressure <= TURN_REGISTERS else TURN_EACH // 2
-    block = min(max(1, each * 32 * warps // inner), power_of_two(x.share))
-    while not fits(block * inner, warps, pressure) and (block > 1 or warps < 16):
-        if block > 1:
-            block //= 2
-        else:
-            warps *= 2
-    return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
-
-
 def _few_rows(axes: tuple[Axis, ...], pressure: float) -> Tiled | None:
     """One row at a time, in vectors along x; None where that leaves too few programs, or programs too long."""
     x, r = axes
@@ -330,8 +306,7 @@ def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     room = INTERPRETED_TILE
     found: list[Axis] = []
     for axis in reversed(axes):
-        points = math.gcd(axis.size, axis.share) if not axis.masked else axis.share or axis.size
-        largest = power_of_two(points) if axis.masked else points & -points
+        largest = power_of_two(axis.size) if axis.masked else axis.size & -axis.size
         block = axis.block if axis.walk == "whole" else max(axis.block, min(largest, _below(room)))
         shared = _shared(axis)
         if block > shared and -(-axis.size // shared) <= INTERPRETED_PROGRAMS:

@@ -18,7 +18,7 @@ import sympy
 from optfuse.errors import InvalidGraphError
 
 Bounds = tuple[int, int]
-Walk = Literal["parallel", "whole", "looped", "shared"]
+Walk = Literal["parallel", "whole", "looped"]
 
 INT32_END = 1 << 31
 
@@ -28,7 +28,7 @@ class Axis:
     """A dimension of a kernel's tile: ``name`` is "x", "y" or "r", ``digits`` are (symbol, size), major to minor.
 
     A parallel axis is divided among programs, a whole one lies in one block, and a looped one is walked block by block
-    by each program. Of a shared one each program walks its ``share`` of points block by block.
+    by each program.
 
     ``block`` and ``interpret_block`` are powers of two, for a GPU and for Triton's interpreter.
     ``trimmed``: only whole blocks of it are meant, so that all lanes are points.
@@ -40,7 +40,6 @@ class Axis:
     block: int = 1
     interpret_block: int = 1
     trimmed: bool = False
-    share: int = 0
 
     @property
     def size(self) -> int:
@@ -65,8 +64,6 @@ class Axis:
     @property
     def masked(self) -> bool:
         """Whether some lanes may be no points."""
-        if self.walk == "shared" and self.share % self.block:
-            return True
         return not self.trimmed and self.size % self.block != 0
 
     @property

@@ -14,8 +14,7 @@ from optfuse.codegen.indexing import Axis
 from optfuse.codegen.members import CodegenOptions, MemberWriter
 from optfuse.codegen.passes import Passes, Role, operands, order_passes, stored
 from optfuse.codegen.reductions import Accumulators, Fold, fold_one, fold_whole
-from optfuse.codegen.riding import RunningSums
-from optfuse.codegen.shapes import LEAST_ROW, STAGES, prefetches, rows_ahead, trims, turned
+from optfuse.codegen.shapes import LEAST_ROW, STAGES, prefetches, trims, turned
 from optfuse.codegen.shortcuts import Single, find_shortcuts
 from optfuse.codegen.source import KernelSource
 from optfuse.codegen.text import call_text
@@ -76,7 +75,6 @@ def emit_kernel(
     kernel = _Kernel(spec, buffers, tile.axes, passes, options, repeated)
     kernel.trim, kernel.members.turn = trims(tile.axes, accesses), turned(tile.axes, accesses)
     kernel.threads, kernel.ahead = 32 * tile.num_warps, prefetches(tile.axes, accesses)
-    kernel.stages = rows_ahead(tile.axes, accesses) if tile.axes[0].walk == "shared" else 1
     kernel.write()
     return kernel.source(tile.num_warps)
 
@@ -109,14 +107,11 @@ class _Kernel:
         self.threads = 0
         #: whether blocks of a walk are loaded ahead
         self.ahead = False
-        #: how many blocks of rows are under way at once where sums ride on them
-        self.stages = 1
         touched = [name for member in spec.members for name in _touched(member.nest)]
         self.parameters = {name: f"{name}_ptr" for name in dict.fromkeys(touched)}
         self.members = MemberWriter(spec, buffers, axes, passes, self.parameters, options, repeated)
         self.writer = self.members.writer
         self.r = next((axis for axis in axes if axis.name == "r"), None)
-        self.sums = RunningSums(self.members, buffers, axes[0])
         self.late: list[tuple[int, Store, Value, bool]] = []
 
     @property
@@ -126,13 +121,10 @@ class _Kernel:
 
     def write(self) -> None:
         """Everything below the function's head."""
-        if self.r is not None and self.axes[0].walk == "shared":
-            self._by_shares(self.axes[0], self.r)
-        elif self.r is None or self.r.walk != "looped":
-            self._positions()
+        self._positions()
+        if self.r is None or self.r.walk != "looped":
             self._straight()
         else:
-            self._positions()
             self._in_passes(self.r)
 
     # --- positions and masks
@@ -154,41 +146,18 @@ class _Kernel:
         names = frozenset({axis.name})
         self.writer.statement(f"{axis.index} = {text}", names, note=NOWHERE)
         if axis.masked:
-            end = "last" if axis.walk == "shared" else axis.size
-            self.writer.statement(f"{axis.mask} = {axis.index} < {end}", names, note=NOWHERE)
+            self.writer.statement(f"{axis.mask} = {axis.index} < {axis.size}", names, note=NOWHERE)
 
     # --- one straight line
 
     def _straight(self) -> None:
         for k, member in enumerate(self.spec.members):
             nest = member.nest
-            if nest.runs is not None:
-                self.sums.add(k, nest)
-                continue
             self.members.begin(k, operands(nest) + stored(nest))
             if nest.reductions:
                 self.members.results[k] = self._fold_here(k)
             self._store(k)
         self._store_late()
-
-    # --- a straight line for each block of a program's rows
-
-    def _by_shares(self, x: Axis, r: Axis) -> None:
-        """A loop over the rows that fall to a program, and behind it what rides on them."""
-        self._define(r, f"tl.arange(0, {r.constant})[None, :]")
-        program = f"tl.program_id(0){'.to(tl.int64)' if x.wide else ''}"
-        self.writer.statement(f"first = {program} * {x.share}", note=NOWHERE)
-        self.writer.statement(f"last = tl.minimum(first + {x.share}, {x.size})", note=NOWHERE)
-        self.writer.open_body("x")
-        self._define(x, f"x_start + tl.arange(0, {x.constant})[:, None]")
-        self._straight()
-        self.writer.note = NOWHERE
-        ahead = f"tl.range(first, last, {x.constant}, num_stages={self.stages})"
-        blocks = ahead if self.stages > 1 else f"range(first, last, {x.constant})"
-        self.writer.close_body(f"for x_start in {blocks}:")
-        for k, member in enumerate(self.spec.members):
-            if member.nest.runs is not None:
-                self.sums.store(k, member.nest)
 
     def _fold_here(self, k: int) -> tuple[Value, ...]:
         found: list[Value] = []
@@ -328,16 +297,14 @@ class _Kernel:
         self.late = [late for late in self.late if late not in due]
 
     def _own(self, store: Store, value: Value) -> bool:
-        """Whether every thread has surely read what it or another overwrites, in a kernel's only walk over rows or r.
+        """Whether every thread has surely read what it or another overwrites, in a kernel's only walk over r.
 
         What is stored follows from each tile that may lie in its place. Triton loads a tile once if it has an element
         for each thread: the thread that stores an element has loaded it, or got the value from the one that has.
         """
         if not 0 < self.threads <= math.prod(axis.block for axis in self.axes):
             return False
-        once = self.axes[0].walk == "shared" or (
-            self.r is not None and self.r.walk == "looped" and self.passes.count == 1
-        )
+        once = self.r is not None and self.r.walk == "looped" and self.passes.count == 1
         if not once or store.buffer in self.members.read:
             return False
         bits = BITS[self.buffers[store.buffer].dtype]
@@ -378,9 +345,7 @@ class _Kernel:
             signature=(*signature, *((name, "constexpr") for name in constants)),
             config=TileConfig(tuple((a.constant, a.block) for a in self.axes), num_warps, 1, loop),
             interpret=TileConfig(tuple((a.constant, a.interpret_block) for a in self.axes), num_warps, 1, loop),
-            grid=tuple(
-                (axis.size, axis.share or axis.constant) for axis in self.axes if axis.walk in ("parallel", "shared")
-            ),
+            grid=tuple((axis.size, axis.constant) for axis in self.axes if axis.walk == "parallel"),
         )
 
 

@@ -265,11 +265,9 @@ class MemberWriter:
         *,
         only_first: bool = False,
         once: Sequence[sympy.Symbol] = (),
-        start: str = "",
     ) -> None:
         """Write a value to memory. ``only_first``: programs that differ along r alone leave it to the first of them.
-        ``once``: points that differ in these digits alone leave it to the one where they are 0. ``start``: where in the
-        buffer index 0 lies.
+        ``once``: points that differ in these digits alone leave it to the one where they are 0.
         """
         dtype = self.buffers[store.buffer].dtype
         form = linearize(store.index, self._env, self.addresses.division)
@@ -281,13 +279,12 @@ class MemberWriter:
         shape |= frozenset[str]() if mask is None else mask.axes
         if value.dtype == "float64":
             value = cast(value, "float32") if dtype in HALF else tensor(value)
-        pointer = self._pointer(store.buffer, offset, Value("", "bool", shape), start)
+        pointer = self._pointer(store.buffer, offset, Value("", "bool", shape))
         tail = f", mask={mask.text}" if mask is not None else ""
         self.writer.statement(f"tl.store({pointer}, {value.text}{tail})", shape)
 
-    def _pointer(self, buffer: str, offset: Value, shape: Value | None, start: str = "") -> str:
+    def _pointer(self, buffer: str, offset: Value, shape: Value | None) -> str:
         """``pointer + offset``, with a zero term for every axis that the mask or the value has and the offset lacks."""
-        text = f"{self.pointers[buffer]} + {start}" if start else self.pointers[buffer]
         missing = sorted((shape.axes if shape is not None else frozenset()) - offset.axes)
         extra = [axis.index if axis.size == 1 else f"0 * {axis.index}" for axis in map(self._axis, missing)]
         if offset.literal:
@@ -297,7 +294,7 @@ class MemberWriter:
             if offset.text in self.repeated:
                 offset = self.writer.name(offset, "offset")
             parts = [offset.text]
-        return " + ".join([text, *parts, *extra])
+        return " + ".join([self.pointers[buffer], *parts, *extra])
 
     def _wide(self, form: Linear, buffer: str) -> bool:
         """Whether an offset may need 64 bits."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from optfuse.codegen.blocks import TURN_LANES
 from optfuse.codegen.indexing import Axis
 from optfuse.codegen.tiles import Access
 
@@ -14,8 +13,6 @@ LEAST_ROW = 256
 #: Blocks of a column walk that are under way at once, and the bytes that a program may have of those ahead.
 STAGES = 3
 MOST_AHEAD = 24 << 10
-#: The same of rows on which sums ride: there are two programs for each multiprocessor.
-MOST_ROWS_AHEAD = 64 << 10
 
 
 def trims(axes: Sequence[Axis], accesses: Sequence[Access]) -> bool:
@@ -37,24 +34,6 @@ def prefetches(axes: Sequence[Axis], accesses: Sequence[Access]) -> bool:
     tiles = [a for a in accesses if not a.store and a.contiguous(axes[0].digits) and a.size(digits) > a.size(r.digits)]
     held = math.prod(axis.block for axis in axes) * sum(access.bits for access in tiles) // 8
     return bool(tiles) and (STAGES - 1) * held <= MOST_AHEAD
-
-
-def rows_ahead(axes: Sequence[Axis], accesses: Sequence[Access]) -> int:
-    """How many blocks of rows, on which sums ride, are under way at once: those ahead lie in shared memory.
-
-    Short rows, each in a warp, are faster without.
-    """
-    x, r = axes
-    if r.block <= TURN_LANES:
-        return 1
-    tiles = {(a.buffer, *sorted(a.coefficients.items(), key=str)): a.bits for a in accesses if _is_tile(a, axes)}
-    held = x.block * r.block * sum(tiles.values()) // 8
-    return max((n for n in (2, STAGES) if x.share >= 2 * n * x.block and (n - 1) * held <= MOST_ROWS_AHEAD), default=1)
-
-
-def _is_tile(access: Access, axes: Sequence[Axis]) -> bool:
-    x, r = axes
-    return not access.store and access.contiguous(r.digits) and access.size(x.digits) > access.bits
 
 
 def turned(axes: Sequence[Axis], accesses: Sequence[Access]) -> bool:

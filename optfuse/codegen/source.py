@@ -28,7 +28,7 @@ class KernelSource:
     config, interpret
         Blocks and warps for a GPU, and large blocks for Triton's interpreter.
     grid
-        (points, block's parameter) of every parallel axis; of a shared one (points, how many each program takes).
+        (points, block's parameter) of every parallel axis.
     label
         A comment for the launch: which part of the model this is.
     """
@@ -40,7 +40,7 @@ class KernelSource:
     signature: tuple[tuple[str, str], ...]
     config: TileConfig
     interpret: TileConfig
-    grid: tuple[tuple[int, str | int], ...]
+    grid: tuple[tuple[int, str], ...]
     label: str = ""
 
     @property
@@ -51,4 +51,4 @@ class KernelSource:
     def programs(self, config: TileConfig) -> int:
         """The number of programs, all on the grid's first axis, with the blocks of a configuration."""
         blocks = dict(config.blocks)
-        return math.prod(-(-size // (block if isinstance(block, int) else blocks[block])) for size, block in self.grid)
+        return math.prod(-(-size // blocks[block]) for size, block in self.grid)

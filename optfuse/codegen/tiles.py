@@ -95,15 +95,9 @@ def _digits_of(terms: Mapping[Atom, int]) -> dict[sympy.Symbol, int]:
 
 
 def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> tuple[Axis, ...]:
-    """The axes of a kernel's tile, without block sizes: (x,), (y, x) or (x, r).
-
-    Where sums ride on rows, each program takes a run of them.
-    """
+    """The axes of a kernel's tile, without block sizes: (x,), (y, x) or (x, r)."""
     x: Digits = tuple((xdigit(k), size) for k, size in enumerate(spec.space.x) if size > 1)
     r: Digits = tuple((rdigit(k), size) for k, size in enumerate(spec.space.r) if size > 1)
-    runs = {member.nest.runs.length for member in spec.members if member.nest.runs is not None}
-    if runs:
-        return Axis("x", x, "shared", share=max(runs)), Axis("r", r, "whole")
     if r and all(role == "outer" for role in passes.roles):
         r = ()
     if r and any(role != "full" for role in passes.roles):

@@ -57,14 +57,13 @@ class Writer:
         self.taken = set(reserved)
         self.outer = Scope()
         self.body = self.outer
-        self.along = "r"
         self.note = NOWHERE
         #: names that texts had in earlier bodies: a value that is computed again has its name again
         self.remembered: dict[str, str] = {}
 
-    def open_body(self, along: str = "r") -> None:
-        """Start the body of a loop over an axis."""
-        self.body, self.along = Scope(indent=2), along
+    def open_body(self) -> None:
+        """Start the body of a loop over r."""
+        self.body = Scope(indent=2)
 
     def close_body(self, header: str) -> None:
         """Put the body, under its loop's header, behind what the outer scope has by now."""
@@ -75,7 +74,7 @@ class Writer:
 
     def scope(self, axes: frozenset[str]) -> Scope:
         """Where a value that varies along ``axes`` is computed."""
-        return self.body if self.along in axes else self.outer
+        return self.body if "r" in axes else self.outer
 
     def name(self, value: Value, hint: str) -> Value:
         """The value under a name: an old one where the same text has one, else a new one like ``hint``."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from optfuse.extract.access import NestAccesses, accesses
+from optfuse.extract.decisions import Decision
 from optfuse.extract.dependence import Dependence, dependences, footprint
 from optfuse.extract.legality import shared_walks
 from optfuse.extract.offers import Footprints, offer, scheme_of
 from optfuse.extract.placement import Placements, place
 from optfuse.extract.precision import may_approximate
 from optfuse.extract.useful import useful_walks
-from optfuse.extract.variants import Alternatives, VariantKinds, can_ride, reduction_variants
+from optfuse.extract.variants import Alternatives
 from optfuse.extract.work import ITEM_BYTES, buffer_bytes, library_work, nest_work, updated_bytes
 from optfuse.ir.devices import main_device
 from optfuse.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
@@ -24,7 +25,8 @@ from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Schem
 class Extraction:
     """An Instance with what ties it to the loop graph: op k is ``graph.ops[k]``, scheme s+1 is ``placements.walks[s]``.
 
-    ``touched`` and ``dependences`` are kept for explanations. ``approximate``: see ``may_approximate``.
+    ``touched`` and ``dependences`` are kept for explanations. ``approximate``: see ``may_approximate``. ``decided``:
+    what was decided before, in numbers.
     """
 
     graph: LoopGraph
@@ -33,6 +35,7 @@ class Extraction:
     touched: tuple[NestAccesses | None, ...]
     dependences: tuple[Dependence, ...]
     approximate: frozenset[int]
+    decided: tuple[Decision, ...] = ()
 
 
 def extract(
@@ -57,9 +60,8 @@ def extract(
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
     ordered = dependences(graph, touched, None if alternatives is None else alternatives.rivals())
-    placements = _with_turns(place(nests, touched, ordered), nests, device)
-    # What a rider leaves is no row at a point: no kernel holds both it and who adds the rows up.
-    walks = {d: () if _rides(nests[d.src]) else shared_walks(d, placements, touched) for d in ordered}
+    placements = place(nests, touched, ordered)
+    walks = {d: shared_walks(d, placements, touched) for d in ordered}
     useful = useful_walks(graph, touched, placements, walks)
 
     ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
@@ -117,59 +119,6 @@ def _edges(
             tuple(w + 1 for w in shared if w + 1 in offered[d.src] and w + 1 in offered[d.dst]),
         )
         for d, shared in walks.items()
-    )
-
-
-def extract_variants(
-    graph: LoopGraph,
-    device: Device,
-    kinds: VariantKinds,
-    *,
-    donated: frozenset[str] = frozenset(),
-    allocates: Callable[[LibraryCall], bool] = lambda _: True,
-) -> tuple[Extraction, Alternatives]:
-    """State the fusion problem with every way to run each reduction as a variant; and the ways as graphs.
-
-    ``graph`` is one whose reductions were not split before; the other parameters are those of ``extract``. Where rows
-    have no order in which a kernel could walk them, a sum does not ride.
-    """
-    alternatives = reduction_variants(graph, device, kinds)
-    found = extract(alternatives.graph, device, donated=donated, allocates=allocates, alternatives=alternatives)
-    stranded = {k for k, op in enumerate(found.instance.ops) if not op.offers}
-    if not stranded:
-        return found, alternatives
-    names = frozenset(name for name, ways in alternatives.variants for ops in ways if stranded & set(ops))
-    alternatives = reduction_variants(graph, device, kinds, lambda name: name not in names)
-    found = extract(alternatives.graph, device, donated=donated, allocates=allocates, alternatives=alternatives)
-    return found, alternatives
-
-
-def _rides(nest: LoopNest | None) -> bool:
-    return nest is not None and nest.runs is not None
-
-
-def _with_turns(placements: Placements, nests: Sequence[LoopNest | None], device: Device) -> Placements:
-    """The placements with riders in walks of their own, whose kernels see whole rows in turn; others may join them."""
-    riders = {
-        op: [
-            w
-            for w, placed in places.items()
-            if can_ride(nest, placed, placements.walks[w], placements.spaces[w], device)
-        ]
-        for op, (nest, places) in enumerate(zip(nests, placements.places, strict=True))
-        if nest is not None and nest.runs is not None
-    }
-    ridden = sorted({w for walks in riders.values() for w in walks})
-    turn = {w: len(placements.walks) + k for k, w in enumerate(ridden)}
-    places = tuple(
-        (dict(places) if op not in riders else {}) | {turn[w]: places[w] for w in riders.get(op, ridden) if w in places}
-        for op, places in enumerate(placements.places)
-    )
-    return replace(
-        placements,
-        walks=(*placements.walks, *(replace(placements.walks[w], in_turn=True) for w in ridden)),
-        spaces=(*placements.spaces, *(placements.spaces[w] for w in ridden)),
-        places=places,
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from optfuse.extract.access import NestAccesses, accesses
-from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, memory_of, views
+from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, memory_of, views
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,20 @@ def footprint(op: LoopNest | LibraryCall, touched: NestAccesses | None) -> tuple
     )
 
 
-def users(ops: Sequence[Op]) -> tuple[defaultdict[str, set[int]], defaultdict[str, set[int]]]:
-    """Positions of the ops that read, and that write, each buffer."""
+def users(graph: LoopGraph) -> tuple[defaultdict[str, set[int]], defaultdict[str, set[int]]]:
+    """Positions of the ops that read, and that write, each buffer; who writes its memory under another name counts."""
     readers: defaultdict[str, set[int]] = defaultdict(set)
     writers: defaultdict[str, set[int]] = defaultdict(set)
-    for position, op in enumerate(ops):
+    for position, op in enumerate(graph.ops):
         reads, writes = footprint(op, accesses(op) if isinstance(op, LoopNest) else None)
         for name in reads:
             readers[name].add(position)
         for name in writes:
             writers[name].add(position)
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    owner = {name: memory_of(buffers, name) for name in buffers if buffers[name].base is not None}
+    for name in owner:
+        writers[owner[name]] |= writers[name]
+    for name in owner:
+        writers[name] |= writers[owner[name]]
     return readers, writers

@@ -32,9 +32,28 @@ MOST_CALLS = 16
 
 
 def inline_cheap(graph: LoopGraph) -> LoopGraph:
-    """The graph with values computed by each of their readers where that saves bytes. Results are the same."""
+    """The graph with values computed by each of their readers where that saves bytes. Results are the same.
+
+    >>> show("inline_cheap", lambda x: (x.float().sum(0), x.float().sum(1)), half(256, 256))
+    before:
+      _to_copy: for i0 < 65536  # aten._to_copy.default
+        _to_copy[i0] = float32(tensors_0[i0])
+      sum_1: for i0 < 256  # aten.sum.dim_IntList
+        s0 = sum of _to_copy[i0 + 256*r0] for r0 < 256
+        sum_1[i0] = s0
+      sum_2: for i0 < 256  # aten.sum.dim_IntList
+        s0 = sum of _to_copy[256*i0 + r0] for r0 < 256
+        sum_2[i0] = s0
+    after:
+      sum_1: for i0 < 256  # aten.sum.dim_IntList
+        s0 = sum of float32(tensors_0[i0 + 256*r0]) for r0 < 256
+        sum_1[i0] = s0
+      sum_2: for i0 < 256  # aten.sum.dim_IntList
+        s0 = sum of float32(tensors_0[256*i0 + r0]) for r0 < 256
+        sum_2[i0] = s0
+    """
     buffers = {buffer.name: buffer for buffer in graph.buffers}
-    readers, writers = users(graph.ops)
+    readers, writers = users(graph)
     held = {output.buffer for output in graph.outputs if isinstance(output, View)}
     held.update(view.buffer for op in graph.ops if isinstance(op, LibraryCall) for view in views(op))
     ops: list[Op | None] = list(graph.ops)

@@ -26,7 +26,19 @@ MOST_BYTES = 32 << 20
 
 
 def join_isolated(graph: LoopGraph) -> LoopGraph:
-    """The graph with isolated computations, of the same sizes in the same order, as one."""
+    """The graph with isolated computations, of the same sizes in the same order, as one.
+
+    >>> show("join_isolated", lambda x, y: (x + 1, y + 1), single(4), single(4))
+    before:
+      add: for i0 < 4  # aten.add.Tensor
+        add[i0] = tensors_0[i0] + 1.0
+      add_1: for i0 < 4  # aten.add.Tensor
+        add_1[i0] = tensors_1[i0] + 1.0
+    after:
+      add: for i0 < 4  # aten.add.Tensor
+        add[i0] = tensors_0[i0] + 1.0
+        add_1[i0] = tensors_1[i0] + 1.0
+    """
     return _join_prepared(_join_tiny(graph))
 
 

@@ -1,7 +1,16 @@
 """Second stages of split reductions whose results only leave the graph (gradients of weights and biases) run together.
 
-Each reads partial sums that nobody else reads, and nothing but the caller reads what it makes: it shares a kernel with
-nobody, and costs a launch. Several of one form become one op, where the last of them was.
+Each reads partial sums that no other op reads, and only ops that convert its result, whose results leave the graph,
+read what it makes. Several of one form become one op, where the last of them was.
+
+Without a cap on memory, and with room for the ops in a kernel, some best schedule survives this. Take a best schedule
+of the graph before. A second stage has no walk in common with its first stage, which has more points, and no input in
+common with any other op; the ops that convert its result read nothing else. So the kernels of these ops hold none but
+a second stage and what converts it. Put the joined op and all that convert its results in one kernel, in the place of
+the last of those: it makes nothing that another op reads, so there is no cycle. It reads and writes no more bytes
+than they did together, in the same walk, since ``split`` lays partial sums of the same sizes out alike; its
+arithmetic is theirs; the larger of two sums is at most the sum of the larger ones; and launches are saved. With a cap
+on memory it may lose: the partial sums of all are then live at once.
 """
 
 from __future__ import annotations
@@ -31,7 +40,35 @@ class _Users:
 
 
 def join_leaves(graph: LoopGraph) -> LoopGraph:
-    """The graph with second stages of the same sizes, whose results only leave it, as one."""
+    """The graph with second stages of the same sizes, whose results only leave it, as one.
+
+    >>> show("join_leaves", lambda x, y: (x.sum(0), y.sum(0)), single(16384, 64), single(16384, 64))
+    before:
+      sum_1_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_0[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_1_partial0[64*i0 + i1] = s0
+      sum_1: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of sum_1_partial0[i0 + 64*r0] for r0 < 256
+        sum_1[i0] = s0
+      sum_2_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_1[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_2_partial0[64*i0 + i1] = s0
+      sum_2: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of sum_2_partial0[i0 + 64*r0] for r0 < 256
+        sum_2[i0] = s0
+    after:
+      sum_1_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_0[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_1_partial0[64*i0 + i1] = s0
+      sum_2_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_1[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_2_partial0[64*i0 + i1] = s0
+      sum_1: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of sum_1_partial0[i0 + 64*r0] for r0 < 256
+        s1 = sum of sum_2_partial0[i0 + 64*r0] for r0 < 256
+        sum_1[i0] = s0
+        sum_2[i0] = s1
+    """
     users = _users(graph)
     alike: dict[tuple[str, tuple[Size, ...], tuple[Size, ...]], list[tuple[int, ...]]] = {}
     for k, op in enumerate(graph.ops):
@@ -74,7 +111,7 @@ def _after(graph: LoopGraph, k: int, users: _Users) -> tuple[int, ...] | None:
         return None
     for name in loaded:
         writer = graph.ops[users.writers[name][0]] if len(users.writers.get(name, ())) == 1 else None
-        if not isinstance(writer, LoopNest) or not (writer.reductions or writer.runs):
+        if not isinstance(writer, LoopNest) or not writer.reductions:
             return None
         if writer.origin.node != nest.origin.node or users.readers[name] != [k]:
             return None

@@ -31,7 +31,19 @@ MOST_CALLS = 64
 
 
 def inline_moved(graph: LoopGraph) -> LoopGraph:
-    """The graph with values that are only moved computed by who moves them. Results are the same."""
+    """The graph with values that are only moved computed by who moves them. Results are the same.
+
+    >>> show("inline_moved", lambda x: pad(x * 2, (0, 256)), single(256, 256))
+    before:
+      mul: for i0 < 65536  # aten.mul.Tensor
+        mul[i0] = tensors_0[i0] * 2.0
+      constant_pad_nd: for i0 < 256, i1 < 512  # aten.constant_pad_nd.default
+        constant_pad_nd[512*i0 + i1] = (mul[256*i0 + i1] if 0 <= i1 < 256 else 0.0)
+    after:
+      constant_pad_nd: for i0 < 256, i1 < 512  # aten.constant_pad_nd.default
+          constant_pad_nd[512*i0 + i1] = where(index(i1):int32 < 256:int32,
+          (tensors_0[256*i0 + i1] if 0 <= i1 < 256 else 0:float32) * 2.0, 0.0)
+    """
     return _Moving(graph).result()
 
 
@@ -40,7 +52,7 @@ class _Moving:
         self.graph = graph
         self.ops: list[Op | None] = list(graph.ops)
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
-        self.readers, self.writers = users(graph.ops)
+        self.readers, self.writers = users(graph)
         #: Buffers that library calls touch, or that somebody else has.
         self.held = {output.buffer for output in graph.outputs if isinstance(output, View)}
         self.held.update(view.buffer for op in graph.ops if isinstance(op, LibraryCall) for view in views(op))

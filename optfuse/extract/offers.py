@@ -89,8 +89,7 @@ def offer(
         if key in reads:  # a window's elements, together no more than there is
             size = min(size + reads[key].bytes, buffer_bytes(buffer))
         klass = _access_class(inner, space, item, indirect=access.indirect)
-        # rows that are taken in turn arrive no faster than columns do
-        if klass == "contiguous" and (walked.by_columns or walked.in_turn):
+        if klass == "contiguous" and walked.by_columns:
             klass = "column"
         reads[key] = Read(key[0], size, klass, print_number, footprints.place(exact, item, walked, space))
     writes: list[Write] = []
@@ -99,8 +98,7 @@ def offer(
         item = ITEM_BYTES.get(buffer.dtype, 8)
         klass = _access_class(exact, space, item, indirect=False)
         place = footprints.place(exact, item, walked, space)
-        size = touched_bytes(access, sizes, buffer) if nest.runs is None else buffer_bytes(buffer)
-        writes.append(Write(ids[access.buffer], size, klass, place))
+        writes.append(Write(ids[access.buffer], touched_bytes(access, sizes, buffer), klass, place))
     return Offer(
         scheme,
         tuple(reads.values()),

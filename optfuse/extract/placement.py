@@ -21,7 +21,6 @@ from optfuse.extract.walks import (
     fit,
     natural_cover,
     natural_walk,
-    row_walk,
 )
 from optfuse.extract.walks import weights as digit_weights
 from optfuse.ir.nodes import LoopNest
@@ -96,7 +95,6 @@ class _Drafts:
 
     def __init__(self, nests: Sequence[LoopNest | None], dependences: Sequence[Dependence]) -> None:
         self.reduces = [bool(nest and nest.reductions) for nest in nests]
-        self.runs = [nest.runs if nest else None for nest in nests]
         self.producers: list[list[int]] = [[] for _ in nests]
         self.users: list[list[int]] = [[] for _ in nests]
         for dependence in dependences:
@@ -108,8 +106,7 @@ class _Drafts:
 
     def settle(self, op: int, cover: Cover, frame: int) -> None:
         """Put an op into its natural walk: the first group whose chain takes its cut points."""
-        runs = self.runs[op]
-        home = natural_walk(cover) if runs is None else row_walk(cover, runs.dimensions)
+        home = natural_walk(cover)
         group = 0
         while True:
             walk = Walk(home.x, home.r, frame, group)

@@ -71,7 +71,21 @@ class Chunks:
 
 
 def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
-    """The graph with every starved reduction in two nests. Results differ only by the order of additions."""
+    """The graph with every starved reduction in two nests. Results differ only by the order of additions.
+
+    >>> show("split_reductions", lambda x: x.sum(0), single(16384, 64))
+    before:
+      sum_1: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_0[i0 + 64*r0] for r0 < 16384
+        sum_1[i0] = s0
+    after:
+      sum_1_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_0[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_1_partial0[64*i0 + i1] = s0
+      sum_1: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of sum_1_partial0[i0 + 64*r0] for r0 < 256
+        sum_1[i0] = s0
+    """
     ops: list[Op] = []
     buffers = list(graph.buffers)
     taken = {buffer.name for buffer in buffers}

@@ -1,9 +1,9 @@
 """Which of the walks that an op fits are worth offering: only those in which it can meet what the walk is for.
 
-A reduction's walk, or that of a sum that rides on rows, serves a pointwise op only in a kernel with that reduction; a
-frame serves an op only in a kernel with both ends of one of the frame's crossings. Two ops with a library call on a
-path between them never share a kernel. So an op keeps a walk when a chain of values or common reads, none of them cut
-off by a library call, ties it to such a seed. This drops no kernel that could pay.
+A reduction's walk serves a pointwise op only in a kernel with that reduction; a frame serves an op only in a kernel
+with both ends of one of the frame's crossings. Two ops with a library call on a path between them never share a
+kernel. So an op keeps a walk when a chain of values or common reads, none of them cut off by a library call, ties it
+to such a seed. This drops no kernel that could pay.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def useful_walks(
     shared: Mapping[Dependence, tuple[int, ...]],
 ) -> tuple[tuple[int, ...], ...]:
     """The walks to offer, ascending, for each op."""
-    reductions = {k for k, op in enumerate(graph.ops) if isinstance(op, LoopNest) and (op.reductions or op.runs)}
+    reductions = {k for k, op in enumerate(graph.ops) if isinstance(op, LoopNest) and op.reductions}
     kept: list[set[int]] = [
         {w for w in places if placements.walks[w].frame == 0 and (op in reductions or not placements.walks[w].r)}
         for op, places in enumerate(placements.places)

@@ -66,22 +66,19 @@ class Walk:
     """A scheme as a layout: digits of n walked by x and by r, each major first and coalesced.
 
     ``frame`` 0 counts n in everybody's natural order. In another frame some ops count in the order of others, to which
-    a transposition ties them. ``group`` tells walks apart whose members have no common refinement. ``in_turn``: each
-    program takes a run of rows one after the other, so that sums over rows can ride.
+    a transposition ties them. ``group`` tells walks apart whose members have no common refinement.
     """
 
     x: tuple[Digit, ...]
     r: tuple[Digit, ...] = ()
     frame: int = 0
     group: int = 0
-    in_turn: bool = False
 
     @property
     def name(self) -> str:
         """Readable and unique among the walks of an instance."""
         text = "x" + _text(self.x) + (" r" + _text(self.r) if self.r else "")
-        text += (f" frame {self.frame}" if self.frame else "") + (f" group {self.group}" if self.group else "")
-        return text + (" in turn" if self.in_turn else "")
+        return text + (f" frame {self.frame}" if self.frame else "") + (f" group {self.group}" if self.group else "")
 
     @cached_property
     def points(self) -> int:
@@ -144,15 +141,6 @@ def natural_walk(cover: Cover) -> Walk:
     if not cover.reduced or extent(cover.reduced) == 1:
         return Walk((Digit(cover.points, 1),) if cover.points > 1 else ())
     return Walk(coalesce(cover.parallel), coalesce(cover.reduced))
-
-
-def row_walk(cover: Cover, dimensions: int) -> Walk:
-    """The walk over rows, which the first dimensions of a nest count, with all else inside of each."""
-    digits = [
-        [piece.digit for pieces in part for piece in pieces]
-        for part in (cover.dimensions[:dimensions], cover.dimensions[dimensions:])
-    ]
-    return Walk(coalesce(digits[0]), coalesce(digits[1]))
 
 
 @dataclass(frozen=True, slots=True)

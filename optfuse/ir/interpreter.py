@@ -28,7 +28,6 @@ from optfuse.ir.nodes import (
     LoopGraph,
     LoopNest,
     Result,
-    Runs,
     Size,
     Store,
     TorchValue,
@@ -219,25 +218,9 @@ class _Run:
         return loaded
 
     def store(self, store: Store, value: torch.Tensor) -> None:
-        if self.nest.runs is not None:
-            self.store_sums(store, value, self.nest.runs)
-            return
         flat = self.machine.allocate(store.buffer)
         index = torch.as_tensor(evaluate(store.index, self.values)).expand(self.points())
         flat[self.check(index, flat, store.buffer)] = value.expand(self.points()).to(flat.dtype)
-
-    def store_sums(self, store: Store, value: torch.Tensor, runs: Runs) -> None:
-        """One sum for every run of rows."""
-        flat = self.machine.allocate(store.buffer)
-        kept, count = self.shape[runs.dimensions :], runs.count(self.nest.sizes)
-        rows = value.expand(self.shape).reshape(-1, *kept)
-        run = torch.arange(len(rows)) // runs.length
-        sums = torch.zeros(count, *kept, dtype=value.dtype).index_add(0, run, rows)
-        step = int(self.machine.buffers[store.buffer].stride[0])
-        start = step * torch.arange(count).reshape(-1, *(1 for _ in kept))
-        place = torch.as_tensor(evaluate(store.index, self.values))
-        index = start + place.expand((1,) * runs.dimensions + kept).reshape(kept)
-        flat[self.check(index, flat, store.buffer)] = sums.to(flat.dtype)
 
     def points(self) -> torch.Size:
         """The parallel points alone: every reduced dimension is 1."""

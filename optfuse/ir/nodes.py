@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Literal
 
 import sympy
@@ -137,32 +136,12 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """Partial sums over rows: what the stores of a nest without reductions keep of its points.
-
-    The points of the first ``dimensions`` dimensions are its rows. Counted row-major they fall into runs of
-    ``length``, of which the last may be shorter. For every run, and every point of the other dimensions, each store
-    keeps the sum of the run's values: at ``index``, which has none of the rows' variables, beyond the run's number
-    times the first stride of the buffer.
-    """
-
-    dimensions: int
-    length: int
-
-    def count(self, sizes: tuple[Size, ...]) -> int:
-        """How many runs the rows of a nest of these sizes fall into."""
-        return -(-prod(int(size) for size in sizes[: self.dimensions]) // self.length)
-
-
-@dataclass(frozen=True, slots=True)
 class LoopNest:
     """For every parallel point: fold the reductions over ``rsizes``, then store.
 
     Without reductions ``rsizes`` is empty and the nest is pointwise. Stores and their indices use i variables only;
     with reductions, the stored values use i variables and Results. Sizes are at least 1: an op on an empty tensor has
     no nest, unless it is a reduction over nothing, which is a pointwise store of the identity.
-
-    With ``runs`` the points of a run share an element of what is stored, which is their sum.
     """
 
     name: str
@@ -171,7 +150,6 @@ class LoopNest:
     reductions: tuple[Reduction, ...]
     stores: tuple[Store, ...]
     origin: Origin
-    runs: Runs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,6 @@ def print_nest(nest: LoopNest) -> str:
     lines = [f"{nest.name}: for {loops}" if loops else f"{nest.name}: once"]
     if nest.origin.target:
         lines[0] += f"  # {nest.origin.target}"
-    if nest.runs is not None:
-        rows = ", ".join(f"i{k}" for k in range(nest.runs.dimensions))
-        lines.append(f"  run = the number of {rows} among runs of {nest.runs.length}")
     namer = _Namer(nest)
     results = 0
     for reduction in nest.reductions:
@@ -75,9 +72,7 @@ def print_nest(nest: LoopNest) -> str:
         results += count
     for store in nest.stores:
         value = namer.text(store.value)
-        place = format_index(store.index)
-        target = f"{store.buffer}[{place}] =" if nest.runs is None else f"{store.buffer}[run, {place}] +="
-        lines += [*namer.definitions(), f"  {target} {value}"]
+        lines += [*namer.definitions(), f"  {store.buffer}[{format_index(store.index)}] = {value}"]
     return "\n".join(lines)
 
 

@@ -31,7 +31,6 @@ from optfuse.ir.nodes import (
     Reduction,
     ReductionKind,
     Result,
-    Runs,
     Size,
     Store,
     TorchValue,
@@ -137,7 +136,6 @@ def _write_nest(nest: LoopNest) -> Json:
     table = _Table()
     reductions = [[r.kind, table.add(r.operand)] for r in nest.reductions]
     stores = [[s.buffer, format_index(s.index), table.add(s.value)] for s in nest.stores]
-    runs = {} if nest.runs is None else {"runs": [nest.runs.dimensions, nest.runs.length]}
     return {
         "nest": nest.name,
         "sizes": _sizes(nest.sizes),
@@ -145,7 +143,6 @@ def _write_nest(nest: LoopNest) -> Json:
         "values": table.rows,
         "reductions": reductions,
         "stores": stores,
-        **runs,
         "origin": _write_origin(nest.origin),
     }
 
@@ -235,7 +232,6 @@ def _read_op(data: Mapping[str, Json]) -> Op:
         reductions=tuple(Reduction(_kind(kind), _at(values, k)) for kind, k in data["reductions"]),
         stores=tuple(Store(_line(name), parse_index(index), _at(values, k)) for name, index, k in data["stores"]),
         origin=Origin(*_strings(data["origin"])),
-        runs=Runs(*(_typed(int, n) for n in data["runs"])) if "runs" in data else None,
     )
 
 

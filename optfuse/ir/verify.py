@@ -99,18 +99,11 @@ def _check_nest(nest: LoopNest, state: _State) -> None:
             raise InvalidGraphError(f"{nest.name}: loads of {buffer.name} race with the store to it at another index")
         if buffer.kind == "input":
             state.overwritten[buffer.name] = nest.name
-        elif all(isinstance(n, int) for n in (*nest.sizes, *buffer.shape)) and _stored(nest) != prod(buffer.shape):
+        elif all(isinstance(n, int) for n in (*nest.sizes, *buffer.shape)) and prod(nest.sizes) != prod(buffer.shape):
             raise InvalidGraphError(
-                f"{nest.name}: {_stored(nest)} points are stored to {buffer.name}, "
+                f"{nest.name}: {prod(nest.sizes)} points are stored to {buffer.name}, "
                 f"which has {prod(buffer.shape)} elements"
             )
-
-
-def _stored(nest: LoopNest) -> int:
-    """Elements that each store of a nest of fixed sizes writes."""
-    if nest.runs is None:
-        return prod(nest.sizes)
-    return nest.runs.count(nest.sizes) * prod(nest.sizes[nest.runs.dimensions :])
 
 
 def _check_call(call: LibraryCall, state: _State) -> None:

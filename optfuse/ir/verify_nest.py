@@ -22,7 +22,6 @@ from optfuse.ir.nodes import (
     Reduction,
     ReductionKind,
     Result,
-    Runs,
     Size,
     Store,
     ivar,
@@ -116,8 +115,6 @@ class _NestCheck:
             self.fail(f"{len(nest.reductions)} reductions over {len(nest.rsizes)} reduced dimensions")
         if not nest.stores:
             self.fail("it stores nothing")
-        if nest.runs is not None:
-            self.runs(nest.runs)
         for reduction in nest.reductions:
             if reduction.kind not in _KINDS:
                 self.fail(f"unknown reduction {reduction.kind}")
@@ -126,12 +123,6 @@ class _NestCheck:
         for store in nest.stores:
             self.expression(store.value, reducing=False)
             self.store(store)
-
-    def runs(self, runs: Runs) -> None:
-        if self.nest.reductions:
-            self.fail("sums over runs of rows beside reductions; make it two nests")
-        if not 0 < runs.dimensions < len(self.nest.sizes) or runs.length < 1:
-            self.fail(f"runs of {runs.length} over {runs.dimensions} of {len(self.nest.sizes)} dimensions")
 
     def fail(self, fault: str) -> None:
         raise InvalidGraphError(f"{self.nest.name}: {fault}")
@@ -245,17 +236,10 @@ class _NestCheck:
         value = store.value.dtype
         if value != buffer.dtype and not (value in FLOATING and buffer.dtype in FLOATING):
             self.fail(f"stores {value} to {buffer.name}, which is {buffer.dtype}; cast it")
-        ranges, last = self.parallel, 0
-        if self.nest.runs is not None:
-            ranges = dict(list(ranges.items())[self.nest.runs.dimensions :])
-            last = (self.nest.runs.count(self.nest.sizes) - 1) * int(buffer.stride[0])
-            if value in HALF or value == "bool":
-                self.fail(f"sums of {value}; cast it")
-        self.symbols(store.index, ranges)
-        self.inside(store.index, ranges, buffer)
-        self.inside(store.index + last, ranges, buffer)
+        self.symbols(store.index, self.parallel)
+        self.inside(store.index, self.parallel, buffer)
         form = affine(store.index)
-        if form is not None and not _injective(form[0], ranges):
+        if form is not None and not _injective(form[0], self.parallel):
             self.fail(f"two points store to the same element of {buffer.name} (index {store.index})")
 
     def buffer(self, name: str) -> Buffer:

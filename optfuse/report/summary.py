@@ -9,7 +9,12 @@ from optfuse.problem.instance import Instance
 from optfuse.solve.result import SolveResult
 
 
-def summary(instance: Instance, result: SolveResult, library_ops: Iterable[str] | None = None) -> dict[str, Any]:
+def summary(
+    instance: Instance,
+    result: SolveResult,
+    library_ops: Iterable[str] | None = None,
+    decided: Iterable[str] | None = None,
+) -> dict[str, Any]:
     """One flat record. Times are picoseconds under the model unless the key ends in ``_s``, sizes are bytes.
 
     Args:
@@ -17,6 +22,8 @@ def summary(instance: Instance, result: SolveResult, library_ops: Iterable[str] 
         result: What the solver returned for it.
         library_ops: ATen operators that are called as they are: no loops are generated for them. Left out: the
             instance's library ops by name, since an instance does not know operators.
+        decided: What was decided before the solver, a phrase each. Left out: the record says nothing of it, since an
+            instance does not know.
     """
     statistics = result.statistics
     if library_ops is None:
@@ -43,6 +50,7 @@ def summary(instance: Instance, result: SolveResult, library_ops: Iterable[str] 
         "peak_memory_by_heuristic": dict(statistics.heuristic_peaks),
         "greedy_peak_memory_bytes": result.greedy_solution.peak_bytes,
         "library_ops": sorted(set(library_ops)),
+        **({} if decided is None else {"decisions": list(decided)}),
         "given_up": list(statistics.given_up),
         "stopped": statistics.stopped,
         "progress": [[round(r.seconds, 3), r.stage, r.objective, r.bound] for r in statistics.progress],
@@ -56,6 +64,11 @@ def certificate(result: SolveResult) -> str:
     if result.status == "OPTIMAL":
         return "proven optimal for the stated model of cost and legality"
     return f"not proven optimal: under the stated model no legal schedule is more than {result.gap:.2%} cheaper"
+
+
+def before_solver(decided: Iterable[str]) -> str:
+    """What was decided before the solver, from a phrase for each."""
+    return f"decided before the solver: {', '.join(decided) or 'nothing'}"
 
 
 def change(before: float, after: float) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
-from optfuse.report.summary import certificate, change
+from optfuse.report.summary import before_solver, certificate, change
 from optfuse.report.table import Difference, KernelRow, differences, kernel_rows
 from optfuse.solve.result import SolveResult
 
@@ -27,18 +27,21 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
-def report(instance: Instance, result: SolveResult, library_ops: Iterable[str] = ()) -> str:
+def report(
+    instance: Instance, result: SolveResult, library_ops: Iterable[str] = (), decided: Iterable[str] | None = None
+) -> str:
     """The text of ``report.txt``. Times are microseconds under the model, sizes are MiB (2**20 bytes).
 
     Args:
         instance: The problem.
         result: What the solver returned for it.
         library_ops: ATen operators that are called as they are: no loops are generated for them.
+        decided: What was decided before the solver, a phrase each; left out where it is not known.
     """
     greedy = kernel_rows(instance, result.greedy_solution)
     chosen = kernel_rows(instance, result.solution)
     sections = (
-        _header(instance, result),
+        _header(instance, result, decided),
         _comparison(result, greedy, chosen),
         _differences(instance, differences(instance, result.greedy_solution, result.solution)),
         _kernels(chosen),
@@ -48,11 +51,13 @@ def report(instance: Instance, result: SolveResult, library_ops: Iterable[str] =
     return "\n\n".join("\n".join(section) for section in sections) + "\n"
 
 
-def _header(instance: Instance, result: SolveResult) -> Iterator[str]:
+def _header(instance: Instance, result: SolveResult, decided: Iterable[str] | None) -> Iterator[str]:
     statistics = result.statistics
     yield f"{instance.name} on {', '.join(device.name for device in instance.devices)}"
     yield "=" * 72
     yield f"Certificate: {certificate(result)}."
+    if decided is not None:
+        yield f"  D{before_solver(decided)[1:]}."
     yield (
         f"  objective {result.objective / US:.3f} us, bound {result.bound / US:.3f} us, gap {result.gap:.2%}, "
         f"found in {statistics.wall_s:.1f} s"

@@ -112,12 +112,13 @@ def backend(
         made = made.tune() if tune else made
         record.schedules.append(made)
         logger.info(
-            "%s: %s, gap %.1f%%, %d library operators: %s",
+            "%s: %s, gap %.1f%%, %d library operators: %s; %s",
             made.name,
             made.status,
             100 * made.gap,
             len(made.library_ops),
             ", ".join(made.library_ops) or "none",
+            made.certificate,
         )
         return runner(Program(made.source, captured.constants), cudagraphs, interest_of(captured), arena)
 

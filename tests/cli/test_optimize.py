@@ -54,6 +54,7 @@ def test_json_is_a_list_with_a_record_a_graph(optfuse: Run, net: Path) -> None:
         assert set(PROMISED) <= record.keys()
         assert record["bound"] <= record["objective"] <= record["greedy_objective"]
     assert any("mm" in name for name in records[0]["library_ops"])
+    assert any("given to libraries (" in phrase for phrase in records[0]["decisions"])
 
 
 def test_out_holds_a_checked_plan_a_graph(optfuse: Run, net: Path, tmp_path: Path) -> None:

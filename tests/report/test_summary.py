@@ -23,6 +23,8 @@ def test_the_record_is_plain_data_with_every_promised_key() -> None:
     assert json.loads(json.dumps(record)) == record
     assert (record["ops"], record["kernels"], record["greedy_kernels"]) == (3, 1, 2)
     assert record["library_ops"] == ["aten.mm.default"]
+    assert "decisions" not in record
+    assert summary(instance, result_of(greedy, chosen), (), ["3 values moved"])["decisions"] == ["3 values moved"]
 
 
 def test_only_a_proven_result_is_called_optimal() -> None:
