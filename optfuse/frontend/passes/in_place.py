@@ -85,7 +85,7 @@ def _renewed(captured: Captured, graph: GraphModule) -> dict[Node, Node]:
             chain.append(node)
             node = node.args[0]
         if node is placeholders[target]:
-            found |= dict.fromkeys(chain, placeholders[target])
+            found.update((update, placeholders[target]) for update in chain)
     return found
 
 
