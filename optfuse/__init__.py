@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from optfuse.lab.packing.pack import pack
     from optfuse.pipeline import optimize
     from optfuse.plan import load
+    from optfuse.runtime.compiled import compiled_graphs
     from optfuse.schedule import Schedule, TrainingSchedule
     from optfuse.solve.options import SolveOptions
     from optfuse.sweeping import pareto
@@ -24,6 +25,7 @@ __all__ = [
     "TrainingSchedule",
     "check_replays",
     "check_steps",
+    "compiled_graphs",
     "errors",
     "load",
     "optimize",
@@ -40,6 +42,7 @@ _HOMES = {
     "TrainingSchedule": "optfuse.schedule",
     "check_replays": "optfuse.checking",
     "check_steps": "optfuse.checking",
+    "compiled_graphs": "optfuse.runtime.compiled",
     "load": "optfuse.plan",
     "optimize": "optfuse.pipeline",
     "pack": "optfuse.lab.packing.pack",

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import optfuse
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.dynamo import backend
 from optfuse.runtime.environment import mode
@@ -609,3 +610,24 @@ def test_compiled_autograd(compiled: Compiler) -> None:
     model(x).square().sum().backward()
     torch.testing.assert_close(got, [p.grad for p in model.parameters()])
     assert compiled.names()
+
+
+def test_what_became_of_each_graph_can_be_asked(compiled: Compiler) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.softmax(branching(x.sin()) @ x.t(), -1)
+
+    before = len(optfuse.compiled_graphs())
+    x = torch.randn(4, 6)
+    compiled(function)(x)
+    compiled(lambda x: x[x > 0])(x)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):  # noqa: SLF001 - its public face
+        compiled(lambda x: (x > 0).nonzero() + 1)(x)
+    found = optfuse.compiled_graphs()[before:]
+    assert found[0].name == "compiled0.inference"
+    assert found[0].status == "OPTIMAL"
+    assert found[0].predicted_us > 0
+    assert found[0].kernels >= 2
+    assert found[0].library_calls == {"aten.mm.default": 1}
+    assert [name.split("_")[0] for name in found[0].opaque] == ["cond"]
+    assert not found[0].why_not
+    assert "only its run tells" in found[-1].why_not

@@ -22,6 +22,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning, rules_from_plain
 from optfuse.rules import load_rules
 from optfuse.runtime import environment
+from optfuse.runtime.compiled import remember_left, remember_scheduled
 from optfuse.runtime.graphs import checked_choice, interest_of, runner
 from optfuse.runtime.program import Arena, Program
 from optfuse.schedule import Schedule
@@ -55,6 +56,7 @@ class Record:
     def leave(self, name: str, reason: str) -> None:
         """Note and say that a graph is not scheduled."""
         self.unplanned.append((name, reason))
+        remember_left(name, reason)
         logger.warning("%s is not scheduled and runs as it was traced: %s", name, reason)
 
 
@@ -111,6 +113,7 @@ def backend(
             return as_traced(captured)
         made = made.tune() if tune else made
         record.schedules.append(made)
+        remember_scheduled(made)
         logger.info(
             "%s: %s, gap %.1f%%, %d library operators: %s; %s",
             made.name,
