@@ -17,8 +17,10 @@ from optfuse.frontend.flat import (
     Binding,
     attribute_tensors,
     bind_placeholders,
+    is_object,
     specialize_sizes,
     take_literals,
+    take_objects,
     take_writes,
 )
 from optfuse.frontend.layouts import choose_layouts, kept_strides
@@ -56,20 +58,25 @@ Leave = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """A graph of AOTAutograd's as a Captured. ``kept``: which of torch's arguments are inputs."""
+    """A graph of AOTAutograd's as a Captured. ``kept``: which of torch's arguments are inputs.
+
+    ``literals`` are outputs of fixed values, ``objects`` outputs that are an argument as it was given: by position.
+    """
 
     captured: Captured
     kept: tuple[int, ...]
     literals: tuple[tuple[int, object], ...]
+    objects: tuple[tuple[int, int], ...] = ()
 
     def bind(self, function: Program) -> Callable[[list[Any]], Any]:
         """``function`` in torch's calling convention: all arguments in one list, which is emptied."""
 
         def run(arguments: list[Any]) -> list[Any]:
             tensors = [arguments[k] for k in self.kept]
+            handed_on = [(position, arguments[k]) for position, k in self.objects]
             arguments.clear()
             outputs = list(function(tensors))
-            for position, value in self.literals:
+            for position, value in (*self.literals, *handed_on):
                 outputs[position] = value
             return outputs
 
@@ -133,7 +140,7 @@ def compile_flat(
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
-            reason = why_not or _data_dependent(module)
+            reason = why_not or _data_dependent(module) or _uses_objects(module)
             if reason is not None and leave is not None:
                 leave(f"{name}.{kind}", reason)
                 return boxed(lambda arguments: module(*arguments))
@@ -174,6 +181,15 @@ def _data_dependent(module: GraphModule) -> str | None:
     return None
 
 
+def _uses_objects(module: GraphModule) -> str | None:
+    """Which operator takes an object among the graph's arguments, in words; to hand one on is no use."""
+    for node in module.graph.find_nodes(op="placeholder"):
+        users = [user for user in node.users if user.op != "output"] if is_object(node) else []
+        if users:
+            return f"{users[0].name} ({users[0].target}) takes {node.name}, which is neither a tensor nor a number"
+    return None
+
+
 def _output_names(module: GraphModule) -> list[str | None]:
     return [node.name if isinstance(node, torch.fx.Node) else None for node in module.graph.output_node().args[0]]  # type: ignore[union-attr]
 
@@ -196,13 +212,14 @@ def adapt(
         for k, node in enumerate(placeholders)
     ]
     written = take_writes(graph)
+    objects = take_objects(graph)
     literals = take_literals(graph)
     inputs, constants = bind_placeholders(graph, bindings)
     kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
     mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
     constants |= attribute_tensors(graph)
     captured = Captured(name, graph, inputs, constants, mutations, visible)
-    return Adapted(update_in_place(choose_layouts(normalize(captured), given)), kept, literals)
+    return Adapted(update_in_place(choose_layouts(normalize(captured), given)), kept, literals, objects)
 
 
 def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:

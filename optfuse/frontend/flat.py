@@ -12,6 +12,9 @@ from torch.fx.node import map_arg
 from optfuse.frontend.captured import InputSource
 from optfuse.frontend.torch_bridge import static_value, tree_map
 
+#: What a graph's argument may be, beside objects.
+_VALUES = (torch.Tensor, bool, int, float, complex, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
+
 Binding = InputSource | torch.Tensor | int | float | bool | None
 
 
@@ -102,6 +105,25 @@ def same_form(one: Node, other: Node) -> bool:
     """Whether two nodes yield tensors of the same shape and dtype."""
     first, second = one.meta["val"], other.meta["val"]
     return first.shape == second.shape and first.dtype == second.dtype
+
+
+def is_object(node: Node) -> bool:
+    """Whether a placeholder is neither a tensor nor a number: a process group or a device mesh, for example."""
+    return node.op == "placeholder" and not isinstance(node.meta.get("val"), _VALUES)
+
+
+def take_objects(graph: GraphModule) -> tuple[tuple[int, int], ...]:
+    """Outputs that are objects among the arguments: (output position, placeholder's number); None takes their place."""
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    output = graph.graph.output_node()
+    flat = list(output.args[0])  # type: ignore[arg-type]
+    found = []
+    for position, value in enumerate(flat):
+        if isinstance(value, Node) and is_object(value):
+            found.append((position, placeholders.index(value)))
+            flat[position] = None
+    output.args = (tuple(flat),)
+    return tuple(found)
 
 
 def take_literals(graph: GraphModule) -> tuple[tuple[int, object], ...]:
