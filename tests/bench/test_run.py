@@ -41,7 +41,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         program = tmp_path / "python"
         program.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {path} "$@"\n')
         program.chmod(0o755)
-        monkeypatch.setattr("optfuse.bench.run.sys.executable", str(program))
+        monkeypatch.setattr(sys, "executable", str(program))
 
     return use
 
