@@ -237,7 +237,7 @@ def requested_dynamic(inputs: Sequence[Any]) -> str | None:
     for tracked in (shapes.tracked_fakes or ()) if shapes is not None else ():
         constraints = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
         for position, constraint in enumerate(constraints):
-            if constraint is not None:
+            if constraint is not None and not getattr(constraint, "warn_only", False):
                 return f"dimension {position} of {tracked.source.name} is marked as dynamic, and plans are of one size"
     return None
 

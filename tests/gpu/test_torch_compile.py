@@ -148,3 +148,26 @@ def test_modes(mode: str) -> None:
     for _ in range(4):
         with torch.no_grad():
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_checkpointed_dropout_draws_the_same_numbers_again() -> None:
+    """The generators of forward and backward are arguments of the graphs, which run as they were traced."""
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(
+            lambda y: nn.functional.dropout(y.exp(), 0.5).tanh() * y, x, use_reentrant=False
+        )  # type: ignore[return-value]
+
+    runs = Runs()
+    fast = torch.compile(region, backend=runs, options=OPTIONS)
+    dropped = []
+    for _ in range(4):
+        x = torch.randn(300, 400, device="cuda", requires_grad=True)
+        got = fast(x)
+        got.sum().backward()
+        assert x.grad is not None
+        assert torch.equal(x.grad == 0, got == 0)
+        dropped.append((got == 0).flatten())
+    assert all(0.45 < one.float().mean() < 0.55 for one in dropped)
+    assert not torch.equal(dropped[2], dropped[3])
+    assert all("rng_state" in reason for _, reason in runs.left)
