@@ -88,7 +88,7 @@ def test_kernels_cut_to_size_are_a_solution(instance: Instance, most: int) -> No
     small = narrow(instance, most)
     cut = cut_to_size(small, [(kernel.ops, kernel.scheme) for kernel in wide.kernels])
     assert all(fits(small, ops) and is_legal(small, ops, scheme) for ops, scheme in cut)
-    # Assembling orders the kernels, which fails on a circle.
+    # Assembling orders the kernels, which fails on a cycle.
     solution = assemble(small, cut)
     assert solution.objective == sum(kernel_cost(small, ops, scheme) for ops, scheme in cut)
     if all(fits(small, kernel.ops) for kernel in wide.kernels):

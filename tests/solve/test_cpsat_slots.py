@@ -43,7 +43,7 @@ def test_the_answer_is_the_cheapest(monkeypatch: pytest.MonkeyPatch, many: int) 
         found = few_kernels(instance, tuple(alone), 0, 0, OPTIONS, time.monotonic() + 60)
         assert found.bound <= best.objective <= found.cost
         assert all(is_legal(instance, ops, scheme) for ops, scheme in found.kernels)
-        # Assembling orders the kernels, which fails on a circle.
+        # Assembling orders the kernels, which fails on a cycle.
         assert assemble(instance, found.kernels).objective == found.cost
         exact.append(found.bound == found.cost)
 

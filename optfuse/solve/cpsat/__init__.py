@@ -6,11 +6,9 @@ Read it like a paper:
   together), ``meeting``, ``growth`` and ``candidates`` (the kernels to choose from), ``pricing`` and ``sums`` (their
   cost);
 - the model: ``master`` (as plain data), ``variables``, ``constraints``, ``objective`` (in CP-SAT), ``relaxation`` (its
-  linear bound, certified in integers), ``cycles`` and ``triples`` (cuts);
+  linear bound, certified in integers), ``cycles`` (cuts);
 - how it is solved: ``search`` (one master problem), ``block`` (one block), ``solver`` (the whole instance);
-- where candidates are too many to list: ``generation``, ``rooted`` and ``cut`` (columns and a bound from prices),
-  ``deferred`` (a start with all that can wait put off), ``neighbourhood`` (window by window), ``floor`` (a bound that
-  needs no search).
+- where candidates are too many to list: ``deferred`` (another start), ``floor`` (a bound that needs no search).
 """
 
 from optfuse.solve.cpsat.outcome import CpsatOutcome

@@ -16,9 +16,7 @@ from optfuse.solve.cpsat.blocks import LARGE_OPS, Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
 from optfuse.solve.cpsat.deferred import deferred
 from optfuse.solve.cpsat.few import is_plain
-from optfuse.solve.cpsat.generation import generate
 from optfuse.solve.cpsat.master import Cover, Master, covers_of
-from optfuse.solve.cpsat.neighbourhood import improve
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.search import Incumbent, search
 from optfuse.solve.options import SolveOptions
@@ -26,7 +24,7 @@ from optfuse.solve.options import SolveOptions
 #: Candidates of one block that are listed at once, and at most; beyond that it is solved over some of them.
 FEW_CANDIDATES = 200_000
 MAX_CANDIDATES = 600_000
-#: In the first round of generation, candidates of a scheme that start at the same atom.
+#: Of too many candidates to list, those of a scheme that start at the same atom and are tried first.
 SOME_CANDIDATES = 200
 #: What presolve takes for an op, roughly.
 PRESOLVE_SECONDS = 3e-4
@@ -113,15 +111,13 @@ def sampled(task: Task | None, known: BlockResult, deadline: float) -> BlockResu
     whole, clock = task.whole, task.clock
     if len(whole.ops) <= LARGE_OPS:
         known = restarted(whole, known, deadline, clock)
-    if not whole.variants:
-        known = _improved(task, known, within(clock, deadline, 0.25))
-    first = _generated(task, known, within(clock, deadline, 0.85))
+    first = _among_some(task, known, within(clock, deadline, 0.85))
     if first.cost == first.bound or clock.now() >= deadline:
         return first
     second = listed(task, first, deadline, MAX_CANDIDATES)
     if second is not None:
         return replace(second, cuts=first.cuts + second.cuts, rounds=first.rounds + second.rounds)
-    return first if whole.variants else _improved(task, first, deadline)
+    return first
 
 
 def listed(task: Task | None, known: BlockResult, deadline: float, most: int = FEW_CANDIDATES) -> BlockResult | None:
@@ -140,7 +136,7 @@ def _chosen(task: Task, pool: Pool, warm: Partition, bound: int, deadline: float
     """Choose among the candidates of a pool and those of the warm start."""
     start, candidates = _started(task, pool, warm)
     master = Master(candidates, *task.covers)
-    found = search(task.reduced, master, task.atoms, start, bound, task.options, deadline, task.clock)
+    found = search(master, task.atoms, start, bound, task.options, deadline, task.clock)
     kernels = _partition(task.atoms, found.incumbent.kernels, warm)
     cost = cost_of(task.whole, kernels)
     bound = found.bound if pool.complete else bound
@@ -149,18 +145,14 @@ def _chosen(task: Task, pool: Pool, warm: Partition, bound: int, deadline: float
     )
 
 
-def _generated(task: Task, known: BlockResult, deadline: float) -> BlockResult:
-    """Start from the first candidates of every atom, add those that the relaxation wants, and choose among them."""
+def _among_some(task: Task, known: BlockResult, deadline: float) -> BlockResult:
+    """The best choice among the first candidates of every atom; the bound stays."""
     clock = task.clock
     until = within(clock, deadline, 0.1)
     pool = enumerate_candidates(task.reduced, task.atoms, MAX_CANDIDATES, until, each=SOME_CANDIDATES, clock=clock)
     if not enough(clock, deadline, START_SECONDS * len(task.whole.ops) + CANDIDATE_SECONDS * len(pool.candidates)):
         return known
-    until = within(clock, deadline, 0.9)
-    _, candidates = _started(task, pool, known.kernels)
-    generated = generate(task.reduced, task.atoms, candidates, *task.covers, until, clock)
-    bound = max(known.bound, generated.bound)
-    return _chosen(task, Pool(generated.candidates, complete=False), known.kernels, bound, deadline)
+    return _chosen(task, replace(pool, complete=False), known.kernels, known.bound, deadline)
 
 
 def _started(task: Task, pool: Pool, warm: Partition) -> tuple[Incumbent, tuple[Candidate, ...]]:
@@ -178,19 +170,6 @@ def restarted(whole: Instance, known: BlockResult, deadline: float, clock: Clock
     clock.spend(DEFERRED_SECONDS * len(whole.ops))
     cost = cost_of(whole, kernels)
     return replace(known, kernels=kernels, cost=cost) if cost < known.cost else known
-
-
-def _improved(task: Task, known: BlockResult, deadline: float) -> BlockResult:
-    """Window by window. Without presolve's ties every legal kernel can be said in atoms, the warm start's too."""
-    whole, clock = task.whole, task.clock
-    if not enough(clock, deadline, START_SECONDS * len(whole.ops)):
-        return known
-    atoms = find_atoms(whole)
-    start = _incumbent(whole, atoms, (), known.kernels).kernels
-    if start is None:
-        return known
-    kernels = _partition(atoms, improve(whole, atoms, start, task.options, deadline, clock), known.kernels)
-    return replace(known, kernels=kernels, cost=cost_of(whole, kernels))
 
 
 def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:
