@@ -11,7 +11,7 @@ from collections.abc import Callable
 from optfuse.extract.build import extract_variants
 from optfuse.ir.nodes import LibraryCall, LoopGraph
 from optfuse.problem.instance import Device
-from optfuse.solve.choices import choose_greedily
+from optfuse.solve.variant_choice import choose_greedily
 
 #: Greedy's schedules that are compared. Rows taken in turn arrive slower than others, so what pays for one class of
 #: sums does not for another: three schedules decide for all alike, the others class by class.

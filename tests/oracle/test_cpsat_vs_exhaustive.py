@@ -76,8 +76,9 @@ def test_layered_problems(instance: Instance) -> None:
 
 @pytest.mark.parametrize("limit", [1, 10, 14])
 def test_bounds_are_true_when_candidates_are_not_all_listed(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optfuse.solve.cpsat.attempt.MAX_CANDIDATES", limit)
-    monkeypatch.setattr("optfuse.solve.cpsat.attempt.SOME_CANDIDATES", 1)
+    monkeypatch.setattr("optfuse.solve.cpsat.strategies.MAX_CANDIDATES", limit)
+    monkeypatch.setattr("optfuse.solve.cpsat.strategies.FIRST_CANDIDATES", limit)
+    monkeypatch.setattr("optfuse.solve.cpsat.strategies.SAMPLE_CANDIDATES", 1)
 
     @settings(QUIET, max_examples=share(40))
     @given(layered(6, 9))

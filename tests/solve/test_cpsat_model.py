@@ -13,6 +13,7 @@ from optfuse.problem.instance import Instance
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
 from optfuse.solve.cpsat.candidates import Candidate, enumerate_candidates
 from optfuse.solve.cpsat.constraints import add_cover, add_cuts, add_variants
+from optfuse.solve.cpsat.cycle_repair import split_cycles
 from optfuse.solve.cpsat.cycles import find_cuts, find_cycles
 from optfuse.solve.cpsat.master import Anchor, Cover, CycleCut, Master, covers_of
 from optfuse.solve.cpsat.objective import add_objective
@@ -67,6 +68,24 @@ def test_some_partitions_of_convex_kernels_are_cycles() -> None:
         rng = random.Random(seed)
         cycles += any(find_cuts(atoms, random_partition(master, rng)) for _ in range(30))
     assert cycles > 3
+
+
+@settings(QUIET, max_examples=100)
+@given(layered(6, 14))
+def test_cycles_are_repaired_by_splitting(instance: Instance) -> None:
+    master, atoms = master_of(instance)
+    known = {candidate.mask: candidate for candidate in master.candidates}
+    rng = random.Random(len(instance.edges))
+    for _ in range(20):
+        masks = random_partition(master, rng)
+        kernels = split_cycles(instance, atoms, [known[mask] for mask in masks], known)
+        assert kernels is not None
+        assert not find_cuts(atoms, [kernel.mask for kernel in kernels])
+        assert sum(kernel.mask for kernel in kernels) == (1 << len(atoms.ops)) - 1
+        assert all(any(kernel.mask | mask == mask for mask in masks) for kernel in kernels)
+        assert all(kernel.cost == known[kernel.mask].cost for kernel in kernels)
+        if not find_cuts(atoms, masks):
+            assert [kernel.mask for kernel in kernels] == masks
 
 
 def test_cycles_are_shortest_and_found_once() -> None:

@@ -17,7 +17,7 @@ from optfuse.solve.assemble import assemble
 from optfuse.solve.clock import Clock, WorkClock
 from optfuse.solve.cpsat import CpsatOutcome, solve_cpsat
 from optfuse.solve.cpsat import solver as module
-from optfuse.solve.cpsat.attempt import BlockResult, Partition
+from optfuse.solve.cpsat.block import BlockResult, Partition
 from optfuse.solve.cpsat.blocks import Shape, find_blocks
 from optfuse.solve.cpsat.relaxation import LinearMaster, Relaxation
 from optfuse.solve.exhaustive import exhaustive

@@ -8,8 +8,8 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.legality import is_legal, mask_of
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
+from optfuse.solve.cpsat.compatibility import compatible_atoms
 from optfuse.solve.cpsat.growth import Growth
-from optfuse.solve.cpsat.meeting import meet
 from optfuse.solve.cpsat.pricing import pricer
 
 
@@ -56,9 +56,9 @@ def enumerate_candidates(
         if clock.now() >= deadline:
             complete = False
             break
-        meeting = meet(problem, atoms, scheme)
-        if meeting.allowed.bit_count() > 1 and len(best) < limit:
-            complete &= Growth(problem, atoms, meeting, best, deadline, clock).grow(limit, each)
+        compatibility = compatible_atoms(problem, atoms, scheme)
+        if compatibility.allowed.bit_count() > 1 and len(best) < limit:
+            complete &= Growth(problem, atoms, compatibility, best, deadline, clock).grow(limit, each)
     complete &= len(best) < limit
     return Pool(tuple(Candidate(mask, scheme, cost) for mask, (cost, scheme) in best.items()), complete)
 

@@ -7,14 +7,16 @@ distance between the best solution known and the bound cannot be part of a bette
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ortools.sat.python import cp_model
 
+from optfuse.problem.instance import Instance
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.candidates import Candidate
 from optfuse.solve.cpsat.constraints import add_cover, add_cuts, add_variants
+from optfuse.solve.cpsat.cycle_repair import split_cycles
 from optfuse.solve.cpsat.cycles import find_cuts
 from optfuse.solve.cpsat.master import CycleCut, Master, total
 from optfuse.solve.cpsat.objective import add_objective
@@ -50,8 +52,9 @@ class Found:
 
 @dataclass(slots=True)
 class _State:
-    """What changes while a master problem is solved."""
+    """What changes while a master problem is solved. ``known`` are its candidates by mask, once they are wanted."""
 
+    problem: Instance
     master: Master
     atoms: Atoms
     incumbent: Incumbent
@@ -60,6 +63,7 @@ class _State:
     deadline: float
     clock: Clock
     rounds: int = 0
+    known: dict[int, Candidate] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -71,18 +75,28 @@ class _State:
         self.master = replace(self.master, cuts=(*self.master.cuts, *(cut for cut in cuts if cut not in known)))
 
     def consider(self, columns: Sequence[int]) -> bool:
-        """Whether a solution is acyclic: then it may become the incumbent, otherwise cuts that forbid it are added."""
+        """Whether a solution is acyclic: then it may become the incumbent, otherwise it is split and cut off."""
         kernels = tuple(self.master.candidates[column] for column in columns)
         cuts = find_cuts(self.atoms, [kernel.mask for kernel in kernels])
         if not cuts:
-            if total(kernels) < self.incumbent.cost:
-                self.incumbent = Incumbent(kernels, total(kernels))
+            self.take(kernels)
             return True
         self.learn(cuts)
+        if not self.known:
+            self.known.update((candidate.mask, candidate) for candidate in self.master.candidates)
+        acyclic = split_cycles(self.problem, self.atoms, kernels, self.known)
+        if acyclic is not None:
+            self.take(acyclic)
         return False
+
+    def take(self, kernels: tuple[Candidate, ...]) -> None:
+        """Make a solution the incumbent, if it is cheaper."""
+        if total(kernels) < self.incumbent.cost:
+            self.incumbent = Incumbent(kernels, total(kernels))
 
 
 def search(
+    problem: Instance,
     master: Master,
     atoms: Atoms,
     incumbent: Incumbent,
@@ -95,7 +109,7 @@ def search(
 
     ``bound`` in the result is that of the master problem; it is one of the block only if the candidates are complete.
     """
-    state = _State(master, atoms, incumbent, bound, options, deadline, clock)
+    state = _State(problem, master, atoms, incumbent, bound, options, deadline, clock)
     try:
         _search(state)
     except KeyboardInterrupt:

@@ -11,14 +11,14 @@ from optfuse.problem.cost import default_writes, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.clock import Clock
-from optfuse.solve.cost_floor import cost_floor
-from optfuse.solve.cpsat.attempt import BlockResult, Partition, cost_of
-from optfuse.solve.cpsat.block import lifted, solve_block
+from optfuse.solve.cost_bound import cost_bound
+from optfuse.solve.cpsat.block import BlockResult, Partition, cost_of, lifted
+from optfuse.solve.cpsat.block_bound import block_bound
 from optfuse.solve.cpsat.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solve.cpsat.components import Components
 from optfuse.solve.cpsat.cycles import find_cycles
-from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.cpsat.outcome import CpsatOutcome
+from optfuse.solve.cpsat.strategies import solve_block
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.progress import Journal, Stage
 
@@ -183,7 +183,7 @@ class _Tally:
         for block, floor in zip(blocks, floors, strict=True):
             self._floors.setdefault(block.shape, []).append(floor)
         self._known = {
-            shape: work.results[shape].bound if shape in work.results else floor_cost(shape.problem)
+            shape: work.results[shape].bound if shape in work.results else block_bound(shape.problem)
             for shape in self._floors
         }
         self._bound = sum(self._share_of(shape) for shape in self._known)
@@ -294,7 +294,7 @@ def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answe
 
 def _as_it_was(work: _Work) -> CpsatOutcome:
     """The warm start, and a bound that takes no time: there was none for more."""
-    bound = cost_floor(work.instance, quick=True)
+    bound = cost_bound(work.instance, quick=True)
     return CpsatOutcome(
         kernels=work.warm.kernels,
         objective=work.warm.objective,
