@@ -31,7 +31,7 @@ def assemble(
     ``hurried``: the arena is packed in one sweep.
 
     Raises:
-        IllegalKernelError: When the kernels wait for each other in a circle.
+        IllegalKernelError: When the kernels wait for each other in a cycle.
     """
     parts = list(partition)
     running = {op for ops, _ in parts for op in ops} if instance.variants else None

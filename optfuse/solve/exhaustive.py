@@ -16,9 +16,9 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.legality import LegalIndex, Reach, bits, common_schemes, is_legal, legal_index
 from optfuse.problem.solution import Solution
 from optfuse.solve.assemble import arrange, assemble
-from optfuse.solve.exact_order import least_peak_order
 from optfuse.solve.exhaustive_covers import CoverSearch, subsets
 from optfuse.solve.memory import order_problem
+from optfuse.solve.order_search import least_peak_order
 
 MAX_OPS = 14
 

@@ -17,8 +17,8 @@ from optfuse.problem.legality import bits, common_schemes, is_legal_but_for_path
 from optfuse.problem.recompute import copyable
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.assemble import arrange
-from optfuse.solve.exact_order import least_peak_order
 from optfuse.solve.memory import order_problem, program_order
+from optfuse.solve.order_search import least_peak_order
 
 
 @dataclass(frozen=True, slots=True)

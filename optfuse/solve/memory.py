@@ -225,7 +225,7 @@ def program_order(problem: OrderProblem) -> list[int]:
     """The topological order that stays closest to the program: always the ready kernel with the earliest op.
 
     Raises:
-        IllegalKernelError: When the kernels wait for each other in a circle.
+        IllegalKernelError: When the kernels wait for each other in a cycle.
     """
     return nearest_order(problem.anchor, [(first, then) for first, mine in enumerate(problem.after) for then in mine])
 
@@ -365,6 +365,6 @@ def _list_schedule(after: Sequence[Sequence[int]], anchor: Sequence[int], priori
     if len(order) < len(waiting):
         stuck = sorted(anchor[k] for k, count in enumerate(waiting) if count > 0)
         raise IllegalKernelError(
-            f"kernels wait for each other in a circle, among those that start with ops {stuck[:8]}; split one of them"
+            f"kernels wait for each other in a cycle, among those that start with ops {stuck[:8]}; split one of them"
         )
     return order

@@ -2,7 +2,7 @@
 
 Where op ``a`` makes a value that op ``b`` of an alternative takes, the kernel of ``a`` writes it only if that
 alternative runs. So the price of the one kernel depends on a decision elsewhere, and blocks that share such a value are
-decided together (``cpsat.blocks``), choice by choice (``cpsat.by_choice``).
+decided together (``cpsat.blocks``), choice by choice (``cpsat.variant_enumeration``).
 """
 
 from __future__ import annotations

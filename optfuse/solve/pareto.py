@@ -9,9 +9,9 @@ from typing import Literal
 from optfuse.errors import InfeasibleError, InvalidOptionError
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
-from optfuse.solve.capping import within_cap
-from optfuse.solve.floors import least_peak_bound
+from optfuse.solve.memory_cap import within_cap
 from optfuse.solve.options import SolveOptions
+from optfuse.solve.peak_bound import least_peak_bound
 from optfuse.solve.solve import solve
 
 PointStatus = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN"]

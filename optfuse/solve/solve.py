@@ -18,17 +18,17 @@ from optfuse.problem.solution import Solution
 from optfuse.problem.validate import validate
 from optfuse.solve.arena import arena_floor
 from optfuse.solve.assemble import arena_spans, arrange, assemble
-from optfuse.solve.capping import Capped, within_cap
 from optfuse.solve.clock import NEVER, Clock, WorkClock
 from optfuse.solve.conflict import under_rules
-from optfuse.solve.cost_floor import cost_floor
-from optfuse.solve.exact_order import OrderOutcome
+from optfuse.solve.cost_bound import cost_bound
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import GreedyOutcome, greedy_partition
 from optfuse.solve.judge import judged, unfused
 from optfuse.solve.memory import order_problem, peak_bytes
+from optfuse.solve.memory_cap import Capped, within_cap
+from optfuse.solve.memory_plan import improve_arena, order_kernels
 from optfuse.solve.options import SolveOptions
-from optfuse.solve.ordering import improve_arena, order_kernels
+from optfuse.solve.order_search import OrderOutcome
 from optfuse.solve.progress import Journal, OnProgress
 from optfuse.solve.result import SolveResult, Statistics, installed, relative_gap
 from optfuse.solve.reuse import arena_cells, pack_cells
@@ -298,7 +298,7 @@ def _plan_deadline(context: _Context, finish_by: float) -> float:
 def _floor(context: _Context, deadline: float) -> int:
     """The bound that needs no search; a weaker one where there is no time for it."""
     seconds = FLOOR_SECONDS * len(context.instance.ops)
-    return cost_floor(context.instance, quick=context.clock.now() + seconds > deadline)
+    return cost_bound(context.instance, quick=context.clock.now() + seconds > deadline)
 
 
 def _search(context: _Context, greedy_solution: Solution, floor: int, deadline: float) -> _Found:
@@ -331,7 +331,7 @@ def _search(context: _Context, greedy_solution: Solution, floor: int, deadline: 
             capped = instance.rules.peak_memory is not None
             free = replace(instance, rules=replace(instance.rules, peak_memory=None)) if capped else instance
             if free.variants:
-                from optfuse.solve.cpsat.choosing import solve_variants
+                from optfuse.solve.cpsat.variant_search import solve_variants
 
                 outcome = solve_variants(free, options, greedy_solution, floor, deadline, context.clock)
             else:

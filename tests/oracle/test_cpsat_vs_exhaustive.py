@@ -31,7 +31,7 @@ def solved(instance: Instance, seconds: float = 60.0) -> CpsatOutcome:
     assert outcome.proven == (outcome.bound == outcome.objective)
     assert outcome.objective == sum(kernel_cost(instance, k.ops, k.scheme, k.writes) for k in outcome.kernels)
     assert all(is_legal(instance, kernel.ops, kernel.scheme) for kernel in outcome.kernels)
-    # Assembling orders the kernels, which fails on a circle, and prices them.
+    # Assembling orders the kernels, which fails on a cycle, and prices them.
     assert assemble(instance, [(k.ops, k.scheme) for k in outcome.kernels]).objective == outcome.objective
     return outcome
 
@@ -76,9 +76,9 @@ def test_layered_problems(instance: Instance) -> None:
 
 @pytest.mark.parametrize("limit", [1, 10, 14])
 def test_bounds_are_true_when_candidates_are_not_all_listed(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optfuse.solve.cpsat.attempt.MAX_CANDIDATES", limit)
-    monkeypatch.setattr("optfuse.solve.cpsat.attempt.SOME_CANDIDATES", 1)
-    monkeypatch.setattr("optfuse.solve.cpsat.neighbourhood.WINDOW_ATOMS", 4)
+    monkeypatch.setattr("optfuse.solve.cpsat.strategies.MAX_CANDIDATES", limit)
+    monkeypatch.setattr("optfuse.solve.cpsat.strategies.FIRST_CANDIDATES", limit)
+    monkeypatch.setattr("optfuse.solve.cpsat.strategies.SAMPLE_CANDIDATES", 1)
 
     @settings(QUIET, max_examples=share(40))
     @given(layered(6, 9))

@@ -56,7 +56,7 @@ def outcome(instance: Instance, families: Sequence[Family], *, recompute: bool) 
         return None if found.infeasible else "undecided"
     try:
         violations = check(instance, schedule_of(instance, found.columns))
-    except (IllegalKernelError, ValueError) as error:  # kernels in a circle, or no kernel at all
+    except (IllegalKernelError, ValueError) as error:  # kernels in a cycle, or no kernel at all
         return str(error)
     return violations[0].code if violations else found.bound
 

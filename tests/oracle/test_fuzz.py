@@ -16,7 +16,7 @@ from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import instance_from_json, instance_to_json
 from optfuse.solve.cpsat.whole import whole_model
-from optfuse.solve.floors import least_peak_bound
+from optfuse.solve.peak_bound import least_peak_bound
 from tests.fuzzing import build, features, fuzzed
 from tests.oracle.agreeing import assert_agrees, best_cost, capped
 

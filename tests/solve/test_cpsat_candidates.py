@@ -57,7 +57,7 @@ def test_candidates_are_the_legal_kernels(instance: Instance) -> None:
 def test_candidates_of_layered_problems_are_the_legal_kernels(instance: Instance) -> None:
     pool = listed(instance)
     assert len({candidate.mask for candidate in pool.candidates}) == len(pool.candidates)
-    # Atoms that depend on each other in a circle are one: no solution takes one without the other.
+    # Atoms that depend on each other in a cycle are one: no solution takes one without the other.
     assert by_ops(instance, pool) == legal_kernels(instance)
 
 
@@ -105,8 +105,6 @@ def test_limits_are_kept_and_told() -> None:
     some = listed(instance, each=1)
     assert not some.complete
     assert {candidate.mask for candidate in some.candidates} < {candidate.mask for candidate in everything.candidates}
-    part = listed(instance, within=0b1111)
-    assert {c.mask for c in part.candidates} == {c.mask for c in everything.candidates if not c.mask & ~0b1111}
 
 
 def test_no_time_is_told() -> None:
@@ -115,7 +113,7 @@ def test_no_time_is_told() -> None:
     assert not pool.complete
 
 
-def test_fuse_rules_make_atoms_and_circles_join_them() -> None:
+def test_fuse_rules_make_atoms_and_cycles_join_them() -> None:
     seeds = random.Random(0)
     for _ in range(20):
         instance = build(seeds.randrange(1000), 8)

@@ -11,7 +11,7 @@ from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Write
 from optfuse.problem.legality import is_legal
 from optfuse.solve.assemble import assemble
-from optfuse.solve.cpsat.floor import floor_cost
+from optfuse.solve.cpsat.block_bound import block_bound
 from optfuse.solve.cpsat.limits import cut_to_size, fewest_kernels, fits, launches, without_launches, without_limits
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy
@@ -45,9 +45,9 @@ def test_no_solution_is_below_the_floor() -> None:
         instance = narrow(instance, most)
         solution = exhaustive(instance).solution
         assert solution is not None
-        floor = floor_cost(instance)
+        floor = block_bound(instance)
         assert floor <= solution.objective
-        wide = floor_cost(without_limits(instance))
+        wide = block_bound(without_limits(instance))
         handed_on.append(floor - wide > launches(instance) - launches(without_limits(instance)))
 
     check()
@@ -63,7 +63,7 @@ def test_the_floor_of_a_chain_is_its_cost() -> None:
     chain = Instance("chain", (DEVICE,), schemes, buffers, ops, edges, limits=Limits(max_ops=2))
     solution = exhaustive(chain).solution
     assert solution is not None
-    assert floor_cost(chain) == solution.objective
+    assert block_bound(chain) == solution.objective
 
 
 def test_a_chain_needs_as_many_kernels_as_it_fills() -> None:
@@ -88,7 +88,7 @@ def test_kernels_cut_to_size_are_a_solution(instance: Instance, most: int) -> No
     small = narrow(instance, most)
     cut = cut_to_size(small, [(kernel.ops, kernel.scheme) for kernel in wide.kernels])
     assert all(fits(small, ops) and is_legal(small, ops, scheme) for ops, scheme in cut)
-    # Assembling orders the kernels, which fails on a circle.
+    # Assembling orders the kernels, which fails on a cycle.
     solution = assemble(small, cut)
     assert solution.objective == sum(kernel_cost(small, ops, scheme) for ops, scheme in cut)
     if all(fits(small, kernel.ops) for kernel in wide.kernels):

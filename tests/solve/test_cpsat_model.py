@@ -13,12 +13,11 @@ from optfuse.problem.instance import Instance
 from optfuse.solve.cpsat.atoms import Atoms, find_atoms
 from optfuse.solve.cpsat.candidates import Candidate, enumerate_candidates
 from optfuse.solve.cpsat.constraints import add_cover, add_cuts, add_variants
-from optfuse.solve.cpsat.cycles import find_circles, find_cuts
-from optfuse.solve.cpsat.master import Anchor, CircleCut, Cover, Master, TripleCut, covers_of
+from optfuse.solve.cpsat.cycle_repair import split_cycles
+from optfuse.solve.cpsat.cycles import find_cuts, find_cycles
+from optfuse.solve.cpsat.master import Anchor, Cover, CycleCut, Master, covers_of
 from optfuse.solve.cpsat.objective import add_objective
 from optfuse.solve.cpsat.relaxation import UNIT, LinearMaster
-from optfuse.solve.cpsat.repair import mended
-from optfuse.solve.cpsat.triples import find_triples
 from optfuse.solve.cpsat.variables import Variables, add_variables
 from tests.layered import build, layered
 from tests.strategies import instances
@@ -61,25 +60,25 @@ def test_cuts_forbid_what_they_were_made_from_and_nothing_acyclic(instance: Inst
             assert all(mask & cut.touches for mask in masks if cut.weight(mask))
 
 
-def test_some_partitions_of_convex_kernels_are_circles() -> None:
+def test_some_partitions_of_convex_kernels_are_cycles() -> None:
     """Otherwise the test above would hold of cuts never made."""
-    circles = 0
+    cycles = 0
     for seed in range(60):
         master, atoms = master_of(build(seed, 10))
         rng = random.Random(seed)
-        circles += any(find_cuts(atoms, random_partition(master, rng)) for _ in range(30))
-    assert circles > 3
+        cycles += any(find_cuts(atoms, random_partition(master, rng)) for _ in range(30))
+    assert cycles > 3
 
 
 @settings(QUIET, max_examples=100)
 @given(layered(6, 14))
-def test_circles_are_mended_by_splitting(instance: Instance) -> None:
+def test_cycles_are_repaired_by_splitting(instance: Instance) -> None:
     master, atoms = master_of(instance)
     known = {candidate.mask: candidate for candidate in master.candidates}
     rng = random.Random(len(instance.edges))
     for _ in range(20):
         masks = random_partition(master, rng)
-        kernels = mended(instance, atoms, [known[mask] for mask in masks], known)
+        kernels = split_cycles(instance, atoms, [known[mask] for mask in masks], known)
         assert kernels is not None
         assert not find_cuts(atoms, [kernel.mask for kernel in kernels])
         assert sum(kernel.mask for kernel in kernels) == (1 << len(atoms.ops)) - 1
@@ -89,29 +88,10 @@ def test_circles_are_mended_by_splitting(instance: Instance) -> None:
             assert [kernel.mask for kernel in kernels] == masks
 
 
-def test_circles_are_shortest_and_found_once() -> None:
+def test_cycles_are_shortest_and_found_once() -> None:
     graph = {0: {1}, 1: {2, 0}, 2: {3}, 3: {1}, 4: {0}, 5: set()}
-    assert sorted(find_circles(graph)) == [[0, 1], [1, 2, 3]]
-    assert find_circles({0: {1}, 1: set()}) == []
-
-
-@settings(QUIET, max_examples=60)
-@given(layered(5, 10))
-def test_no_partition_breaks_a_triple_cut(instance: Instance) -> None:
-    master, atoms = master_of(instance)
-    rng = random.Random(len(instance.edges))
-    count = len(atoms.ops)
-    cuts = [TripleCut(sum(1 << atom for atom in rng.sample(range(count), 3))) for _ in range(20)]
-    for _ in range(20):
-        masks = random_partition(master, rng)
-        assert all(sum(map(cut.weight, masks)) <= cut.limit for cut in cuts)
-
-
-def test_three_halves_that_meet_pairwise_are_cut() -> None:
-    triangle = [(0.5, 0b0011), (0.5, 0b0110), (0.5, 0b0101)]
-    assert find_triples(triangle) == [TripleCut(0b111)]
-    assert find_triples(triangle[:2]) == []
-    assert find_triples([(0.5, 0b1011), (0.5, 0b1110), (0.5, 0b1101)]) == []
+    assert sorted(find_cycles(graph)) == [[0, 1], [1, 2, 3]]
+    assert find_cycles({0: {1}, 1: set()}) == []
 
 
 @settings(QUIET, max_examples=100)
@@ -177,10 +157,10 @@ def test_variants_take_one_alternative_and_cover_it() -> None:
     assert solved(master, {0: 1, 1: 1}, add_cover, add_variants) == cp_model.INFEASIBLE
 
 
-def test_a_circle_cut_leaves_the_merged_kernel_alone() -> None:
+def test_a_cycle_cut_leaves_the_merged_kernel_alone() -> None:
     """Two kernels that wait for each other are forbidden; both in one are not."""
     candidates = (Candidate(0b1001, 0, 1), Candidate(0b0110, 0, 1), Candidate(0b1111, 0, 1))
-    cut = CircleCut((Anchor(0, 1, 0b1000), Anchor(1, 0, 0b0100)))
+    cut = CycleCut((Anchor(0, 1, 0b1000), Anchor(1, 0, 0b0100)))
     master = Master(candidates, tuple(Cover(atom, None) for atom in range(4)), (), (cut,))
     assert solved(master, {0: 1, 1: 1}, add_cover, add_cuts) == cp_model.INFEASIBLE
     assert solved(master, {2: 1}, add_cover, add_cuts) == cp_model.OPTIMAL

@@ -13,8 +13,8 @@ from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Write
 from optfuse.problem.legality import is_legal, mask_of
 from optfuse.solve.assemble import assemble
-from optfuse.solve.cpsat.few import few_kernels, is_plain
-from optfuse.solve.cpsat.hubs import hubs_of, least_split
+from optfuse.solve.cpsat.slot_search import few_kernels, is_plain
+from optfuse.solve.cpsat.slot_separators import hubs_of, least_split
 from optfuse.solve.cpsat.slots import Mode, modes_of, separators_of
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy
@@ -28,7 +28,7 @@ OPTIONS = SolveOptions(workers=1, time_limit=60)
 
 @pytest.mark.parametrize("many", [2, 8])
 def test_the_answer_is_the_cheapest(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
-    monkeypatch.setattr("optfuse.solve.cpsat.hubs.MANY_LINKS", many)
+    monkeypatch.setattr("optfuse.solve.cpsat.slot_separators.MANY_LINKS", many)
     exact: list[bool] = []
 
     @settings(QUIET, max_examples=25)
@@ -43,7 +43,7 @@ def test_the_answer_is_the_cheapest(monkeypatch: pytest.MonkeyPatch, many: int) 
         found = few_kernels(instance, tuple(alone), 0, 0, OPTIONS, time.monotonic() + 60)
         assert found.bound <= best.objective <= found.cost
         assert all(is_legal(instance, ops, scheme) for ops, scheme in found.kernels)
-        # Assembling orders the kernels, which fails on a circle.
+        # Assembling orders the kernels, which fails on a cycle.
         assert assemble(instance, found.kernels).objective == found.cost
         exact.append(found.bound == found.cost)
 

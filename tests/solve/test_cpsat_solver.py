@@ -1,4 +1,4 @@
-"""The whole solver: rules, repeats, circles across blocks, CP-SAT's own part, time, and what it refuses."""
+"""The whole solver: rules, repeats, cycles across blocks, CP-SAT's own part, time, and what it refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optfuse.solve.assemble import assemble
 from optfuse.solve.clock import Clock, WorkClock
 from optfuse.solve.cpsat import CpsatOutcome, solve_cpsat
 from optfuse.solve.cpsat import solver as module
-from optfuse.solve.cpsat.attempt import BlockResult, Partition
+from optfuse.solve.cpsat.block import BlockResult, Partition
 from optfuse.solve.cpsat.blocks import Shape, find_blocks
 from optfuse.solve.cpsat.relaxation import LinearMaster, Relaxation
 from optfuse.solve.exhaustive import exhaustive
@@ -120,7 +120,7 @@ def crossing() -> Instance:
     return Instance("crossing", (DEVICE,), schemes, buffers, ops, (Edge(0, 1, None, ()), Edge(2, 3, None, ())))
 
 
-def test_circles_across_blocks_join_them() -> None:
+def test_cycles_across_blocks_join_them() -> None:
     instance = crossing()
     assert find_blocks(instance) == [(0, 3), (1, 2)]
     outcome = solved(instance)
@@ -130,7 +130,7 @@ def test_circles_across_blocks_join_them() -> None:
     assert sorted(kernel.ops for kernel in outcome.kernels) == [(0,), (1, 2), (3,)]
 
 
-def test_without_time_blocks_on_a_circle_go_back_to_the_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_time_blocks_on_a_cycle_go_back_to_the_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = crossing()
     apart = assemble(instance, [((0,), 1), ((1,), 2), ((2,), 2), ((3,), 1)])
     solve_block = module.solve_block
@@ -156,7 +156,6 @@ def test_cp_sat_alone_finds_the_optimum(instance: Instance) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LinearMaster, "relax", undecided)
-        patch.setattr("optfuse.solve.cpsat.search.find_triples", lambda fractional: [])
         patch.setattr("optfuse.solve.cpsat.search.CORE_COLUMNS", 4)
         outcome = solved(instance)
     assert outcome.proven

@@ -81,9 +81,9 @@ def test_an_unused_donated_input_is_live_at_first_only() -> None:
     assert live[0] - live[1] == 64 * MIB + 1024 - MIB
 
 
-def test_a_circle_of_kernels_is_named() -> None:
+def test_a_cycle_of_kernels_is_named() -> None:
     parts = [((SCALE, SUM), ROWS), ((SHIFT,), FLAT), ((MATMUL,), ALONE), ((ADD, GELU), FLAT)]
-    with pytest.raises(IllegalKernelError, match="circle"):
+    with pytest.raises(IllegalKernelError, match="cycle"):
         assemble(example(), parts)
 
 

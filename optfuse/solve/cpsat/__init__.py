@@ -3,14 +3,14 @@
 Read it like a paper:
 
 - what is decided: ``blocks`` (parts that can be decided apart, and which are the same), ``atoms`` (ops that stay
-  together), ``meeting``, ``growth`` and ``candidates`` (the kernels to choose from), ``pricing`` and ``sums`` (their
-  cost);
+  together), ``compatibility``, ``growth`` and ``candidates`` (the kernels to choose from), ``pricing`` and ``sums``
+  (their cost);
 - the model: ``master`` (as plain data), ``variables``, ``constraints``, ``objective`` (in CP-SAT), ``relaxation`` (its
-  linear bound, certified in integers), ``cycles`` and ``triples`` (cuts);
-- how it is solved: ``search`` (one master problem), ``block`` (one block), ``solver`` (the whole instance);
-- where candidates are too many to list: ``generation``, ``rooted`` and ``cut`` (columns and a bound from prices),
-  ``deferred`` (a start with all that can wait put off), ``neighbourhood`` (window by window), ``floor`` (a bound that
-  needs no search).
+  linear bound, certified in integers), ``cycles`` (cuts);
+- how it is solved: ``search`` (one master problem), ``strategies`` (one block: the list of strategies, and the loop
+  over it), ``solver`` (the whole instance);
+- the strategies: ``listing`` (choose among candidates), ``critical_path`` (another start), ``slot_search`` (a small
+  count of kernels), ``parts`` and ``limits`` (bounds), ``block_bound`` (a bound that needs no search).
 """
 
 from optfuse.solve.cpsat.outcome import CpsatOutcome

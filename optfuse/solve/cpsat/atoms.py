@@ -80,7 +80,7 @@ def _successors(problem: Instance, group: Sequence[int], of: Sequence[int]) -> s
 def _topological(
     problem: Instance, groups: Sequence[tuple[int, ...]], of: Sequence[int]
 ) -> tuple[list[int], dict[int, set[int]]]:
-    """Groups in a topological order, ties by first op; and what remains when they depend on each other in a circle."""
+    """Groups in a topological order, ties by first op; and what remains when they depend on each other in a cycle."""
     successors = {number: _successors(problem, group, of) for number, group in enumerate(groups)}
     waiting = [0] * len(groups)
     for after in successors.values():
@@ -108,8 +108,8 @@ def _join_cycles(problem: Instance, components: Components, rest: dict[int, set[
             if reached[number] >> middle & 1:
                 reached[number] |= reached[middle]
     for number in rest:
-        circle = [other for other in bits(reached[number]) if reached[other] >> number & 1]
-        components.join([groups[number][0], *(groups[other][0] for other in circle)])
+        cycle = [other for other in bits(reached[number]) if reached[other] >> number & 1]
+        components.join([groups[number][0], *(groups[other][0] for other in cycle)])
 
 
 def _closed(problem: Instance, ops: tuple[tuple[int, ...], ...], of: tuple[int, ...]) -> Atoms:

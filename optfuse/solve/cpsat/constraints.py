@@ -1,4 +1,4 @@
-"""Constraints: every op runs once, one alternative of each variant runs, and no circle is closed."""
+"""Constraints: every op runs once, one alternative of each variant runs, and no cycle is chosen."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_variants(model: cp_model.CpModel, variables: Variables, master: Master) 
 
 
 def add_cuts(model: cp_model.CpModel, variables: Variables, master: Master) -> None:
-    """Not all the anchors of a circle are true at once; of three atoms, one kernel at most holds two."""
+    """Not all the anchors of a cycle are true at once."""
     holding: dict[int, list[int]] = {}
     for column in variables.chosen if master.cuts else ():
         for atom in bits(master.candidates[column].mask):

@@ -6,7 +6,7 @@ ops, and whatever must come along because it lies on a path between them or link
 
 - ``lives[g][h]``: set g is in the kernel of set h, one of the sets before it or itself;
 - ``holds[h][op]``: the kernel of set h holds an op; ``walks[h][s]``: it runs in scheme s;
-- a level for every op, equal within a kernel, rising along every edge that leaves one: no circle, all kernels convex;
+- a level for every op, equal within a kernel, rising along every edge that leaves one: no cycle, all kernels convex;
 - that kernels are connected is added where a solution was not.
 """
 

@@ -15,7 +15,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
-from optfuse.solve.cpsat.meeting import Meeting, doubt
+from optfuse.solve.cpsat.compatibility import Compatibility, doubt
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.sums import SumTable, sum_table
 
@@ -34,53 +34,53 @@ class Growth:
         self,
         problem: Instance,
         atoms: Atoms,
-        meeting: Meeting,
+        compatibility: Compatibility,
         best: dict[int, tuple[int, int]],
         deadline: float,
         clock: Clock = WALL,
     ) -> None:
         """Look up what every step needs. ``deadline`` is a time of ``clock``."""
-        self.problem, self.atoms, self.meeting, self.best = problem, atoms, meeting, best
+        self.problem, self.atoms, self.compatibility, self.best = problem, atoms, compatibility, best
         self.deadline, self.clock = deadline, clock
         self.sizes = [len(ops) for ops in atoms.ops]
         self.weights = [sum(problem.ops[op].weight for op in ops) for ops in atoms.ops]
-        self.table = sum_table(pricer(problem), atoms, meeting.scheme, meeting.allowed)
-        self.finish = _finisher(problem, atoms, meeting.scheme, self.table)
-        self.legal = doubt(problem, atoms, meeting)
+        self.table = sum_table(pricer(problem), atoms, compatibility.scheme, compatibility.allowed)
+        self.finish = _finisher(problem, atoms, compatibility.scheme, self.table)
+        self.legal = doubt(problem, atoms, compatibility)
         self.steps = 0
 
-    def grow(self, within: int, limit: int, each: int | None = None) -> bool:
-        """All kernels of two or more of the atoms of ``within``; False when stopped early.
+    def grow(self, limit: int, each: int | None = None) -> bool:
+        """All kernels of two or more atoms; False when stopped early.
 
         Stops when there are ``limit`` kernels in all, or time is up. With ``each``, at most so many start at one atom,
         the small ones first.
         """
         complete = True
-        for root in bits(self.meeting.allowed & within):
+        for root in bits(self.compatibility.allowed):
             stop = limit if each is None else min(limit, len(self.best) + each)
-            done = self._grow_from(root, within, stop, small_first=each is not None)
+            done = self._grow_from(root, stop, small_first=each is not None)
             complete = complete and done
             if len(self.best) >= limit or self.clock.now() >= self.deadline:
                 return False
         return complete
 
-    def _start(self, root: int, within: int) -> State:
-        table, meeting, atoms = self.table, self.meeting, self.atoms
+    def _start(self, root: int) -> State:
+        table, compatibility, atoms = self.table, self.compatibility, self.atoms
         bit = 1 << root
-        banned = bit - 1 | ~(meeting.allowed & within) | meeting.clashes[root]
+        banned = bit - 1 | ~compatibility.allowed | compatibility.clashes[root]
         memory = table.grown(0, 0, root) if table else 0
         compute = table.compute[root] if table else 0
         return (
-            bit, banned, atoms.before[root], atoms.after[root], meeting.links[root],
+            bit, banned, atoms.before[root], atoms.after[root], compatibility.links[root],
             self.sizes[root], self.weights[root], memory, compute,
         )  # fmt: skip
 
-    def _grow_from(self, root: int, within: int, stop: int, *, small_first: bool) -> bool:
+    def _grow_from(self, root: int, stop: int, *, small_first: bool) -> bool:
         """The kernels whose first atom is ``root``, until ``best`` holds ``stop``; False when stopped early."""
         before, after = self.atoms.before, self.atoms.after
-        links, clashes, table = self.meeting.links, self.meeting.clashes, self.table
+        links, clashes, table = self.compatibility.links, self.compatibility.clashes, self.table
         limits, sizes, weights = self.problem.limits, self.sizes, self.weights
-        states = deque([self._start(root, within)])
+        states = deque([self._start(root)])
         take = states.popleft if small_first else states.pop
         while states:
             mask, banned, above, below, near, size, weight, memory, compute = take()
@@ -130,7 +130,7 @@ class Growth:
         if known is None and len(self.best) >= stop:
             return False
         if known is None or price < known[0]:
-            self.best[mask] = price, self.meeting.scheme
+            self.best[mask] = price, self.compatibility.scheme
         return True
 
 

@@ -67,7 +67,7 @@ def launches(problem: Instance) -> int:
 
 
 def cut_to_size(problem: Instance, kernels: Iterable[Kernel]) -> list[Kernel]:
-    """The kernels, those that break the limits cut into pieces that keep them; no circle is added.
+    """The kernels, those that break the limits cut into pieces that keep them; no cycle is added.
 
     A piece takes ops in their order, which is topological, as long as there is room; what is not connected in it falls
     apart into pieces of its own.

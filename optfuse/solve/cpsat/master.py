@@ -4,8 +4,7 @@
 - cover: each atom lies in exactly one chosen candidate,
 - variants: or, if it belongs to an alternative, in as many as this alternative is taken (one or none), and one
   alternative is taken of each variant;
-- cuts: no chosen candidates wait for each other in a circle (added when they did), and what else must hold of whole
-  solutions (added when the linear relaxation broke it).
+- cuts: no chosen candidates form a cycle (added when they did).
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class CircleCut:
-    """Anchors in a circle: each one's ``entry`` is what the next one ``holds``. They cannot all be true."""
+class CycleCut:
+    """Anchors of a cycle: each one's ``entry`` is what the next one ``holds``. They cannot all be true."""
 
     anchors: tuple[Anchor, ...]
 
@@ -65,41 +64,13 @@ class CircleCut:
 
 
 @dataclass(frozen=True, slots=True)
-class TripleCut:
-    """At most one chosen candidate holds two or three of three atoms, since any two of those have one in common.
-
-    Every whole solution obeys this, but half of each of three candidates does not. Only for atoms that are covered in
-    any case, or at most once, which is all of them.
-    """
-
-    atoms: int
-
-    def weight(self, mask: int) -> int:
-        """1 for a candidate that holds two of the atoms."""
-        return int((mask & self.atoms).bit_count() > 1)
-
-    @property
-    def limit(self) -> int:
-        """One candidate."""
-        return 1
-
-    @property
-    def touches(self) -> int:
-        """Atoms of which a candidate holds one at least if it weighs anything."""
-        return self.atoms
-
-
-Cut = CircleCut | TripleCut
-
-
-@dataclass(frozen=True, slots=True)
 class Master:
     """``variants`` are tuples of alternatives, which are numbered through all variants."""
 
     candidates: tuple[Candidate, ...]
     covers: tuple[Cover, ...]
     variants: tuple[tuple[int, ...], ...]
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[CycleCut, ...] = ()
 
     @property
     def alternatives(self) -> int:

@@ -19,7 +19,7 @@ class CpsatOutcome:
         blocks: Parts solved apart.
         unique_blocks: Parts that differ from each other.
         candidates: Candidate kernels over the unique blocks.
-        cuts: Constraints added against circles of kernels and fractional relaxations, and joins of blocks on a circle.
+        cuts: Constraints added against cycles of kernels and fractional relaxations, and joins of blocks on a cycle.
         rounds: Solves of the hardest block's master problem, or of the whole where blocks had to be joined.
         given_up: One line for each thing that was not proven, and why.
     """

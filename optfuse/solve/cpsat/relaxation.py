@@ -10,7 +10,7 @@ Few columns enter the program at first; those of negative reduced cost follow un
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ortools.linear_solver import pywraplp
@@ -18,7 +18,7 @@ from ortools.linear_solver import pywraplp
 from optfuse.problem.legality import bits
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.candidates import Candidate
-from optfuse.solve.cpsat.master import Cut, Master
+from optfuse.solve.cpsat.master import CycleCut, Master
 from optfuse.solve.cpsat.running import attended
 
 T = TypeVar("T", int, float)
@@ -100,7 +100,7 @@ class _Rows:
                 place += PART_BITS
             self.covers.append(found)
 
-    def add_cut(self, cut: Cut) -> dict[int, int]:
+    def add_cut(self, cut: CycleCut) -> dict[int, int]:
         """Count a cut in; the weights of the columns that it weighs."""
         touches = cut.touches
         weights = {
@@ -130,25 +130,17 @@ class LinearMaster:
         self.master = master
         self._clock = clock
         self._rows = _Rows(master)
-        self._cuts: list[Cut] = []
+        self._cuts: list[CycleCut] = []
         self._tolerance = TOLERANCE * max((candidate.cost for candidate in master.candidates), default=0)
         self._program = _Program(master, self._rows, clock)
         self._program.add(_first_columns(master, first))
         self.add_cuts(master.cuts)
 
-    def add_cuts(self, cuts: Iterable[Cut]) -> None:
+    def add_cuts(self, cuts: Iterable[CycleCut]) -> None:
         """Cuts that hold from now on."""
         for cut in cuts:
             self._cuts.append(cut)
             self._program.add_cut(cut, self._rows.add_cut(cut))
-
-    def add_candidates(self, candidates: Sequence[Candidate]) -> None:
-        """Candidates to choose from as well, from now on. Only before there are cuts."""
-        start = len(self.master.candidates)
-        self.master = replace(self.master, candidates=(*self.master.candidates, *candidates))
-        self._program.master = self.master
-        self._rows.extend(candidates)
-        self._program.add(range(start, start + len(candidates)))
 
     def relax(self, deadline: float) -> Relaxation:
         """Solve; when time runs out (``deadline`` is a time of the clock) the bound is weaker, and still a bound."""
@@ -216,7 +208,7 @@ class _Program:
             for number, weight in self.rows.cuts.get(column, ()):
                 self.cuts[number].SetCoefficient(variable, weight)
 
-    def add_cut(self, cut: Cut, weights: Mapping[int, int]) -> None:
+    def add_cut(self, cut: CycleCut, weights: Mapping[int, int]) -> None:
         """Let a cut in, with the columns that it weighs."""
         row = self.solver.Constraint(-self.solver.infinity(), cut.limit)
         self.cuts.append(row)
@@ -264,7 +256,7 @@ def _cover_row(
 
 
 def _certify(
-    master: Master, cuts: Sequence[Cut], rows: _Rows, prices: _Prices | None, values: tuple[float, ...]
+    master: Master, cuts: Sequence[CycleCut], rows: _Rows, prices: _Prices | None, values: tuple[float, ...]
 ) -> Relaxation:
     """Round the prices, lower them until no candidate is overpaid, and add them up exactly."""
     if prices is None:

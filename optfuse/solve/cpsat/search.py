@@ -1,4 +1,4 @@
-"""Solve the master problem of a block: relax, fix by reduced cost, branch with CP-SAT, cut circles, repeat.
+"""Solve the master problem of a block: relax, fix by reduced cost, branch with CP-SAT, cut cycles, repeat.
 
 Most relaxations are integral, and then CP-SAT has nothing to do. Otherwise a candidate whose reduced cost exceeds the
 distance between the best solution known and the bound cannot be part of a better one; what remains is small.
@@ -16,25 +16,20 @@ from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.candidates import Candidate
 from optfuse.solve.cpsat.constraints import add_cover, add_cuts, add_variants
+from optfuse.solve.cpsat.cycle_repair import split_cycles
 from optfuse.solve.cpsat.cycles import find_cuts
-from optfuse.solve.cpsat.master import Cut, Master, total
+from optfuse.solve.cpsat.master import CycleCut, Master, total
 from optfuse.solve.cpsat.objective import add_objective
 from optfuse.solve.cpsat.relaxation import UNIT, LinearMaster, Relaxation
-from optfuse.solve.cpsat.repair import mended
 from optfuse.solve.cpsat.running import configured, run
-from optfuse.solve.cpsat.triples import find_triples
 from optfuse.solve.cpsat.variables import Variables, add_variables
 from optfuse.solve.options import SolveOptions
 
 #: Columns that CP-SAT sees first, while the best solution known is still far from the bound: those that the relaxation
 #: uses, then those of least reduced cost.
 CORE_COLUMNS = 800
-
-
 #: Time to build the model of one column: without time for all of them there is no use to begin.
 BUILD_SECONDS = 3e-5
-#: Triple cuts go on while the bound rises by this share a round.
-LEAST_GAIN = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +42,12 @@ class Incumbent:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search ends with: ``bound`` holds for all solutions made of the master's candidates.
-
-    ``prices`` are the last relaxation's dual prices of the covers, in 1/``UNIT`` picoseconds.
-    """
+    """What a search ends with: ``bound`` holds for all solutions made of the master's candidates."""
 
     incumbent: Incumbent
     bound: int
-    cuts: tuple[Cut, ...]
+    cuts: tuple[CycleCut, ...]
     rounds: int
-    prices: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -72,20 +63,19 @@ class _State:
     deadline: float
     clock: Clock
     rounds: int = 0
-    prices: tuple[int, ...] = ()
     known: dict[int, Candidate] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
         return self.bound >= self.incumbent.cost or self.clock.now() >= self.deadline
 
-    def learn(self, cuts: Iterable[Cut]) -> None:
+    def learn(self, cuts: Iterable[CycleCut]) -> None:
         """Add cuts to the model."""
         known = set(self.master.cuts)
         self.master = replace(self.master, cuts=(*self.master.cuts, *(cut for cut in cuts if cut not in known)))
 
     def consider(self, columns: Sequence[int]) -> bool:
-        """Take a solution in, if it is acyclic; otherwise learn cuts from it, mend it, and return False."""
+        """Whether a solution is acyclic: then it may become the incumbent, otherwise it is split and cut off."""
         kernels = tuple(self.master.candidates[column] for column in columns)
         cuts = find_cuts(self.atoms, [kernel.mask for kernel in kernels])
         if not cuts:
@@ -94,13 +84,13 @@ class _State:
         self.learn(cuts)
         if not self.known:
             self.known.update((candidate.mask, candidate) for candidate in self.master.candidates)
-        whole = mended(self.problem, self.atoms, kernels, self.known)
-        if whole is not None:
-            self.take(whole)
+        acyclic = split_cycles(self.problem, self.atoms, kernels, self.known)
+        if acyclic is not None:
+            self.take(acyclic)
         return False
 
     def take(self, kernels: tuple[Candidate, ...]) -> None:
-        """The best solution known, if it is cheaper."""
+        """Make a solution the incumbent, if it is cheaper."""
         if total(kernels) < self.incumbent.cost:
             self.incumbent = Incumbent(kernels, total(kernels))
 
@@ -125,7 +115,7 @@ def search(
     except KeyboardInterrupt:
         clock.interrupted()
     bound = min(state.bound, state.incumbent.cost)
-    return Found(state.incumbent, bound, state.master.cuts, state.rounds, state.prices)
+    return Found(state.incumbent, bound, state.master.cuts, state.rounds)
 
 
 def _search(state: _State) -> None:
@@ -135,7 +125,9 @@ def _search(state: _State) -> None:
     first = [column for column, candidate in enumerate(master.candidates) if candidate.mask in masks]
     linear = LinearMaster(master, first, state.clock)
     while not state.done:
-        relaxation = _tightened(state, linear)
+        state.rounds += 1
+        relaxation = linear.relax(state.deadline)
+        state.bound = max(state.bound, relaxation.bound)
         chosen = [column for column, value in enumerate(relaxation.values) if value > 0.5]
         if state.done:
             break
@@ -147,29 +139,6 @@ def _search(state: _State) -> None:
         if not state.done:
             _branch(state, relaxation)
         break
-
-
-def _tightened(state: _State, linear: LinearMaster) -> Relaxation:
-    """Solve the relaxation, and add triple cuts as long as it breaks some and gains by them."""
-    while True:
-        state.rounds += 1
-        before = state.bound
-        relaxation = linear.relax(state.deadline)
-        state.bound = max(state.bound, relaxation.bound)
-        state.prices = relaxation.prices
-        if state.done or (state.rounds > 1 and state.bound - before < LEAST_GAIN * state.bound):
-            return relaxation
-        cuts = find_triples(
-            [
-                (value, candidate.mask)
-                for value, candidate in zip(relaxation.values, state.master.candidates, strict=True)
-                if 1e-6 < value < 1 - 1e-6
-            ]
-        )
-        if not cuts:
-            return relaxation
-        state.learn(cuts)
-        linear.add_cuts(cuts)
 
 
 def _is_integral(values: Iterable[float]) -> bool:
@@ -207,7 +176,7 @@ def _branch(state: _State, relaxation: Relaxation) -> None:
 
 
 def _settle(state: _State, columns: Sequence[int], deadline: float, *, bounding: bool) -> None:
-    """Solve some columns and cut circles until there are none."""
+    """Solve some columns and cut cycles until there are none."""
     while not _solve(state, columns, deadline, bounding=bounding):
         state.rounds += 1
         if state.done or state.clock.now() >= deadline:
@@ -233,7 +202,7 @@ def _in_play(state: _State, relaxation: Relaxation, order: Sequence[int]) -> lis
 def _solve(state: _State, columns: Sequence[int], deadline: float, *, bounding: bool) -> bool:
     """Find a better solution among some columns; with ``bounding``, those left out cannot be part of one.
 
-    Returns False when the solution found closes a circle.
+    Returns False when the solution found has a cycle.
     """
     if state.clock.now() + BUILD_SECONDS * len(columns) > deadline:
         return True

@@ -2,7 +2,7 @@
 
 Where kernels hold dozens of ops, there are too many of them to list; but then there are few in a schedule, and they run
 in some order. So number them. Every op gets a *slot*, no op a slot before that of what it needs, and the ops of a slot
-are a kernel: convex, and free of circles, by the order alone.
+are a kernel: convex, and free of cycles, by the order alone.
 
 - variables: whether an op is in a slot in a *mode*; the mode of each slot; which values a slot takes and hands on;
 - families: each op in one slot, in a mode that it offers; order; edges that a mode does not allow; sizes; separators;

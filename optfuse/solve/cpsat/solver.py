@@ -1,4 +1,4 @@
-"""The solver: decompose, solve each distinct block once, put the answers together, join blocks on a common circle."""
+"""The solver: decompose, solve each distinct block once, put the answers together, join blocks on a common cycle."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from optfuse.problem.cost import default_writes, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.clock import Clock
-from optfuse.solve.cost_floor import cost_floor
-from optfuse.solve.cpsat.attempt import BlockResult, Partition, cost_of
-from optfuse.solve.cpsat.block import lifted, solve_block
+from optfuse.solve.cost_bound import cost_bound
+from optfuse.solve.cpsat.block import BlockResult, Partition, cost_of, lifted
+from optfuse.solve.cpsat.block_bound import block_bound
 from optfuse.solve.cpsat.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solve.cpsat.components import Components
-from optfuse.solve.cpsat.cycles import find_circles
-from optfuse.solve.cpsat.floor import floor_cost
+from optfuse.solve.cpsat.cycles import find_cycles
 from optfuse.solve.cpsat.outcome import CpsatOutcome
+from optfuse.solve.cpsat.strategies import solve_block
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.progress import Journal, Stage
 
@@ -120,11 +120,11 @@ def solve_cpsat(
         answers = _solve_groups(work, groups, {})
     except _TooLateError:
         return _as_it_was(work)
-    while circles := _circles(instance, answers):
+    while cycles := _cycles(instance, answers):
         if work.clock.now() >= deadline:
             answers = _retreat(work, groups, answers)
             break
-        groups, floors = _join(instance, groups, answers, circles)
+        groups, floors = _join(instance, groups, answers, cycles)
         work.joins += 1
         answers = _solve_groups(work, groups, floors)
     _note(work, "search", answers)
@@ -132,7 +132,7 @@ def solve_cpsat(
 
 
 def _note(work: _Work, stage: Stage, answers: Sequence[Answer]) -> None:
-    """Objective and bound of answers that do not wait for each other in a circle."""
+    """Objective and bound of answers that do not wait for each other in a cycle."""
     work.journal.note(stage, sum(answer.cost for answer in answers), sum(answer.bound for answer in answers))
 
 
@@ -183,7 +183,7 @@ class _Tally:
         for block, floor in zip(blocks, floors, strict=True):
             self._floors.setdefault(block.shape, []).append(floor)
         self._known = {
-            shape: work.results[shape].bound if shape in work.results else floor_cost(shape.problem)
+            shape: work.results[shape].bound if shape in work.results else block_bound(shape.problem)
             for shape in self._floors
         }
         self._bound = sum(self._share_of(shape) for shape in self._known)
@@ -192,7 +192,7 @@ class _Tally:
         return sum(max(self._known[shape], floor) for floor in self._floors[shape])
 
     def note(self, stage: Stage, shape: Shape) -> None:
-        """A block has its result. The objective follows once no blocks wait for each other in a circle."""
+        """A block has its result. The objective follows once no blocks wait for each other in a cycle."""
         self._bound -= self._share_of(shape)
         self._known[shape] = self._work.results[shape].bound
         self._bound += self._share_of(shape)
@@ -208,7 +208,7 @@ def _answer(work: _Work, block: Block, floor: int) -> Answer:
 def _once_more(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
     """Spend the time that is left on blocks that are not proven, the widest gap first.
 
-    What is found better is taken if it closes no circle; better bounds are taken in any case.
+    What is found better is taken if it closes no cycle; better bounds are taken in any case.
     """
     if all(answer.cost == answer.bound for answer in answers) or work.clock.now() >= work.deadline:
         return answers
@@ -224,7 +224,7 @@ def _once_more(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Ans
         new = _solved(work, shape, old.kernels, now + left / (len(late) - number))
         work.results[shape] = replace(new, bound=min(new.cost, max(old.bound, new.bound)))
     better = [_answer(work, block, answer.bound) for block, answer in zip(blocks, answers, strict=True)]
-    if not _circles(work.instance, better):
+    if not _cycles(work.instance, better):
         return better
     return [
         replace(old, bound=min(old.cost, max(old.bound, new.bound))) for old, new in zip(answers, better, strict=True)
@@ -247,8 +247,8 @@ def _warm_starts(work: _Work, blocks: Sequence[Block]) -> list[Partition]:
     return [tuple(kernels) for kernels in found]
 
 
-def _circles(instance: Instance, answers: Sequence[Answer]) -> list[set[int]]:
-    """Sets of blocks (by number) whose kernels wait for each other in a circle."""
+def _cycles(instance: Instance, answers: Sequence[Answer]) -> list[set[int]]:
+    """Sets of blocks (by number) whose kernels wait for each other in a cycle."""
     block_of: list[int] = []
     owner: dict[int, int] = {}
     for number, answer in enumerate(answers):
@@ -260,18 +260,18 @@ def _circles(instance: Instance, answers: Sequence[Answer]) -> list[set[int]]:
         source, target = owner.get(edge.src), owner.get(edge.dst)
         if source is not None and target is not None and source != target:
             graph[source].add(target)
-    return [{block_of[kernel] for kernel in circle} for circle in find_circles(graph)]
+    return [{block_of[kernel] for kernel in cycle} for cycle in find_cycles(graph)]
 
 
 def _join(
-    instance: Instance, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer], circles: Iterable[set[int]]
+    instance: Instance, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer], cycles: Iterable[set[int]]
 ) -> tuple[list[tuple[int, ...]], dict[int, int]]:
-    """Blocks on a common circle become one; the sum of their bounds is a bound on it."""
+    """Blocks on a common cycle become one; the sum of their bounds is a bound on it."""
     components = Components(len(instance.ops))
     for group in groups:
         components.join(group)
-    for circle in circles:
-        components.join(groups[number][0] for number in circle)
+    for cycle in cycles:
+        components.join(groups[number][0] for number in cycle)
     floors: dict[int, int] = {}
     for group, answer in zip(groups, answers, strict=True):
         first = components.find(group[0])
@@ -280,11 +280,11 @@ def _join(
 
 
 def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
-    """Out of time: blocks on circles go back to the warm start, until no circle is left."""
+    """Out of time: blocks on cycles go back to the warm start, until no cycle is left."""
     blocks = work.cut_out(groups)
     starts = _warm_starts(work, blocks)
-    while circles := _circles(work.instance, answers):
-        for number in set().union(*circles):
+    while cycles := _cycles(work.instance, answers):
+        for number in set().union(*cycles):
             block = blocks[number]
             kernels = lifted(block.ops, starts[number], block.schemes)
             cost = cost_of(block.shape.problem, starts[number])
@@ -294,7 +294,7 @@ def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answe
 
 def _as_it_was(work: _Work) -> CpsatOutcome:
     """The warm start, and a bound that takes no time: there was none for more."""
-    bound = cost_floor(work.instance, quick=True)
+    bound = cost_bound(work.instance, quick=True)
     return CpsatOutcome(
         kernels=work.warm.kernels,
         objective=work.warm.objective,

@@ -1,7 +1,7 @@
 """A whole instance as one CP-SAT model that stands alone: for those who tune solvers.
 
-The solver proper goes block by block, relaxes first and cuts circles when they appear. Here everything is there at
-once: every candidate kernel of every block, and levels that keep kernels from waiting for each other in a circle,
+The solver proper goes block by block, relaxes first and cuts cycles when they appear. Here everything is there at
+once: every candidate kernel of every block, and levels that keep kernels from waiting for each other in a cycle,
 wherever that is possible at all. The optimum is that of the instance.
 """
 
@@ -31,7 +31,7 @@ from optfuse.solve.optional import optional_uses
 
 #: Candidate kernels in one model, at most.
 MAX_CANDIDATES = 500_000
-#: Candidates among which it is worth to look whether they can form a circle at all; more of them get levels unseen.
+#: Candidates among which it is worth to look whether they can form a cycle at all; more of them get levels unseen.
 MAX_LOOK = 2000
 
 #: An op of the instance that stands for its atom: the first.
@@ -159,7 +159,7 @@ def _listed(block: Block, limit: int) -> tuple[Instance, Atoms, Pool]:
 
 
 def _add_levels(whole: _Whole, instance: Instance) -> None:
-    """Kernels have levels that rise along edges, wherever kernels could wait for each other in a circle at all."""
+    """Kernels have levels that rise along edges, wherever kernels could wait for each other in a cycle at all."""
     head = {part.block.ops[op]: part.block.ops[ops[0]] for part in whole.parts for ops in part.atoms.ops for op in ops}
     edges = dict.fromkeys((head[e.src], head[e.dst]) for e in instance.edges if head[e.src] != head[e.dst])
     shared = [
@@ -183,7 +183,7 @@ def _add_levels(whole: _Whole, instance: Instance) -> None:
     levels: dict[Head, cp_model.IntVar] = {}
     rising: list[Pair] = []
     for number, members in enumerate(components):
-        if _may_circle(inside[number], kernels[number]):
+        if _may_form_cycle(inside[number], kernels[number]):
             rising += inside[number]
             for op in sorted(members):
                 levels[op] = whole.model.new_int_var(0, len(members) - 1, f"level {op}")
@@ -199,10 +199,10 @@ def _add_levels(whole: _Whole, instance: Instance) -> None:
         whole.model.add(levels[left] < levels[right]).only_enforce_if(conditions)
 
 
-def _may_circle(edges: Sequence[Pair], kernels: Sequence[Sequence[Head]]) -> bool:
-    """Whether some kernels of several atoms could wait for each other in a circle; True when there are many of them.
+def _may_form_cycle(edges: Sequence[Pair], kernels: Sequence[Sequence[Head]]) -> bool:
+    """Whether some kernels of several atoms could wait for each other in a cycle; True when there are many of them.
 
-    A kernel of one atom only hands on, so a circle is one of disjoint larger kernels, each before the next.
+    A kernel of one atom only hands on, so a cycle is one of disjoint larger kernels, each before the next.
     """
     if len(kernels) > MAX_LOOK:
         return True

@@ -12,8 +12,8 @@ from optfuse.problem.instance import Instance
 from optfuse.solve.arena import Span, aligned, arena_floor, pack
 from optfuse.solve.greedy import greedy
 from optfuse.solve.memory import HEURISTICS, OrderProblem, Storage, order_problem, peak_bytes
+from optfuse.solve.memory_plan import improve_arena, order_kernels
 from optfuse.solve.options import SolveOptions
-from optfuse.solve.ordering import improve_arena, order_kernels
 from tests.packings import perfect
 from tests.solve.test_arena import assert_valid
 from tests.solve.test_memory import assert_topological

@@ -13,9 +13,9 @@ from ortools.sat.python import cp_model
 from optfuse.solve.arena import ALIGNMENT, Packing, Span, aligned, arena_floor
 from optfuse.solve.clock import WALL, Clock
 from optfuse.solve.cpsat.running import run
-from optfuse.solve.exact_order import OrderOutcome
 from optfuse.solve.memory import OrderProblem, peak_bytes
 from optfuse.solve.options import SolveOptions
+from optfuse.solve.order_search import OrderOutcome
 
 #: Beyond these sizes the models take longer to build and presolve than any limit that a user would set.
 MAX_KERNELS = 400

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 
 from optfuse.problem.instance import Instance
 from optfuse.solve.arena import Packing, Span, aligned, arena_floor
-from optfuse.solve.cpsat.order import improve_order, improve_packing
-from optfuse.solve.exact_order import OrderOutcome
+from optfuse.solve.cpsat.order_model import improve_order, improve_packing
 from optfuse.solve.memory import floor_bytes, order_problem, peak_bytes, program_order
 from optfuse.solve.options import SolveOptions
+from optfuse.solve.order_search import OrderOutcome
 from tests.solve.test_arena import assert_valid, spans
-from tests.solve.test_exact_order import by_permutation
 from tests.solve.test_memory import assert_topological, unfused
+from tests.solve.test_order_search import by_permutation
 from tests.strategies import instances
 
 OPTIONS = SolveOptions(workers=1, deterministic=True, time_limit=40)

@@ -11,8 +11,8 @@ from optfuse.problem.instance import Instance
 from optfuse.solve.available import feasible_columns
 from optfuse.solve.columns import list_columns, schedule_of
 from optfuse.solve.cpsat.joint import solve_joint
-from optfuse.solve.floors import least_peak_bound
 from optfuse.solve.options import SolveOptions
+from optfuse.solve.peak_bound import least_peak_bound
 from optfuse.solve.scope import whole_scope
 from tests.layered import layered
 from tests.rematerial import MIB, SMALL, masked, rematerial

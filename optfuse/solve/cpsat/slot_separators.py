@@ -9,7 +9,7 @@ from ortools.sat.python import cp_model
 from optfuse.problem.cost import MIB, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
-from optfuse.solve.cost_floor import cost_floor
+from optfuse.solve.cost_bound import cost_bound
 from optfuse.solve.cpsat.components import Components
 from optfuse.solve.cpsat.limits import without_launches, without_limits
 from optfuse.solve.cpsat.slots import Mode, Separator, SlotModel, links_of, pieces_of
@@ -37,7 +37,7 @@ def add_parts(model: SlotModel, parts: Iterable[int]) -> None:
     """Beside what must cross memory in any case, each of some disjoint parts that is not whole hands something on."""
     problem, cp = model.problem, model.cp
     launch = problem.devices[problem.ops[0].device].launch_ps
-    total: list[cp_model.LinearExprT] = [cost_floor(without_launches(without_limits(problem)), copies=False)]
+    total: list[cp_model.LinearExprT] = [cost_bound(without_launches(without_limits(problem)), copies=False)]
     for part in parts:
         least = least_split(problem, part)
         if not least:
@@ -53,7 +53,7 @@ def add_parts(model: SlotModel, parts: Iterable[int]) -> None:
 
 
 def least_split(problem: Instance, part: int) -> int:
-    """What it costs at least to have a part's ops in several kernels, beside what ``cost_floor`` counts; 0: unknown."""
+    """What it costs at least to have a part's ops in several kernels, beside what ``cost_bound`` counts; 0: unknown."""
     index = topology(problem)
     components = Components(len(problem.ops))
     least: int | None = None

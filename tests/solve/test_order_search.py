@@ -8,9 +8,9 @@ from itertools import permutations
 from hypothesis import given, settings
 
 from optfuse.problem.instance import Instance
-from optfuse.solve.exact_order import OrderOutcome, least_peak_order
 from optfuse.solve.greedy import greedy
 from optfuse.solve.memory import OrderProblem, best_heuristic, floor_bytes, order_problem, peak_bytes, program_order
+from optfuse.solve.order_search import OrderOutcome, least_peak_order
 from tests.solve.test_memory import assert_topological, unfused
 from tests.strategies import instances
 

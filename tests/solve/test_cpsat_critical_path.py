@@ -8,9 +8,10 @@ from optfuse.problem.checker import check
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Write
 from optfuse.solve.assemble import assemble
 from optfuse.solve.clock import WorkClock
-from optfuse.solve.cpsat.attempt import BlockResult, attempt, prepare, restarted
+from optfuse.solve.cpsat.block import BlockResult, Budget
 from optfuse.solve.cpsat.blocks import cut_out
-from optfuse.solve.cpsat.deferred import deferred
+from optfuse.solve.cpsat.critical_path import critical_path_partition
+from optfuse.solve.cpsat.strategies import STRATEGIES, Subject
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy
 from optfuse.solve.options import SolveOptions
@@ -24,7 +25,7 @@ STEPS = 9
 @settings(QUIET, max_examples=150)
 @given(layered(6, 12))
 def test_it_is_a_solution(instance: Instance) -> None:
-    solution = assemble(instance, deferred(instance))
+    solution = assemble(instance, critical_path_partition(instance))
     assert not check(instance, solution)
     best = exhaustive(instance).solution
     assert best is not None
@@ -77,7 +78,7 @@ def recurrent(steps: int) -> Instance:
 def test_sums_of_many_steps_share_a_kernel() -> None:
     """Greedy adds up first, and has no room for the sums then; a kernel holds three steps' sums and additions."""
     instance = recurrent(STEPS)
-    solution = assemble(instance, deferred(instance))
+    solution = assemble(instance, critical_path_partition(instance))
     assert not check(instance, solution)
     sums = [kernel for kernel in solution.kernels if any(instance.ops[op].name.startswith("sum") for op in kernel.ops)]
     assert [len(kernel.ops) for kernel in sums] == [6] * (STEPS // 3)
@@ -90,13 +91,13 @@ def test_what_takes_longer_than_is_left_is_not_begun() -> None:
     start = tuple((kernel.ops, kernel.scheme) for kernel in greedy(shape.problem).kernels)
     known = BlockResult(start, 1 << 40, 0)
     clock = WorkClock()
-    assert prepare(shape, shape.problem, SolveOptions(), 1e-5, clock) is None
-    assert restarted(shape.problem, known, 1e-5, clock) is known
-    assert attempt(None, known, 1e-5) is known
+    late = Budget(SolveOptions(), clock, 1e-5)
+    for strategy in STRATEGIES:
+        if strategy.applies(Subject(shape, shape.problem), known):
+            assert strategy.run(Subject(shape, shape.problem), known, late) == known
     assert clock.now() == 0
-    task = prepare(shape, shape.problem, SolveOptions(), 10.0, clock)
-    assert task is not None
-    found = attempt(task, known, clock.now() + 10)
+    listing = next(strategy for strategy in STRATEGIES if strategy.name == "listing")
+    found = listing.run(Subject(shape, shape.problem), known, Budget(SolveOptions(), clock, 10.0))
     best = exhaustive(shape.problem).solution
     assert best is not None
     assert found.cost == found.bound == best.objective

@@ -1,9 +1,9 @@
-"""From kernels that wait for each other in a circle to a partition that runs, by splitting as little as possible.
+"""From kernels that form a cycle to a partition that runs, by splitting as little as possible.
 
-Cuts forbid such a partition, but throw it away whole: what came near the optimum is worth mending. A kernel on a circle
-is split where the circle enters or leaves it: into what lies behind the entries and the rest. Both parts are convex,
+Cuts forbid such a partition, but throw it away whole: what came near the optimum is worth mending. A kernel on a cycle
+is split where the cycle enters or leaves it: into what lies behind the entries and the rest. Both parts are convex,
 since one is closed under "behind" within the kernel, and their connected pieces are legal kernels. At least one kernel
-of every circle can be split so: if in all of them everything lay behind the entries, going backwards around the circle
+of every cycle can be split so: if in all of them everything lay behind the entries, going backwards around the cycle
 would never end.
 """
 
@@ -15,42 +15,42 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, component, is_legal, legal_index, mask_of
 from optfuse.solve.cpsat.atoms import Atoms
 from optfuse.solve.cpsat.candidates import Candidate
-from optfuse.solve.cpsat.cycles import circles_of
+from optfuse.solve.cpsat.cycles import cycles_of
 from optfuse.solve.cpsat.pricing import pricer
 
 
-def mended(
+def split_cycles(
     problem: Instance, atoms: Atoms, kernels: Sequence[Candidate], known: Mapping[int, Candidate]
 ) -> tuple[Candidate, ...] | None:
-    """The kernels, some of them split until none wait for each other in a circle.
+    """The kernels, some of them split until none form a cycle.
 
     ``known`` are candidates by mask: where a part is one of them, it is taken in its cheapest scheme. None where no
     split helps, which only paths through ops of variants can cause.
     """
     current = list(kernels)
-    while circles := circles_of(atoms, [kernel.mask for kernel in current]):
+    while cycles := cycles_of(atoms, [kernel.mask for kernel in current]):
         gone: set[int] = set()
         added: list[Candidate] = []
-        for circle in circles:
-            if gone.intersection(circle):
-                continue  # what this circle looks like now, the next round will see
-            choice = _cheapest_split(problem, atoms, [current[number] for number in circle], known)
+        for cycle in cycles:
+            if gone.intersection(cycle):
+                continue  # what this cycle looks like now, the next round will see
+            choice = _cheapest_split(problem, atoms, [current[number] for number in cycle], known)
             if choice is None:
                 return None
             place, parts = choice
-            gone.add(circle[place])
+            gone.add(cycle[place])
             added += parts
         current = [kernel for number, kernel in enumerate(current) if number not in gone] + added
     return tuple(current)
 
 
 def _cheapest_split(
-    problem: Instance, atoms: Atoms, circle: Sequence[Candidate], known: Mapping[int, Candidate]
+    problem: Instance, atoms: Atoms, cycle: Sequence[Candidate], known: Mapping[int, Candidate]
 ) -> tuple[int, list[Candidate]] | None:
-    """Which kernel of a circle to split, and its parts."""
+    """Which kernel of a cycle to split, and its parts."""
     best: tuple[int, int, list[Candidate]] | None = None
-    for place, kernel in enumerate(circle):
-        before, after = circle[place - 1].mask, circle[(place + 1) % len(circle)].mask
+    for place, kernel in enumerate(cycle):
+        before, after = cycle[place - 1].mask, cycle[(place + 1) % len(cycle)].mask
         for part in _halves(atoms, kernel.mask, before, after):
             parts = [
                 *_pieces(problem, atoms, part, kernel.scheme, known),

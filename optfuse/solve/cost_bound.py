@@ -19,7 +19,7 @@ from optfuse.problem.instance import ALONE, Edge, Instance
 from optfuse.problem.legality import bits, legal_index, mask_of
 
 
-def cost_floor(instance: Instance, *, copies: bool = True, quick: bool = False) -> int:
+def cost_bound(instance: Instance, *, copies: bool = True, quick: bool = False) -> int:
     """Launches of the kernels that there must be, and what must cross memory; ``copies``: though ops run twice.
 
     ``quick`` leaves out what crosses memory and what waits for each other: for 20,000 ops that takes half a second.

@@ -1,4 +1,4 @@
-"""Another start for a block of many candidates: what nobody waits for is kept off the critical path.
+"""A start for a block of many candidates: fuse the critical path first, then attach the remaining ops.
 
 The steps of a recurrent network's backward pass follow each other, and each leaves sums for the gradients of weights
 that all steps share. Pair by pair these sums end in the kernel at hand, or in one of their own at every step, though
@@ -30,7 +30,7 @@ from optfuse.solve.quotient import Quotient
 Group = tuple[int, ...]
 
 
-def deferred(problem: Instance, deadline: float = math.inf, clock: Clock = WALL) -> tuple[Kernel, ...]:
+def critical_path_partition(problem: Instance, deadline: float = math.inf, clock: Clock = WALL) -> tuple[Kernel, ...]:
     """A legal, acyclic partition of a block without rules and variants; a poor one after ``deadline``, of ``clock``."""
     first = _critical(problem)
     parts = [(first, _greedily)]

@@ -5,19 +5,19 @@ from __future__ import annotations
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import legal_index
-from optfuse.solve.cost_floor import cost_floor
+from optfuse.solve.cost_bound import cost_bound
 from optfuse.solve.cpsat.components import Components
 from optfuse.solve.cpsat.limits import fewest_kernels
 from optfuse.solve.cpsat.pricing import pricer
 
 
-def floor_cost(problem: Instance) -> int:
+def block_bound(problem: Instance) -> int:
     """Launches of the fewest kernels, one pass over what nobody inside makes or only outsiders take, and crossings.
 
     Every op of no variant runs. A buffer that no op of the block makes is read at least once by each distinct reader's
     cheapest footprint, together at least once; a buffer that must reach memory is written once by each of its writers.
     Where values connect the whole block, they connect its kernels: one fewer than kernels are handed on at least. The
-    bound of ``cost_floor``, which knows of kernels that must follow each other, counts where it is better.
+    bound of ``cost_bound``, which knows of kernels that must follow each other, counts where it is better.
     """
     prices = pricer(problem)
     mandatory = legal_index(problem).mandatory
@@ -42,7 +42,7 @@ def floor_cost(problem: Instance) -> int:
     launch = min((device.launch_ps for device in problem.devices), default=0)
     kernels = fewest_kernels(problem)
     handed_on = (kernels - 1) * _least_crossing(problem) if kernels > 1 else 0
-    return max(memory + launch * kernels + handed_on, cost_floor(problem, copies=False))
+    return max(memory + launch * kernels + handed_on, cost_bound(problem, copies=False))
 
 
 def _least_crossing(problem: Instance) -> int:

@@ -11,7 +11,7 @@ from optfuse.solve.cpsat.atoms import Atoms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Meeting:
+class Compatibility:
     """Which atoms can meet in the kernels of a scheme. ``links`` connect; ``clashes`` never share a kernel."""
 
     scheme: int
@@ -20,7 +20,7 @@ class Meeting:
     clashes: Mapping[int, int]
 
 
-def meet(problem: Instance, atoms: Atoms, scheme: int) -> Meeting:
+def compatible_atoms(problem: Instance, atoms: Atoms, scheme: int) -> Compatibility:
     """Find out which atoms may run in a scheme's kernels, what links them and what keeps them apart."""
     index = legal_index(problem)
     allowed = 0
@@ -50,7 +50,7 @@ def meet(problem: Instance, atoms: Atoms, scheme: int) -> Meeting:
     for atom, others in _on_other_devices(problem, atoms, allowed):
         clashes[atom] |= others
     coherent = mask_of(atom for atom in bits(allowed) if not clashes[atom] >> atom & 1)
-    return Meeting(scheme, coherent, links, clashes)
+    return Compatibility(scheme, coherent, links, clashes)
 
 
 def _on_other_devices(problem: Instance, atoms: Atoms, allowed: int) -> Iterator[tuple[int, int]]:
@@ -67,14 +67,14 @@ def _on_other_devices(problem: Instance, atoms: Atoms, allowed: int) -> Iterator
             yield atom, elsewhere
 
 
-def doubt(problem: Instance, atoms: Atoms, meeting: Meeting) -> Callable[[int], bool] | None:
+def doubt(problem: Instance, atoms: Atoms, compatibility: Compatibility) -> Callable[[int], bool] | None:
     """The test of what the search takes for granted: atoms that hang together, and paths that are certain to run."""
     if problem.variants:
-        return lambda mask: is_legal(problem, atoms.ops_of(mask), meeting.scheme)
+        return lambda mask: is_legal(problem, atoms.ops_of(mask), compatibility.scheme)
     index = legal_index(problem)
     if problem.limits.connected and not all(
-        len(atoms.ops[atom]) == 1 or is_connected(index, mask_of(atoms.ops[atom]), meeting.scheme)
-        for atom in bits(meeting.allowed)
+        len(atoms.ops[atom]) == 1 or is_connected(index, mask_of(atoms.ops[atom]), compatibility.scheme)
+        for atom in bits(compatibility.allowed)
     ):
-        return lambda mask: is_connected(index, mask_of(atoms.ops_of(mask)), meeting.scheme)
+        return lambda mask: is_connected(index, mask_of(atoms.ops_of(mask)), compatibility.scheme)
     return None

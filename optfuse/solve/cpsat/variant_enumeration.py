@@ -10,12 +10,12 @@ from itertools import product
 from optfuse.errors import IllegalKernelError, RuleConflictError
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
-from optfuse.solve.choices import Decided, decide
 from optfuse.solve.clock import Clock
-from optfuse.solve.cpsat.attempt import BlockResult, Partition, cost_of
+from optfuse.solve.cpsat.block import BlockResult, Partition, cost_of
+from optfuse.solve.cpsat.block_bound import block_bound
 from optfuse.solve.cpsat.blocks import Shape
-from optfuse.solve.cpsat.floor import floor_cost
 from optfuse.solve.greedy import greedy
+from optfuse.solve.variant_choice import Decided, decide
 
 #: Combinations of alternatives of one block that are solved one by one, at most.
 MOST_CHOICES = 64
@@ -48,7 +48,7 @@ def solve_choices(shape: Shape, warm: Partition, solve: Solve, deadline: float, 
     for number, chosen in enumerate(choices):
         now = clock.now()
         if now >= deadline:
-            bound = min(bound, floor_cost(problem))
+            bound = min(bound, block_bound(problem))
             best = replace(best, complete=False)
             break
         try:
@@ -57,7 +57,7 @@ def solve_choices(shape: Shape, warm: Partition, solve: Solve, deadline: float, 
         except RuleConflictError:
             continue
         except IllegalKernelError:  # whether the rules can be kept was not decided in time
-            bound, best = min(bound, floor_cost(problem)), replace(best, complete=False)
+            bound, best = min(bound, block_bound(problem)), replace(best, complete=False)
             continue
         until = now + (deadline - now) / (len(choices) - number)
         found = solve(_decided_shape(shape, decided), start, until)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optfuse.problem.instance import Buffer, Edge, Instance, Offer, Op, Read, Scheme, Write
-from optfuse.solve.cost_floor import cost_floor
+from optfuse.solve.cost_bound import cost_bound
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.greedy import greedy
 from tests.layered import build, layered
@@ -22,7 +22,7 @@ QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(Hea
 def test_no_solution_is_below_it(instance: Instance) -> None:
     solution = exhaustive(instance).solution
     assert solution is not None
-    assert cost_floor(instance) <= cost_floor(instance, copies=False) <= solution.objective
+    assert cost_bound(instance) <= cost_bound(instance, copies=False) <= solution.objective
 
 
 @settings(QUIET, max_examples=40)
@@ -32,7 +32,7 @@ def test_nor_with_copies(instance: Instance) -> None:
     copied = replace(instance, ops=ops)
     solution = exhaustive(copied, recompute=True).solution
     assert solution is not None
-    assert cost_floor(copied) <= solution.objective
+    assert cost_bound(copied) <= solution.objective
 
 
 def test_library_calls_in_between_make_kernels() -> None:
@@ -50,9 +50,9 @@ def test_library_calls_in_between_make_kernels() -> None:
     edges = tuple(Edge(k, k + 1, k + 1) for k in range(4))
     schemes = (Scheme("alone", 1), Scheme("flat", 1 << 18, parallel=1024))
     instance = Instance("chain", (DEVICE,), schemes, buffers, ops, edges)
-    assert cost_floor(instance) == greedy(instance).objective
+    assert cost_bound(instance) == greedy(instance).objective
 
 
 def test_it_is_worth_something() -> None:
     instance = build(1, 60)
-    assert cost_floor(instance) > 0.5 * greedy(instance).objective
+    assert cost_bound(instance) > 0.5 * greedy(instance).objective

@@ -11,15 +11,15 @@ from optfuse.errors import IllegalKernelError
 from optfuse.problem.cost import default_writes
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solve.choices import NEVER_CHOSEN, Chosen, choose_greedily, decide, descend
 from optfuse.solve.clock import WALL, Clock, within
 from optfuse.solve.cpsat.blocks import find_blocks
-from optfuse.solve.cpsat.by_choice import MOST_CHOICES, choice_count
 from optfuse.solve.cpsat.outcome import CpsatOutcome
 from optfuse.solve.cpsat.solver import solve_cpsat
+from optfuse.solve.cpsat.variant_enumeration import MOST_CHOICES, choice_count
 from optfuse.solve.greedy import greedy
 from optfuse.solve.optional import optional_uses
 from optfuse.solve.options import SolveOptions
+from optfuse.solve.variant_choice import NEVER_CHOSEN, Chosen, choose_greedily, decide, descend
 
 #: Ops of the largest block that is one model with its variants.
 JOINT_OPS = 40

@@ -1,4 +1,4 @@
-"""Blocks of few kernels, one number of kernels after another, until no larger number can be cheaper."""
+"""The best partition of a block into a small count of kernels: one count after another, each as a slot model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ortools.sat.python import cp_model
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, is_legal, mask_of
 from optfuse.solve.clock import WALL, Clock, within
-from optfuse.solve.cpsat.hubs import add_parts, hubs_of
 from optfuse.solve.cpsat.limits import Kernel, fewest_kernels
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.running import configured, run
+from optfuse.solve.cpsat.slot_separators import add_parts, hubs_of
 from optfuse.solve.cpsat.slots import (
     SlotModel,
     Slots,
@@ -35,7 +35,7 @@ PLACE_SECONDS = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Few:
+class SlotResult:
     """The best partition known, its cost, and a bound on all of the block."""
 
     kernels: tuple[Kernel, ...]
@@ -58,7 +58,7 @@ def few_kernels(
     options: SolveOptions,
     deadline: float,
     clock: Clock = WALL,
-) -> Few:
+) -> SlotResult:
     """The cheapest partition of a plain block, searched by its number of kernels.
 
     Parameters
@@ -72,7 +72,7 @@ def few_kernels(
     """
     launch = problem.devices[problem.ops[0].device].launch_ps
     prices = pricer(problem)
-    best = Few(start, sum(prices.price(mask_of(ops), scheme) for ops, scheme in start), bound)
+    best = SlotResult(start, sum(prices.price(mask_of(ops), scheme) for ops, scheme in start), bound)
     modes = modes_of(problem)
     places = sum(mode.ops.bit_count() for mode in modes)
     floors: list[int] = []
@@ -89,10 +89,12 @@ def few_kernels(
         best, floor = _with_slots(model, best, options, deadline if last else within(clock, deadline, 0.8), clock)
         floors.append(max(floor, count * launch + memory))
         count += 1
-    return Few(best.kernels, best.cost, min(best.cost, max(bound, min(floors, default=best.cost))))
+    return SlotResult(best.kernels, best.cost, min(best.cost, max(bound, min(floors, default=best.cost))))
 
 
-def _with_slots(model: SlotModel, best: Few, options: SolveOptions, deadline: float, clock: Clock) -> tuple[Few, int]:
+def _with_slots(
+    model: SlotModel, best: SlotResult, options: SolveOptions, deadline: float, clock: Clock
+) -> tuple[SlotResult, int]:
     """The best partition, if one of so many kernels is cheaper; and what any of so many kernels costs at least."""
     floor, gap = 0, FIRST_GAP
     if model.problem.limits.connected:
@@ -128,7 +130,7 @@ def _with_slots(model: SlotModel, best: Few, options: SolveOptions, deadline: fl
     return best, min(floor, best.cost)
 
 
-def _better(problem: Instance, slots: Slots, best: Few) -> Few:
+def _better(problem: Instance, slots: Slots, best: SlotResult) -> SlotResult:
     """The slots as kernels, each that falls apart as several, if they are legal and cheaper than what is known."""
     kernels: list[Kernel] = []
     for mask, scheme in slots:
@@ -136,5 +138,5 @@ def _better(problem: Instance, slots: Slots, best: Few) -> Few:
         kernels += [(tuple(bits(piece)), scheme) for piece in pieces]
     cost = sum(pricer(problem).price(mask_of(ops), scheme) for ops, scheme in kernels)
     if cost < best.cost and all(is_legal(problem, ops, scheme) for ops, scheme in kernels):
-        return Few(tuple(kernels), cost, best.bound)
+        return SlotResult(tuple(kernels), cost, best.bound)
     return best

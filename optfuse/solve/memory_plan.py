@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from optfuse.solve.arena import Packing, Span, arena_floor
 from optfuse.solve.clock import WALL, Clock, within
-from optfuse.solve.exact_order import STEP_SECONDS, OrderOutcome, least_peak_order
 from optfuse.solve.memory import HEURISTICS, OrderProblem, floor_bytes, peak_bytes, program_order
 from optfuse.solve.options import SolveOptions
+from optfuse.solve.order_search import STEP_SECONDS, OrderOutcome, least_peak_order
 
 #: Seconds at most for the exact search before CP-SAT has its turn, and for a smaller arena.
 EXACT_ORDER_S = 2.0
@@ -52,7 +52,7 @@ def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float,
     else:
         found = least_peak_order(problem, best, deadline=min(deadline, clock.now() + EXACT_ORDER_S), clock=clock)
     if not found.proven and options.solver == "cpsat":
-        from optfuse.solve.cpsat.order import improve_order
+        from optfuse.solve.cpsat.order_model import improve_order
 
         found = improve_order(problem, found, options, within(clock, deadline, 0.75), clock)
     return Ordering(found, shown)
@@ -64,7 +64,7 @@ def improve_arena(
     """Look for offsets in a smaller arena than ``start``'s for a few seconds; ``start`` itself when there are none."""
     if start.arena_bytes <= arena_floor(spans) or options.solver != "cpsat":
         return start
-    from optfuse.solve.cpsat.order import improve_packing
+    from optfuse.solve.cpsat.order_model import improve_packing
 
     if not options.deterministic:
         deadline = min(deadline, clock.now() + ARENA_S)

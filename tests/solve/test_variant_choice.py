@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from optfuse.problem.instance import Instance
 from optfuse.problem.validate import validate
 from optfuse.solve.assemble import assemble
-from optfuse.solve.choices import classes, decide
-from optfuse.solve.cpsat.choosing import choose
+from optfuse.solve.cpsat.variant_search import choose
 from optfuse.solve.exhaustive import exhaustive
 from optfuse.solve.options import SolveOptions
 from optfuse.solve.solve import solve
+from optfuse.solve.variant_choice import classes, decide
 from tests.strategies import instances
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -50,7 +50,7 @@ def test_a_descent_is_a_solution(instance: Instance) -> None:
 
 
 def test_large_blocks_are_decided_class_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optfuse.solve.cpsat.choosing.JOINT_OPS", 0)
+    monkeypatch.setattr("optfuse.solve.cpsat.variant_search.JOINT_OPS", 0)
 
     @settings(QUIET, max_examples=30)
     @given(instances(min_ops=4, max_ops=7, variants=True))

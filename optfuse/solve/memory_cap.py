@@ -10,10 +10,10 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solve.assemble import arrange
 from optfuse.solve.clock import WALL, Clock, within
-from optfuse.solve.exact_order import STEP_SECONDS, least_peak_order
-from optfuse.solve.floors import LOOK_SECONDS, least_peak_bound
 from optfuse.solve.memory import HEURISTICS, OrderProblem, order_problem, peak_bytes
 from optfuse.solve.options import SolveOptions
+from optfuse.solve.order_search import STEP_SECONDS, least_peak_order
+from optfuse.solve.peak_bound import LOOK_SECONDS, least_peak_bound
 
 MIB = 1 << 20
 #: Seconds for the order of one schedule to start from.
@@ -59,7 +59,7 @@ def within_cap(
     lowest, impossible = min(start.peak_bytes for start in starts), cap is not None and floor > cap
     too_late = clock.now() >= deadline and (clock.stopped or not clock.deterministic)
     if options.solver == "cpsat" and not too_late:
-        from optfuse.solve.cpsat.capped import least_peak, solve_capped
+        from optfuse.solve.cpsat.memory_cap_search import least_peak, solve_capped
 
         if not impossible:
             found = solve_capped(instance, starts, bound, options, within(clock, deadline, 0.9), clock)
