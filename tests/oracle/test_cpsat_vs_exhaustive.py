@@ -79,6 +79,7 @@ def test_bounds_are_true_when_candidates_are_not_all_listed(limit: int, monkeypa
     monkeypatch.setattr("optfuse.solve.cpsat.strategies.MAX_CANDIDATES", limit)
     monkeypatch.setattr("optfuse.solve.cpsat.strategies.FIRST_CANDIDATES", limit)
     monkeypatch.setattr("optfuse.solve.cpsat.strategies.SAMPLE_CANDIDATES", 1)
+    monkeypatch.setattr("optfuse.solve.cpsat.neighbourhood.WINDOW_ATOMS", 4)
 
     @settings(QUIET, max_examples=share(40))
     @given(layered(6, 9))

@@ -105,6 +105,8 @@ def test_limits_are_kept_and_told() -> None:
     some = listed(instance, each=1)
     assert not some.complete
     assert {candidate.mask for candidate in some.candidates} < {candidate.mask for candidate in everything.candidates}
+    part = listed(instance, within=0b1111)
+    assert {c.mask for c in part.candidates} == {c.mask for c in everything.candidates if not c.mask & ~0b1111}
 
 
 def test_no_time_is_told() -> None:

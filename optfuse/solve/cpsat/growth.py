@@ -49,25 +49,25 @@ class Growth:
         self.legal = doubt(problem, atoms, compatibility)
         self.steps = 0
 
-    def grow(self, limit: int, each: int | None = None) -> bool:
-        """All kernels of two or more atoms; False when stopped early.
+    def grow(self, within: int, limit: int, each: int | None = None) -> bool:
+        """All kernels of two or more of the atoms of ``within``; False when stopped early.
 
         Stops when there are ``limit`` kernels in all, or time is up. With ``each``, at most so many start at one atom,
         the small ones first.
         """
         complete = True
-        for root in bits(self.compatibility.allowed):
+        for root in bits(self.compatibility.allowed & within):
             stop = limit if each is None else min(limit, len(self.best) + each)
-            done = self._grow_from(root, stop, small_first=each is not None)
+            done = self._grow_from(root, within, stop, small_first=each is not None)
             complete = complete and done
             if len(self.best) >= limit or self.clock.now() >= self.deadline:
                 return False
         return complete
 
-    def _start(self, root: int) -> State:
+    def _start(self, root: int, within: int) -> State:
         table, compatibility, atoms = self.table, self.compatibility, self.atoms
         bit = 1 << root
-        banned = bit - 1 | ~compatibility.allowed | compatibility.clashes[root]
+        banned = bit - 1 | ~(compatibility.allowed & within) | compatibility.clashes[root]
         memory = table.grown(0, 0, root) if table else 0
         compute = table.compute[root] if table else 0
         return (
@@ -75,12 +75,12 @@ class Growth:
             self.sizes[root], self.weights[root], memory, compute,
         )  # fmt: skip
 
-    def _grow_from(self, root: int, stop: int, *, small_first: bool) -> bool:
+    def _grow_from(self, root: int, within: int, stop: int, *, small_first: bool) -> bool:
         """The kernels whose first atom is ``root``, until ``best`` holds ``stop``; False when stopped early."""
         before, after = self.atoms.before, self.atoms.after
         links, clashes, table = self.compatibility.links, self.compatibility.clashes, self.table
         limits, sizes, weights = self.problem.limits, self.sizes, self.weights
-        states = deque([self._start(root)])
+        states = deque([self._start(root, within)])
         take = states.popleft if small_first else states.pop
         while states:
             mask, banned, above, below, near, size, weight, memory, compute = take()

@@ -14,6 +14,7 @@ from optfuse.solve.cpsat.block import BlockResult, Budget, Partition, cost_of
 from optfuse.solve.cpsat.blocks import Shape
 from optfuse.solve.cpsat.candidates import Candidate, Pool, enumerate_candidates
 from optfuse.solve.cpsat.master import Cover, Master, covers_of
+from optfuse.solve.cpsat.neighbourhood import improve
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.search import Incumbent, search
 
@@ -77,6 +78,19 @@ def best_of_some(block: Presolved, known: BlockResult, most: int, each: int, bud
     if not budget.allows(start + CANDIDATE_SECONDS * len(pool.candidates)):
         return known.idle()
     return _chosen(block, replace(pool, complete=False), known, budget)
+
+
+def best_nearby(problem: Instance, known: BlockResult, budget: Budget) -> BlockResult:
+    """The incumbent after each window of kernels that touch is solved anew, until none improves; the bound stays."""
+    if not budget.allows(START_SECONDS * len(problem.ops)):
+        return known.idle()
+    atoms = find_atoms(problem)  # without presolve's ties every legal kernel consists of atoms
+    start = _incumbent(problem, atoms, (), known.kernels).kernels
+    if start is None:
+        return known.idle()
+    better = improve(problem, atoms, start, budget.options, budget.deadline, budget.clock)
+    kernels = _partition(atoms, better, known.kernels)
+    return replace(known.idle(), kernels=kernels, cost=cost_of(problem, kernels))
 
 
 def _chosen(block: Presolved, pool: Pool, known: BlockResult, budget: Budget) -> BlockResult:

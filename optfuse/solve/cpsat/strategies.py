@@ -19,7 +19,7 @@ from optfuse.solve.cpsat.block_bound import block_bound
 from optfuse.solve.cpsat.blocks import LARGE_OPS, Shape
 from optfuse.solve.cpsat.critical_path import critical_path_partition
 from optfuse.solve.cpsat.limits import cut_to_size, fits, launches, without_launches, without_limits
-from optfuse.solve.cpsat.listing import Presolved, best_of_all, best_of_some, presolved
+from optfuse.solve.cpsat.listing import Presolved, best_nearby, best_of_all, best_of_some, presolved
 from optfuse.solve.cpsat.parts import loosened, parts_bound
 from optfuse.solve.cpsat.pricing import pricer
 from optfuse.solve.cpsat.slot_search import few_kernels, is_plain
@@ -209,6 +209,15 @@ def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> B
     return best_of_some(form, known, MAX_CANDIDATES, SAMPLE_CANDIDATES, budget)
 
 
+def improve_windows(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """The incumbent improved window by window."""
+    return best_nearby(subject.problem, known, budget)
+
+
+def _is_unlisted_without_variants(subject: Subject, known: BlockResult) -> bool:
+    return not known.complete and not subject.problem.variants
+
+
 def _is_plain(subject: Subject, known: BlockResult) -> bool:
     return is_plain(subject.problem)
 
@@ -246,6 +255,7 @@ STRATEGIES = (
     Strategy("kernel count", search_by_kernel_count, share=0.7, applies=_has_numbered_kernels),
     Strategy("listing", list_candidates, applies=_is_unlisted),
     Strategy("critical path, small", start_from_critical_path, applies=_is_unlisted_and_plain, most_ops=LARGE_OPS),
+    Strategy("neighbourhood", improve_windows, share=0.25, applies=_is_unlisted_without_variants),
     Strategy("sample", sample_candidates, share=0.85, applies=_is_unlisted),
     Strategy("long listing", list_more_candidates, applies=_is_unlisted),
 )
