@@ -38,6 +38,7 @@ from optfuse.frontend.torch_bridge import (
     boxed,
     flat_input_index,
     has_unbacked_size,
+    last_compile,
     min_cut_partition,
     outside_of_modes,
     requested_dynamic,
@@ -168,7 +169,7 @@ def compile_flat(
         backward=compiler("backward"),
         inference=compiler("inference"),
         partition=min_cut_partition if why_not else split.partition,
-        decompositions=decompositions(),
+        decompositions={} if why_not else decompositions(),  # ours are for known sizes
         eager_backward=eager_backward,
     )
 
@@ -176,7 +177,9 @@ def compile_flat(
 def _data_dependent(module: GraphModule) -> str | None:
     """Which node is the first with a size or a number that depends on the values of tensors, in words."""
     for node in module.graph.nodes:
-        if any(has_unbacked_size(value) for value in tree_leaves(node.meta.get("val"))):
+        # where torch._check settles a size it is a number here, but a run may fail the check
+        settled = node.meta.get("unbacked_bindings")
+        if settled or any(has_unbacked_size(value) for value in tree_leaves(node.meta.get("val"))):
             return f"{node.name} ({node.target}) has a size or value that only its run tells"
     return None
 
@@ -263,14 +266,14 @@ def make_backend(
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
     Shapes are specialised: where torch.compile asks for a symbolic size, the present one becomes a guard, and another
-    size compiles again. Graphs are named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing.
+    size compiles again; the last time that torch.compile allows, the graph runs as traced for all sizes. Graphs are named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing.
     ``leave``: see ``compile_flat``.
     """
     numbers = count()
 
     def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         placeholders = graph.graph.find_nodes(op="placeholder")
-        request = requested_dynamic(example_inputs) if leave is not None else None
+        request = requested_dynamic(example_inputs) or last_compile(example_inputs) if leave is not None else None
         for value in tree_leaves(list(example_inputs)) if request is None else ():
             static_value(value)  # installs the guards while torch.compile still collects them
         pairs = zip(placeholders, example_inputs, strict=True)

@@ -123,6 +123,9 @@ def _nll_loss_backward(
 
 
 def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """What is copied, in row-major order; a copy into another layout keeps that layout, holes included."""
+    if not self.is_contiguous():
+        return NotImplemented
     moved = TO_COPY(src, dtype=self.dtype, device=self.device)
     return aten.clone.default(aten.expand.default(moved, list(self.shape)), memory_format=torch.contiguous_format)
 

@@ -44,6 +44,8 @@ LEAST_USES = 256
 #: Convolutions of no more channels than this are no reason to choose channels-last.
 FEW_CHANNELS = 4
 
+#: Operators of these namespaces read a tensor by its indices, wherever its elements lie.
+_LAYOUT_FREE = frozenset({"aten", "prims", "optfuse"})
 #: The key under which a node's ``meta`` says that its layout is not the traced one.
 _RELAID = "optfuse_relaid"
 
@@ -74,6 +76,7 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
     before = {node.name: node.meta.get("val") for node in captured.graph.graph.nodes}
     graph = copied(captured.graph)
     names = {node.name for node in padded} | set(_copy_inputs(graph, ragged))
+    places = _counted_places(graph)
     for node in list(graph.graph.nodes):
         value = fake(node)
         if node.op == "placeholder" and value is not None and node.name in given:
@@ -87,6 +90,8 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
             _propagate(node, channels_last=node.name in convolutions, images=bool(convolutions))
             if node.name in names:
                 _relay(node, _strided(node.meta["val"], _aligned_stride(node.meta["val"])))
+        if node.name in places and not _as_traced(node):
+            _restore(node, before[node.name])
     if patches:
         take_out_biases(graph)
     chosen = with_graph(captured, graph)
@@ -168,6 +173,25 @@ def _relay(node: Node, value: Any) -> None:
     """Give a node another fake value, and remember that its layout is no longer the traced one."""
     if not _same_layouts(value, node.meta.get("val")):
         node.meta = {**node.meta, "val": value, _RELAID: True}
+
+
+def _counted_places(graph: GraphModule) -> set[str]:
+    """Nodes whose memory is read by place: through as_strided, or by operators that are not PyTorch's own."""
+    by_place = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default)
+    found: set[str] = set()
+    for node in graph.graph.nodes:
+        if node.target in by_place:
+            found.add(_base(node.args[0]).name)  # type: ignore[arg-type]
+        elif isinstance(node.target, OpOverload) and node.target.namespace not in _LAYOUT_FREE:
+            found |= {_base(source).name for source in node.all_input_nodes}
+    return found
+
+
+def _restore(node: Node, traced: torch.Tensor) -> None:
+    """Let all that read a node read a copy in the traced layout."""
+    copy = insert(node.graph, node.next, aten.clone.default, (node,))
+    copy.meta = {**copy.meta, "val": _strided(traced, tuple(traced.stride()))}
+    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
 
 
 def _as_traced(node: Node) -> bool:

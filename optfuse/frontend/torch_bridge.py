@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
-from torch._guards import detect_fake_mode
+from torch._guards import CompileContext, detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
@@ -240,6 +241,20 @@ def requested_dynamic(inputs: Sequence[Any]) -> str | None:
             if constraint is not None and not getattr(constraint, "warn_only", False):
                 return f"dimension {position} of {tracked.source.name} is marked as dynamic, and plans are of one size"
     return None
+
+
+def last_compile(inputs: Sequence[Any]) -> str | None:
+    """In words, that sizes differ and torch.compile allows no further compile of this code after the present one."""
+    identity = CompileContext.current_compile_id()
+    limit = dynamo_config.recompile_limit
+    if identity is None or identity.frame_compile_id is None or identity.frame_compile_id + 1 < limit:
+        return None
+    symbolic = any(
+        isinstance(n, _SYMBOLIC)
+        for value in tree_leaves(list(inputs))
+        for n in (value.shape if isinstance(value, torch.Tensor) else (value,))
+    )
+    return f"torch.compile allows {limit} compiles of it, of which this is the last" if symbolic else None
 
 
 def has_unbacked_size(value: Any) -> bool:

@@ -180,6 +180,11 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
         return source[position]
     if isinstance(node.target, HigherOrderOperator):
         raise _subgraph(node)
+    if node.meta.get("unbacked_bindings"):
+        raise CaptureError(
+            f"{node.name} ({node.target}): a size or value of its result is known only when the model runs, whatever "
+            "torch._check says of it; take it out of the optimized model"
+        )
     if not is_overload(node.target) or not (_returns_tensors(node) or _has_effect(node)):
         return _scalars(node)
     args, kwargs = positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
