@@ -7,11 +7,11 @@ PATH is an unpacked source of PyTorch; Debian's source package has one (``apt-ge
 which ``test/inductor`` is enough). The tests import ``expecttest``. What they compile goes to a backend of ours instead
 of Inductor; what they import that this version of torch no longer has is replaced by a decorator that does nothing.
 
-Each CPU test runs under "aot_eager" first (AOTAutograd, then eager operators), then those that pass run under "optfuse".
-A test has a limit of its own, in a worker process: a crash or a hang costs one test. A row a test and backend is added
-to RESULTS.jsonl as it comes, and a row that is there is not run again, except the failures with ``--again``. ``--match``
-runs only the tests whose names contain one of the words. Tests that read Inductor's generated code, counters or metrics
-are listed apart when they fail: no other backend can pass them.
+Each CPU test runs under "aot_eager" first (AOTAutograd, then eager operators); those that pass run under "optfuse". A
+test has a limit of its own, in a worker process: a crash or a hang costs one test. A row a test and backend is added to
+RESULTS.jsonl as it comes, and a row that is there is not run again, except the failures with ``--again``. ``--match``
+runs only the tests whose names contain one of the words. Tests that read Inductor's generated code, counters or
+metrics are listed apart when they fail: no other backend can pass them.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ def run_one(tests: ModuleType, test: str) -> tuple[str, str]:
 
 def first_line(traceback: str) -> str:
     """The line of a traceback's last error, the one at the left margin that names it."""
-    lines = [line for line in traceback.splitlines() if re.match(r"[\w.]+(Error|Exception|Failure|Unsupported)\b", line)]
+    lines = [
+        line for line in traceback.splitlines() if re.match(r"[\w.]+(Error|Exception|Failure|Unsupported)\b", line)
+    ]
     return (lines or traceback.splitlines() or [""])[-1][:300]
 
 

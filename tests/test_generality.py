@@ -1,4 +1,4 @@
-"""What PyTorch's own tests of its compiler found in ``torch.compile(f, backend="optfuse")``, a test a class of defect."""
+"""What PyTorch's own tests found in ``torch.compile(f, backend="optfuse")``, a test for each class of defect."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ CAPTURED = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": 
 def test_a_size_that_a_check_settles_is_checked(compiled: Compiler) -> None:
     def function(x: Tensor) -> Tensor:
         places = x.nonzero()
-        torch._check(places.size(0) == 4)
+        torch._check(places.size(0) == 4)  # noqa: SLF001 - public
         return places + 3
 
     def number(x: Tensor) -> Tensor:
         n = x[0].item()
-        torch._check(n == 1)
+        torch._check(n == 1)  # noqa: SLF001 - public
         return x * n
 
     x = torch.tensor([1, 1, 3, 4, 0, 0])

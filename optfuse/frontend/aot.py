@@ -266,7 +266,8 @@ def make_backend(
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
     Shapes are specialised: where torch.compile asks for a symbolic size, the present one becomes a guard, and another
-    size compiles again; the last time that torch.compile allows, the graph runs as traced for all sizes. Graphs are named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing.
+    size compiles again; the last time that torch.compile allows, the graph runs as traced for all sizes. Graphs are
+    named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing.
     ``leave``: see ``compile_flat``.
     """
     numbers = count()
