@@ -161,7 +161,8 @@ def _pair(problem: Instance, *groups: tuple[int, ...]) -> tuple[Instance, Soluti
 
 @pytest.mark.parametrize("case", REJECTED)
 def test_any_other_overlap_is_a_violation(case: str) -> None:
-    assert codes(*REJECTED[case]()) == {"overlap"}
+    useless = {"recompute"} if case == "written again by the same kernel" else set[str]()  # its first kernel is no use
+    assert codes(*REJECTED[case]()) == {"overlap"} | useless
 
 
 def test_a_second_reader_at_the_same_place_is_no_obstacle() -> None:

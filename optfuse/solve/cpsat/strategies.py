@@ -86,7 +86,7 @@ class Strategy:
     run: Run
     share: float = 1.0
     applies: Applies = lambda subject, known: True
-    least_ops: int = 2
+    least_ops: int = 1
     most_ops: float = math.inf
     leave_within: float = 0.0
 
