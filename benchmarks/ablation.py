@@ -19,11 +19,11 @@ from pathlib import Path
 time.monotonic = time.process_time  # before anything of optfuse or ortools looks at the clock
 
 from optfuse.problem.serialize import load_instance  # noqa: E402
-from optfuse.solve.cpsat import strategies  # noqa: E402
-from optfuse.solve.cpsat.block import BlockResult, Budget  # noqa: E402
-from optfuse.solve.cpsat.strategies import STRATEGIES, Strategy, Subject  # noqa: E402
-from optfuse.solve.options import SolveOptions  # noqa: E402
-from optfuse.solve.solve import solve  # noqa: E402
+from optfuse.solver import solve_block as strategies  # noqa: E402
+from optfuse.solver.control.options import SolveOptions  # noqa: E402
+from optfuse.solver.solve import solve  # noqa: E402
+from optfuse.solver.solve_block import STRATEGIES, Strategy, Subject  # noqa: E402
+from optfuse.solver.strategies.block import BlockResult, Budget  # noqa: E402
 
 
 @dataclass(frozen=True)

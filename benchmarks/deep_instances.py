@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from optfuse.frontend.zoo import ModelFile, load_model_file
-from optfuse.pipeline import fusion_problems
+from optfuse.api import fusion_problems
+from optfuse.compiler.frontend.zoo import ModelFile, load_model_file
 from optfuse.problem.serialize import save_instance
 
 MODELS = Path(__file__).parents[1] / "models"

@@ -58,7 +58,7 @@ class Row:
 
 def backends() -> dict[str, Callable[..., Any]]:
     """The compilers by name."""
-    optfuse = partial(import_module("optfuse.runtime.dynamo").backend, options=OPTIONS)
+    optfuse = partial(import_module("optfuse.torch_compile.backend").backend, options=OPTIONS)
     return {"aot_eager": import_module("torch._dynamo.backends.debugging").aot_eager, "optfuse": optfuse}
 
 

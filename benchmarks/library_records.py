@@ -23,8 +23,8 @@ def record(path: Path, limit: float, workers: int) -> dict[str, Any]:
     """One instance solved."""
     from optfuse.problem.serialize import load_instance
     from optfuse.report.summary import summary
-    from optfuse.solve.options import SolveOptions
-    from optfuse.solve.solve import solve
+    from optfuse.solver.control.options import SolveOptions
+    from optfuse.solver.solve import solve
 
     instance = load_instance(path)
     before = time.time()
@@ -35,9 +35,9 @@ def record(path: Path, limit: float, workers: int) -> dict[str, Any]:
 
 def main() -> None:
     """Solve what is not yet in the file, small files first."""
-    import optfuse.solve.cpsat  # so that the first instance does not pay for it
+    import optfuse.solver.solve_blocks  # so that the first instance does not pay for it
 
-    assert optfuse.solve.cpsat
+    assert optfuse.solver.solve_blocks
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("instances", nargs="+", type=Path, metavar="INSTANCE.json")
     parser.add_argument("--time-limit", type=float, default=30.0, metavar="S")

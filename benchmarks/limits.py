@@ -28,8 +28,8 @@ from pathlib import Path
 
 from optfuse.errors import InfeasibleError
 from optfuse.problem.serialize import load_instance
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.solve import solve
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.solve import solve
 
 #: The limit of a solve that is interrupted.
 LONG = 60.0
@@ -61,7 +61,7 @@ def measure(case: Case) -> tuple[float, ...]:
 
 
 def _solve(sender: Connection, case: Case) -> None:
-    import_module("optfuse.solve.cpsat")  # which the first solve of a process does before its limit begins
+    import_module("optfuse.solver.solve_blocks")  # which the first solve of a process does before its limit begins
     instance = load_instance(case.path)
     wall = time.monotonic
     if case.by_processor:

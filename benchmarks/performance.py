@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from optfuse.bench.summary import COPY_LIMIT, LARGE_BYTES, markdown, prediction, summarize
-from optfuse.bench.thesis import thesis, thesis_markdown
+from optfuse.lab.bench.summary import COPY_LIMIT, LARGE_BYTES, markdown, prediction, summarize
+from optfuse.lab.bench.thesis import thesis, thesis_markdown
 
 Document = dict[str, Any]
 

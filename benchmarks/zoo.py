@@ -25,7 +25,7 @@ from performance import filled
 
 from optfuse.batch.store import read_table
 from optfuse.problem.serialize import load_instance
-from optfuse.solve.peak_bound import least_peak_bound
+from optfuse.solver.joint.peak_bound import least_peak_bound
 
 Row = Mapping[str, Any]
 

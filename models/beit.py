@@ -8,7 +8,7 @@ import torch
 from transformers import BeitConfig, BeitForImageClassification
 from transformers.initialization import no_init_weights
 
-from optfuse.frontend.random_weights import build, images
+from optfuse.compiler.frontend.random_weights import build, images
 
 DTYPE = torch.bfloat16
 TRAINS = True

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from optfuse.frontend.random_weights import build, images
+from optfuse.compiler.frontend.random_weights import build, images
 
 DTYPE = torch.bfloat16
 TRAINS = True

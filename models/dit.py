@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from optfuse.frontend.random_weights import build
+from optfuse.compiler.frontend.random_weights import build
 
 DTYPE = torch.bfloat16
 TRAINS = True

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from optfuse.frontend.random_weights import build
+from optfuse.compiler.frontend.random_weights import build
 
 DTYPE = torch.float32
 TRAINS = True

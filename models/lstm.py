@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from optfuse.frontend.random_weights import build, tokens
+from optfuse.compiler.frontend.random_weights import build, tokens
 
 DTYPE = torch.bfloat16
 TRAINS = True

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from optfuse.frontend.random_weights import build
+from optfuse.compiler.frontend.random_weights import build
 
 DTYPE = torch.bfloat16
 TRAINS = True

@@ -11,7 +11,7 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.initialization import no_init_weights
 
-from optfuse.frontend.random_weights import build, tokens
+from optfuse.compiler.frontend.random_weights import build, tokens
 
 DTYPE = torch.bfloat16
 TRAINS = True

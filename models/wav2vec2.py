@@ -11,7 +11,7 @@ import torch
 from transformers import Wav2Vec2Config, Wav2Vec2ForSequenceClassification
 from transformers.initialization import no_init_weights
 
-from optfuse.frontend.random_weights import build
+from optfuse.compiler.frontend.random_weights import build
 
 DTYPE = torch.bfloat16
 TRAINS = True

@@ -6,27 +6,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from optfuse import errors, rules
+from optfuse.version import __version__
 
 if TYPE_CHECKING:
+    from optfuse.api import Schedule, TrainingSchedule, fusion_problems, load, optimize, pareto
     from optfuse.batch.read import read_run
-    from optfuse.checking import check_replays, check_steps
     from optfuse.lab.packing.pack import pack
-    from optfuse.pipeline import optimize
-    from optfuse.plan import load
-    from optfuse.runtime.compiled import compiled_graphs
-    from optfuse.schedule import Schedule, TrainingSchedule
-    from optfuse.solve.options import SolveOptions
-    from optfuse.sweeping import pareto
+    from optfuse.runtime.check.check import check_replays, check_steps
+    from optfuse.solver.control.options import SolveOptions
+    from optfuse.torch_compile.compiled import compiled_graphs
 
-__version__ = "0.1.0"
 __all__ = [
     "Schedule",
     "SolveOptions",
     "TrainingSchedule",
+    "__version__",
     "check_replays",
     "check_steps",
     "compiled_graphs",
     "errors",
+    "fusion_problems",
     "load",
     "optimize",
     "pack",
@@ -37,17 +36,18 @@ __all__ = [
 
 #: Public names and the modules that hold them: torch is imported only when something needs it.
 _HOMES = {
-    "Schedule": "optfuse.schedule",
-    "SolveOptions": "optfuse.solve.options",
-    "TrainingSchedule": "optfuse.schedule",
-    "check_replays": "optfuse.checking",
-    "check_steps": "optfuse.checking",
-    "compiled_graphs": "optfuse.runtime.compiled",
-    "load": "optfuse.plan",
-    "optimize": "optfuse.pipeline",
+    "Schedule": "optfuse.api",
+    "SolveOptions": "optfuse.solver.control.options",
+    "TrainingSchedule": "optfuse.api",
+    "check_replays": "optfuse.runtime.check.check",
+    "check_steps": "optfuse.runtime.check.check",
+    "compiled_graphs": "optfuse.torch_compile.compiled",
+    "fusion_problems": "optfuse.api",
+    "load": "optfuse.api",
+    "optimize": "optfuse.api",
     "pack": "optfuse.lab.packing.pack",
+    "pareto": "optfuse.api",
     "read_run": "optfuse.batch.read",
-    "pareto": "optfuse.sweeping",
 }
 
 

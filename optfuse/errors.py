@@ -28,7 +28,7 @@ class RuleError(OptfuseError):
 
 
 class RuleConflictError(IllegalKernelError):
-    """Rules that no schedule obeys: the message names the smallest set of them that conflict."""
+    """Rules that no schedule obeys: the message names some that conflict, each needed for that."""
 
 
 class DefectError(OptfuseError):

@@ -12,7 +12,7 @@ import optfuse
 MODULES = {"errors", "rules"}
 
 
-@pytest.mark.parametrize("name", [name for name in optfuse.__all__ if name not in MODULES])
+@pytest.mark.parametrize("name", [name for name in optfuse.__all__ if name not in {*MODULES, "__version__"}])
 def test_a_public_name_is_no_module_the_second_time_either(name: str) -> None:
     first = getattr(optfuse, name)
     import_module(first.__module__)

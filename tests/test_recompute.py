@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import optfuse
+from optfuse.api import Schedule
 from optfuse.errors import InfeasibleError
 from optfuse.runtime.environment import mode
-from optfuse.schedule import Schedule
 from tests.oracle.judging import OPTIONS
 
 pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")

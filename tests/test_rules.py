@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import optfuse
 from optfuse import rules
+from optfuse.api import Schedule, TrainingSchedule
 from optfuse.errors import RuleConflictError, RuleError
-from optfuse.runtime.dynamo import backend
 from optfuse.runtime.environment import mode
-from optfuse.schedule import Schedule, TrainingSchedule
+from optfuse.torch_compile.backend import backend
 
 OPTIONS = optfuse.SolveOptions(time_limit=10, workers=1)
 

@@ -22,15 +22,15 @@ from optfuse.batch.folders import file_name, graph_folder, plan_folder
 from optfuse.batch.page import run_page
 from optfuse.batch.read import read_run
 from optfuse.batch.store import Store
+from optfuse.compiler.frontend.graphnet import read_metas
 from optfuse.errors import BatchError, OptfuseError, PlanError
-from optfuse.frontend.graphnet import read_metas
 from optfuse.report.html.extras import bench_extra, pareto_extra
 from optfuse.report.html.plans import read_plan
 from optfuse.report.html.solved import solved_page
 from optfuse.runtime.environment import mode
 from tests.hostile import add_rows, hostile_files
 from tests.oracle.judging import GREEDY
-from tests.test_plan import Net, batch
+from tests.schedule.test_plan import Net, batch
 
 pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
 
@@ -179,10 +179,10 @@ import optfuse
 from optfuse.batch.page import run_page
 from optfuse.batch.read import read_run
 from optfuse.cli import calibrate, explain, pack
-from optfuse.extract.device import load_device
-from optfuse.frontend.graphnet import read_metas
+from optfuse.problem.device_files import load_device
+from optfuse.compiler.frontend.graphnet import read_metas
 from optfuse.inductor import wire
-from optfuse.prepared import load_prepared
+from optfuse.schedule.prepared import load_prepared
 from optfuse.problem.packing_csv import parse_packing
 from optfuse.problem.serialize import load_instance, load_solution
 from optfuse.report.html.extras import bench_extra, pareto_extra
@@ -194,7 +194,7 @@ def cache(path):
     return Cache(Path(path).parent).read({"key": 1})
 
 def fx(path):
-    return wire.read_graph(json.loads(Path(path).read_text()), optfuse.plan.torch.device("cpu"))
+    return wire.read_graph(json.loads(Path(path).read_text()), optfuse.schedule.plan.torch.device("cpu"))
 
 def packing(path):
     return parse_packing(Path(path).read_text())

@@ -14,15 +14,15 @@ import torch
 from torch.utils import _pytree
 
 import optfuse
-from optfuse.codegen.text import comment, docstring
+from optfuse.compiler.codegen.text import comment, docstring
+from optfuse.compiler.frontend.operators import named_overload
 from optfuse.errors import OptfuseError, PlanError
-from optfuse.frontend.operators import named_overload
-from optfuse.plan import PLAN_VERSION
-from optfuse.prepared import Prepared, load_prepared, save_prepared
 from optfuse.runtime.environment import mode
+from optfuse.schedule.plan import PLAN_VERSION
+from optfuse.schedule.prepared import Prepared, load_prepared, save_prepared
 from tests.hostile import code, edit, hostile_call, state_again, structures, with_graph
 from tests.oracle.judging import GREEDY, Function
-from tests.test_plan import Net, batch
+from tests.schedule.test_plan import Net, batch
 
 pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
 

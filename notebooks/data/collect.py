@@ -15,7 +15,7 @@ import pandas as pd
 
 import optfuse
 from optfuse.problem.serialize import load_instance
-from optfuse.solve.peak_bound import least_peak_bound
+from optfuse.solver.joint.peak_bound import least_peak_bound
 
 HERE = Path(__file__).parent
 COLUMNS = (

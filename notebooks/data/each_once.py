@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from optfuse.codegen.libraries import takes_out
-from optfuse.extract.build import extract
-from optfuse.extract.device import load_device
-from optfuse.extract.split import split_reductions
-from optfuse.frontend.training import capture_training
-from optfuse.frontend.zoo import load_model_file
-from optfuse.interface import donated_inputs
-from optfuse.pipeline import lowered
+from optfuse.compiler.codegen.libraries import takes_out
+from optfuse.compiler.extract.build import extract
+from optfuse.compiler.frontend.training import capture_training
+from optfuse.compiler.frontend.zoo import load_model_file
+from optfuse.compiler.simplify.split import split_reductions
+from optfuse.compiler.stages import lowered
+from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import save_instance
+from optfuse.schedule.interface import donated_inputs
 
 HERE = Path(__file__).parent
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 
 def graph_folder(run: Path, graph: str) -> Path:
-    """A prepared graph (see ``optfuse.prepared``), or an instance alone."""
+    """A prepared graph (see ``optfuse.schedule.prepared``), or an instance alone."""
     return run / "graphs" / file_name(graph)
 
 

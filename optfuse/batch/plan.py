@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import optfuse
 from optfuse.batch.sources import Source, source_digest
-from optfuse.extract.device import load_device
-from optfuse.solve.options import SolveOptions, Solver
-from optfuse.solve.result import installed
+from optfuse.problem.device_files import load_device
+from optfuse.solver.control.options import SolveOptions, Solver
+from optfuse.solver.result import installed
+from optfuse.version import __version__
 
 Size = Literal["full", "bench", "small"]
 Mode = Literal["inference", "training", "instance"]
@@ -133,12 +133,12 @@ def solve_tasks(
 @cache
 def versions() -> tuple[tuple[str, str], ...]:
     """The packages that results depend on, and a digest of optfuse's own source."""
-    return (("optfuse", optfuse.__version__), ("source", _source_digest()), *installed(*PACKAGES))
+    return (("optfuse", __version__), ("source", _source_digest()), *installed(*PACKAGES))
 
 
 def _source_digest() -> str:
     """Twelve hex digits over the package's files: results of code that was edited since are stale."""
-    root = Path(optfuse.__file__).parent
+    root = Path(__file__).parent.parent
     total = hashlib.sha256()
     for path in sorted((*root.rglob("*.py"), *root.rglob("*.json"))):
         total.update(path.relative_to(root).as_posix().encode() + path.read_bytes())

@@ -9,7 +9,7 @@ import torch._functorch.aot_autograd
 import torch.export  # noqa: F401
 
 import optfuse.batch.work
-import optfuse.solve.cpsat  # noqa: F401
+import optfuse.solver.solve_blocks  # noqa: F401
 
 with contextlib.suppress(ImportError):  # an extra
     import transformers.masking_utils

@@ -11,31 +11,33 @@ from typing import TYPE_CHECKING, Any
 
 from optfuse.batch.folders import graph_folder, plan_folder, whole_folder
 from optfuse.batch.plan import CaptureTask, SolveTask, Task
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.graphnet import load_sample
+from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.training import capture_training
+from optfuse.compiler.frontend.zoo import ModelFile, load_model_file
+from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
+from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InductorError, OptfuseError, UnknownClassError
-from optfuse.frontend.captured import Captured
-from optfuse.frontend.graphnet import load_sample
-from optfuse.frontend.inference import capture
-from optfuse.frontend.training import capture_training
-from optfuse.frontend.zoo import ModelFile, load_model_file
 from optfuse.inductor.ask import ask_inductor
 from optfuse.inductor.compare import compare, inductor_answer, partition
 from optfuse.inductor.wire import graph_record
-from optfuse.interface import interface_of
-from optfuse.ir.nodes import LibraryCall, LoopGraph
-from optfuse.pipeline import fusion_problem, solve_prepared
-from optfuse.prepared import Prepared, load_prepared, save_prepared
 from optfuse.problem.serialize import load_instance, save_instance, save_solution
 from optfuse.report.summary import summary
-from optfuse.solve.greedy import greedy
-from optfuse.solve.solve import solve
+from optfuse.schedule.build import solve_prepared
+from optfuse.schedule.interface import interface_of
+from optfuse.schedule.plan import save_plan
+from optfuse.schedule.prepared import Prepared, load_prepared, save_prepared
+from optfuse.solver.baseline.greedy import greedy
+from optfuse.solver.solve import solve
 
 #: The graph that Inductor is given, beside a prepared graph.
 FX_GRAPH = "fx.json"
 
 if TYPE_CHECKING:
     from optfuse.problem.instance import Instance
-    from optfuse.schedule import Schedule
-    from optfuse.solve.result import SolveResult
+    from optfuse.schedule.scheduled import ScheduledGraph
+    from optfuse.solver.result import SolveResult
 
 
 def work(task: Task) -> dict[str, Any]:
@@ -155,7 +157,7 @@ def _solve(task: SolveTask) -> dict[str, Any]:
     schedule = solve_prepared(prepared, task.options)
     emitted = time.perf_counter()
     with whole_folder(task.run, target) as folder:
-        schedule.save(folder, weights=False)
+        save_plan(schedule, folder, weights=False)
     return _figures(schedule.instance, schedule.result, schedule) | {
         "load_s": loaded - start,
         "emit_s": emitted - loaded - schedule.result.statistics.wall_s,
@@ -173,7 +175,7 @@ def _load(task: SolveTask, folder: Path) -> Prepared:
         return load_prepared(folder)
 
 
-def _figures(instance: Instance, result: SolveResult, schedule: Schedule | None = None) -> dict[str, Any]:
+def _figures(instance: Instance, result: SolveResult, schedule: ScheduledGraph | None = None) -> dict[str, Any]:
     if schedule is None:
         calls = Counter(op.name for op in instance.ops if op.kind != "loop")
         record = summary(instance, result, calls)

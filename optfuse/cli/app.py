@@ -8,7 +8,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from optfuse import __version__
 from optfuse.cli import (
     batch,
     bench,
@@ -17,7 +16,6 @@ from optfuse.cli import (
     compare,
     demo,
     explain,
-    export,
     generate,
     optimize,
     pack,
@@ -29,6 +27,7 @@ from optfuse.cli import (
 from optfuse.cli.output import complain
 from optfuse.cli.streams import discard_rest, explained, guarded, open_streams
 from optfuse.errors import OptfuseError
+from optfuse.version import __version__
 
 #: What typer raises for arguments that it cannot read; of its family, only this one has a public name.
 UsageError: Any = typer.BadParameter.__bases__[0]
@@ -65,7 +64,6 @@ COMMANDS = {
     "compare": compare,
     "check": check,
     "explain": explain,
-    "export": export,
     "generate": generate,
     "pack": pack,
     "pareto": pareto,

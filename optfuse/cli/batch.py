@@ -92,7 +92,7 @@ def _options(
     """
     from optfuse.batch.plan import SOLVERS, Limits, Size
     from optfuse.batch.run import BatchOptions, ModeChoice
-    from optfuse.extract.device import load_device
+    from optfuse.problem.device_files import load_device
 
     load_device(device)
     for name, value, known in (("mode", mode, get_args(ModeChoice)), ("size", size, get_args(Size))):

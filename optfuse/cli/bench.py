@@ -15,7 +15,7 @@ from optfuse.errors import InvalidOptionError
 from optfuse.files import write_whole
 
 if TYPE_CHECKING:
-    from optfuse.bench.records import Task
+    from optfuse.lab.bench.records import Task
 
 Model = Annotated[list[Path], typer.Argument(metavar="MODEL.py...", help="Model files, such as models/gpt2.py.")]
 Against = Annotated[
@@ -49,12 +49,12 @@ def command(
 ) -> None:
     """Measure models in optfuse and other compilers side by side, and hold each kernel against its prediction."""
     # torch takes seconds to import: only commands that need it pay.
-    from optfuse.bench.records import Settings, Task, known_systems
-    from optfuse.bench.run import run
-    from optfuse.bench.summary import kernels_csv, markdown
-    from optfuse.bench.thesis import thesis, thesis_markdown
-    from optfuse.extract.device import load_device
-    from optfuse.frontend.zoo import known_size, load_model_file
+    from optfuse.compiler.frontend.zoo import known_size, load_model_file
+    from optfuse.lab.bench.records import Settings, Task, known_systems
+    from optfuse.lab.bench.run import run
+    from optfuse.lab.bench.summary import kernels_csv, markdown
+    from optfuse.lab.bench.thesis import thesis, thesis_markdown
+    from optfuse.problem.device_files import load_device
 
     solve_options(time_limit=time_limit, workers=workers)
     for name, value in (("limit", limit), ("patience", patience)):

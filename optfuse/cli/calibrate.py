@@ -30,8 +30,8 @@ def command(
     plans: Annotated[Path | None, typer.Option(metavar="DIR", help="The plans that the bench kept.")] = None,
 ) -> None:
     """Measure bandwidths, launches and rates, and write the device file that explains them."""
-    from optfuse.calibrate.fit import fit, special_weights
-    from optfuse.extract.device import load_device
+    from optfuse.lab.calibrate.fit import fit, special_weights
+    from optfuse.problem.device_files import load_device
 
     start = load_device(base)
     if bench:
@@ -51,8 +51,8 @@ def command(
 
 
 def _refine(start: Device, documents: list[Path], plans: Path | None, out: Path) -> None:
-    from optfuse.calibrate.refine import quality, refine
-    from optfuse.calibrate.samples import read_samples
+    from optfuse.lab.calibrate.refine import quality, refine
+    from optfuse.lab.calibrate.samples import read_samples
 
     if plans is None:
         raise InvalidOptionError("--bench needs --plans, the folder in which the bench kept its plans")
@@ -99,9 +99,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _measure(device: str) -> dict[str, Any]:
     import torch
 
-    from optfuse.bench.meter import CudaMeter
-    from optfuse.bench.systems import versions
-    from optfuse.calibrate.measure import measure
+    from optfuse.lab.bench.meter import CudaMeter
+    from optfuse.lab.bench.systems import versions
+    from optfuse.lab.calibrate.measure import measure
 
     if device != "cuda" or not torch.cuda.is_available():
         raise InvalidOptionError(f"cannot calibrate {device!r} here: calibration needs a GPU that torch sees as cuda")

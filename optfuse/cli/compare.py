@@ -14,10 +14,10 @@ from optfuse.cli.output import MIB, US, print_json, print_table, quiet_stdout, s
 from optfuse.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from optfuse.frontend.captured import Captured
-    from optfuse.frontend.zoo import Size
+    from optfuse.compiler.frontend.captured import Captured
+    from optfuse.compiler.frontend.zoo import Size
     from optfuse.inductor.compare import Comparison
-    from optfuse.solve.options import SolveOptions
+    from optfuse.solver.control.options import SolveOptions
 
 
 def command(
@@ -31,8 +31,10 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a graph, on stdout.")] = False,
 ) -> None:
     """Compare Inductor's own fusion of a model with greedy's and the solver's, all priced by one cost model."""
-    from optfuse.extract.device import load_device
-    from optfuse.frontend.zoo import known_size  # torch takes seconds to import: only commands that need it pay
+    from optfuse.compiler.frontend.zoo import (
+        known_size,  # torch takes seconds to import: only commands that need it pay
+    )
+    from optfuse.problem.device_files import load_device
 
     options = solve_options(time_limit=time_limit, workers=workers)
     if not 0 < inductor_limit < math.inf:
@@ -48,9 +50,9 @@ def command(
 
 
 def _graphs(path: Path, train: bool, size: Size) -> tuple[Captured, ...]:
-    from optfuse.frontend.inference import capture
-    from optfuse.frontend.training import capture_training
-    from optfuse.frontend.zoo import load_model_file
+    from optfuse.compiler.frontend.inference import capture
+    from optfuse.compiler.frontend.training import capture_training
+    from optfuse.compiler.frontend.zoo import load_model_file
 
     entry = load_model_file(path)
     args, kwargs = entry.inputs(size, train=train)
@@ -61,11 +63,11 @@ def _graphs(path: Path, train: bool, size: Size) -> tuple[Captured, ...]:
 
 
 def _compared(captured: Captured, device: str, options: SolveOptions, limit: float) -> Comparison:
+    from optfuse.compiler.stages import fusion_problem
     from optfuse.inductor.ask import ask_inductor
     from optfuse.inductor.compare import compare, inductor_answer
     from optfuse.inductor.wire import graph_record
-    from optfuse.pipeline import fusion_problem
-    from optfuse.solve.solve import solve
+    from optfuse.solver.solve import solve
 
     say(f"{captured.name}: Inductor fuses")
     extraction = fusion_problem(captured, device)

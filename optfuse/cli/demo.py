@@ -10,7 +10,7 @@ import typer
 from optfuse.cli.optimize import schedule_model
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_summary, say
-from optfuse.extract.device import load_device
+from optfuse.problem.device_files import load_device
 
 
 def command(

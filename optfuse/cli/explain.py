@@ -22,7 +22,7 @@ from optfuse.problem.solution import Solution
 from optfuse.rules import load_rules
 
 if TYPE_CHECKING:
-    from optfuse.extract.reasons import ExtractionDetails
+    from optfuse.compiler.extract.reasons import ExtractionDetails
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Say why two ops share a kernel or do not: illegal and why, or what the opposite would cost, from a solve."""
     # ortools takes most of a second to import: `--help` does without.
-    from optfuse.solve.explain import explain
+    from optfuse.solver.explain.explain import explain
 
     options = solve_options(time_limit=time_limit, workers=workers)
     asked = _asked(plan, a, b, solution, rules)
@@ -152,9 +152,9 @@ def _extracted(path: Path) -> ExtractionDetails:
     Raises:
         PlanError: When the file is malformed, or states another problem.
     """
-    from optfuse.extract.build import extract
-    from optfuse.extract.reasons import ExtractionDetails
-    from optfuse.ir.serialize import graph_from_json
+    from optfuse.compiler.extract.build import extract
+    from optfuse.compiler.extract.reasons import ExtractionDetails
+    from optfuse.compiler.ir.serialize import graph_from_json
 
     try:
         graph = graph_from_json(json_format.loads(path.read_text(encoding="utf-8")))

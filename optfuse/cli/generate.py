@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from optfuse.cli.output import say
-from optfuse.instances.families import FAMILIES, generate
+from optfuse.lab.generated.families import FAMILIES, generate
 from optfuse.problem.serialize import save_instance
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from optfuse.solve.progress import OnProgress, Progress
+from optfuse.solver.control.progress import OnProgress, Progress
 
 US = 1_000_000
 

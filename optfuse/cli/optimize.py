@@ -13,13 +13,13 @@ from optfuse.cli.files import whole_folders
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json, print_summary, quiet_stdout, say
 from optfuse.errors import OutputError
-from optfuse.extract.device import load_device
+from optfuse.problem.device_files import load_device
 from optfuse.report.summary import certificate
 
 if TYPE_CHECKING:
-    from optfuse.frontend.zoo import Size
-    from optfuse.schedule import Schedule
-    from optfuse.solve.options import SolveOptions
+    from optfuse.api import Schedule
+    from optfuse.compiler.frontend.zoo import Size
+    from optfuse.solver.control.options import SolveOptions
 
 
 def command(
@@ -48,7 +48,9 @@ def command(
     ] = False,
 ) -> None:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is."""
-    from optfuse.frontend.zoo import known_size  # torch takes seconds to import: only commands that need it pay
+    from optfuse.compiler.frontend.zoo import (
+        known_size,  # torch takes seconds to import: only commands that need it pay
+    )
     from optfuse.tuning.device import require_gpu
     from optfuse.tuning.rank import require_measurable
 
@@ -96,9 +98,8 @@ def schedule_model(
     measure: int = 0,
 ) -> tuple[Schedule, ...]:
     """The schedules of a model file: one for inference, two (forward, backward) for training."""
-    from optfuse.frontend.zoo import load_model_file
-    from optfuse.pipeline import optimize
-    from optfuse.schedule import Schedule
+    from optfuse.api import Schedule, optimize
+    from optfuse.compiler.frontend.zoo import load_model_file
     from optfuse.tuning.rank import ranking_text
 
     entry = load_model_file(path)
@@ -117,12 +118,13 @@ def schedule_model(
 
 def tuned(schedule: Schedule) -> Schedule:
     """The schedule with measured tiles; says what became faster."""
+    from optfuse.api import Schedule
     from optfuse.tuning.tune import tune
 
     found = tune(schedule)
     for line in found.text().splitlines():
         say(line)
-    return found.schedule
+    return Schedule.of(found.schedule)
 
 
 def save(schedules: Sequence[Schedule], out: Path) -> None:

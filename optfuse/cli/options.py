@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optfuse.rules import load_rules
-from optfuse.solve.options import SolveOptions
+from optfuse.solver.control.options import SolveOptions
 
 
 def solve_options(**values: Any) -> SolveOptions:

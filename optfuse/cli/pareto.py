@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Sweep the cap on peak memory: how much less memory can do, and what that costs."""
     from optfuse.report.pareto import pareto_rows, pareto_table, save_pareto_plot
-    from optfuse.solve.pareto import sweep
+    from optfuse.solver.pareto import sweep
 
     options = solve_options(time_limit=time_limit, workers=workers, recompute=recompute or None)
     if out is not None and out.exists() and not out.is_dir():
@@ -54,8 +54,8 @@ def _instances(path: Path, size: str, train: bool, device: str) -> list[Instance
         from optfuse.problem.serialize import load_instance
 
         return [load_instance(path)]
-    from optfuse.frontend.zoo import known_size, load_model_file
-    from optfuse.pipeline import fusion_problems
+    from optfuse.api import fusion_problems
+    from optfuse.compiler.frontend.zoo import known_size, load_model_file
 
     chosen = known_size(size)
     entry = load_model_file(path)

@@ -17,8 +17,8 @@ from optfuse.files import write_whole
 
 if TYPE_CHECKING:
     from optfuse.problem.instance import Instance
-    from optfuse.solve.options import SolveOptions
-    from optfuse.solve.result import SolveResult
+    from optfuse.solver.control.options import SolveOptions
+    from optfuse.solver.result import SolveResult
 
 
 def command(
@@ -87,7 +87,7 @@ def _solved(
     """Each instance with its result, until told to stop: the one in hand is brought to an end, the rest is left."""
     from optfuse.cli.live import live_line
     from optfuse.problem.serialize import load_instance
-    from optfuse.solve.solve import solve
+    from optfuse.solver.solve import solve
 
     for number, path in enumerate(paths):
         if stop.is_set() and number:

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from optfuse.checking import check_replays, check_steps
+from optfuse.api import optimize
 from optfuse.cli.output import say
+from optfuse.compiler.frontend.zoo import load_model_file
 from optfuse.errors import VerificationError
-from optfuse.frontend.zoo import load_model_file
-from optfuse.pipeline import optimize
 from optfuse.runtime.aot import compile_kernels, table
+from optfuse.runtime.check.check import check_replays, check_steps
+from optfuse.runtime.check.verify import InDouble, VerifyReport, compare
 from optfuse.runtime.environment import mode
-from optfuse.runtime.verify import InDouble, VerifyReport, compare
 
 if TYPE_CHECKING:
-    from optfuse.schedule import Schedule
-    from optfuse.solve.options import SolveOptions
+    from optfuse.api import Schedule
+    from optfuse.solver.control.options import SolveOptions
 
 #: A single number's error (a loss) is a sample of one, and eager's is sometimes near zero by luck. Such an output is
 #: judged as the vector of its values at this many different weights.

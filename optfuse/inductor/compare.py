@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from optfuse.compiler.extract.build import Extraction
 from optfuse.errors import InductorError
-from optfuse.extract.build import Extraction
 from optfuse.inductor.agreement import Agreement, agreement
 from optfuse.inductor.groups import Groups
 from optfuse.inductor.legal import Legalized, legalize

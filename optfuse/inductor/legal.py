@@ -27,8 +27,8 @@ from optfuse.problem.legality import (
 )
 from optfuse.problem.recompute import copyable
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solve.assemble import arrange
-from optfuse.solve.memory import order_problem, precedences, program_order
+from optfuse.solver.memory.assemble import arrange
+from optfuse.solver.memory.order_problem import order_problem, precedences, program_order
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op
 from optfuse.inductor.groups import Groups, Launch
 from optfuse.inductor.wire import SETTLED, UPDATE
-from optfuse.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, legal_index, mask_of

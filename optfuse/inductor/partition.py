@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from optfuse.compiler.ir.nodes import LoopGraph, LoopNest, Op
 from optfuse.inductor.mapping import node_of
-from optfuse.ir.nodes import LoopGraph, LoopNest, Op
 from optfuse.problem.instance import Instance, Scheme
 from optfuse.problem.solution import Solution
 

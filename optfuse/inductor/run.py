@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from optfuse.frontend.captured import Captured
+from optfuse.compiler.frontend.captured import Captured
 from optfuse.inductor.groups import Groups, groups_from_json
 from optfuse.inductor.hand_over import origins_handed_on, prepared
 from optfuse.inductor.impose import Imposed, imposed

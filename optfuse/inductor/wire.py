@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.operators import named_overload
+from optfuse.compiler.frontend.torch_bridge import OpOverload
+from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.errors import InductorError, PlanError
-from optfuse.frontend.captured import Captured
-from optfuse.frontend.operators import named_overload
-from optfuse.frontend.torch_bridge import OpOverload
-from optfuse.ir.devices import HOST, main_device
 
 FORMAT_VERSION = 1
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solve.memory import precedences
+from optfuse.solver.memory.order_problem import precedences
 
 
 @dataclass(frozen=True, slots=True)

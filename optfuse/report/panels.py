@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from optfuse.problem.instance import Instance
 from optfuse.report.table import Difference, KernelRow, kernel_rows
 from optfuse.report.trace import kernel_label
-from optfuse.solve.result import SolveResult
+from optfuse.solver.result import SolveResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from optfuse.files import whole_file
 from optfuse.report.summary import change
-from optfuse.solve.pareto import Pareto
+from optfuse.solver.pareto import Pareto
 
 MIB = 1 << 20
 US = 1_000_000

@@ -19,7 +19,7 @@ from optfuse.report.panels import CHOSEN, GREEDY, draw_panels
 from optfuse.report.summary import certificate, change
 from optfuse.report.table import Difference, differences
 from optfuse.report.text import size_text
-from optfuse.solve.result import SolveResult
+from optfuse.solver.result import SolveResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

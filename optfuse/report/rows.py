@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optfuse.problem.instance import Instance
-from optfuse.solve.result import SolveResult
+from optfuse.solver.result import SolveResult
 
 #: ``greedy``, ``objective`` and ``bound`` are picoseconds; ``version`` is that of optfuse.
 COLUMNS = ("name", "kind", "ops", "greedy", "objective", "bound", "status", "seconds", "version")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from optfuse.problem.instance import Instance
-from optfuse.solve.result import SolveResult
+from optfuse.solver.result import SolveResult
 
 
 def summary(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solve.memory import live_bytes, order_problem
+from optfuse.solver.memory.order_problem import live_bytes, order_problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
 from optfuse.report.summary import before_solver, certificate, change
 from optfuse.report.table import Difference, KernelRow, differences, kernel_rows
-from optfuse.solve.result import SolveResult
+from optfuse.solver.result import SolveResult
 
 MIB = 1 << 20
 US = 1_000_000

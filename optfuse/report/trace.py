@@ -16,7 +16,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
 from optfuse.report.summary import certificate
 from optfuse.report.table import KernelRow, kernel_rows
-from optfuse.solve.result import SolveResult
+from optfuse.solver.result import SolveResult
 
 US = 1_000_000
 GENERATED, LIBRARY = 1, 2

@@ -24,9 +24,9 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.torch_bridge import copy_all, storage_users
 from optfuse.errors import InvalidOptionError
-from optfuse.frontend.captured import Captured
-from optfuse.frontend.torch_bridge import copy_all, storage_users
 from optfuse.runtime.program import Arena, Program, Value
 
 Choice = bool | Literal["auto"]

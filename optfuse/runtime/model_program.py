@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from optfuse.compiler.frontend.calling import Feed, checked_leaves, feed_of
+from optfuse.compiler.frontend.captured import CallSpec, InputSource
+from optfuse.compiler.frontend.torch_bridge import tree_unflatten
 from optfuse.errors import PlanError
-from optfuse.frontend.calling import Feed, checked_leaves, feed_of
-from optfuse.frontend.captured import CallSpec, InputSource
-from optfuse.frontend.torch_bridge import tree_unflatten
 from optfuse.runtime.graphs import Choice, GraphStatistics, Interest, runner, statistics_of
 from optfuse.runtime.program import Program, Value
+from optfuse.schedule.scheduled import ScheduledGraph
 
-if TYPE_CHECKING:
-    from optfuse.schedule import Make, Schedule
+#: Makes the function that runs a graph: of its schedule, its constants, and whose its results are (``runtime.graphs``).
+Make = Callable[[ScheduledGraph, Mapping[str, Any], Interest], Callable[[list[Any]], list[Any]]]
 
 
 class ModelProgram:
@@ -80,7 +81,7 @@ def _plain(value: Value) -> Value:
 
 
 def bind(
-    schedule: Schedule,
+    schedule: ScheduledGraph,
     model: torch.nn.Module | None = None,
     *,
     cudagraphs: Choice = "auto",

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from optfuse import __version__
 from optfuse.errors import OutputError
 from optfuse.runtime.loader import cache_dir, digest, write_atomically
+from optfuse.version import __version__
 
 logger = logging.getLogger("optfuse")
 

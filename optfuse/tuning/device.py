@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from optfuse.codegen.kernel import KernelSource, emit_kernel
-from optfuse.codegen.module import kernels_module
+from optfuse.compiler.codegen.kernel import KernelSource, emit_kernel
+from optfuse.compiler.codegen.module import kernels_module
+from optfuse.compiler.ir.kernel import KernelSpec
+from optfuse.compiler.ir.nodes import Buffer
 from optfuse.errors import InvalidOptionError
-from optfuse.ir.kernel import KernelSpec
-from optfuse.ir.nodes import Buffer
 from optfuse.runtime.aot import KernelReport, compile_kernels
 from optfuse.runtime.environment import mode
 from optfuse.runtime.loader import load_source, store

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 import sympy
 import torch
 
-from optfuse.codegen.passes import operands, stored
-from optfuse.ir.interpreter import extent
-from optfuse.ir.kernel import KernelSpec
-from optfuse.ir.nodes import Buffer, Call, Expr, Load, tvar
-from optfuse.ir.torch_semantics import torch_dtype
-from optfuse.ir.verify_nest import loads_under
+from optfuse.compiler.codegen.passes import operands, stored
+from optfuse.compiler.ir.interpreter import extent
+from optfuse.compiler.ir.kernel import KernelSpec
+from optfuse.compiler.ir.nodes import Buffer, Call, Expr, Load, tvar
+from optfuse.compiler.ir.torch_semantics import torch_dtype
+from optfuse.compiler.ir.verify_nest import loads_under
 
 
 def index_ends(spec: KernelSpec, buffers: Mapping[str, Buffer]) -> dict[str, int] | None:

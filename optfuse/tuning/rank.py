@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from optfuse.emit import emit
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.loader import cache_dir, digest, store
 from optfuse.runtime.program import Expected, Program
-from optfuse.schedule import PlanTime, Schedule
-from optfuse.solve.nearby import NearPlan, near_plans
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.result import relative_gap
+from optfuse.schedule.emit import emit
+from optfuse.schedule.scheduled import PlanTime, ScheduledGraph
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.nearby import NearPlan, near_plans
+from optfuse.solver.result import relative_gap
 from optfuse.tuning.cache import Cache, versions
 from optfuse.tuning.device import interleaved, precompile, require_gpu
 
@@ -28,7 +28,7 @@ RUNS = 21
 MARGIN = 0.01
 
 #: Microseconds of some schedules of one graph, each run by itself: medians of runs that take turns.
-Clock = Callable[[Sequence[Schedule]], Sequence[float]]
+Clock = Callable[[Sequence[ScheduledGraph]], Sequence[float]]
 
 
 def require_measurable(plans: object) -> None:
@@ -51,14 +51,14 @@ def checked_measure(value: object) -> int:
 
 
 def rank(
-    schedule: Schedule,
+    schedule: ScheduledGraph,
     options: SolveOptions,
     plans: int,
     *,
     cache: Cache | None = None,
     clock: Clock | None = None,
     device: str = "",
-) -> Schedule:
+) -> ScheduledGraph:
     """The fastest on the clock of the ``plans`` best distinct plans, with the table of all in ``ranking``.
 
     The certificate stays true: the bound is the model's, and a plan that is not the model's best is FEASIBLE.
@@ -104,7 +104,7 @@ def rank(
     return replace(candidates[chosen], ranking=table)
 
 
-def ranking_text(schedule: Schedule) -> str:
+def ranking_text(schedule: ScheduledGraph) -> str:
     """The table of plans that were run, as text."""
     lines = [f"{schedule.name}: plans by the clock (predicted, measured)"]
     for row in schedule.ranking:
@@ -115,7 +115,7 @@ def ranking_text(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _planned(schedule: Schedule, plan: NearPlan) -> Schedule:
+def _planned(schedule: ScheduledGraph, plan: NearPlan) -> ScheduledGraph:
     result, objective = schedule.result, plan.solution.objective
     if plan.solution != result.solution:
         result = replace(
@@ -128,14 +128,14 @@ def _planned(schedule: Schedule, plan: NearPlan) -> Schedule:
     return replace(schedule, result=result, source=emit(schedule.extraction, result), tiles={})
 
 
-def _content(schedule: Schedule, device: str) -> dict[str, Any]:
+def _content(schedule: ScheduledGraph, device: str) -> dict[str, Any]:
     return {"ranking": RANKING, "device": device, "versions": versions(), "plan": digest(schedule.source)}
 
 
 def device_clock(device: torch.device) -> Clock:
     """Runs plans on the GPU on made-up inputs: from a CUDA graph where all can be recorded, else launch by launch."""
 
-    def clock(schedules: Sequence[Schedule]) -> list[float]:
+    def clock(schedules: Sequence[ScheduledGraph]) -> list[float]:
         for schedule in schedules:
             precompile(store(schedule.source, cache_dir() / "modules"), device)
         constants = schedules[0].interface.constants

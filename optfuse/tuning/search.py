@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from optfuse.codegen.tiles import TileConfig
+from optfuse.compiler.codegen.tiles import TileConfig
 
 #: Steps from the first configuration, at most; the first ones gain most.
 STEPS = 4

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from optfuse.codegen.candidates import neighbours
-from optfuse.codegen.kernel import CodegenOptions, KernelSource, emit_kernel, kernel_axes
-from optfuse.codegen.prelude import PRELUDE
-from optfuse.codegen.shared import likeness
-from optfuse.codegen.tiles import TileConfig
-from optfuse.emit import emit, kernel_specs
-from optfuse.ir.nodes import Buffer
+from optfuse.compiler.codegen.candidates import neighbours
+from optfuse.compiler.codegen.kernel import CodegenOptions, KernelSource, emit_kernel, kernel_axes
+from optfuse.compiler.codegen.prelude import PRELUDE
+from optfuse.compiler.codegen.shared import likeness
+from optfuse.compiler.codegen.tiles import TileConfig
+from optfuse.compiler.ir.nodes import Buffer
 from optfuse.runtime.loader import digest
-from optfuse.schedule import Schedule
+from optfuse.schedule.emit import emit, kernel_specs
+from optfuse.schedule.scheduled import ScheduledGraph
 from optfuse.tuning.cache import Cache, versions
 from optfuse.tuning.device import DeviceMeasure, Problem, require_gpu
 from optfuse.tuning.operands import index_ends
@@ -54,7 +54,7 @@ class TunedKernel:
 class Tuned:
     """The schedule with its new tiles, and a record a kernel function."""
 
-    schedule: Schedule
+    schedule: ScheduledGraph
     kernels: tuple[TunedKernel, ...]
 
     def text(self) -> str:
@@ -71,7 +71,9 @@ class Tuned:
         return "\n".join([*lines, f"{total}; each alone and uncached, {before:.0f} us became {after:.0f} us"])
 
 
-def tune(schedule: Schedule, *, cache: Cache | None = None, measuring: Opened | None = None, device: str = "") -> Tuned:
+def tune(
+    schedule: ScheduledGraph, *, cache: Cache | None = None, measuring: Opened | None = None, device: str = ""
+) -> Tuned:
     """Search tiles and warps for each distinct kernel of a schedule by measuring them on the GPU.
 
     Parameters
@@ -114,7 +116,7 @@ def tune(schedule: Schedule, *, cache: Cache | None = None, measuring: Opened | 
 
 
 def _groups(
-    schedule: Schedule, buffers: Mapping[str, Buffer]
+    schedule: ScheduledGraph, buffers: Mapping[str, Buffer]
 ) -> list[tuple[KernelSource, Problem | None, tuple[str, ...]]]:
     """Kernels that are one function and walk memory alike: the first one, what to measure, and all their names."""
     found: dict[object, tuple[KernelSource, Problem | None, list[str]]] = {}

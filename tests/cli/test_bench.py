@@ -33,8 +33,8 @@ def test_bench_writes_a_document_and_a_kernel_table(
     optfuse: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(tasks: Any, settings: Any, *, keep: Any, **_: Any) -> dict[str, Any]:
-        from optfuse.bench.run import Document
-        from optfuse.bench.summary import summarize
+        from optfuse.lab.bench.run import Document
+        from optfuse.lab.bench.summary import summarize
 
         document = Document.of(tasks, settings).record
         document["versions"] = {"torch": "2", "inductor": {"fusion": True}}
@@ -46,7 +46,7 @@ def test_bench_writes_a_document_and_a_kernel_table(
         keep(document)
         return document
 
-    monkeypatch.setattr("optfuse.bench.run.run", run)
+    monkeypatch.setattr("optfuse.lab.bench.run.run", run)
     outcome = optfuse(
         "bench", MLP, "--both", "--size", "small", "--json", tmp_path / "b.json", "--csv", tmp_path / "k.csv"
     )
@@ -69,7 +69,7 @@ def test_calibrate_fits_to_saved_measurements(optfuse: Run, tmp_path: Path) -> N
     assert "launch_ps: 1500000 (was " in outcome.out
     assert "copy was not measured: RuntimeError: no" in outcome.out
 
-    from optfuse.extract.device import load_device
+    from optfuse.problem.device_files import load_device
 
     assert load_device(str(tmp_path / "mine.json")).launch_ps == 1_500_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from optfuse.problem.serialize import save_instance, save_solution
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solve.memory import order_problem, peak_bytes
+from optfuse.solver.memory.order_problem import order_problem, peak_bytes
 from tests.cli.conftest import Outcome
 from tests.report.cases import EXAMPLE, example, solution_of
 

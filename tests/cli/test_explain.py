@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from optfuse.problem.serialize import save_instance, save_solution
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.solve import solve
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.solve import solve
 from tests.cli.conftest import Outcome
 from tests.cli.test_optimize import MODEL, SOUND
 from tests.problem.cases import example

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from optfuse.cli.live import line, live_line
-from optfuse.solve.progress import Progress
+from optfuse.solver.control.progress import Progress
 
 RECORD = Progress(1.25, "search", 2_000_000, 1_500_000)
 

@@ -194,7 +194,7 @@ def test_a_signal_ends_it_with_the_best_found(tmp_path: Path, number: signal.Sig
     (tmp_path / "out").mkdir()
     # The first line that the journal would show stands for "it has begun to search".
     code = (
-        "import sys, optfuse.solve.progress as p; note = p.Journal.note\n"
+        "import sys, optfuse.solver.control.progress as p; note = p.Journal.note\n"
         "def loud(self, *a):\n    note(self, *a); print('begun', flush=True)\n"
         "p.Journal.note = loud\n"
         f"sys.argv = ['optfuse', 'solve', *{list(map(str, paths))!r}, '--time-limit', '600', '--workers', '1', "

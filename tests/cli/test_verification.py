@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from optfuse.api import Schedule, TrainingSchedule
 from optfuse.cli import verification
 from optfuse.cli.verification import verify_model
 from optfuse.errors import VerificationError
-from optfuse.schedule import Schedule, TrainingSchedule
-from optfuse.solve.options import SolveOptions
+from optfuse.solver.control.options import SolveOptions
 
 OPTIONS = SolveOptions(time_limit=10, workers=1)
 

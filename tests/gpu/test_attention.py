@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from optfuse.ops.attention import attention, attention_backward
+from optfuse.compiler.ops.attention import attention, attention_backward
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import optfuse
-from optfuse.frontend.zoo import load_model_file
+from optfuse.compiler.frontend.zoo import load_model_file
 
 pytestmark = [
     pytest.mark.usefixtures("exact_products"),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import optfuse
-from optfuse.runtime.dynamo import backend
+from optfuse.torch_compile.backend import backend
 
 pytestmark = [
     pytest.mark.gpu,

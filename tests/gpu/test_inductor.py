@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from optfuse.frontend.training import capture_training
-from optfuse.frontend.zoo import load_model_file
+from optfuse.compiler.frontend.training import capture_training
+from optfuse.compiler.frontend.zoo import load_model_file
+from optfuse.compiler.stages import fusion_problem
 from optfuse.inductor.ask import ask_inductor
 from optfuse.inductor.compare import compare, inductor_answer
 from optfuse.inductor.wire import graph_record
-from optfuse.pipeline import fusion_problem
 from optfuse.problem.checker import check
-from optfuse.solve.greedy import greedy
+from optfuse.solver.baseline.greedy import greedy
 from tests.inductor.models import KERNELS, small
 
 pytestmark = [

@@ -1,6 +1,6 @@
 """The models on a GPU, inference and training step, fp32 and bf16, at the small (odd) sizes: eager and float64.
 
-The judge is that of ``optfuse.runtime.verify``: an error at most twice eager's own, more where numbers are few.
+The judge is that of ``optfuse.runtime.check.verify``: an error at most twice eager's own, more where numbers are few.
 Convolutions run channels-last, by other kernels of cuDNN's than eager's in the layout that a model comes in, so eager's
 own error is the larger of both layouts'. Run them with ``pytest -m gpu``.
 """
@@ -18,9 +18,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 import optfuse
+from optfuse.compiler.frontend.zoo import load_model_file
 from optfuse.errors import CaptureError
-from optfuse.frontend.zoo import load_model_file
-from optfuse.runtime.verify import ENOUGH, FACTOR, copy_of
+from optfuse.runtime.check.verify import ENOUGH, FACTOR, copy_of
 from tests.oracle.judging import in_double
 
 pytestmark = [

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from optfuse.frontend.zoo import load_model_file
-from optfuse.runtime.dynamo import backend
-from optfuse.runtime.verify import ENOUGH
+from optfuse.compiler.frontend.zoo import load_model_file
+from optfuse.runtime.check.verify import ENOUGH
+from optfuse.torch_compile.backend import backend
 from tests.gpu.test_models import MODELS, NAMES, distances, moved, outcome, without_dropout
 from tests.oracle.judging import in_double
 

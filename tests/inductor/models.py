@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from optfuse.extract.build import Extraction
-from optfuse.frontend.captured import Captured
-from optfuse.frontend.inference import capture
-from optfuse.pipeline import fusion_problem
+from optfuse.compiler.extract.build import Extraction
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.stages import fusion_problem
 
 #: What TorchInductor makes of ``Small``: the norm reads its input once and writes its result once; the matmul is a
 #: library's, and the activation is a kernel of its own behind it.

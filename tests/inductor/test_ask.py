@@ -11,7 +11,7 @@ from optfuse.inductor.ask import ask_inductor
 from optfuse.inductor.compare import compare, inductor_answer
 from optfuse.inductor.wire import graph_record
 from optfuse.problem.checker import check
-from optfuse.solve.greedy import greedy
+from optfuse.solver.baseline.greedy import greedy
 from tests.batch.running import alive, until
 from tests.inductor.models import KERNELS, small
 

@@ -13,7 +13,7 @@ from optfuse.inductor.mapping import map_groups
 from optfuse.inductor.partition import Wanted, wanted
 from optfuse.inductor.run import compile_inductor
 from optfuse.inductor.wire import graph_record
-from optfuse.solve.greedy import greedy
+from optfuse.solver.baseline.greedy import greedy
 from tests.inductor.models import gated, small
 
 

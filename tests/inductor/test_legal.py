@@ -9,7 +9,7 @@ from optfuse.inductor.legal import legalize
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
 from optfuse.problem.recompute import copyable
-from optfuse.solve.greedy import greedy, greedy_partition
+from optfuse.solver.baseline.greedy import greedy, greedy_partition
 from tests.inductor.models import small
 from tests.strategies import instances
 

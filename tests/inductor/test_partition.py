@@ -6,7 +6,7 @@ import json
 
 from optfuse.inductor.legal import legalize
 from optfuse.inductor.partition import wanted, wanted_from_json
-from optfuse.solve.greedy import greedy
+from optfuse.solver.baseline.greedy import greedy
 from tests.inductor.models import gated, small
 
 

@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.inference import capture
 from optfuse.errors import InductorError
-from optfuse.frontend.captured import Captured
-from optfuse.frontend.inference import capture
 from optfuse.inductor.wire import UPDATE, graph_record, origin_of, read_graph
 from tests.inductor.models import small
 

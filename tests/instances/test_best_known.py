@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from optfuse.problem.serialize import load_instance
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.result import SolveResult
-from optfuse.solve.solve import solve
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.result import SolveResult
+from optfuse.solver.solve import solve
 from tests.instances.library import Known, best_known, files
 
 KNOWN = best_known()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from optfuse.errors import InvalidOptionError
-from optfuse.instances.families import FAMILIES, generate
+from optfuse.lab.generated.families import FAMILIES, generate
 from optfuse.problem.serialize import instance_from_json, instance_to_json
 from tests.instances.library import files
 

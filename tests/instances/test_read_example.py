@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import instance_to_json, load_instance, save_solution, solution_to_json
-from optfuse.solve.greedy import greedy
+from optfuse.solver.baseline.greedy import greedy
 from tests.instances.library import FOLDER, files
 from tests.strategies import instances
 

@@ -6,10 +6,10 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-from optfuse.instances.families import generate
+from optfuse.lab.generated.families import generate
 from optfuse.report.summary import summary
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.solve import solve
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.solve import solve
 
 SCRIPT: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "library.py"))
 

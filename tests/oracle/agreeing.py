@@ -11,10 +11,10 @@ from optfuse.errors import IllegalKernelError, InfeasibleError, RuleConflictErro
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import instance_to_json, solution_to_json
-from optfuse.solve.exhaustive import exhaustive
-from optfuse.solve.greedy import greedy
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.solve import solve
+from optfuse.solver.baseline.exhaustive import exhaustive
+from optfuse.solver.baseline.greedy import greedy
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.solve import solve
 from tests.oracle import prices
 
 LEAST = 1 << 20

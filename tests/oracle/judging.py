@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 import optfuse
-from optfuse.runtime.verify import FACTOR, InDouble, compare, copy_of
+from optfuse.runtime.check.verify import FACTOR, InDouble, compare, copy_of
 
 OPTIONS = optfuse.SolveOptions(time_limit=5, workers=1)
 GREEDY = optfuse.SolveOptions(solver="greedy", time_limit=5, workers=1)

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from optfuse.solve.footprint import ROUNDING
+from optfuse.solver.memory.footprint import ROUNDING
 
 
 class LiveBytes(TorchDispatchMode):

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import is_legal
-from optfuse.solve.assemble import assemble
-from optfuse.solve.cpsat import CpsatOutcome, solve_cpsat
-from optfuse.solve.exhaustive import exhaustive
-from optfuse.solve.greedy import greedy
-from optfuse.solve.options import SolveOptions
+from optfuse.solver.baseline.exhaustive import exhaustive
+from optfuse.solver.baseline.greedy import greedy
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.memory.assemble import assemble
+from optfuse.solver.solve_blocks import CpsatOutcome, solve_cpsat
 from tests.layered import layered
 from tests.strategies import instances, share
 
@@ -76,10 +76,10 @@ def test_layered_problems(instance: Instance) -> None:
 
 @pytest.mark.parametrize("limit", [1, 10, 14])
 def test_bounds_are_true_when_candidates_are_not_all_listed(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optfuse.solve.cpsat.strategies.MAX_CANDIDATES", limit)
-    monkeypatch.setattr("optfuse.solve.cpsat.strategies.FIRST_CANDIDATES", limit)
-    monkeypatch.setattr("optfuse.solve.cpsat.strategies.SAMPLE_CANDIDATES", 1)
-    monkeypatch.setattr("optfuse.solve.cpsat.neighbourhood.WINDOW_ATOMS", 4)
+    monkeypatch.setattr("optfuse.solver.solve_block.MAX_CANDIDATES", limit)
+    monkeypatch.setattr("optfuse.solver.solve_block.FIRST_CANDIDATES", limit)
+    monkeypatch.setattr("optfuse.solver.solve_block.SAMPLE_CANDIDATES", 1)
+    monkeypatch.setattr("optfuse.solver.strategies.neighbourhood.WINDOW_ATOMS", 4)
 
     @settings(QUIET, max_examples=share(40))
     @given(layered(6, 9))

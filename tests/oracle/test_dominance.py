@@ -11,14 +11,11 @@ from typing import Literal
 import pytest
 import sympy
 
-from optfuse.extract.access import accesses
-from optfuse.extract.build import extract
-from optfuse.extract.dependence import footprint
-from optfuse.extract.device import load_device
-from optfuse.extract.digits import row_major
-from optfuse.extract.passes import PASSES, Pass
-from optfuse.extract.split import split_reductions
-from optfuse.ir.nodes import (
+from optfuse.compiler.analysis.access import accesses
+from optfuse.compiler.analysis.dependence import footprint
+from optfuse.compiler.analysis.digits import row_major
+from optfuse.compiler.extract.build import extract
+from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
     Expr,
@@ -35,9 +32,12 @@ from optfuse.ir.nodes import (
     ivar,
     rvar,
 )
-from optfuse.ir.verify import verify
+from optfuse.compiler.ir.verify import verify
+from optfuse.compiler.simplify.passes import PASSES, Pass
+from optfuse.compiler.simplify.split import split_reductions
+from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device
-from optfuse.solve.exhaustive import exhaustive
+from optfuse.solver.baseline.exhaustive import exhaustive
 
 DOMINANCE = [each for each in PASSES if each.kind == "dominance"]
 GRAPHS = 1000

@@ -12,12 +12,12 @@ import pytest
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Rules, Write
-from optfuse.solve.available import feasible_columns
-from optfuse.solve.columns import list_columns, schedule_of
-from optfuse.solve.cpsat.joint import solve_joint
-from optfuse.solve.cpsat.joint_families import FAMILIES, Family, add_copied_writes
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.scope import whole_scope
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.joint.available import feasible_columns
+from optfuse.solver.joint.columns import list_columns, schedule_of
+from optfuse.solver.joint.joint import solve_joint
+from optfuse.solver.joint.joint_families import FAMILIES, Family, add_copied_writes
+from optfuse.solver.joint.scope import whole_scope
 from tests.fuzzing import SCHEMES, build
 from tests.oracle.agreeing import assert_agrees, best_cost, capped
 from tests.strategies import DEVICE

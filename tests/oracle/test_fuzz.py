@@ -10,13 +10,10 @@ from itertools import combinations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ortools.sat.python import cp_model
 
-from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import instance_from_json, instance_to_json
-from optfuse.solve.cpsat.whole import whole_model
-from optfuse.solve.peak_bound import least_peak_bound
+from optfuse.solver.joint.peak_bound import least_peak_bound
 from tests.fuzzing import build, features, fuzzed
 from tests.oracle.agreeing import assert_agrees, best_cost, capped
 
@@ -66,21 +63,6 @@ def test_each_feature_and_each_pair_of_features_occurs() -> None:
 @given(fuzzed(6))
 def test_files_say_all_of_an_instance(instance: Instance) -> None:
     assert instance_from_json(instance_to_json(instance)) == instance
-
-
-@settings(QUIET, max_examples=1000 if MANY else 40)
-@given(fuzzed(6))
-def test_the_exported_model_has_the_same_optimum(instance: Instance) -> None:
-    least = best_cost(instance, recompute=False)
-    try:
-        model = whole_model(instance)
-    except IllegalKernelError:
-        assert least is None
-        return
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    status = solver.solve(model)
-    assert (None if status == cp_model.INFEASIBLE else round(solver.objective_value)) == least
 
 
 @settings(QUIET, max_examples=500 if MANY else 25)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from optfuse.frontend import capture, gather_inputs
-from optfuse.frontend.zoo import load_model_file
-from optfuse.ir import verify
-from optfuse.ir.interpreter import interpret
-from optfuse.lower import lower
-from tests.lower.eager import check, lowered
+from optfuse.compiler.frontend import capture, gather_inputs
+from optfuse.compiler.frontend.zoo import load_model_file
+from optfuse.compiler.ir import verify
+from optfuse.compiler.ir.interpreter import interpret
+from optfuse.compiler.lower import lower
+from tests.compiler.lower.eager import check, lowered
 
 MODELS = Path(__file__).parents[2] / "models"
 LOOSE = {"rtol": 1e-4, "atol": 1e-5}

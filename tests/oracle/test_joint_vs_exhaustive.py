@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from optfuse.errors import InfeasibleError
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
-from optfuse.solve.available import feasible_columns, floor_of
-from optfuse.solve.columns import ColumnMaker, list_columns, schedule_of
-from optfuse.solve.cpsat.joint import JointResult, solve_joint
-from optfuse.solve.exhaustive import exhaustive
-from optfuse.solve.greedy import greedy
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.scope import whole_scope
+from optfuse.solver.baseline.exhaustive import exhaustive
+from optfuse.solver.baseline.greedy import greedy
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.joint.available import feasible_columns, floor_of
+from optfuse.solver.joint.columns import ColumnMaker, list_columns, schedule_of
+from optfuse.solver.joint.joint import JointResult, solve_joint
+from optfuse.solver.joint.scope import whole_scope
 from tests.layered import layered
 from tests.rematerial import MIB, SMALL, masked, rematerial
 from tests.strategies import instances, share

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import optfuse
-from optfuse.frontend.zoo import load_model_file
+from optfuse.compiler.frontend.zoo import load_model_file
 from optfuse.runtime.environment import mode
 from tests.oracle.judging import assert_all_pass, judge
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.extract.functions import model
-from tests.extract.test_moved import CASES, tensors_of
+from tests.compiler.extract.functions import model
+from tests.compiler.simplify.test_moved import CASES, tensors_of
 from tests.oracle.judging import assert_all_pass, judge
 
 MOVED = ["pad", "pad on both sides", "crop", "pad of a pad", "slice", "turned", "rolled", "channels last", "reduced"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Variant, Write
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.solve import solve
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.solve import solve
 from tests.fuzzing import SCHEMES
 from tests.oracle.agreeing import assert_agrees, best_cost, capped
 from tests.strategies import DEVICE

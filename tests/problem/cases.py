@@ -7,7 +7,7 @@ from dataclasses import replace
 from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Write
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solve.assemble import assemble
+from optfuse.solver.memory.assemble import assemble
 from tests.strategies import DEVICE
 
 KIB = 1 << 10

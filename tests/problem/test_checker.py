@@ -13,7 +13,7 @@ from optfuse.problem.case import Code
 from optfuse.problem.checker import check
 from optfuse.problem.instance import ALONE, Edge, Instance, Limits, Rules, Variant
 from optfuse.problem.solution import Kernel, Placement, Solution
-from optfuse.solve.assemble import assemble
+from optfuse.solver.memory.assemble import assemble
 from tests.problem.cases import (
     ADD,
     FLAT,

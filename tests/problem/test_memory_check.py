@@ -12,7 +12,7 @@ from optfuse.problem.cost import default_writes, kernel_cost
 from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Scheme, Write
 from optfuse.problem.serialize import digest, instance_from_json, instance_to_json
 from optfuse.problem.solution import Kernel, Placement, Solution
-from optfuse.solve.memory import order_problem, peak_bytes
+from optfuse.solver.memory.order_problem import order_problem, peak_bytes
 from tests.strategies import DEVICE
 
 SIZE = 1024

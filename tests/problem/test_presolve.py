@@ -18,7 +18,7 @@ from optfuse.problem.legality import bits, is_legal
 from optfuse.problem.moves import Moves
 from optfuse.problem.presolve import presolve
 from optfuse.problem.walking import Walking
-from optfuse.solve.exhaustive import exhaustive
+from optfuse.solver.baseline.exhaustive import exhaustive
 from tests.layered import build, layered
 from tests.strategies import DEVICE, instances, share
 

@@ -26,7 +26,7 @@ from optfuse.problem.serialize import (
     solution_from_json,
     solution_to_json,
 )
-from optfuse.solve.greedy import greedy
+from optfuse.solver.baseline.greedy import greedy
 from tests.problem.cases import answer, example
 from tests.strategies import instances
 

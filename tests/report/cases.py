@@ -8,7 +8,7 @@ from optfuse.problem.cost import default_writes, kernel_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest, load_instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solve.result import SolveResult, Statistics, Status
+from optfuse.solver.result import SolveResult, Statistics, Status
 
 EXAMPLE = Path(__file__).parents[2] / "instances" / "example.json"
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.report.flow import Arrow, flow
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.solve import solve
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.solve import solve
 from tests.layered import layered
 from tests.report.cases import example, solution_of
 

@@ -7,8 +7,8 @@ import pytest
 
 from optfuse.errors import InvalidOptionError
 from optfuse.report.plot import DRAWN_OPS, plot
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.solve import solve
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.solve import solve
 from tests.layered import build
 from tests.report.cases import example, result_of, solution_of
 

@@ -12,9 +12,9 @@ import pytest
 from optfuse.errors import OutputError
 from optfuse.report.table import kernel_rows
 from optfuse.report.trace import save_trace, trace
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.result import SolveResult
-from optfuse.solve.solve import solve
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.result import SolveResult
+from optfuse.solver.solve import solve
 from tests.layered import build
 from tests.report.cases import example, result_of, solution_of
 

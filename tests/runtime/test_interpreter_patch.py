@@ -13,7 +13,7 @@ BF16 = torch.bfloat16
 
 @pytest.fixture
 def kernels():
-    import tiny_kernels
+    from tests.runtime import tiny_kernels
 
     return tiny_kernels
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from optfuse.runtime.verify import compare, largest_error, verify
+from optfuse.runtime.check.verify import compare, largest_error, verify
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from optfuse.codegen.tiles import TileConfig
+from optfuse.compiler.codegen.tiles import TileConfig
 from optfuse.tuning.search import FINAL_RUNS, STEP_RUNS, WIDTH, Trial, search
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from optfuse.lab.packing.layout import Layout
-from optfuse.solve.arena import Holes, TimeIndex
+from optfuse.solver.memory.arena import Holes, TimeIndex
 
 #: Buffers placed between two looks at the clock.
 STEP = 16

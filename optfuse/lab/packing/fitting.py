@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Literal
 
-from optfuse.lab.packing.layout import Layout, Outcome
+from optfuse.lab.packing.fits import Fit, stopped_by
+from optfuse.lab.packing.layout import Layout
 from optfuse.lab.packing.sections import SectionModel
-
-#: Seconds between two looks at whether to stop.
-POLL_SECONDS = 0.05
-
-Method = Literal["bound", "tree", "cpsat", "windows", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Whether some buffers fit, and where (units): ``offsets`` are empty unless ``outcome`` is "packed"."""
-
-    outcome: Outcome
-    offsets: tuple[int, ...] = ()
-    method: Method = "none"
-    nodes: int = 0
 
 
 def compiled_search() -> bool:
@@ -53,7 +35,7 @@ def fit(
         return Fit("stopped")
     if not compiled_search():
         return _by_model(problem, capacity, workers, seed, deadline, stop)
-    from optfuse.lab.packing.portfolio import at_once, in_turns
+    from optfuse.lab.packing.portfolio import at_once, in_turns  # they need numba
 
     if workers == 1:
         return in_turns(problem, capacity, seed, deadline, stop)
@@ -68,22 +50,3 @@ def _by_model(
     with stopped_by(stop, model):
         outcome = model.run(workers, seed, deadline)
     return Fit("stopped") if outcome == "stopped" else Fit(outcome, model.offsets, "cpsat")
-
-
-@contextmanager
-def stopped_by(stop: Callable[[], bool], model: SectionModel) -> Generator[None]:
-    """Have a model's search ended from beside it when ``stop`` returns True."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(POLL_SECONDS):
-            if stop():
-                model.stop()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()

@@ -12,7 +12,7 @@ from optfuse.errors import InfeasibleError, InvalidOptionError, InvalidPackingEr
 from optfuse.lab.packing.first_fit import best_first_fit
 from optfuse.lab.packing.layout import Layout, layout
 from optfuse.problem.packing import LARGEST, Lifetime, check_packing
-from optfuse.solve.options import SolveOptions
+from optfuse.solver.control.options import SolveOptions
 
 #: Without a capacity: the share of the time spent on the lower bound itself before capacities between are tried.
 FLOOR_SHARE = 0.5

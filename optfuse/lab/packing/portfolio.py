@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from optfuse.lab.packing.elsewhere import sweeps_elsewhere
-from optfuse.lab.packing.fitting import Fit, Method, stopped_by
+from optfuse.lab.packing.fits import Fit, Method, stopped_by
 from optfuse.lab.packing.layout import Layout, Outcome
 from optfuse.lab.packing.restarts import search
 from optfuse.lab.packing.sections import SectionModel

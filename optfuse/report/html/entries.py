@@ -7,7 +7,7 @@ from typing import Any
 
 from optfuse.problem.instance import Instance
 from optfuse.report.rows import kind_of
-from optfuse.solve.result import SolveResult
+from optfuse.solver.result import SolveResult
 
 #: Whose schedule is shown, where a run has several; others that are none of these come between.
 FIRST, LAST = ("cpsat", "exhaustive"), ("greedy",)

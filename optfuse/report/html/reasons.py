@@ -1,7 +1,7 @@
 """Why two kernels of a solution, of which one reads what the other writes, are two: quick answers for every arrow.
 
-They are about these two kernels alone, all else unchanged. ``solve.explain`` answers the larger question, what the best
-schedule with two ops in one kernel would cost; it takes a solve for each.
+They are about these two kernels alone, all else unchanged. ``solver.explain.explain`` answers the larger question, what
+the best schedule with two ops in one kernel would cost; it takes a solve for each.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from optfuse.problem.instance import Instance
 from optfuse.report.html.entries import entries, solved_row
 from optfuse.report.html.graph import graph_data
 from optfuse.report.html.page import pack, page
-from optfuse.solve.result import SolveResult
+from optfuse.solver.result import SolveResult
 
 
 def solved_page(

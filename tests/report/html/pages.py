@@ -11,10 +11,10 @@ from optfuse.report.html.entries import entries, solved_row
 from optfuse.report.html.graph import graph_data
 from optfuse.report.html.page import pack, page
 from optfuse.report.table import kernel_rows
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.progress import Progress
-from optfuse.solve.result import SolveResult
-from optfuse.solve.solve import solve
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.control.progress import Progress
+from optfuse.solver.result import SolveResult
+from optfuse.solver.solve import solve
 from tests.layered import build
 from tests.report.cases import example, result_of, solution_of
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from optfuse.bench.summary import summarize
 from optfuse.errors import PlanError
+from optfuse.lab.bench.summary import summarize
 from optfuse.report.html.extras import bench_extra, pareto_extra
 from optfuse.report.pareto import pareto_rows
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.pareto import sweep
-from tests.bench.test_summary import good, kernel
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.pareto import sweep
+from tests.lab.bench.test_summary import good, kernel
 from tests.rematerial import masked
 
 

@@ -7,8 +7,8 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.legality import common_schemes, is_legal
 from optfuse.report.flow import flow
 from optfuse.report.html.reasons import Separations
-from optfuse.solve.options import SolveOptions
-from optfuse.solve.solve import solve
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.solve import solve
 from tests.layered import layered
 from tests.report.cases import example, solution_of
 

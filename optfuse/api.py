@@ -1,0 +1,237 @@
+"""What a user calls: ``optimize`` and what it returns, plans from disk, and time against memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optfuse.compiler.extract.build import Extraction
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.training import capture_step, capture_training
+from optfuse.compiler.stages import Variants, fusion_problem
+from optfuse.problem.device_files import load_device
+from optfuse.problem.instance import Instance
+from optfuse.problem.rules import Rule, matching
+from optfuse.report.pareto import pareto_rows
+from optfuse.schedule.build import solve_prepared
+from optfuse.schedule.interface import interface_of
+from optfuse.schedule.plan import load_plan, save_plan
+from optfuse.schedule.prepared import Prepared
+from optfuse.schedule.scheduled import ScheduledGraph, ScheduledStep
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.pareto import sweep
+from optfuse.tuning.rank import rank, require_measurable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from optfuse.runtime.graphs import Choice
+    from optfuse.runtime.model_program import ModelProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule(ScheduledGraph):
+    """A graph's schedule, as ``optimize`` and ``load`` return it: its reports, and how to run and keep it."""
+
+    @classmethod
+    def of(cls, scheduled: ScheduledGraph) -> Schedule:
+        """The same schedule, with what a user can do with it."""
+        if isinstance(scheduled, cls):
+            return scheduled
+        return cls(**{item.name: getattr(scheduled, item.name) for item in fields(scheduled)})
+
+    def tune(self) -> Schedule:
+        """The schedule with tiles and warps that a small search on the GPU found to be faster, kernel by kernel.
+
+        What was found is kept in the user's cache, by the kernel's content, the device and the versions. ``optfuse.
+        tuning.tune.tune`` returns the figures, too.
+
+        Raises
+        ------
+        InvalidOptionError
+            If there is no GPU.
+        """
+        from optfuse.tuning.tune import tune
+
+        return Schedule.of(tune(self).schedule)
+
+    def compile(self, model: Any = None, *, cudagraphs: Choice = "auto", tune: bool = False) -> ModelProgram:
+        """Load the emitted module and bind it to the model's parameters.
+
+        Runs where the tensors live: compiled for CUDA, else by Triton's interpreter, which checks and does not race.
+
+        Parameters
+        ----------
+        model
+            Replaces the model that was captured (or gives one to a plan saved without weights).
+        cudagraphs
+            On a GPU, replay calls from a CUDA graph. "auto": results stay the caller's own. True: they are valid until
+            the next call. False: launch every kernel.
+        tune
+            Search tiles and warps on the GPU first, as ``tune`` does.
+        """
+        from optfuse.runtime.graphs import checked_choice
+        from optfuse.runtime.model_program import bind
+
+        return bind(self.tune() if tune else self, model, cudagraphs=checked_choice(cudagraphs))
+
+    def save(self, path: str | Path, *, weights: bool = True) -> None:
+        """Write the plan to a folder, all or nothing; ``optfuse.load`` reads it back."""
+        save_plan(self, path, weights=weights)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSchedule(ScheduledStep):
+    """The schedules of a training step's two graphs, as ``optimize(..., train=True)`` returns them."""
+
+    forward: Schedule
+    backward: Schedule
+
+    def __iter__(self) -> Iterator[Schedule]:
+        """Forward, then backward."""
+        return iter((self.forward, self.backward))
+
+    def tune(self) -> TrainingSchedule:
+        """Both graphs' schedules tuned, as ``Schedule.tune`` does."""
+        return replace(self, forward=self.forward.tune(), backward=self.backward.tune())
+
+    def compile(self, *, cudagraphs: Choice = "auto", tune: bool = False) -> Callable[..., Any]:
+        """A callable like the model, whose outputs carry gradients computed by the backward schedule.
+
+        ``cudagraphs`` and ``tune`` as for ``Schedule.compile``. Gradients, and what a forward call saves for its
+        backward call, are never overwritten while they are in use.
+        """
+        from optfuse.runtime.graphs import checked_choice
+        from optfuse.runtime.training_program import bind_training
+
+        return bind_training(self.tune() if tune else self, cudagraphs=checked_choice(cudagraphs))
+
+
+def optimize(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    train: bool = False,
+    device: str = "h200",
+    options: SolveOptions | None = None,
+    rules: Sequence[Rule] = (),
+    name: str | None = None,
+    measure: int = 0,
+) -> Schedule | TrainingSchedule:
+    """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is.
+
+    Parameters
+    ----------
+    model
+        A ``torch.nn.Module``. It is traced with fake tensors, never run; its weights may live anywhere.
+    args, kwargs
+        Example inputs. Their shapes, dtypes and strides are what the schedule holds for.
+    train
+        Schedule a training step's forward and backward graphs instead of the inference graph.
+    device
+        A shipped device's name, or the path of a device file.
+    options
+        The solver's limits and choices.
+    rules
+        What must and must not share a kernel (``optfuse.rules``), beside those of ``options``. Of a training step's two
+        graphs, a rule holds for those in which it matches.
+    name
+        What to call the graphs; the class name in lower case by default.
+    measure
+        Run so many of the best distinct plans of each graph on the GPU, and take the fastest one: its ``ranking`` has
+        them all, with predicted and measured times. 0: the model decides alone.
+
+    Raises
+    ------
+    CaptureError
+        If the model cannot be traced to one graph: the message names the line.
+    InvalidOptionError
+        If an option or the device is unknown.
+    RuleError, RuleConflictError
+        If a rule matches no op of any graph, or no schedule obeys the rules.
+    """
+    options = SolveOptions() if options is None else options
+    options = replace(options, rules=(*options.rules, *rules))
+    load_device(device)
+    require_measurable(measure)
+    name = type(model).__name__.lower() if name is None else name
+    if not train:
+        captured = capture(model, args, dict(kwargs or {}), name=name)
+        return schedule_graph(captured, fusion_problem(captured, device), options, model, measure)
+    both = capture_step(model, args, dict(kwargs or {}), name=name)
+    graphs = (both.forward, both.backward)
+    problems = [fusion_problem(captured, device) for captured in graphs]
+    holding = matching([problem.instance for problem in problems], options.rules)
+    forward, backward = (
+        schedule_graph(captured, problem, replace(options, rules=own), model, measure)
+        for captured, problem, own in zip(graphs, problems, holding, strict=True)
+    )
+    return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}), both)
+
+
+def schedule_graph(
+    captured: Captured, problem: Extraction, options: SolveOptions, model: Any = None, measure: int = 0
+) -> Schedule:
+    """The solver and the stages after it, for one graph."""
+    made = solve_prepared(Prepared(problem, interface_of(captured, model)), options)
+    return Schedule.of(rank(made, options, measure) if measure else made)
+
+
+def fusion_problems(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    train: bool = False,
+    device: str = "h200",
+    name: str | None = None,
+    variants: Variants = "rule",
+) -> tuple[Instance, ...]:
+    """The fusion problems of a model, unsolved: one for inference, two (forward, backward) for a training step.
+
+    Parameters and errors are those of ``optimize``, and ``variants`` as in ``compiler.stages``.
+    """
+    load_device(device)
+    name = type(model).__name__.lower() if name is None else name
+    if train:
+        captures = capture_training(model, args, dict(kwargs or {}), name=name)
+    else:
+        captures = (capture(model, args, dict(kwargs or {}), name=name),)
+    return tuple(fusion_problem(captured, device, variants).instance for captured in captures)
+
+
+def load(path: str | Path, *, operators: Collection[str] = ()) -> Schedule:
+    """Read a plan, check its solution, and emit its module again. Nothing of the folder is run, imported or unpickled.
+
+    Parameters and errors are those of ``schedule.plan.load_plan``.
+    """
+    return Schedule.of(load_plan(path, operators=operators))
+
+
+def pareto(problem: Instance | Schedule, *, points: int = 8, options: SolveOptions | None = None) -> pd.DataFrame:
+    """The cheapest schedule within each of a row of caps on peak memory, a row a cap, the highest first.
+
+    Parameters
+    ----------
+    problem
+        A fusion problem, or the schedule of a graph whose problem it is.
+    points
+        How many caps, from the peak of the cheapest schedule down to what no schedule can be below.
+    options
+        As for ``optimize``; the time limit holds for each point.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``cap_bytes``, ``status`` (OPTIMAL, FEASIBLE, INFEASIBLE: proven that none is within the cap, UNKNOWN:
+        none found), ``peak_memory_bytes``, ``objective`` and ``bound`` (picoseconds under the model), ``gap``,
+        ``kernels``, ``copied_ops`` (ops computed again) and ``floor_bytes`` (no schedule has a lower peak).
+    """
+    import pandas as pd
+
+    instance = problem.instance if isinstance(problem, ScheduledGraph) else problem
+    return pd.DataFrame(pareto_rows(sweep(instance, SolveOptions() if options is None else options, points)))

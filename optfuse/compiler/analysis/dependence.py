@@ -1,0 +1,114 @@
+"""Which op must come before which: values, mutation, and the order of random calls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from optfuse.compiler.analysis.access import NestAccesses, accesses
+from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, memory_of, views
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """``src`` before ``dst``. ``value``: dst reads what src wrote to ``buffer``; else order only (the buffer is the
+    one that both touch, or None for side effects).
+    """
+
+    src: int
+    dst: int
+    buffer: str | None
+    value: bool
+
+
+def dependences(
+    graph: LoopGraph,
+    touched: tuple[NestAccesses | None, ...],
+    rivals: Mapping[int, frozenset[int]] | None = None,
+) -> tuple[Dependence, ...]:
+    """Scan the ops in program order, as a processor tracks its registers: last writers and readers since.
+
+    ``rivals``: by op of a variant, the ops of its other alternatives. They write the same buffers; none sees another.
+    """
+    apart: Mapping[int, frozenset[int]] = {} if rivals is None else rivals
+    writers: dict[str, list[int]] = {}
+    readers: dict[str, list[int]] = {}
+    found: dict[Dependence, None] = {}
+    last_random: int | None = None
+    for position, op in enumerate(graph.ops):
+        beside = apart.get(position, frozenset())
+        reads, writes = footprint(op, touched[position])
+        for buffer in reads:
+            for writer in writers.get(buffer, ()):
+                if writer not in beside:
+                    found[Dependence(writer, position, buffer, value=True)] = None
+        for buffer in writes:
+            for reader in readers.get(buffer, ()):
+                if reader != position and reader not in beside:
+                    found[Dependence(reader, position, buffer, value=False)] = None
+            for writer in writers.get(buffer, ()):
+                if buffer not in reads and writer not in beside:
+                    found[Dependence(writer, position, buffer, value=False)] = None
+        for buffer in reads:
+            readers.setdefault(buffer, []).append(position)
+        for buffer in writes:
+            writers[buffer] = [writer for writer in writers.get(buffer, ()) if writer in beside] + [position]
+            readers[buffer] = [reader for reader in readers.get(buffer, ()) if reader in beside]
+        if isinstance(op, LibraryCall) and op.random:
+            if last_random is not None:
+                found[Dependence(last_random, position, None, value=False)] = None
+            last_random = position
+    return (*found, *_through_shared_memory(graph, touched))
+
+
+def _through_shared_memory(graph: LoopGraph, touched: tuple[NestAccesses | None, ...]) -> Iterator[Dependence]:
+    """Order between ops that touch the same memory under two names (``Buffer.base``), where one of them writes it."""
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    owner = {name: memory_of(buffers, name) for name in buffers if buffers[name].base is not None}
+    owner |= {name: name for name in owner.values()}
+    before: dict[str, list[tuple[int, str, bool]]] = {}  # by owner: op, name, whether it writes
+    for position, op in enumerate(graph.ops):
+        reads, writes = footprint(op, touched[position])
+        made = set(op.outputs) if isinstance(op, LibraryCall) else set[str]()
+        uses = [(name, False) for name in reads] + [(name, True) for name in writes if name not in made]
+        for name, writing in uses:
+            if name not in owner:
+                continue
+            earlier = before.setdefault(owner[name], [])
+            for other, other_name, wrote in earlier:
+                if other != position and other_name != name and (writing or wrote):
+                    yield Dependence(other, position, None, value=False)
+            earlier.append((position, name, writing))
+
+
+def footprint(op: LoopNest | LibraryCall, touched: NestAccesses | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Buffers that an op reads and writes, without repeats, in order of appearance."""
+    if isinstance(op, LibraryCall):
+        reads = dict.fromkeys([*(view.buffer for view in views(op)), *op.holds])
+        outputs = [output for output in op.outputs if output is not None]
+        return tuple(reads), tuple(dict.fromkeys((*outputs, *op.mutates)))
+    assert touched is not None, "a nest has accesses"
+    return (
+        tuple(dict.fromkeys(a.buffer for a in touched.loads)),
+        tuple(dict.fromkeys(a.buffer for a in touched.stores)),
+    )
+
+
+def users(graph: LoopGraph) -> tuple[defaultdict[str, set[int]], defaultdict[str, set[int]]]:
+    """Positions of the ops that read, and that write, each buffer; who writes its memory under another name counts."""
+    readers: defaultdict[str, set[int]] = defaultdict(set)
+    writers: defaultdict[str, set[int]] = defaultdict(set)
+    for position, op in enumerate(graph.ops):
+        reads, writes = footprint(op, accesses(op) if isinstance(op, LoopNest) else None)
+        for name in reads:
+            readers[name].add(position)
+        for name in writes:
+            writers[name].add(position)
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    owner = {name: memory_of(buffers, name) for name in buffers if buffers[name].base is not None}
+    for name in owner:
+        writers[owner[name]] |= writers[name]
+    for name in owner:
+        writers[name] |= writers[owner[name]]
+    return readers, writers

@@ -1,0 +1,202 @@
+"""Every op in every walk it can run in, with its addresses over the walk's refined digits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from optfuse.compiler.analysis.access import Access, NestAccesses
+from optfuse.compiler.analysis.dependence import Dependence
+from optfuse.compiler.analysis.digits import extent, is_chain
+from optfuse.compiler.analysis.frames import Frame, frames
+from optfuse.compiler.analysis.projection import fit_projection, projection
+from optfuse.compiler.analysis.walks import (
+    Cover,
+    DigitSpace,
+    Fit,
+    Walk,
+    address,
+    digit_space,
+    fit,
+    natural_cover,
+    natural_walk,
+)
+from optfuse.compiler.analysis.walks import weights as digit_weights
+from optfuse.compiler.ir.nodes import LoopNest
+
+Layout = tuple[int, ...]  # coefficients over the digits (x, then r) and, last, the offset
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An op in a walk. ``loads`` and ``stores`` run along its accesses; None where an address is not exact.
+
+    ``inner`` holds, for each load, the affine part over the digits also of guarded and indirect accesses. ``full`` ops
+    yield another value at every (x, r), the others one an x.
+    """
+
+    cover: Cover
+    fit: Fit
+    loads: tuple[Layout | None, ...]
+    inner: tuple[Layout | None, ...]
+    stores: tuple[Layout | None, ...]
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """All walks of a graph, their digit spaces, and every op's place in each (by op position, then walk position).
+
+    ``frames[f - 1]`` is frame f of the walks.
+    """
+
+    walks: tuple[Walk, ...]
+    spaces: tuple[DigitSpace, ...]
+    places: tuple[Mapping[int, Placed], ...]
+    frames: tuple[Frame, ...]
+
+
+def place(
+    nests: Sequence[LoopNest | None],
+    touched: Sequence[NestAccesses | None],
+    dependences: Sequence[Dependence] = (),
+) -> Placements:
+    """Find the walks of a graph's nests and place every nest in all that it fits.
+
+    The members of one walk share one refinement, so that any of them can meet in a kernel: an op whose digits break
+    the chain stays out, or opens another group of the same walk if this is where it belongs. What passes values to it,
+    or takes them from it, then joins it there as well.
+    """
+    natural = {op: natural_cover(n, t) for op, (n, t) in enumerate(zip(nests, touched, strict=True)) if n and t}
+    beyond = frames([natural.get(op) for op in range(len(nests))], touched, dependences)
+    framed = [natural, *(frame.guests | {op: natural[op] for op in frame.root} for frame in beyond)]
+    drafts = _Drafts(nests, dependences)
+    for frame, covers in enumerate(framed):
+        for op, cover in covers.items():
+            drafts.settle(op, cover, frame)
+    drafts.reunite(framed)
+    drafts.join_reductions(framed)
+    for dependence in sorted(dependences, key=lambda d: -d.dst):
+        drafts.project(dependence, nests, touched)
+
+    walks = tuple(drafts.chains)
+    spaces = tuple(digit_space(walk, points) for walk, points in drafts.chains.items())
+    number = {walk: k for k, walk in enumerate(walks)}
+    places = tuple(
+        {number[walk]: _placed(*at, accesses, spaces[number[walk]]) for walk, at in found.items()} if accesses else {}
+        for found, accesses in zip(drafts.found, touched, strict=True)
+    )
+    return Placements(walks, spaces, places, beyond)
+
+
+class _Drafts:
+    """Walks and their chains of cut points while they grow, and where each op has been let in."""
+
+    def __init__(self, nests: Sequence[LoopNest | None], dependences: Sequence[Dependence]) -> None:
+        self.reduces = [bool(nest and nest.reductions) for nest in nests]
+        self.producers: list[list[int]] = [[] for _ in nests]
+        self.users: list[list[int]] = [[] for _ in nests]
+        for dependence in dependences:
+            if dependence.value:
+                self.producers[dependence.dst].append(dependence.src)
+                self.users[dependence.src].append(dependence.dst)
+        self.chains: dict[Walk, set[int]] = {}
+        self.found: list[dict[Walk, tuple[Cover, Fit]]] = [{} for _ in nests]
+
+    def settle(self, op: int, cover: Cover, frame: int) -> None:
+        """Put an op into its natural walk: the first group whose chain takes its cut points."""
+        home = natural_walk(cover)
+        group = 0
+        while True:
+            walk = Walk(home.x, home.r, frame, group)
+            fitting = fit(cover, self.reduces[op], walk)
+            assert fitting is not None, "an op fits its own walk"
+            self.chains.setdefault(walk, set(walk.cuts))
+            if self._admit(op, cover, fitting, walk):
+                return
+            group += 1
+
+    def reunite(self, framed: Sequence[Mapping[int, Cover]]) -> None:
+        """Let what is tied by values to a member of a further group, at the same points, into that group too.
+
+        Ops from all over the graph may have as many points. It is by chance which of them come to share a refinement,
+        and an op without digits of its own is in the first group, wherever the values go that it uses and makes.
+        """
+        for walk in [walk for walk in self.chains if walk.group]:
+            waiting = [op for op, found in enumerate(self.found) if walk in found]
+            while waiting:
+                op = waiting.pop()
+                for other in (*self.producers[op], *self.users[op]):
+                    cover = framed[walk.frame].get(other)
+                    if cover is None or walk in self.found[other]:
+                        continue
+                    home = natural_walk(cover)
+                    fitting = fit(cover, self.reduces[other], walk) if (home.x, home.r) == (walk.x, walk.r) else None
+                    if fitting is not None and self._admit(other, cover, fitting, walk):
+                        waiting.append(other)
+
+    def join_reductions(self, framed: Sequence[Mapping[int, Cover]]) -> None:
+        """Let pointwise ops into reductions' walks: over all points in the walk's frame; over x, in their own order,
+        what follows from results of the walk's reductions.
+        """
+        by_points: dict[int, list[int]] = {}
+        for op, cover in framed[0].items():
+            if not self.reduces[op]:
+                by_points.setdefault(cover.points, []).append(op)
+        for walk in [walk for walk in self.chains if walk.r]:
+            for op in sorted({*by_points.get(walk.points, ()), *by_points.get(extent(walk.x), ())}):
+                own, cover = framed[walk.frame].get(op), framed[0][op]
+                if own is not None and own.points == walk.points:
+                    cover = own
+                fitting = None if walk in self.found[op] else fit(cover, False, walk)
+                if fitting is not None and (self._per_x(op, walk) if fitting.role == "outer" else cover is own):
+                    self._admit(op, cover, fitting, walk)
+
+    def project(
+        self, dependence: Dependence, nests: Sequence[LoopNest | None], touched: Sequence[NestAccesses | None]
+    ) -> None:
+        """Let a smaller pointwise op into the walks of its user, where the user's points show all of its own."""
+        producer, accesses, users = nests[dependence.src], touched[dependence.src], touched[dependence.dst]
+        if not dependence.value or producer is None or producer.reductions or accesses is None or users is None:
+            return
+        loads = [a for a in users.loads if a.buffer == dependence.buffer]
+        stores = [a for a in accesses.stores if a.buffer == dependence.buffer]
+        if len(stores) != 1 or len({(a.coefficients, a.offset) for a in loads}) != 1 or not loads[0].exact:
+            return
+        for walk, (cover, fitting) in self.found[dependence.dst].items():
+            if walk not in self.found[dependence.src] and prod(producer.sizes) < walk.points:
+                shown = projection(producer, stores[0], cover, loads[0])
+                role = None if shown is None else fit_projection(shown, fitting.on_x, walk)
+                if shown is not None and role is not None:
+                    self._admit(dependence.src, shown, role, walk)
+
+    def _per_x(self, op: int, walk: Walk) -> bool:
+        """Whether the op uses a value of which the walk has one an x."""
+        placed = (self.found[producer].get(walk) for producer in self.producers[op])
+        return any(at is not None and at[1].role in ("reduces", "outer") for at in placed)
+
+    def _admit(self, op: int, cover: Cover, fitting: Fit, walk: Walk) -> bool:
+        points = self.chains[walk]
+        if not is_chain(points | fitting.cuts):
+            return False
+        points |= fitting.cuts
+        self.found[op][walk] = (cover, fitting)
+        return True
+
+
+def _placed(cover: Cover, found: Fit, touched: NestAccesses, space: DigitSpace) -> Placed:
+    rows = digit_weights(cover, found, space)
+    width = len(space.x) + len(space.r)
+    return Placed(
+        cover,
+        found,
+        tuple(_layout(a, rows, width) if a.exact else None for a in touched.loads),
+        tuple(_layout(a, rows, width) if a.coefficients is not None else None for a in touched.loads),
+        tuple(_layout(a, rows, width) if a.exact else None for a in touched.stores),
+        full=found.role == "full" or (found.role == "projected" and any(any(row[len(space.x) :]) for row in rows)),
+    )
+
+
+def _layout(access: Access, rows: Sequence[Sequence[int]], width: int) -> Layout:
+    return (*(address(access, rows) or (0,) * width), access.offset)

@@ -1,0 +1,96 @@
+"""Linear forms as text: flat positions, and named quotients and remainders of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optfuse.compiler.codegen.expressions import ATOM, PRODUCT, SUM, Value, cast, constant, triton_type
+from optfuse.compiler.codegen.indexing import INT32_END, Axis, Linear, Named, Run, runs, starts
+from optfuse.compiler.codegen.writer import Writer
+
+
+class Addresses:
+    """Writes index arithmetic into a kernel over ``axes``; each quotient and remainder is named once a scope."""
+
+    def __init__(self, writer: Writer, axes: tuple[Axis, ...]) -> None:
+        self.writer = writer
+        self.axes = axes
+        self.starts = starts(axes)
+        self.sizes = {symbol: size for axis in axes for symbol, size in axis.digits}
+
+    def index(self, form: Linear, wide: bool = False) -> Value:
+        """An index as text; ``wide``: computed in 64 bits."""
+        terms: list[tuple[Value, int]] = []
+        for run in runs(form, self.axes):
+            terms.append((self.run(run), run.coefficient))
+        for atom, coefficient in form.terms.items():
+            if isinstance(atom, Named):
+                terms.append((Value(atom.text, "int64" if atom.wide else "int32", atom.axes), coefficient))
+        return self.total(terms, form.constant, wide)
+
+    def total(self, terms: list[tuple[Value, int]], rest: int, wide: bool) -> Value:
+        """The sum of values times coefficients, and of a constant."""
+        if not terms:
+            return constant(rest, "int64" if wide else "int32")
+        if wide:
+            terms = [(cast(value, "int64"), coefficient) for value, coefficient in terms]
+        dtype = "int64" if any(value.dtype == "int64" for value, _ in terms) else "int32"
+        axes = frozenset[str]().union(*(value.axes for value, _ in terms))
+        text = ""
+        for value, coefficient in sorted(terms, key=lambda term: -term[1]):
+            size = abs(coefficient)
+            sign = (" - " if coefficient < 0 else " + ") if text else ("-" if coefficient < 0 else "")
+            text += sign + (value.text if size == 1 else f"{size} * {value.text}")
+        if rest:
+            text += f" {'-' if rest < 0 else '+'} {abs(rest)}"
+        if len(terms) > 1 or rest or text.startswith("-"):
+            return Value(text, dtype, axes, SUM)
+        return Value(text, dtype, axes, ATOM if terms[0][1] == 1 else PRODUCT)
+
+    def exceeds_int32(self, form: Linear) -> bool | None:
+        """Whether an index, or a partial sum of it, may need 64 bits; None when nothing bounds it."""
+        bounds = form.bounds(self.sizes)
+        if bounds is None:
+            return None
+        ends = (*bounds, bounds[0] - form.constant, bounds[1] - form.constant)
+        return max(map(abs, ends)) >= INT32_END
+
+    def division(self, kind: str, inner: Linear, divisor: int) -> Linear:
+        """A quotient ("floor") or remainder ("mod") that is not affine, as a named value. It rounds down."""
+        bounds = inner.bounds(self.sizes)
+        if bounds is None:
+            whole = self.index(inner)
+            name = "floor_quotient" if kind == "floor" else "floor_remainder"
+            text = f"{name}({whole.text}, tl.full((), {divisor}, {triton_type(whole.dtype)}))"
+            value = self.named(Value(text, whole.dtype, whole.axes))
+            return _atom(value, None if kind == "floor" else (0, divisor - 1))
+        # hardware division rounds toward zero: lift the numerator above it
+        lift = max(0, -(bounds[0] // divisor))
+        lifted = inner.plus(Linear(constant=lift * divisor))
+        whole = self.index(lifted, bool(self.exceeds_int32(lifted)))
+        text = f"{whole.within(PRODUCT)} {'//' if kind == 'floor' else '%'} {divisor}"
+        value = self.named(Value(text, whole.dtype, whole.axes, PRODUCT))
+        if kind == "mod":
+            return _atom(value, (0, divisor - 1))
+        return _atom(value, (bounds[0] // divisor + lift, bounds[1] // divisor + lift), -lift)
+
+    def run(self, run: Run) -> Value:
+        """The value of neighbouring digits."""
+        axis, dtype = run.axis, "int64" if run.axis.wide else "int32"
+        if run.uniform:  # a number for the whole program: what it addresses is loaded once, not once a lane
+            return self.named(Value(run.of(self.starts[axis.name]), dtype, frozenset(), PRODUCT), axis.name)
+        text = run.of(axis.index)
+        value = Value(text, dtype, frozenset({axis.name}), PRODUCT)
+        return replace(value, tightness=ATOM) if text == axis.index else self.named(value)
+
+    def named(self, value: Value, prefix: str = "") -> Value:
+        """Name an index part x0, x1, ... (r0, ... where it varies along r)."""
+        prefix = prefix or ("r" if "r" in value.axes else min(value.axes, default="x"))
+        number = 0
+        while f"{prefix}{number}" in self.writer.taken:
+            number += 1
+        return self.writer.name(value, f"{prefix}{number}")
+
+
+def _atom(value: Value, bounds: tuple[int, int] | None, constant: int = 0) -> Linear:
+    return Linear({Named(value.text, value.axes, bounds, value.dtype == "int64"): 1}, constant)

@@ -1,0 +1,314 @@
+"""A whole schedule as one Python module that stands alone: it needs torch and triton, can be read, edited and run.
+
+Its parts, in order: a docstring with the certificate; small helpers; the kernels; the tables INPUTS, CONSTANTS and
+KERNELS; the host program ``call(inputs, constants)``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from optfuse.compiler.codegen.by_rows import DEFINITION, by_rows
+from optfuse.compiler.codegen.by_rows import NAME as BY_ROWS
+from optfuse.compiler.codegen.carried import carried
+from optfuse.compiler.codegen.host import MemoryLayout, Step, host_program, used_constants
+from optfuse.compiler.codegen.kernel import KernelSource
+from optfuse.compiler.codegen.on_host import host_facts
+from optfuse.compiler.codegen.prelude import PRELUDE
+from optfuse.compiler.codegen.text import INDENT, call_text, docstring, tuple_text, with_callees
+from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest
+from optfuse.errors import PlanError
+from optfuse.version import __version__
+
+_IMPORTS = """\
+import functools
+import operator
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+aten = torch.ops.aten
+
+# Triton's interpreter checks results where there is no GPU: it runs the same kernels in larger tiles.
+INTERPRET = triton.knobs.runtime.interpret
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+stream_of = triton.runtime.driver.active.get_current_stream if torch.cuda.is_available() else None
+# Triton's own way to a launch allocates memory for kernels that ask for some; none of these does.
+LAUNCH_DIRECTLY = triton.__version__.startswith("3.6.")
+"""
+
+_HELPERS = '''\
+def window(tensor, shape, stride, offset=0):
+    """A strided window of a tensor's memory; the offset is in elements from the tensor's first one."""
+    return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+
+
+# the same in half the time, where this torch has it
+window = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", window)
+
+
+def allocator(device):
+    """The function that makes a tensor there, out of shape, stride and dtype."""
+    if device.type == "cuda" and device.index == torch.cuda.current_device():
+        quick = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+        if quick is not None:
+            return quick
+    return lambda shape, stride, dtype: torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+
+def scratch(size, device):
+    """Memory for temporaries, of which the plan says what lies where."""
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def planned(tensor, shape, stride):
+    """A library's result with the strides that the kernels were generated for: copied if it chose others."""
+    if tensor.stride() == stride or all(n == 1 or a == b for n, a, b in zip(shape, tensor.stride(), stride)):
+        return tensor
+    return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def launch(kernel, *pointers):
+    """Run a kernel as its row of KERNELS says: from the second time on without triton's checks of every argument."""
+    row = KERNELS[kernel.__name__]
+    if INTERPRET:
+        kernel[row["grid"](**row["interpret"])](*pointers, **row["interpret"])
+        return
+    addresses = [*map(torch.Tensor.data_ptr, pointers)]
+    device = pointers[0].get_device()
+    ready = row.get(device)
+    if ready is None or functools.reduce(operator.or_, addresses) & 15:  # triton has another variant for unaligned ones
+        grid = row["grid"](**row["constants"])
+        made = kernel[grid](*pointers, **row["constants"], **row["options"])
+        if not functools.reduce(operator.or_, addresses) & 15:
+            rest = [row["constants"][name] for name in kernel.arg_names[len(pointers) :]]
+            row[device] = ready_to_launch(made, (*grid, 1, 1)[:3], rest)
+        return
+    run, grid, facts, rest = ready
+    run(*grid, stream_of(device), *facts, *addresses, *rest)
+
+
+def ready_to_launch(made, grid, rest):
+    """The function that launches a compiled kernel, and its arguments around the stream and the addresses."""
+    run, facts = made.run, (made.function, made.packed_metadata, None, None, None)
+    if LAUNCH_DIRECTLY and not run.global_scratch_size and not run.profile_scratch_size:
+        flags = (run.launch_cooperative_grid, run.launch_pdl)
+        return run.launch, grid, (facts[0], *flags, None, None, *facts[1:]), rest
+    return run, grid, facts, rest
+'''
+
+_MAIN = '''\
+def example(table):
+    """Tensors of a table's shapes: random numbers, or zeros where they may be positions."""
+    tensors = {}
+    for name, dtype, shape, stride, *_ in table:
+        tensor = torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=DEVICE)
+        tensors[name] = tensor.normal_() if tensor.is_floating_point() else tensor.zero_()
+    return tensors
+
+
+if __name__ == "__main__":
+    for output in call(list(example(INPUTS).values()), example(CONSTANTS)):
+        print(f"{output.dtype}{list(output.shape)}" if isinstance(output, torch.Tensor) else output)
+'''
+
+#: The host program in a module's text.
+_CALL = re.compile(r"^def call\(inputs, constants\):\n(?:[ ].*\n|\n(?!\n))*", re.MULTILINE)
+
+#: Names of the module that the host program's variables must not hide.
+_RESERVED = (
+    *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
+    *("stream_of", "window", "scratch", "planned", "launch", "example", "call"),
+    *("functools", "operator", "LAUNCH_DIRECTLY", "allocator", "ready_to_launch"),
+)
+
+
+def emit_module(
+    graph: LoopGraph,
+    steps: Sequence[Step],
+    memory: MemoryLayout,
+    *,
+    certificate: str = "",
+    versions: str = f"Emitted by optfuse {__version__}, for torch 2.11 and triton 3.6 or newer.",
+) -> str:
+    """The source of a module that computes ``graph``.
+
+    Parameters
+    ----------
+    graph
+        A graph that verifies, of fixed sizes.
+    steps
+        Kernels and library calls, in the order in which they run.
+    memory
+        Where temporaries live.
+    certificate, versions
+        Lines for the docstring: what was proved, and what the schedule was made with.
+
+    Returns
+    -------
+    str
+        The text: the same for the same arguments.
+
+    Raises
+    ------
+    PlanError
+        Two kernels of one name, or a memory plan that does not fit (see ``host_program``).
+    """
+    kernels = _functions(steps)
+    names = [kernel.name for kernel in kernels]
+    prelude = _prelude(kernels)
+    calls = [step for step in steps if isinstance(step, LibraryCall)]
+    library = carried(call.target for call in calls)
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    if any(by_rows(call, buffers) for call in calls):
+        library[BY_ROWS] = DEFINITION
+    reserved = [*_RESERVED, *prelude, *library]
+    taken = sorted(set(names) & set(reserved))
+    if taken:
+        raise PlanError(f"the kernel name {taken[0]} is taken; names must be unique in a module")
+    parts = [
+        _docstring(graph, kernels, steps, certificate, versions) + "\n" + _IMPORTS,
+        _HELPERS,
+        *library.values(),
+        *prelude.values(),
+        *(kernel.source.strip() + "\n" for kernel in kernels),
+        _tables(graph, steps) + "\n" + _kernel_table(kernels),
+        host_program(graph, steps, memory, [*reserved, *names]),
+        _MAIN,
+    ]
+    return "\n\n".join(parts)
+
+
+def kernels_module(kernels: Sequence[KernelSource]) -> str:
+    """A module of kernels alone: helpers, functions and KERNELS, without a host program. Names must be unique."""
+    prelude = _prelude(kernels)
+    functions = [kernel.source.strip() + "\n" for kernel in kernels]
+    parts = ['"""Kernels."""\n\n' + _IMPORTS, _HELPERS, *prelude.values(), *functions, _kernel_table(kernels)]
+    return "\n\n".join(parts)
+
+
+def watched_module(source: str, graph: LoopGraph, steps: Sequence[Step], memory: MemoryLayout) -> str:
+    """An emitted module with another host program, which calls ``before`` and ``after`` around each step.
+
+    ``source`` is a module of the same graph and steps (``emit_module``); ``memory`` may differ from that one's. For the
+    rest, see ``host_program``. Raises PlanError if the text has no host program.
+    """
+    found = _CALL.search(source)
+    if found is None:
+        raise PlanError(f"the module of {graph.name} has no function call(inputs, constants); emit it again")
+    names = re.findall(r"^(?:def )?(\w+)(?:\(| = )", source[: found.start()], flags=re.MULTILINE)
+    program = host_program(graph, steps, memory, [*_RESERVED, *names], watched=True)
+    return source[: found.start()] + program + source[found.end() :]
+
+
+def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
+    """Inputs that the graph writes in place."""
+    written: set[str] = set()
+    for op in graph.ops:
+        if isinstance(op, LoopNest):
+            written |= {store.buffer for store in op.stores}
+        else:
+            written |= set(op.mutates)
+    return frozenset(written & set(graph.inputs))
+
+
+def _functions(steps: Sequence[Step]) -> list[KernelSource]:
+    """Each kernel function once; several steps may call one (``compiler.codegen.shared``)."""
+    functions: dict[str, KernelSource] = {}
+    for step in steps:
+        if isinstance(step, KernelSource) and functions.setdefault(step.name, step).source != step.source:
+            raise PlanError(f"the kernel name {step.name} is taken; names must be unique in a module")
+    return list(functions.values())
+
+
+def _docstring(
+    graph: LoopGraph, kernels: Sequence[KernelSource], steps: Sequence[Step], certificate: str, versions: str
+) -> str:
+    launches = sum(isinstance(step, KernelSource) for step in steps)
+    made = f"{_count(launches, 'launch', 'es')} of {_count(len(kernels), 'kernel')} and "
+    made += _count(len(steps) - launches, "library call")
+    lines = [f"{graph.name}: {made} for {_count(len(graph.ops), 'op')}.", "", certificate, versions]
+    text = "\n".join(line for k, line in enumerate(lines) if line or k == 1)
+    return f'"""{docstring(text).strip()}\n"""\n'
+
+
+def _count(number: int, thing: str, plural: str = "s") -> str:
+    return f"{number} {thing}{'' if number == 1 else plural}"
+
+
+def _tables(graph: LoopGraph, steps: Sequence[Step]) -> str:
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    mutated = mutated_inputs(graph)
+
+    def row(name: str, *more: object) -> str:
+        buffer = buffers[name]
+        shape, stride = tuple_text([int(n) for n in buffer.shape]), tuple_text([int(n) for n in buffer.stride])
+        facts = [f'"{name}"', f'"{buffer.dtype}"', shape, stride, f'"{buffer.device}"', *map(str, more)]
+        return f"    ({', '.join(facts)}),"
+
+    inputs = [row(name, name in mutated) for name in graph.inputs]
+    constants = [row(name) for name in used_constants(graph, steps)]
+    return "\n".join(
+        [
+            "# name, dtype, shape, stride, device, whether it is written in place",
+            _table("INPUTS", inputs),
+            "",
+            "# name, dtype, shape, stride, device",
+            _table("CONSTANTS", constants),
+            "",
+            *host_facts(graph, steps),
+        ]
+    )
+
+
+def _table(name: str, rows: Sequence[str]) -> str:
+    return "\n".join([f"{name} = (", *rows, ")"]) if rows else f"{name} = ()"
+
+
+def _kernel_table(kernels: Sequence[KernelSource]) -> str:
+    if not kernels:
+        return "KERNELS = {}\n"
+    lines = [
+        "# constants, options: for a GPU; interpret: blocks for Triton's interpreter; signature: what to compile for a",
+        "# GPU that is not here",
+        "KERNELS = {",
+    ]
+    for kernel in kernels:
+        blocks = ", ".join(block for block, _ in kernel.config.blocks)
+        lines += [
+            f'{INDENT}"{kernel.name}": {{',
+            f'{INDENT * 2}"function": {kernel.name},',
+            f'{INDENT * 2}"grid": lambda {blocks}: ({kernel.grid_text or 1},),',
+            f'{INDENT * 2}"constants": {_dict(kernel.config.blocks)},',
+            f'{INDENT * 2}"options": {_dict(_options(kernel))},',
+            f'{INDENT * 2}"interpret": {_dict(kernel.interpret.blocks)},',
+            *_signature(kernel),
+            f"{INDENT}}},",
+        ]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _options(kernel: KernelSource) -> tuple[tuple[str, object], ...]:
+    return (("num_warps", kernel.config.num_warps), ("num_stages", kernel.config.num_stages))
+
+
+def _signature(kernel: KernelSource) -> list[str]:
+    pairs = [f'"{name}": "{kind}"' for name, kind in kernel.signature]
+    return call_text('"signature": {', pairs, indent=INDENT * 2, tail="},")
+
+
+def _dict(items: Iterable[tuple[str, object]]) -> str:
+    return "{" + ", ".join(f'"{key}": {value}' for key, value in items) + "}"
+
+
+def _prelude(kernels: Sequence[KernelSource]) -> dict[str, str]:
+    """Those of the shared functions that the kernels use, directly or through each other, in their order."""
+    functions = {
+        name: text.strip() + "\n"
+        for text in re.split(r"^(?=@triton\.jit$)", PRELUDE, flags=re.MULTILINE)
+        for name in re.findall(r"^def (\w+)", text, flags=re.MULTILINE)
+    }
+    return with_callees(functions, [kernel.source for kernel in kernels])

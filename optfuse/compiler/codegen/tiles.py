@@ -1,0 +1,169 @@
+"""Tiles: what a kernel touches in memory, and which digits form the axes of its tile. Sizes are in ``blocks``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import sympy
+
+from optfuse.compiler.codegen.expressions import BITS
+from optfuse.compiler.codegen.indexing import Atom, Axis, Linear, Walk, linearize
+from optfuse.compiler.codegen.passes import Passes, operands, stored
+from optfuse.compiler.ir.kernel import KernelSpec, Member, rdigit, xdigit
+from optfuse.compiler.ir.nodes import Buffer, ivar, rvar, tvar
+from optfuse.compiler.ir.verify_nest import loads_under
+
+Digits = tuple[tuple[sympy.Symbol, int], ...]
+Loop = Literal["none", "persistent", "looped"]
+
+#: A row of a plane has at least this many points, and fills at least this share of its lanes.
+NARROWEST_ROW = 32
+ROW_USE = 0.8
+#: A row of a plane that amortises what varies along rows alone is cut into pieces of this many points.
+WIDEST_ROW = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig:
+    """Block sizes (kernel parameter, elements), warps and pipeline stages. ``loop`` says how r is walked."""
+
+    blocks: tuple[tuple[str, int], ...]
+    num_warps: int
+    num_stages: int
+    loop: Loop
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> TileConfig:
+        """Read what ``dataclasses.asdict`` gives. Raises KeyError, TypeError or ValueError if it is malformed."""
+        if data["loop"] not in get_args(Loop):
+            raise ValueError(f"no way to walk r is called {data['loop']!r}")
+        blocks = tuple((str(name), int(size)) for name, size in data["blocks"])
+        return TileConfig(blocks, int(data["num_warps"]), int(data["num_stages"]), data["loop"])
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A load or store of memory: its coefficients over the kernel's digits, and the element's bits."""
+
+    coefficients: Mapping[sympy.Symbol, int]
+    bits: int
+    store: bool
+    buffer: str = ""
+
+    def contiguous(self, digits: Digits) -> bool:
+        """Whether neighbours along an axis of these digits are neighbours in memory."""
+        return bool(digits) and self.coefficients.get(digits[-1][0]) == 1
+
+    def size(self, digits: Digits) -> int:
+        """Bits touched, counted along the digits that move the address."""
+        return self.bits * math.prod(size for symbol, size in digits if self.coefficients.get(symbol))
+
+
+def memory_accesses(spec: KernelSpec, buffers: Mapping[str, Buffer], passes: Passes) -> tuple[Access, ...]:
+    """What the kernel touches. Of gathers and windows the part that is affine counts."""
+    known = {xdigit(k): Linear({xdigit(k): 1} if n > 1 else {}) for k, n in enumerate(spec.space.x)}
+    known |= {rdigit(k): Linear({rdigit(k): 1} if n > 1 else {}) for k, n in enumerate(spec.space.r)}
+    found = []
+    for k, member in enumerate(spec.members):
+        env = _variables(member, known)
+        for load in loads_under(operands(member.nest) + stored(member.nest)):
+            if load.buffer not in passes.producers[k]:
+                full = env | {tvar(j): Linear() for j in range(len(load.indirect))}
+                terms = linearize(load.index, full, _dropped).terms
+                found.append(Access(_digits_of(terms), BITS[load.dtype], store=False, buffer=load.buffer))
+        for store in member.nest.stores:
+            if store.buffer in spec.stores:
+                terms = linearize(store.index, env, _dropped).terms
+                found.append(Access(_digits_of(terms), BITS[buffers[store.buffer].dtype], store=True))
+    return tuple(found)
+
+
+def _variables(member: Member, known: Mapping[sympy.Symbol, Linear]) -> dict[sympy.Symbol, Linear]:
+    env = {ivar(j): linearize(expr, known, _dropped) for j, expr in enumerate(member.ivars)}
+    return env | {rvar(j): linearize(expr, known, _dropped) for j, expr in enumerate(member.rvars)}
+
+
+def _dropped(kind: str, numerator: Linear, divisor: int) -> Linear:
+    return Linear()
+
+
+def _digits_of(terms: Mapping[Atom, int]) -> dict[sympy.Symbol, int]:
+    return {symbol: abs(c) for symbol, c in terms.items() if isinstance(symbol, sympy.Symbol)}
+
+
+def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> tuple[Axis, ...]:
+    """The axes of a kernel's tile, without block sizes: (x,), (y, x) or (x, r)."""
+    x: Digits = tuple((xdigit(k), size) for k, size in enumerate(spec.space.x) if size > 1)
+    r: Digits = tuple((rdigit(k), size) for k, size in enumerate(spec.space.r) if size > 1)
+    if r and all(role == "outer" for role in passes.roles):
+        r = ()
+    if r and any(role != "full" for role in passes.roles):
+        return Axis("x", x), Axis("r", r, _walk(spec, passes))
+    digits = _in_memory_order((*x, *r), accesses, keep=not r)
+    turned = _transposed(digits, accesses) or _broadcast(digits, accesses)
+    if turned:
+        return Axis("y", digits[:turned]), Axis("x", digits[turned:])
+    return (Axis("x", digits),)
+
+
+def _walk(spec: KernelSpec, passes: Passes) -> Walk:
+    """Without reductions r is one more parallel axis, unless programs would then overwrite what others still read."""
+    outer_stores = {
+        store.buffer
+        for role, member in zip(passes.roles, spec.members, strict=True)
+        if role == "outer"
+        for store in member.nest.stores
+    }
+    if "reduces" in passes.roles or outer_stores & passes.hazards:
+        return "looped"
+    return "parallel"
+
+
+def _in_memory_order(digits: Digits, accesses: Sequence[Access], *, keep: bool) -> Digits:
+    """Digits in the order of the largest access, when the given order suits none."""
+    if not digits or (keep and any(access.contiguous(digits) for access in accesses)):
+        return digits
+    main = max(accesses, key=lambda a: (a.size(digits), a.store), default=None)
+    if main is None:
+        return digits
+    return tuple(sorted(digits, key=lambda d: -main.coefficients.get(d[0], 1 << 62)))
+
+
+def _transposed(digits: Digits, accesses: Sequence[Access]) -> int:
+    """Where to split the digits in two axes so that every large access is contiguous along one; 0: nowhere."""
+    largest = max((access.size(digits) for access in accesses), default=0)
+    best = (0, 0)
+    for access in accesses:
+        if 4 * access.size(digits) < largest or access.coefficients.get(digits[-1][0] if digits else None) in (0, 1):
+            continue
+        for k, (symbol, size) in enumerate(digits[:-1]):
+            if access.coefficients.get(symbol) == 1 and size >= 4:
+                best = max(best, (access.size(digits), k + 1))
+    return best[1]
+
+
+def _broadcast(digits: Digits, accesses: Sequence[Access]) -> int:
+    """Where to split the digits so that most loads vary along one axis alone, such as a row of weights; 0: nowhere.
+
+    What is computed from such loads is then computed once for a column or row of a tile, not once for a point.
+    """
+    best = (0, 0)
+    for k in range(1, len(digits)):
+        outer, inner = digits[:k], digits[k:]
+        row = math.prod(size for _, size in inner)
+        if row < NARROWEST_ROW or row < ROW_USE * -(-row // row_block(row)) * row_block(row):
+            continue
+        moved = [(access.size(outer) > access.bits, access.size(inner) > access.bits) for access in accesses]
+        best = max(best, (sum(one != other for one, other in moved), k))
+    return best[1] if best[0] else 0
+
+
+def row_block(row: int) -> int:
+    """The longest piece that leaves few lanes of the row's last piece idle."""
+    block = WIDEST_ROW
+    while block > NARROWEST_ROW and row < ROW_USE * -(-row // block) * block:
+        block //= 2
+    return block

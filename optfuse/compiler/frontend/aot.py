@@ -1,0 +1,291 @@
+"""AOTAutograd around a compiler of ours: torch.compile backends, and modules whose training step runs a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from optfuse.compiler.frontend.captured import Captured, InputSource
+from optfuse.compiler.frontend.decompositions import decompositions
+from optfuse.compiler.frontend.flat import (
+    Binding,
+    attribute_tensors,
+    bind_placeholders,
+    is_object,
+    specialize_sizes,
+    take_literals,
+    take_objects,
+    take_writes,
+)
+from optfuse.compiler.frontend.layouts import choose_layouts, kept_strides
+from optfuse.compiler.frontend.passes import normalize
+from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
+from optfuse.compiler.frontend.passes.effects import drop_effect_tokens
+from optfuse.compiler.frontend.passes.in_place import update_in_place
+from optfuse.compiler.frontend.passes.matmuls import take_out_biases
+from optfuse.compiler.frontend.passes.pooled import release_pooled
+from optfuse.compiler.frontend.passes.pooling import keep_offsets
+from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
+from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.torch_bridge import (
+    aot_compile,
+    boxed,
+    flat_input_index,
+    has_unbacked_size,
+    last_compile,
+    min_cut_partition,
+    outside_of_modes,
+    requested_dynamic,
+    static_value,
+    tree_leaves,
+)
+
+#: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
+#: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.
+Program = Callable[[list[torch.Tensor]], Sequence[Any]]
+CompileGraph = Callable[[Captured], Program]
+
+Feed = InputSource | torch.Tensor
+
+#: Told a graph's name and the reason for which it runs as it was traced.
+Leave = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A graph of AOTAutograd's as a Captured. ``kept``: which of torch's arguments are inputs.
+
+    ``literals`` are outputs of fixed values, ``objects`` outputs that are an argument as it was given: by position.
+    """
+
+    captured: Captured
+    kept: tuple[int, ...]
+    literals: tuple[tuple[int, object], ...]
+    objects: tuple[tuple[int, int], ...] = ()
+
+    def bind(self, function: Program) -> Callable[[list[Any]], Any]:
+        """``function`` in torch's calling convention: all arguments in one list, which is emptied."""
+
+        def run(arguments: list[Any]) -> list[Any]:
+            tensors = [arguments[k] for k in self.kept]
+            handed_on = [(position, arguments[k]) for position, k in self.objects]
+            arguments.clear()
+            outputs = list(function(tensors))
+            for position, value in (*self.literals, *handed_on):
+                outputs[position] = value
+            return outputs
+
+        return boxed(run)
+
+
+@dataclass(slots=True)
+class _Split:
+    """What the partition found (how many outputs of the forward graph are the user's), and the layouts of the rest."""
+
+    user_outputs: int | None = None
+    #: strides of what the forward graph keeps, by the names of the backward graph's placeholders
+    kept: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def partition(self, joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        self.user_outputs = options.get("num_fwd_outputs")
+        keep_offsets(joint)
+        release_pooled(joint)
+        take_out_biases(joint)
+        forward, backward = min_cut_partition(joint, inputs, **options)
+        if self.user_outputs is not None:
+            rebuild_spread(forward, backward, self.user_outputs)
+        return forward, backward
+
+
+def compile_flat(
+    graph: GraphModule,
+    inputs: Sequence[Any],
+    feeds: Sequence[Feed],
+    name: str,
+    compile_graph: CompileGraph,
+    *,
+    eager_backward: bool = False,
+    leave: Leave | None = None,
+    why_not: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
+
+    Parameters
+    ----------
+    graph, inputs
+        What torch.compile hands to a backend: real or fake tensors, numbers.
+    feeds
+        Per tensor or number among the inputs of ``graph`` (one may be a list of them): where it comes from, or the
+        value of a constant.
+    name, eager_backward
+        Graphs are called ``name.inference``, or ``name.forward`` and ``name.backward``. The latter is compiled at
+        the first backward pass unless ``eager_backward``; then ``compile_graph`` sees every graph, also one that
+        computes nothing and hands its inputs on.
+    leave
+        Called for a graph that runs as it was traced, because it has a size that only its run tells. Without it such a
+        graph is an error.
+    why_not
+        A reason for which none of the graphs is to be scheduled.
+
+    Returns
+    -------
+    A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
+    """
+    split = _Split()
+
+    def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
+        def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            reason = why_not or _data_dependent(module) or _uses_objects(module)
+            if reason is not None and leave is not None:
+                leave(f"{name}.{kind}", reason)
+                return boxed(lambda arguments: module(*arguments))
+            visible = range(split.user_outputs) if kind == "forward" and split.user_outputs is not None else None
+            with outside_of_modes():  # torch calls us while tensors are fake
+                given = split.kept if kind == "backward" else {}
+                seen = None if visible is None else frozenset(visible)
+                adapted = adapt(module, f"{name}.{kind}", feeds, seen, given)
+                if kind == "forward":
+                    split.kept = kept_strides(adapted.captured, _output_names(module))
+                compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
+                return adapted.bind(compile_one(adapted.captured))
+
+        return compile_
+
+    known = {
+        node.name: feed
+        for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=False)
+        if isinstance(feed, torch.Tensor)
+    }
+    return aot_compile(
+        graph if why_not else keep_attention_whole(simplify_attention_masks(graph, known)),
+        inputs,
+        forward=compiler("forward"),
+        backward=compiler("backward"),
+        inference=compiler("inference"),
+        partition=min_cut_partition if why_not else split.partition,
+        decompositions={} if why_not else decompositions(),  # ours are for known sizes
+        eager_backward=eager_backward,
+    )
+
+
+def _data_dependent(module: GraphModule) -> str | None:
+    """Which node is the first with a size or a number that depends on the values of tensors, in words."""
+    for node in module.graph.nodes:
+        # where torch._check settles a size it is a number here, but a run may fail the check
+        settled = node.meta.get("unbacked_bindings")
+        if settled or any(has_unbacked_size(value) for value in tree_leaves(node.meta.get("val"))):
+            return f"{node.name} ({node.target}) has a size or value that only its run tells"
+    return None
+
+
+def _uses_objects(module: GraphModule) -> str | None:
+    """Which operator takes an object among the graph's arguments, in words; to hand one on is no use."""
+    for node in module.graph.find_nodes(op="placeholder"):
+        users = [user for user in node.users if user.op != "output"] if is_object(node) else []
+        if users:
+            return f"{users[0].name} ({users[0].target}) takes {node.name}, which is neither a tensor nor a number"
+    return None
+
+
+def _output_names(module: GraphModule) -> list[str | None]:
+    return [node.name if isinstance(node, torch.fx.Node) else None for node in module.graph.output_node().args[0]]  # type: ignore[union-attr]
+
+
+def adapt(
+    module: GraphModule,
+    name: str,
+    feeds: Sequence[Feed],
+    visible: frozenset[int] | None = None,
+    given: Mapping[str, tuple[int, ...]] | None = None,
+) -> Adapted:
+    """One of AOTAutograd's graphs, over tensors alone, normalized and laid out (``given``: as in choose_layouts)."""
+    graph = copied(module)
+    specialize_sizes(graph)
+    tokens = drop_effect_tokens(graph)
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    backward = name.endswith(".backward")
+    bindings = [
+        None if node in tokens else _binding(node, k, len(placeholders), feeds, backward)
+        for k, node in enumerate(placeholders)
+    ]
+    written = take_writes(graph)
+    objects = take_objects(graph)
+    literals = take_literals(graph)
+    inputs, constants = bind_placeholders(graph, bindings)
+    kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
+    mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
+    constants |= attribute_tensors(graph)
+    captured = Captured(name, graph, inputs, constants, mutations, visible)
+    return Adapted(update_in_place(choose_layouts(normalize(captured), given)), kept, literals, objects)
+
+
+def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:
+    """``compile_graph(captured)``, or the graph itself where it computes nothing: inputs and constants handed on."""
+    if any(node.op == "call_function" for node in captured.graph.graph.nodes):
+        return compile_graph(captured)
+    return as_traced(captured)
+
+
+def as_traced(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
+    """Run the graph operator by operator, new values of inputs written in place as a program writes them."""
+    written = dict(captured.mutations)
+
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[Any]:
+        outputs = captured.graph(*inputs)
+        with torch.no_grad():
+            # one's new value may be another's old one
+            fresh = [(inputs[target], outputs[position].clone()) for position, target in written.items()]
+            for old, new in fresh:
+                old.copy_(new)
+        return [value for k, value in enumerate(outputs) if k not in written]
+
+    return run
+
+
+def _binding(node: torch.fx.Node, k: int, total: int, feeds: Sequence[Feed], backward: bool) -> Binding:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return value
+    if backward:
+        return InputSource("saved", node.name)
+    index = flat_input_index(node)
+    if index is None and total == len(feeds):
+        index = k
+    return InputSource("user", node.name) if index is None else feeds[index]
+
+
+def make_backend(
+    compile_graph: CompileGraph, *, name: str = "compiled", leave: Leave | None = None
+) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
+    """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
+
+    Shapes are specialised: where torch.compile asks for a symbolic size, the present one becomes a guard, and another
+    size compiles again; the last time that torch.compile allows, the graph runs as traced for all sizes. Graphs are
+    named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing.
+    ``leave``: see ``compile_flat``.
+    """
+    numbers = count()
+
+    def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        placeholders = graph.graph.find_nodes(op="placeholder")
+        request = requested_dynamic(example_inputs) or last_compile(example_inputs) if leave is not None else None
+        for value in tree_leaves(list(example_inputs)) if request is None else ():
+            static_value(value)  # installs the guards while torch.compile still collects them
+        pairs = zip(placeholders, example_inputs, strict=True)
+        feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
+        number = next(numbers)
+        return compile_flat(
+            graph, example_inputs, feeds, f"{name}{number}", compile_graph, leave=leave, why_not=request
+        )
+
+    return backend
+
+
+def _source(node: torch.fx.Node, value: Any) -> InputSource:
+    return InputSource("parameter" if isinstance(value, torch.nn.Parameter) else "user", node.name)

@@ -1,0 +1,107 @@
+"""What the frontend hands to lowering: a functional ATen graph and how to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from optfuse.compiler.frontend.torch_bridge import TreeSpec
+
+InputKind = Literal["parameter", "buffer", "user", "saved"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputSource:
+    """Where a placeholder's tensor comes from.
+
+    ``target`` is a parameter's or buffer's qualified name, the key path of a user input (``args[0]``,
+    ``kwargs['input_ids']``), or the name of what a backward graph receives. ``position`` is a user input's index among
+    the flattened leaves of (args, kwargs). "saved" inputs exist only in backward graphs: values that the forward graph
+    kept, and the gradients of its outputs.
+    """
+
+    kind: InputKind
+    target: str
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallSpec:
+    """How to flatten a user's (args, kwargs) and to rebuild the user's outputs.
+
+    Parameters
+    ----------
+    in_spec, out_spec
+        Pytree structures of ``(args, kwargs)`` and of the model's result.
+    fixed
+        Leaves of (args, kwargs) that are no tensors, as (position, value): the graph holds for these values alone.
+    shared
+        Pairs of leaf positions (first, again) that were one and the same tensor at capture, and must be so at a call.
+    user_outputs
+        Positions of the graph's outputs that are the leaves of the model's result, in order; one may occur twice.
+    literals
+        Outputs that are no tensors, as (position, value): strings, and whatever else a graph passes through.
+    """
+
+    in_spec: TreeSpec
+    out_spec: TreeSpec
+    fixed: tuple[tuple[int, object], ...]
+    shared: tuple[tuple[int, int], ...]
+    user_outputs: tuple[int, ...]
+    literals: tuple[tuple[int, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A functional graph of ATen overloads over static shapes.
+
+    Parameters
+    ----------
+    name
+        "gpt2.inference", "gpt2.forward", "gpt2.backward".
+    graph
+        Placeholders are tensors. Every node that yields tensors has ``meta["val"]`` (fake tensors, with the dtype and
+        device of eager execution, and with its strides but where ``choose_layouts`` chose others). An output is a node,
+        None, or a Python number.
+    inputs
+        One entry per placeholder, in order.
+    constants
+        ``get_attr`` target to its value.
+    mutations
+        (output position, input position): the output's value must be copied into that input after the call. In training
+        graphs and those of torch.compile AOTAutograd itself copies what it does not leave to the graph.
+    visible
+        Output positions that reach the user as they are. None: all of them. A pass may let two other outputs (values
+        kept for a backward graph) share memory with each other or with an input, but never these.
+    strides
+        Output position to the strides (in elements) in which that output must leave, where they are not its node's.
+    call
+        Only for graphs of ``capture``.
+    """
+
+    name: str
+    graph: torch.fx.GraphModule
+    inputs: tuple[InputSource, ...]
+    constants: Mapping[str, torch.Tensor]
+    mutations: tuple[tuple[int, int], ...] = ()
+    visible: frozenset[int] | None = None
+    strides: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    call: CallSpec | None = None
+
+    @property
+    def placeholders(self) -> tuple[torch.fx.Node, ...]:
+        """The graph's placeholder nodes, one per entry of ``inputs``."""
+        return tuple(node for node in self.graph.graph.nodes if node.op == "placeholder")
+
+    @property
+    def outputs(self) -> tuple[torch.fx.Node | int | float | bool | None, ...]:
+        """The graph's flat outputs."""
+        return tuple(self.graph.graph.output_node().args[0])  # type: ignore[arg-type]
+
+
+def donated_inputs(captured: Captured, names: tuple[str, ...]) -> frozenset[str]:
+    """Inputs whose memory nobody needs after the call: what a forward graph saved for this backward graph."""
+    return frozenset(name for name, source in zip(names, captured.inputs, strict=True) if source.kind == "saved")

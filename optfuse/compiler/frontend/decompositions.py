@@ -1,0 +1,255 @@
+"""Which operators fall apart into pointwise ops, views and single reductions, and which stay whole.
+
+Torch's core ATen decompositions are the base. DECOMPOSED lists what we take apart beyond them (norms, softmax,
+activations, losses and their backward). WHOLE lists what a library does better and so must never come apart. Torch's
+decompositions compute half types in float32 inside, as Inductor's do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optfuse.compiler.frontend.tables import add_at_places, embedding_gradient
+from optfuse.compiler.frontend.torch_bridge import TO_COPY, decomposition_of, operator_name, standard_decompositions
+
+aten = torch.ops.aten
+
+_WHOLE = """
+mm addmm bmm baddbmm addmv addbmm convolution convolution_backward embedding embedding_dense_backward embedding_bag
+_embedding_bag index index_select index_put index_add index_copy gather scatter scatter_add scatter_reduce
+slice_scatter select_scatter masked_scatter max_pool1d_with_indices max_pool2d_with_indices
+max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool1d avg_pool2d
+avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
+adaptive_max_pool2d adaptive_max_pool2d_backward sort topk cumsum cumprod cummax cummin logcumsumexp median kthvalue
+mode var var_mean mean sum prod amax amin argmax argmin any all _to_copy clone arange full constant_pad_nd flip roll
+cat squeeze unsqueeze permute expand select slice clamp clamp_min clamp_max sigmoid tanh erf rand rand_like randn
+randn_like randint
+"""
+
+_DECOMPOSED = """
+native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm
+_fused_rms_norm_backward rms_norm native_batch_norm native_batch_norm_backward _native_batch_norm_legit
+_native_batch_norm_legit_functional _native_batch_norm_legit_no_training _batch_norm_with_update
+_batch_norm_with_update_functional _batch_norm_no_update batch_norm_backward cudnn_batch_norm
+cudnn_batch_norm_backward miopen_batch_norm_backward _softmax _softmax_backward_data _log_softmax
+_log_softmax_backward_data logsumexp gelu gelu_backward silu silu_backward mish mish_backward elu elu_backward glu
+glu_backward hardtanh hardtanh_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward relu6
+leaky_relu leaky_relu_backward threshold threshold_backward softplus softplus_backward sigmoid_backward
+tanh_backward logit logit_backward log_sigmoid_forward log_sigmoid_backward nll_loss_forward nll_loss2d_forward
+mse_loss mse_loss_backward l1_loss smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
+binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits soft_margin_loss kl_div
+native_dropout native_dropout_backward addcmul addcdiv lerp rsub masked_fill frac logaddexp xlogy sinc zeros_like
+ones_like full_like new_zeros new_ones new_full zeros ones zero fill fill_ zero_ linalg_vector_norm norm std
+std_mean aminmax count_nonzero trace tril triu rot90 stack tile repeat narrow_copy t dot mv vdot addr eye linspace
+logspace nan_to_num isin isposinf isneginf sgn heaviside special_entr logical_xor
+"""
+
+#: Operators (all overloads) that stay one node: libraries, gathers and scatters, and what lowering reads better whole.
+WHOLE = frozenset(_WHOLE.split())
+
+#: Operators (all overloads) that come apart although the core ATen opset keeps them.
+DECOMPOSED = tuple(_DECOMPOSED.split())
+
+
+def _split(self: Tensor, split_size: int, dim: int = 0) -> list[Tensor]:
+    size = self.shape[dim]
+    if size == 0:
+        return [aten.slice.Tensor(self, dim, 0, 0)]
+    return [aten.slice.Tensor(self, dim, start, min(start + split_size, size)) for start in range(0, size, split_size)]
+
+
+def _split_with_sizes(self: Tensor, split_sizes: list[int], dim: int = 0) -> list[Tensor]:
+    starts = [sum(split_sizes[:k]) for k in range(len(split_sizes))]
+    return [aten.slice.Tensor(self, dim, start, start + size) for start, size in zip(starts, split_sizes, strict=True)]
+
+
+def _unbind(self: Tensor, dim: int = 0) -> list[Tensor]:
+    return [aten.select.int(self, dim, k) for k in range(self.shape[dim])]
+
+
+def _pad_axis(grad: Tensor, rank: int, dim: int, before: int, after: int) -> Tensor:
+    """``grad`` with zeros before and after it along one axis."""
+    pad = [0] * (2 * (rank - dim % rank - 1)) + [before, after]
+    return aten.constant_pad_nd.default(grad, pad, 0)
+
+
+def _select_backward(grad_output: Tensor, input_sizes: list[int], dim: int, index: int) -> Tensor:
+    rank = len(input_sizes)
+    size, dim = input_sizes[dim], dim % rank
+    index = index % size
+    return _pad_axis(aten.unsqueeze.default(grad_output, dim), rank, dim, index, size - index - 1)
+
+
+def _slice_backward(grad_output: Tensor, input_sizes: list[int], dim: int, start: int, end: int, step: int) -> Tensor:
+    size = input_sizes[dim]
+    if step != 1:
+        zeros = aten.full.default(input_sizes, 0, dtype=grad_output.dtype, device=grad_output.device)
+        return aten.slice_scatter.default(zeros, grad_output, dim, start, end, step)
+    first = min(max(start + size if start < 0 else start, 0), size)
+    return _pad_axis(grad_output, len(input_sizes), dim, first, size - first - grad_output.shape[dim])
+
+
+def _nll_loss_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """The gradient is minus the weight at the target's class and zero elsewhere: a comparison, not a scatter.
+
+    Classes are axis 1 (axis 0 of an unbatched input); ``reduction`` is 0 none, 1 mean, 2 sum, as in ATen.
+    """
+    axis = 0 if self.dim() < 2 else 1
+    classes = self.shape[axis]
+    shape = [1] * self.dim()
+    shape[axis] = classes
+    if reduction == 1:
+        grad_output = grad_output / total_weight
+    valid = target != ignore_index
+    grad = torch.where(valid, -grad_output, 0).unsqueeze(axis)
+    if weight is not None:
+        grad = grad * weight.view(shape)
+    positions = torch.arange(classes, device=self.device).view(shape)
+    return torch.where(positions == target.unsqueeze(axis), grad, 0).to(self.dtype)
+
+
+def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """What is copied, in row-major order; a copy into another layout keeps that layout, holes included."""
+    if not self.is_contiguous():
+        return NotImplemented
+    moved = TO_COPY(src, dtype=self.dtype, device=self.device)
+    return aten.clone.default(aten.expand.default(moved, list(self.shape)), memory_format=torch.contiguous_format)
+
+
+def _bernoulli_p(self: Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Tensor:
+    if generator is not None or not math.isfinite(p):
+        return NotImplemented
+    draws = aten.rand.default(list(self.shape), dtype=torch.float32, device=self.device, pin_memory=False)
+    return TO_COPY(draws < p, dtype=self.dtype)
+
+
+def _full_like(self: Tensor, fill_value: complex, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
+    """A value everywhere, in the order of dimensions in memory that eager execution gives the result."""
+    dtype, device = dtype or self.dtype, kwargs.get("device") or self.device
+    shape, wanted = list(self.shape), kwargs.get("memory_format") or torch.preserve_format
+    if self.is_contiguous() and wanted in (torch.preserve_format, torch.contiguous_format):
+        return aten.full.default(shape, fill_value, dtype=dtype, device=device, pin_memory=False)
+    like = torch.empty_like(torch.empty_strided(shape, self.stride(), device="meta"), memory_format=wanted)
+    order = sorted(range(len(shape)), key=lambda d: -like.stride(d))
+    filled = aten.full.default([shape[d] for d in order], fill_value, dtype=dtype, device=device, pin_memory=False)
+    return aten.permute.default(filled, [order.index(d) for d in range(len(shape))])
+
+
+def _ones_like(self: Tensor, **kwargs: Any) -> Tensor:
+    return _full_like(self, 1, **kwargs)
+
+
+def _zeros_like(self: Tensor, **kwargs: Any) -> Tensor:
+    return _full_like(self, 0, **kwargs)
+
+
+def _as_strided_scatter(
+    self: Tensor, src: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> Tensor:
+    """A scatter that covers all of a contiguous tensor is its source (pooling to 1 x 1 leaves such ones behind)."""
+    expected = torch.empty(size, device="meta").stride()
+    if not self.is_contiguous() or storage_offset or src.numel() != self.numel() or tuple(stride) != expected:
+        return NotImplemented
+    return aten.view.default(aten.clone.default(src, memory_format=torch.contiguous_format), list(self.shape))
+
+
+def _convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> Tensor:
+    """The bias is a sum of its own: GPU libraries add it in another pass over the result, a fused kernel in none.
+
+    Not where windows lie side by side: that convolution will be a matmul, which has a bias.
+    """
+    kernel = list(weight.shape[2:])
+    side_by_side = list(stride) == kernel and max(kernel) > 1 and not any(padding) and not transposed and groups == 1
+    if bias is None or side_by_side:
+        return NotImplemented
+    rest = (stride, padding, dilation, transposed, output_padding, groups)
+    result = aten.convolution.default(input, weight, None, *rest)
+    return aten.add.Tensor(result, aten.view.default(bias, [bias.shape[0], *[1] * (result.dim() - 2)]))
+
+
+def _convolution_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: list[int] | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    output_mask: list[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradient of the bias is a sum of its own, as it is for GPU libraries: others may read its operand with it."""
+    if not output_mask[2]:
+        return NotImplemented
+    bias = aten.sum.dim_IntList(grad_output, [0, *range(2, grad_output.dim())])
+    if not (output_mask[0] or output_mask[1]):
+        return None, None, bias
+    rest = (stride, padding, dilation, transposed, output_padding, groups, [*output_mask[:2], False])
+    images, weights, _ = aten.convolution_backward.default(grad_output, input, weight, None, *rest)
+    return images, weights, bias
+
+
+OWN: dict[Any, Callable[..., Any]] = {
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten.split.Tensor: _split,
+    aten.split_with_sizes.default: _split_with_sizes,
+    aten.unbind.int: _unbind,
+    aten.select_backward.default: _select_backward,
+    aten.slice_backward.default: _slice_backward,
+    aten.nll_loss_backward.default: _nll_loss_backward,
+    aten.nll_loss2d_backward.default: _nll_loss_backward,
+    aten.copy.default: _copy,
+    aten.bernoulli.p: _bernoulli_p,
+    aten.full_like.default: _full_like,
+    aten.ones_like.default: _ones_like,
+    aten.zeros_like.default: _zeros_like,
+    aten.as_strided_scatter.default: _as_strided_scatter,
+    aten.embedding_dense_backward.default: embedding_gradient,
+    aten.index_put.default: add_at_places,
+}
+
+
+def stays_whole(overload: Any) -> bool:
+    """Whether an operator must reach the solver as one node. Attention in every variant does."""
+    operator = operator_name(overload)
+    return operator in WHOLE or "scaled_dot_product" in operator or "_attention" in operator
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Overload to its decomposition. The table is built once; take a copy before changing it."""
+    table = standard_decompositions()
+    for name in DECOMPOSED:
+        packet = getattr(aten, name, None)  # an operator that this torch does not have needs no decomposition
+        for overload in packet.overloads() if packet is not None else ():
+            found = decomposition_of(getattr(packet, overload))
+            if found is not None:
+                table[getattr(packet, overload)] = found
+    return {**{op: rule for op, rule in table.items() if not stays_whole(op)}, **OWN}

@@ -1,0 +1,381 @@
+"""Memory layouts that libraries are fast in: channels-last around convolutions, aligned rows around matmuls.
+
+Eager execution lays tensors out as each operator happens to; a planned graph may choose. A convolution on an NVIDIA GPU
+works on channels-last tensors, and transposes before and after when it is given others. A matmul whose rows do not
+start on multiples of 16 bytes (a vocabulary of 50257) runs several times slower, and loops over such rows cannot load
+vectors. So values between operators get the layout that the library wants, and it spreads along pointwise operators as
+it does in eager execution. A convolution that is a matrix product but for the layout of its image becomes one. What the
+caller sees keeps eager's layout: a copy at the border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from operator import getitem, mul
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.passes.matmuls import take_out_biases
+from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, with_graph
+from optfuse.compiler.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
+from optfuse.compiler.frontend.torch_bridge import OpOverload, fake_result, fake_strided, is_mutating, operator_name
+
+aten = torch.ops.aten
+
+Stride = tuple[int, ...]
+
+#: Rows of matmul operands start on multiples of this many bytes, a sector group of the L2 cache.
+ROW_BYTES = 128
+#: Smaller tensors are not worth padding.
+LEAST_ELEMENTS = 1 << 18
+#: With fewer terms a dot product, the copy back to eager's layout costs more than the padding saves.
+SHORTEST_DOT = 128
+#: Multiply-adds and rows of a matmul for it to be done in several, at least.
+LEAST_PRODUCT = 1 << 30
+LEAST_ROWS = 1024
+#: With fewer products for each of its elements, an input costs more to copy than aligned rows save.
+LEAST_USES = 256
+#: Convolutions of no more channels than this are no reason to choose channels-last.
+FEW_CHANNELS = 4
+
+#: Operators of these namespaces read a tensor by its indices, wherever its elements lie.
+_LAYOUT_FREE = frozenset({"aten", "prims", "optfuse"})
+#: The key under which a node's ``meta`` says that its layout is not the traced one.
+_RELAID = "optfuse_relaid"
+
+_RELU_TOO = torch.ops.optfuse.convolution_relu.default
+_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default, _RELU_TOO})
+#: The arguments that are images, where that is not the first alone.
+_IMAGES: dict[Any, tuple[int, ...]] = {aten.convolution_backward.default: (0, 1), _RELU_TOO: (0, 3)}
+_MATMULS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0, aten.baddbmm.default: 1}
+
+
+def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None) -> Captured:
+    """The same graph with other strides in its nodes' fake values.
+
+    Parameters
+    ----------
+    captured
+        A normalized graph. Its visible outputs keep their strides: ``Captured.strides`` says which those are.
+    given
+        Strides of placeholders that differ from the traced ones: values that a forward graph kept in its own layout.
+    """
+    convolutions = _wanted_convolutions(captured.graph)
+    padded = _padded_nodes(captured)
+    patches = {node.name for node in captured.graph.graph.nodes if is_patches(node)}
+    given = {} if given is None else given
+    ragged = {node.name for node in captured.placeholders if node.name not in given and _worth_a_copy(node)}
+    if not (convolutions or padded or patches or given or ragged):
+        return captured
+    before = {node.name: node.meta.get("val") for node in captured.graph.graph.nodes}
+    graph = copied(captured.graph)
+    names = {node.name for node in padded} | set(_copy_inputs(graph, ragged))
+    places = _counted_places(graph)
+    for node in list(graph.graph.nodes):
+        value = fake(node)
+        if node.op == "placeholder" and value is not None and node.name in given:
+            _relay(node, _strided(value, given[node.name]))
+        elif node.target is getitem:
+            _relay(node, node.args[0].meta["val"][node.args[1]])
+        elif node.name in patches:
+            for item, value in multiply_patches(node).items():
+                _relay(item, value)
+        elif node.op == "call_function" and isinstance(node.target, OpOverload) and not is_mutating(node.target):
+            _propagate(node, channels_last=node.name in convolutions, images=bool(convolutions))
+            if node.name in names:
+                _relay(node, _strided(node.meta["val"], _aligned_stride(node.meta["val"])))
+        if node.name in places and not _as_traced(node):
+            _restore(node, before[node.name])
+    if patches:
+        take_out_biases(graph)
+    chosen = with_graph(captured, graph)
+    return replace(chosen, strides={**_promised(chosen, before), **captured.strides})
+
+
+def kept_strides(captured: Captured, names: Sequence[str | None]) -> dict[str, Stride]:
+    """The strides in which outputs leave the graph, by the names that a backward graph knows them by."""
+    found: dict[str, Stride] = {}
+    # further outputs are new values of inputs
+    for position, (name, node) in enumerate(zip(names, captured.outputs, strict=False)):
+        value = fake(node) if isinstance(node, Node) else None
+        if name is not None and value is not None:
+            found[name] = captured.strides.get(position, tuple(value.stride()))
+    return found
+
+
+def _promised(captured: Captured, before: Mapping[str, Any]) -> dict[int, Stride]:
+    """Eager's strides of the outputs that the caller sees and that would now leave in others."""
+    seen = _visible(captured)
+    found: dict[int, Stride] = {}
+    for position, node in enumerate(captured.outputs):
+        if isinstance(node, Node) and node in seen and isinstance(before.get(node.name), torch.Tensor):
+            eager, now = before[node.name].stride(), node.meta["val"].stride()
+            if not _same(node.meta["val"].shape, eager, now):
+                found[position] = tuple(eager)
+    return found
+
+
+def _visible(captured: Captured) -> set[Node]:
+    """What reaches the caller."""
+    chosen = (node for k, node in enumerate(captured.outputs) if captured.visible is None or k in captured.visible)
+    return {node for node in chosen if isinstance(node, Node)}
+
+
+# --- one node at a time
+
+
+def _propagate(node: Node, *, channels_last: bool, images: bool) -> None:
+    """Give a node the fake value that it has with its arguments' present layouts.
+
+    ``channels_last``: it is a convolution to be laid out so; ``images``: the graph has such convolutions.
+    """
+    if channels_last:
+        for k in _IMAGES.get(node.target, (0,)):
+            _ask_channels_last(node, k)
+        _make_channels_last(node.args[1])
+    elif all(_as_traced(source) for source in node.all_input_nodes) and not images:
+        return
+    try:
+        value = fake_result(node.target, node.args, node.kwargs, like=node.meta.get("val"))
+    except (
+        RuntimeError,
+        ValueError,
+    ):  # a view that these strides do not allow: reshape
+        if node.target not in VIEWS and node.target is not aten._unsafe_view.default:  # noqa: SLF001
+            raise
+        source: Any = node.args[0]
+        contiguous = insert(node.graph, node, aten.clone.default, (source,), {"memory_format": torch.contiguous_format})
+        node.args = (contiguous, *node.args[1:])
+        value = fake_result(node.target, node.args, node.kwargs, like=node.meta.get("val"))
+    if channels_last:
+        value = _convolved(node, value)
+    elif images and _undecided(node, value):
+        value = _channels_last(value)
+    _relay(node, value)
+
+
+def _undecided(node: Node, value: Any) -> bool:
+    """Whether a pointwise node makes images of values that are the same all over an image: any layout will do."""
+    if torch.Tag.pointwise not in getattr(node.target, "tags", ()) or value.dim() != 4 or value[0, 0].numel() == 1:
+        return False
+    operands = [fake(source) for source in node.all_input_nodes]
+    wide = [x for x in operands if x is not None and x.dim() == 4 and x.shape == value.shape]
+    return bool(wide) and all(x.stride(2) == 0 and x.stride(3) == 0 for x in wide)
+
+
+def _relay(node: Node, value: Any) -> None:
+    """Give a node another fake value, and remember that its layout is no longer the traced one."""
+    if not _same_layouts(value, node.meta.get("val")):
+        node.meta = {**node.meta, "val": value, _RELAID: True}
+
+
+def _counted_places(graph: GraphModule) -> set[str]:
+    """Nodes whose memory is read by place: through as_strided, or by operators that are not PyTorch's own."""
+    by_place = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default)
+    found: set[str] = set()
+    for node in graph.graph.nodes:
+        if node.target in by_place:
+            found.add(_base(node.args[0]).name)  # type: ignore[arg-type]
+        elif isinstance(node.target, OpOverload) and node.target.namespace not in _LAYOUT_FREE:
+            found |= {_base(source).name for source in node.all_input_nodes}
+    return found
+
+
+def _restore(node: Node, traced: torch.Tensor) -> None:
+    """Let all that read a node read a copy in the traced layout."""
+    copy = insert(node.graph, node.next, aten.clone.default, (node,))
+    copy.meta = {**copy.meta, "val": _strided(traced, tuple(traced.stride()))}
+    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+
+
+def _as_traced(node: Node) -> bool:
+    return not node.meta.get(_RELAID, False)
+
+
+def _make_channels_last(weight: Any) -> None:
+    """Let weights that are made for a convolution be channels-last, as the library would copy them."""
+    value = fake(weight) if isinstance(weight, Node) else None
+    if value is not None and weight.target is torch.ops.optfuse.norm_weight.default and value.dim() == 4:
+        _relay(weight, _channels_last(value))
+
+
+def _ask_channels_last(node: Node, k: int) -> None:
+    """Let an argument be channels-last: as it is, or as a copy."""
+    source = node.args[k]
+    value = fake(source) if isinstance(source, Node) else None
+    if value is None or _is_channels_last(value):
+        return
+    copy = insert(node.graph, node, aten.clone.default, (source,), {"memory_format": torch.channels_last})
+    copy.meta[_RELAID] = True
+    node.args = (*node.args[:k], copy, *node.args[k + 1 :])
+
+
+def _convolved(node: Node, value: Any) -> Any:
+    """What a convolution of channels-last tensors returns on a GPU, whatever this machine's own would."""
+    if isinstance(value, torch.Tensor):
+        return _channels_last(value)
+    images, weights, bias = value
+    return type(value)((_channels_last(images), _channels_last(weights), bias))
+
+
+# --- who is concerned
+
+
+def _wanted_convolutions(graph: GraphModule) -> frozenset[str]:
+    """Two-dimensional convolutions, unless the graph has grouped ones, which are slow channels-last."""
+    nodes = [node for node in graph.graph.nodes if node.target in _CONVOLUTIONS and not is_patches(node)]
+    found: list[str] = []
+    wide = False
+    for node in nodes:
+        backward = node.target is aten.convolution_backward.default
+        weight = fake(node.args[2 if backward else 1])  # type: ignore[arg-type]
+        groups = 1 if node.target is _RELU_TOO else node.args[9 if backward else 8]
+        if weight is None or weight.dim() != 4:
+            continue
+        if groups != 1 and weight.shape[1] != 1:
+            return frozenset()
+        wide = wide or max(weight.shape[:2]) > FEW_CHANNELS
+        found.append(node.name)
+    return frozenset(found) if wide else frozenset()
+
+
+def _padded_nodes(captured: Captured) -> frozenset[Node]:
+    """Values that matmuls read or write whose rows do not start on whole vectors."""
+    outputs = {node for node in captured.outputs if isinstance(node, Node)}
+    seen = _visible(captured)
+    found: set[Node] = set()
+    for node in captured.graph.graph.nodes:
+        if node.target not in _MATMULS:
+            continue
+        first = _MATMULS[node.target]
+        operands = [_base(operand) for operand in node.args[first : first + 2] if isinstance(operand, Node)]
+        left = fake(node.args[first])
+        escapes = node in outputs or any(user in outputs for user in _through_views(node))
+        if not escapes or (left is not None and left.shape[-1] >= SHORTEST_DOT and not _in_place(node, seen)):
+            operands.append(node)
+        found.update(operand for operand in operands if _ragged(operand))
+    return frozenset(found)
+
+
+def _worth_a_copy(node: Node) -> bool:
+    """Whether an input's rows do not start on whole vectors, and matmuls use each element often enough to copy it.
+
+    So it is with the gradient of a language model's scores, when the loss is taken outside of the compiled model.
+    """
+    if not _is_ragged(fake(node)):
+        return False
+    readers = {user for alias in (node, *_through_views(node)) for user in alias.users if user.target in _MATMULS}
+    return sum(_uses(reader) for reader in readers) >= LEAST_USES
+
+
+def _uses(matmul: Node) -> int:
+    """How many products of a matmul each element of its larger operand takes part in, at least."""
+    first = _MATMULS[matmul.target]
+    a, b = (fake(operand) for operand in matmul.args[first : first + 2])  # type: ignore[arg-type]
+    return 0 if a is None or b is None else min(a.shape[-2], b.shape[-1])
+
+
+def _copy_inputs(graph: GraphModule, names: Collection[str]) -> list[str]:
+    """Let all that read some inputs, the caller excepted, read copies of them; the copies' names are returned."""
+    found = []
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    for node in placeholders:
+        if node.name in names:
+            copy = insert(graph.graph, placeholders[-1].next, aten.clone.default, (node,))
+            node.replace_all_uses_with(
+                copy, delete_user_cb=lambda user, copy=copy: user is not copy and user.op != "output"
+            )
+            found.append(copy.name)
+    return found
+
+
+def _in_place(node: Node, seen: set[Node]) -> bool:
+    """Whether only outputs use a matmul's result, some of them ``seen``, and it can be written fast as they want it.
+
+    Code generation does so (``compiler.codegen.by_rows``) for products of half types whose operands have whole vectors
+    along the terms of each sum.
+    """
+    first = _MATMULS[node.target]
+    bias, (a, b) = [fake(x) for x in node.args[:first]], [fake(x) for x in node.args[first : first + 2]]
+    if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs or a is None or b is None:
+        return False
+    if any(x is None or x.dim() != 1 for x in bias) or a.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    (rows, terms), columns = a.shape, b.shape[1]
+    vector = VECTOR_BYTES // a.element_size()
+    whole = terms % vector == 0 and a.stride() == (terms, 1) and b.stride() == (1, terms)
+    many = rows * terms * columns >= LEAST_PRODUCT and rows >= LEAST_ROWS
+    views = [user for user in _through_views(node)]
+    last = [user for n in (node, *views) for user in n.users if user not in views]
+    return whole and many and not seen.isdisjoint((node, *views)) and all(user.op == "output" for user in last)
+
+
+def _base(node: Node) -> Node:
+    while node.op == "call_function" and (node.target in VIEWS or node.target is aten._unsafe_view.default):  # noqa: SLF001
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _through_views(node: Node) -> Iterator[Node]:
+    for user in node.users:
+        if user.target in VIEWS or user.target is aten._unsafe_view.default:  # noqa: SLF001
+            yield user
+            yield from _through_views(user)
+
+
+def _ragged(node: Node) -> bool:
+    """Whether a node makes a row-major tensor of long rows that do not start on whole vectors."""
+    return node.op == "call_function" and operator_name(node.target) != "" and _is_ragged(fake(node))
+
+
+def _is_ragged(value: torch.Tensor | None) -> bool:
+    """Whether a row-major tensor has long rows that do not start on whole vectors."""
+    if value is None or value.dim() < 2 or not value.is_contiguous():
+        return False
+    row = value.shape[-1]
+    ragged = row * value.element_size() % VECTOR_BYTES != 0
+    return ragged and row >= SHORTEST_ROW and value.numel() >= LEAST_ELEMENTS
+
+
+# --- strides
+
+
+def _strided(value: torch.Tensor, stride: Stride) -> torch.Tensor:
+    return fake_strided(value, stride)
+
+
+def _aligned_stride(value: torch.Tensor) -> Stride:
+    """Row-major, with rows of whole multiples of ``ROW_BYTES``."""
+    unit = ROW_BYTES // value.element_size()
+    row = -(-value.shape[-1] // unit) * unit
+    outer = list(accumulate([row, *reversed(value.shape[1:-1])], mul))
+    return (*reversed(outer), 1)
+
+
+def _channels_last(value: torch.Tensor | None) -> torch.Tensor | None:
+    if value is None:
+        return None
+    _, channels, height, width = value.shape
+    return _strided(value, (channels * height * width, 1, width * channels, channels))
+
+
+def _is_channels_last(value: torch.Tensor) -> bool:
+    return value.dim() != 4 or value.is_contiguous(memory_format=torch.channels_last)
+
+
+def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
+    return 0 in shape or all(a == b for n, a, b in zip(shape, one, other, strict=True) if n != 1)
+
+
+def _same_layouts(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return _same(one.shape, one.stride(), other.stride())
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_same_layouts, one, other))
+    return True

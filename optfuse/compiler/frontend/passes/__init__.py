@@ -1,0 +1,51 @@
+"""Simplifications of a captured graph, in order. Each takes a Captured and returns a new one that computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch.fx import Node
+
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.passes.constants import fold_constants
+from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
+from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
+from optfuse.compiler.frontend.passes.items import expand_items
+from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
+from optfuse.compiler.frontend.passes.matmuls import fuse_matmul_activations
+from optfuse.compiler.frontend.passes.noops import drop_assertions, remove_noops
+from optfuse.compiler.frontend.passes.opaque import isolate_opaque
+
+PASSES: tuple[Callable[[Captured], Captured], ...] = (
+    isolate_opaque,
+    drop_assertions,
+    materialize_lazy_views,
+    expand_items,
+    merge_duplicates,  # first, so that equal constants are folded once
+    fold_constants,
+    ease_convolutions,
+    remove_noops,
+    fuse_matmul_activations,
+    merge_duplicates,
+)
+
+
+def normalize(captured: Captured) -> Captured:
+    """Run ``PASSES`` in order. Nodes that nobody uses leave after each; what the caller sees keeps its strides."""
+    promised = _seen_strides(captured)
+    for rewrite in PASSES:
+        captured = rewrite(captured)
+    captured.graph.graph.lint()
+    now = _seen_strides(captured)
+    changed = {position: stride for position, stride in promised.items() if now.get(position, stride) != stride}
+    return replace(captured, strides={**changed, **captured.strides})
+
+
+def _seen_strides(captured: Captured) -> dict[int, tuple[int, ...]]:
+    """The strides of the outputs that the caller sees."""
+    outputs = captured.outputs
+    visible = range(len(outputs)) if captured.visible is None else captured.visible
+    values = {k: outputs[k].meta.get("val") for k in visible if isinstance(outputs[k], Node)}  # type: ignore[union-attr]
+    return {k: tuple(value.stride()) for k, value in values.items() if isinstance(value, torch.Tensor)}

@@ -1,0 +1,116 @@
+"""The frontend's rewrites by name, in the order in which they run: what each does, and what kind it is.
+
+The kinds are those of ``compiler.simplify.passes``. A result shows the frontend's decisions by the library operators
+that are called and by the rows that are padded. Stages take graphs of different types, so each runs its own functions;
+a test holds them to this list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Stage = Literal["trace", "inference", "training", "functional", "normalize", "layout"]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendPass:
+    """A rewrite of the captured graph. ``module`` holds its function, ``stage`` is when it runs, ``says`` one line."""
+
+    name: str
+    kind: Literal["normal form", "decision"]
+    stage: Stage
+    module: str
+    says: str
+
+
+FRONTEND_PASSES: tuple[FrontendPass, ...] = (
+    FrontendPass(
+        "simplify_attention_masks", "decision", "trace", "passes.attention",
+        "constant masks of attention that allow everything vanish, and lower-triangular ones become causal",
+    ),
+    FrontendPass(
+        "share_masks", "decision", "trace", "passes.masks",
+        "attention masks that are the same for every batch are computed once and broadcast",
+    ),
+    FrontendPass(
+        "attend_with_masks", "decision", "inference", "passes.attention",
+        "attention with a mask is one operator in half precision, without gradients",
+    ),
+    FrontendPass(
+        "fuse_activations", "decision", "inference", "passes.epilogues",
+        "convolution, batch norm, residual and ReLU become one library call in half precision",
+    ),
+    FrontendPass(
+        "keep_attention_whole", "decision", "training", "passes.attention",
+        "attention stays one operator, whatever its arguments",
+    ),
+    FrontendPass(
+        "keep_offsets", "decision", "training", "passes.pooling",
+        "max-pooling keeps an offset of one byte for its gradient in place of a position of eight",
+    ),
+    FrontendPass(
+        "release_pooled", "decision", "training", "passes.pooled",
+        "a pooling's gradient looks at a convolution's result that is kept anyway in place of what was pooled",
+    ),
+    FrontendPass(
+        "take_out_biases", "decision", "training", "passes.matmuls",
+        "biases of matmuls whose results only loops read are added by the loops",
+    ),
+    FrontendPass(
+        "min_cut_partition", "decision", "training", "torch_bridge",
+        "torch's minimum cut decides what the forward graph saves and what the backward graph recomputes",
+    ),
+    FrontendPass(
+        "rebuild_spread", "decision", "training", "passes.rebuild",
+        "a saved value that spreads small ones out is made again by the backward graph",
+    ),
+    FrontendPass(
+        "drop_effect_tokens", "normal form", "functional", "passes.effects",
+        "operators with side effects are called directly, without the tokens that order them",
+    ),
+    FrontendPass(
+        "isolate_opaque", "normal form", "normalize", "passes.opaque",
+        "nodes with subgraphs or objects among their arguments become operators of their own",
+    ),
+    FrontendPass(
+        "drop_assertions", "normal form", "normalize", "passes.noops",
+        "checks that hold by construction for static shapes are dropped",
+    ),
+    FrontendPass(
+        "materialize_lazy_views", "normal form", "normalize", "passes.lazy_views",
+        "negation and conjugation that torch puts off are computed where they stand",
+    ),
+    FrontendPass(
+        "expand_items", "decision", "normalize", "passes.items",
+        "a tensor filled with an element of another becomes an expansion of that element",
+    ),
+    FrontendPass(
+        "merge_duplicates", "decision", "normalize", "passes.duplicates",
+        "nodes with the same operator and arguments are computed once",
+    ),
+    FrontendPass(
+        "fold_constants", "decision", "normalize", "passes.constants",
+        "what depends on no input is computed at capture",
+    ),
+    FrontendPass(
+        "ease_convolutions", "decision", "normalize", "passes.convolutions",
+        "convolutions and their gradients take the form in which libraries are fast, in half precision",
+    ),
+    FrontendPass(
+        "remove_noops", "decision", "normalize", "passes.noops",
+        "aliases, copies to the same layout and views to the same shape are dropped",
+    ),
+    FrontendPass(
+        "fuse_matmul_activations", "decision", "normalize", "passes.matmuls",
+        "ReLU or GELU of a matmul that another matmul reads goes into the first, in half precision",
+    ),
+    FrontendPass(
+        "choose_layouts", "decision", "layout", "layouts",
+        "convolutions are channels-last, rows of matmuls are padded to whole vectors, patches become matmuls",
+    ),
+    FrontendPass(
+        "update_in_place", "decision", "layout", "passes.in_place",
+        "updates of some places of a tensor are written in it where every reader of the old value can come first",
+    ),
+)  # fmt: skip

@@ -1,0 +1,116 @@
+"""Remove nodes that change nothing: assertions, aliases, copies to the same layout, views to the same shape."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, escaping, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.torch_bridge import TO_COPY
+
+aten = torch.ops.aten
+
+ASSERTIONS = frozenset(
+    getattr(getattr(aten, name), overload)
+    for name in (
+        "_assert_tensor_metadata",
+        "_assert_scalar",
+        "_assert_async",
+        "_functional_assert_async",
+        "sym_constrain_range",
+        "sym_constrain_range_for_size",
+    )
+    for overload in getattr(aten, name).overloads()
+)
+
+_ALIASES = frozenset({aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default})
+_COPIES = frozenset({aten.clone.default, TO_COPY, aten.lift_fresh_copy.default, aten.constant_pad_nd.default})
+_RESHAPES = frozenset(
+    {
+        aten.view.default,
+        aten.expand.default,
+        aten.slice.Tensor,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.as_strided.default,
+    }
+)
+
+
+def drop_assertions(captured: Captured) -> Captured:
+    """Checks that hold by construction for static shapes disappear.
+
+    Before: ``_assert_tensor_metadata(x, ...); y = relu(x)``. After: ``y = relu(x)``.
+    """
+    graph = copied(captured.graph)
+    for node in list(graph.graph.nodes):
+        if node.op == "call_function" and node.target in ASSERTIONS and not node.users:
+            graph.graph.erase_node(node)
+    return with_graph(captured, graph)
+
+
+def remove_noops(captured: Captured) -> Captured:
+    """A copy that nobody can tell from its source, and a view that shows the same, are replaced by their source.
+
+    Before: ``b = _to_copy(a, dtype=a.dtype); c = view(b, b.shape); relu(c)``. After: ``relu(a)``.
+    A copy that leaves the graph stays: its source may be an input, and either may be written into. One that is kept for
+    a backward graph may be its source, where that is a value of the graph's own that the user does not get to see.
+    """
+    graph = copied(captured.graph)
+    working = with_graph(captured, graph)
+    seen, shown = escaping(working, kept=True), escaping(working)
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target in _ALIASES or (node.target in _RESHAPES and _same_layout(node)):
+            if node in seen:
+                seen.add(node.args[0])
+            swap(node, node.args[0])
+        elif node.target in _COPIES and _same_layout(node) and _copies_all(node):
+            if node not in seen or (node not in shown and _is_hidden(node.args[0], shown)):
+                swap(node, node.args[0])
+        elif node.target is aten.permute.default and list(node.args[1]) == list(range(len(node.args[1]))):
+            if node in seen:
+                seen.add(node.args[0])
+            swap(node, node.args[0])
+        elif node.target is aten.scalar_tensor.default:
+            _scalar_to_full(node)
+    return with_graph(working, graph)
+
+
+def _copies_all(node: Node) -> bool:
+    """Whether every element stays where it is: not so where padding adds at one end what it takes at the other."""
+    return node.target is not aten.constant_pad_nd.default or not any(node.args[1])
+
+
+def _is_hidden(source: Node, shown: set[Node]) -> bool:
+    """Whether a value has memory of its own that only this graph and the backward graph know."""
+    return source.op == "call_function" and source.target not in VIEWS and source not in shown
+
+
+def _scalar_to_full(node: Node) -> None:
+    """One spelling of a constant: ``scalar_tensor(v)`` is ``full([], v)``."""
+    kwargs = {"dtype": node.meta["val"].dtype, "device": node.meta["val"].device}
+    swap(node, insert(node.graph, node, aten.full.default, ([], node.args[0]), kwargs))
+
+
+def _same_layout(node: Node) -> bool:
+    """Whether a node's value has its source's shape, strides, offset, dtype and device."""
+    source = node.args[0]
+    ours, theirs = fake(node), fake(source) if isinstance(source, Node) else None
+    if ours is None or theirs is None:
+        return False
+    return (
+        ours.dtype == theirs.dtype
+        and ours.device == theirs.device
+        and tuple(ours.shape) == tuple(theirs.shape)
+        and _strides(ours) == _strides(theirs)
+        and (node.target is not aten.as_strided.default or ours.storage_offset() == theirs.storage_offset())
+    )
+
+
+def _strides(value: torch.Tensor) -> tuple[int, ...]:
+    """Strides of the axes that have more than one element."""
+    return tuple(stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1)

@@ -1,0 +1,217 @@
+"""Nodes that no plan can hold become library calls of their own: one such node costs itself and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter, getitem
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_aggregate
+
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.flat import replace_by_value
+from optfuse.compiler.frontend.passes.rewrite import copied, with_graph
+from optfuse.compiler.frontend.torch_bridge import (
+    HigherOrderOperator,
+    OpOverload,
+    compiled_by_inductor,
+    fake_result_afresh,
+    has_unbacked_size,
+    is_mutating,
+    is_random,
+    outside_of_modes,
+    tree_leaves,
+)
+from optfuse.compiler.ops.opaque import opaque_operator
+
+#: What the arguments of a library call may be, beside tensors and lists.
+_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
+
+
+def isolate_opaque(captured: Captured) -> Captured:
+    """The same graph with an operator of its own for each node with subgraphs or objects among its arguments.
+
+    Before: ``cond(p, true_graph, false_graph, [x, y])``. After: ``optfuse_opaque.cond_0(p, x, y)``. Nodes whose results
+    are no tensors of known sizes stay as they are.
+    """
+    if not any(_needs_torch(node) for node in captured.graph.graph.nodes):
+        return captured
+    graph = copied(captured.graph)
+    for node in list(graph.graph.nodes):
+        if _needs_torch(node):
+            _isolate(graph, node)
+    return with_graph(captured, graph)
+
+
+#: Operators that torch runs fast only as Inductor's templates: eager execution writes all scores to memory.
+_TEMPLATES = frozenset({"flex_attention", "flex_attention_backward"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """The place of the k-th tensor among a node's arguments."""
+
+    k: int
+
+
+def _needs_torch(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, HigherOrderOperator):
+        return True
+    odd: list[object] = []
+    map_aggregate((node.args, node.kwargs), lambda x: odd.append(x) if _is_odd(x) else None)
+    return bool(odd) and isinstance(node.target, OpOverload) and not is_mutating(node.target, node.kwargs)
+
+
+def _is_odd(argument: object) -> bool:
+    symbolic = isinstance(argument, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return not (symbolic or isinstance(argument, (Node, *_PLAIN)))
+
+
+def _isolate(graph: GraphModule, node: Node) -> None:
+    """Put an operator of its own in the place of a node, if its results allow."""
+    value = node.meta.get("val")
+    if value is None:  # torch does not say what its wrappers of random operators return
+        value = fake_result_afresh(node)
+    leaves = tree_leaves(value)
+    results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    plain = all(_is_dense(leaf) or isinstance(leaf, (int, float, type(None))) for leaf in leaves)
+    if not (results and plain and _is_read_by_item(node, value)):
+        return
+    read = list(_read(node, value))
+    kept = [k for k, is_read in enumerate(read) if is_read]
+    results = [results[k] for k in kept]
+    if not results:
+        return
+    body, tensors = _body_of(graph, node, value, kept)
+    with outside_of_modes():
+        target = opaque_operator(str(node.name), body, len(tensors), results, random=_draws(graph, node))
+    with graph.graph.inserting_before(node):
+        call = graph.graph.call_function(target, tuple(tensors))
+    call.meta = {**node.meta, "val": tuple(results) if len(results) > 1 else results[0]}
+    numbers = [kept.index(k) if is_read else -1 for k, is_read in enumerate(read)]
+    _hand_out(node, value, call, iter(numbers), single=len(results) == 1)
+
+
+def _is_read_by_item(node: Node, value: object) -> bool:
+    """Whether each user of a tuple takes one item of it, and so on for items that are tuples."""
+    if not isinstance(value, tuple | list):
+        return True
+    return all(
+        user.target is getitem and isinstance(user.args[1], int) and _is_read_by_item(user, value[user.args[1]])
+        for user in node.users
+    )
+
+
+def _read(node: Node | None, value: object) -> Iterator[bool]:
+    """For each tensor among what a node returns, in order, whether it is read."""
+    if isinstance(value, torch.Tensor):
+        yield node is not None and bool(node.users)
+    elif isinstance(value, tuple | list):
+        for k, item in enumerate(value):
+            yield from _read(next((user for user in node.users if user.args[1] == k), None) if node else None, item)
+
+
+def _hand_out(node: Node, value: object, call: Node, numbers: Iterator[int], *, single: bool) -> None:
+    """Let the users of a node, or of its items, take the results of ``call``, whose tensors are counted in order."""
+    users, graph = list(node.users), node.graph
+    if isinstance(value, tuple | list):
+        for k, item in enumerate(value):  # an item that nothing reads takes its numbers along
+            readers = [user for user in users if user.args[1] == k]
+            taken = list(islice(numbers, sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(item))))
+            for reader in readers:
+                _hand_out(reader, item, call, iter(taken), single=single)
+    elif isinstance(value, torch.Tensor):
+        number = next(numbers)
+        if single:
+            node.replace_all_uses_with(call)
+        else:
+            with graph.inserting_before(node):
+                taken_out = graph.call_function(getitem, (call, number))
+            taken_out.meta = {**node.meta, "val": value}
+            node.replace_all_uses_with(taken_out)
+    else:
+        replace_by_value(node, value)
+    graph.erase_node(node)
+
+
+def _body_of(graph: GraphModule, node: Node, value: object, kept: Sequence[int]) -> tuple[Any, list[Node]]:
+    """The function that runs a node, of the tensors that it is given, and those tensors.
+
+    ``value`` is what the node returns; of the tensors in it the function returns those that ``kept`` counts.
+    """
+    tensors: list[Node] = []
+
+    def slot(argument: Any) -> Any:
+        if not isinstance(argument, Node):
+            return argument
+        if argument.op == "get_attr" and not isinstance(argument.meta.get("val"), torch.Tensor):
+            return attrgetter(str(argument.target))(graph)
+        if argument not in tensors:
+            tensors.append(argument)
+        return _Slot(tensors.index(argument))
+
+    args, kwargs = map_aggregate((tuple(node.args), dict(node.kwargs)), slot)  # type: ignore[misc]
+    if str(node.target) in _TEMPLATES and any(x.meta["val"].device.type == "cuda" for x in tensors):
+        return _by_inductor(graph, node, value, kept, tensors), tensors
+    run: Any = node.target
+
+    def body(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        def filled(argument: Any) -> Any:
+            return given[argument.k] if isinstance(argument, _Slot) else argument
+
+        with outside_of_modes():
+            returned = run(*map_aggregate(args, filled), **map_aggregate(kwargs, filled))
+        found = [x for x in tree_leaves(returned) if isinstance(x, torch.Tensor)]
+        return [found[k] for k in kept]
+
+    return body, tensors
+
+
+def _by_inductor(graph: GraphModule, node: Node, value: object, kept: Sequence[int], tensors: Sequence[Node]) -> Any:
+    """The function that runs a node alone as Inductor compiles it; parameters as for ``_body_of``."""
+    alone = Graph()
+    values = {tensor: alone.placeholder(tensor.name) for tensor in tensors}
+    attributes = [argument for argument in node.all_input_nodes if argument not in values]
+    values |= {argument: alone.get_attr(str(argument.target)) for argument in attributes}
+    found = list(_tensors_of(alone.node_copy(node, values.__getitem__), value))
+    alone.output(tuple(found[k] for k in kept))
+    alone.eliminate_dead_code()
+    run = compiled_by_inductor(GraphModule(graph, alone))
+
+    def body(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        with outside_of_modes():
+            return list(run(*given))
+
+    return body
+
+
+def _tensors_of(node: Node, value: object) -> Iterator[Node]:
+    """Nodes for the tensors among what a node returns, in order."""
+    if isinstance(value, torch.Tensor):
+        yield node
+    elif isinstance(value, tuple | list):
+        for k, item in enumerate(value):
+            yield from _tensors_of(node.graph.call_function(getitem, (node, k)), item)
+
+
+def _draws(graph: GraphModule, node: Node) -> bool:
+    """Whether a node may draw random numbers, in one of its subgraphs too."""
+    if "rng" in str(node.target):
+        return True
+    inner = [attrgetter(str(argument.target))(graph) for argument in node.all_input_nodes if argument.op == "get_attr"]
+    return is_random(node.target) or any(
+        is_random(each.target) or "rng" in str(each.target)
+        for module in inner
+        if isinstance(module, GraphModule)
+        for each in module.graph.nodes
+    )
+
+
+def _is_dense(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not has_unbacked_size(value)

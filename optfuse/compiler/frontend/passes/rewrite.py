@@ -1,0 +1,117 @@
+"""Small tools that the passes share: copying a graph, inserting a node with its fake value, asking who escapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.torch_bridge import (
+    OpOverload,
+    fake_result,
+    graph_module,
+    is_mutating,
+    is_random,
+    returns_of,
+)
+
+aten = torch.ops.aten
+
+#: Operators whose result shares memory with their first argument.
+VIEWS = frozenset(
+    {
+        aten.alias.default,
+        aten.as_strided.default,
+        aten.detach.default,
+        aten.diagonal.default,
+        aten.expand.default,
+        aten.permute.default,
+        aten.reshape.default,
+        aten.select.int,
+        aten.slice.Tensor,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.t.default,
+        aten.transpose.int,
+        aten.unfold.default,
+        aten.unsqueeze.default,
+        aten.view.default,
+        aten.view.dtype,
+    }
+)
+
+
+def copied(graph: GraphModule) -> GraphModule:
+    """A copy whose nodes may be changed; attributes and values in ``meta`` are shared with the original."""
+    nodes = Graph()
+    values: dict[Node, Node] = {}
+    result = nodes.graph_copy(graph.graph, values)
+    output = nodes.output(result)
+    output.meta = dict(graph.graph.output_node().meta)
+    return graph_module(graph, nodes)
+
+
+def with_graph(captured: Captured, graph: GraphModule, constants: Mapping[str, torch.Tensor] | None = None) -> Captured:
+    """``captured`` with a changed graph: unused nodes leave, unused constants too."""
+    graph.graph.eliminate_dead_code(is_impure_node=is_impure)
+    graph.recompile()
+    used = {node.target for node in graph.graph.nodes if node.op == "get_attr"}
+    known = {**captured.constants, **(constants or {})}
+    return replace(captured, graph=graph, constants={name: known[name] for name in sorted(used & known.keys())})
+
+
+def is_impure(node: Node) -> bool:
+    """Whether a node without users must stay: inputs, outputs, and what draws, writes, or returns nothing."""
+    if node.op in {"placeholder", "output"}:
+        return True
+    if isinstance(node.target, OpOverload):
+        return is_mutating(node.target) or is_random(node.target) or returns_of(node.target) == 0
+    return node.op == "call_function" and node.is_impure()
+
+
+def insert(
+    graph: Graph, before: Node, target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Node:
+    """A new node just before ``before``, with its fake value and ``before``'s source information."""
+    with graph.inserting_before(before):
+        node = graph.call_function(target, tuple(args), dict(kwargs or {}))
+    node.meta = {key: value for key, value in before.meta.items() if key != "val"}
+    node.meta["val"] = fake_result(target, args, kwargs or {}, like=before.meta.get("val"))
+    return node
+
+
+def swap(node: Node, other: Node) -> None:
+    """Let all users of ``node`` use ``other``, and remove ``node``."""
+    node.replace_all_uses_with(other)
+    node.graph.erase_node(node)
+
+
+def fake(node: Node) -> torch.Tensor | None:
+    """The fake tensor that a node yields, if it yields exactly one."""
+    value = node.meta.get("val")
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def escaping(captured: Captured, *, kept: bool = False) -> set[Node]:
+    """Nodes whose memory the user gets to see: visible outputs, and whatever those are views of.
+
+    Outputs that are only copied into an input (mutations) are not seen themselves. With ``kept``, values that are kept
+    for the backward graph count too: an input may change in between.
+    """
+    copied_back = {position for position, _ in captured.mutations}
+    seen: set[Node] = set()
+    for position, output in enumerate(captured.outputs):
+        visible = kept or captured.visible is None or position in captured.visible
+        if not isinstance(output, Node) or not visible or position in copied_back:
+            continue
+        node = output
+        seen.add(node)
+        while node.op == "call_function" and node.target in VIEWS:
+            node = node.args[0]  # type: ignore[assignment]
+            seen.add(node)
+    return seen

@@ -1,0 +1,223 @@
+"""Convolutions whose windows neither overlap nor leave gaps, as matrix products over rearranged images.
+
+A patch embedding is one, and so is a down-sampling by 2 x 2: each window of the image is a row of a matrix. The copy
+that rearranges is a generated kernel, which may do it together with whatever computes the image. Convolution libraries
+have no fast kernels for few channels or large windows, and convert layouts before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+from operator import getitem, mul
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from optfuse.compiler.frontend.passes.rewrite import fake, insert
+from optfuse.compiler.frontend.torch_bridge import fake_result, fake_strided
+
+aten = torch.ops.aten
+
+#: Long rows of a matmul's operands start on multiples of so many bytes, or its fast kernels do not apply.
+VECTOR_BYTES = 16
+#: Shorter rows are not worth padding.
+SHORTEST_ROW = 512
+
+_FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
+
+
+def is_patches(node: Node) -> bool:
+    """Whether a node is a convolution, or a convolution's backward, of windows that lie side by side."""
+    if node.target not in (_FORWARD, _BACKWARD):
+        return False
+    image, weight, *_ = _operands(node)
+    options = node.args[3:] if node.target is _FORWARD else node.args[4:]
+    stride, padding, dilation, transposed, _, groups = options[:6]
+    x, w = fake(image), fake(weight)
+    if x is None or w is None or transposed or groups != 1 or 0 in (x.numel(), w.numel()) or x.dim() != w.dim():
+        return False
+    kernel = list(w.shape[2:])
+    together = all(d == 1 or k == 1 for d, k in zip(_all(dilation, kernel), kernel, strict=True))
+    side_by_side = _all(stride, kernel) == kernel and not any(padding)  # type: ignore[arg-type]
+    return together and side_by_side and prod(kernel) > 1
+
+
+def multiply_patches(node: Node) -> dict[Node, torch.Tensor]:
+    """Turn a node of ``is_patches`` into products. Its users keep what they used, perhaps in other strides.
+
+    Before: ``y = convolution(x, w, b, [4, 4], ..)``, x of (N, C, H, W). After: ``y = permute(view(addmm(b, a, w')))``
+    where ``a``, of (N * H/4 * W/4, C * 16), is a copy of x by windows. A backward becomes a product for each gradient.
+
+    Returns
+    -------
+    The nodes whose values have become others, with those: the node itself, or the items of a backward.
+    """
+    return _multiply_forward(node) if node.target is _FORWARD else _multiply_backward(node)
+
+
+def _multiply_forward(node: Node) -> dict[Node, torch.Tensor]:
+    image, weight, _ = _operands(node)
+    bias = node.args[2]
+    rows, columns = _windows(node, image, weight), _filters(node, image, weight)
+    turned = insert(node.graph, node, aten.t.default, (columns,))
+    if bias is None:
+        product = insert(node.graph, node, aten.mm.default, (rows, turned))
+    else:
+        product = insert(node.graph, node, aten.addmm.default, (bias, rows, turned))
+    sizes = [_shape(image)[0], *_counts(image, weight), _shape(weight)[0]]
+    return {node: _become_images(node, insert(node.graph, node, aten.view.default, (product, sizes)))}
+
+
+def _multiply_backward(node: Node) -> dict[Node, torch.Tensor]:
+    image, weight, gradient = _operands(node)
+    graph, rank = node.graph, len(_shape(image))
+    items = {user.args[1]: user for user in node.users if user.target is getitem}
+    found: dict[Node, torch.Tensor] = {}
+    last = insert(graph, node, aten.permute.default, (gradient, [0, *range(2, rank), 1]))
+    rows = _matrix(node, last, rank - 1)
+    if 0 in items:
+        product = insert(graph, node, aten.mm.default, (rows, _filters(node, image, weight)))
+        found[items[0]] = _become_gradient(items[0], node, _aligned(product), image, weight)
+    if 1 in items:
+        turned = insert(graph, node, aten.t.default, (rows,))
+        product = insert(graph, node, aten.mm.default, (turned, _windows(node, image, weight)))
+        out, channels, *kernel = _shape(weight)
+        if _channels_are_last(image):
+            filters = insert(graph, node, aten.view.default, (product, [out, *kernel, channels]))
+            found[items[1]] = _become_images(items[1], filters)
+        else:
+            found[items[1]] = _become(items[1], aten.view.default, product, [out, channels, *kernel])
+    if 2 in items:
+        found[items[2]] = _become(items[2], aten.sum.dim_IntList, gradient, [0, *range(2, rank)])
+    graph.erase_node(node)
+    return found
+
+
+# --- operands as matrices
+
+
+def _windows(node: Node, image: Node, weight: Node) -> Node:
+    """The image as a matrix: a row a window, a column a place in it. Channels come last where they do in memory."""
+    graph, kernel, counts = node.graph, _shape(weight)[2:], _counts(image, weight)
+    for dim, (size, count) in enumerate(zip(kernel, counts, strict=True), start=2):
+        if _shape(image)[dim] != size * count:  # what is left over is in no window
+            image = insert(graph, node, aten.slice.Tensor, (image, dim, 0, size * count))
+    batch, channels = _shape(image)[:2]
+    split = [n for pair in zip(counts, kernel, strict=True) for n in pair]
+    image_by_window = insert(graph, node, aten.view.default, (image, [batch, channels, *split]))
+    outer, inner = range(2, 2 + len(split), 2), range(3, 3 + len(split), 2)
+    order = [0, *outer, *inner, 1] if _channels_are_last(image) else [0, *outer, 1, *inner]
+    return _matrix(node, insert(graph, node, aten.permute.default, (image_by_window, order)), 1 + len(kernel))
+
+
+def _filters(node: Node, image: Node, weight: Node) -> Node:
+    """The weight as a matrix: a row an output channel, columns as in ``_windows``."""
+    if _channels_are_last(image):
+        order = [0, *range(2, len(_shape(weight))), 1]
+        weight = insert(node.graph, node, aten.permute.default, (weight, order))
+    return _matrix(node, weight, 1)
+
+
+def _matrix(node: Node, source: Node, lead: int) -> Node:
+    """A matrix whose rows are the first ``lead`` dimensions: a view if strides and alignment allow it, else a copy."""
+    shape = _shape(source)
+    sizes = [prod(shape[:lead]), prod(shape[lead:])]
+    try:
+        seen = fake_result(aten.view.default, (source, sizes), {})
+        fits = seen.stride(1) == 1 and (sizes[1] < SHORTEST_ROW or _is_aligned(seen))
+    except (RuntimeError, ValueError):  # strides that do not allow the view
+        fits = False
+    if not fits:
+        format_ = {"memory_format": torch.contiguous_format}
+        source = _aligned(insert(node.graph, node, aten.clone.default, (source,), format_), lead)
+    # torch's own operators may lay out what comes here otherwise than is planned: then they copy
+    return insert(node.graph, node, aten.reshape.default, (source, sizes))
+
+
+def _aligned(node: Node, lead: int = 1) -> Node:
+    """Let long rows (the first ``lead`` dimensions of a contiguous node) start on multiples of VECTOR_BYTES."""
+    value = node.meta["val"]
+    unit = max(1, VECTOR_BYTES // value.element_size())
+    columns = prod(value.shape[lead:])
+    row = columns + -columns % unit
+    if row != columns >= SHORTEST_ROW:
+        outer = list(accumulate([row, *reversed(value.shape[1:lead])], mul))
+        node.meta = {**node.meta, "val": fake_strided(value, (*reversed(outer), *value.stride()[lead:]))}
+    return node
+
+
+def _is_aligned(matrix: torch.Tensor) -> bool:
+    return matrix.stride(0) * matrix.element_size() % VECTOR_BYTES == 0
+
+
+# --- results in the place of what there was
+
+
+def _become(node: Node, target: Any, *args: Any) -> torch.Tensor:
+    """Let a node be another call, whose operands stand before it, and return its new value; its users stay."""
+    node.target, node.args, node.kwargs = target, args, {}
+    return fake_result(target, args, {}, like=node.meta["val"])
+
+
+def _become_images(node: Node, rows: Node) -> torch.Tensor:
+    """(N, H, W, C) as (N, C, H, W)."""
+    rank = len(_shape(rows))
+    return _become(node, aten.permute.default, rows, [0, rank - 1, *range(1, rank - 1)])
+
+
+def _become_gradient(item: Node, node: Node, product: Node, image: Node, weight: Node) -> torch.Tensor:
+    """The gradient by windows as that of the image, in its layout; zero where there is no window."""
+    graph, counts, kernel = node.graph, _counts(image, weight), _shape(weight)[2:]
+    batch, channels, *sizes = _shape(image)
+    rank, last = len(kernel), _channels_are_last(image)
+    covered = [count * size for count, size in zip(counts, kernel, strict=True)]
+    inner = [*kernel, channels] if last else [channels, *kernel]
+    windows = insert(graph, node, aten.view.default, (product, [batch, *counts, *inner]))
+    first = rank + (1 if last else 2)  # of the dimensions within a window
+    pairs = [dim for k in range(rank) for dim in (1 + k, first + k)]
+    order = [0, *pairs, 2 * rank + 1] if last else [0, rank + 1, *pairs]
+    turned = insert(graph, node, aten.permute.default, (windows, order))
+    copy = insert(graph, node, aten.clone.default, (turned,), {"memory_format": torch.contiguous_format})
+    shape = [batch, *covered, channels] if last else [batch, channels, *covered]
+    pads = [n for size, done in zip(reversed(sizes), reversed(covered), strict=True) for n in (0, size - done)]
+    if any(pads):
+        copy = insert(graph, node, aten.view.default, (copy, shape))
+        pads = [0, 0, *pads] if last else pads
+        copy = insert(graph, node, aten.constant_pad_nd.default, (copy, pads, 0))
+        shape = _shape(copy)
+    if last:
+        return _become_images(item, insert(graph, node, aten.view.default, (copy, shape)))
+    return _become(item, aten.view.default, copy, shape)
+
+
+# --- facts
+
+
+def _operands(node: Node) -> tuple[Any, Any, Any]:
+    """Image, weight, and the gradient of a backward."""
+    if node.target is _FORWARD:
+        return node.args[0], node.args[1], None
+    return node.args[1], node.args[2], node.args[0]
+
+
+def _all(given: Any, kernel: Sequence[int]) -> list[int]:
+    """An option for every dimension: one that is given once holds for all."""
+    values = list(given)
+    return values * len(kernel) if len(values) == 1 else values
+
+
+def _shape(node: Node) -> list[int]:
+    return [int(size) for size in node.meta["val"].shape]
+
+
+def _counts(image: Node, weight: Node) -> list[int]:
+    """How many windows there are along each dimension."""
+    return [size // kernel for size, kernel in zip(_shape(image)[2:], _shape(weight)[2:], strict=True)]
+
+
+def _channels_are_last(image: Node) -> bool:
+    value = image.meta["val"]
+    return value.shape[1] > 1 and value.stride(1) == 1

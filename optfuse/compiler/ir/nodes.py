@@ -1,0 +1,249 @@
+"""The loop IR on one page.
+
+A LoopGraph is a list of ops over named buffers, in program order. An op is a LoopNest (loops we generate code for) or
+a LibraryCall (an ATen operator that we call). Ops correspond one to one to nodes of the ATen graph; views are no ops,
+they are folded into the index maps of whoever reads through them.
+
+Iteration variables of a nest are the symbols i0, i1, ... (parallel) and r0, r1, ... (reduced). An index is a sympy
+expression in them: the element offset into the buffer's storage. Symbols t0, t1, ... in an index stand for the values
+of the access's ``indirect`` expressions (gathers).
+
+Numbers: a half-precision (float16, bfloat16) value is never computed with. A Load yields the buffer's dtype, a "cast"
+Call brings it to float32, and a Store rounds to the buffer's dtype. Every other Call has operands of the dtypes that
+``optfuse.compiler.ir.functions`` says, cast explicitly as ATen promotes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import sympy
+
+Size = int | sympy.Expr
+BufferKind = Literal["input", "constant", "temporary"]
+DType = Literal[
+    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"
+]  # anything else (complex, float8, ...) may name a buffer that only library calls touch
+ReductionKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford"]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor in memory, with the strides (in elements) that eager execution would give it.
+
+    ``device`` is "cuda" or "cpu"-like text as torch prints it, without meaning for the loops. ``base`` names the buffer
+    whose memory this one shares: it is the result of a library call that returns a view (bytes seen as another dtype,
+    a complex number as two real ones, the tensor of a collective that has ended).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    kind: BufferKind = "temporary"
+    device: str = "cpu"
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """``lower <= expr < upper``: outside of it a guarded load yields ``other`` and touches no memory."""
+
+    expr: sympy.Expr
+    lower: Size
+    upper: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A scalar. ``value`` may be inf or nan."""
+
+    value: bool | int | float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One element of ``buffer`` at ``index``. All guards must hold, else the value is ``other``."""
+
+    buffer: str
+    index: sympy.Expr
+    dtype: str
+    guards: tuple[Guard, ...] = ()
+    other: Const | None = None
+    indirect: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Iota:
+    """The value of an index expression (arange, masks by position)."""
+
+    index: sympy.Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A scalar function of ``compiler.ir.functions.FUNCTIONS``; "cast" converts its one argument to ``dtype``."""
+
+    function: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The k-th result of the nest's reductions (a welford yields three: mean, sum of squared deviations, count)."""
+
+    k: int
+    dtype: str
+
+
+Expr = Const | Load | Iota | Call | Result
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """Fold ``operand`` over all r variables, in ``operand``'s dtype (already cast to the accumulation dtype).
+
+    max and min propagate nan, as ATen does; argmax and argmin yield the int64 position in the row-major order of the r
+    variables, the first one among equals, nan counting as the largest (smallest). welford yields mean, m2 and count.
+    """
+
+    kind: ReductionKind
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """``buffer[index] = value`` for every parallel point; the value is rounded to the buffer's dtype."""
+
+    buffer: str
+    index: sympy.Expr
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an op comes from: FX node name, ATen overload, module path, and source line, as far as known."""
+
+    node: str
+    target: str
+    module: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopNest:
+    """For every parallel point: fold the reductions over ``rsizes``, then store.
+
+    Without reductions ``rsizes`` is empty and the nest is pointwise. Stores and their indices use i variables only;
+    with reductions, the stored values use i variables and Results. Sizes are at least 1: an op on an empty tensor has
+    no nest, unless it is a reduction over nothing, which is a pointwise store of the identity.
+    """
+
+    name: str
+    sizes: tuple[Size, ...]
+    rsizes: tuple[Size, ...]
+    reductions: tuple[Reduction, ...]
+    stores: tuple[Store, ...]
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A strided window of a buffer: what a library call or the caller sees. In elements."""
+
+    buffer: str
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    offset: Size = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TorchValue:
+    """A torch object among a call's arguments, as text: ("dtype", "float32"), ("device", "cuda"), ("layout", ...);
+    or a complex number by its parts: ("complex", "0.0 1.0").
+    """
+
+    kind: Literal["dtype", "device", "layout", "memory_format", "complex"]
+    text: str
+
+
+Arg = View | TorchValue | bool | int | float | str | None | tuple["Arg", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """Call the overload ``target`` ("aten.addmm.default"). ``outputs`` has a buffer (or None) for each tensor returned.
+
+    ``mutates`` names the buffers that the call writes in place. A call with ``random`` draws from torch's generator:
+    such calls keep their program order. ``holds`` names the buffers that are in use until the call: the inputs of the
+    collective that it waits for, which may be neither written nor freed before.
+    """
+
+    name: str
+    target: str
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...]
+    outputs: tuple[str | None, ...]
+    origin: Origin
+    mutates: tuple[str, ...] = ()
+    random: bool = False
+    holds: tuple[str, ...] = ()
+
+
+Op = LoopNest | LibraryCall
+Output = View | bool | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopGraph:
+    """A function: ``inputs`` (buffer names, in order) to ``outputs``; ``constants`` are buffers with known contents.
+
+    A nest that stores into an input buffer mutates it; every reader of the old value comes before it in ``ops``.
+    """
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    inputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    ops: tuple[Op, ...]
+    outputs: tuple[Output, ...]
+
+
+def views(call: LibraryCall) -> tuple[View, ...]:
+    """Every window that a call is given, in the order of its arguments."""
+    return tuple(_views((*call.args, *(value for _, value in call.kwargs))))
+
+
+def _views(args: Iterable[Arg]) -> Iterator[View]:
+    for arg in args:
+        if isinstance(arg, View):
+            yield arg
+        elif isinstance(arg, tuple):
+            yield from _views(arg)
+
+
+def memory_of(buffers: Mapping[str, Buffer], name: str) -> str:
+    """The buffer that owns the memory of ``name``: itself, or at the end of its chain of bases."""
+    while (base := buffers[name].base) is not None:
+        name = base
+    return name
+
+
+def ivar(k: int) -> sympy.Symbol:
+    """The k-th parallel iteration variable."""
+    return sympy.Symbol(f"i{k}", integer=True, nonnegative=True)
+
+
+def rvar(k: int) -> sympy.Symbol:
+    """The k-th reduced iteration variable."""
+    return sympy.Symbol(f"r{k}", integer=True, nonnegative=True)
+
+
+def tvar(k: int) -> sympy.Symbol:
+    """The k-th indirect index of an access (may be anything an integer tensor holds)."""
+    return sympy.Symbol(f"t{k}", integer=True)

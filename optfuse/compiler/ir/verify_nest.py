@@ -1,0 +1,300 @@
+"""What must hold within one nest: dtypes, arities, iteration variables, bounds, one writer an element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import assert_never, get_args
+
+import sympy
+
+from optfuse.compiler.ir.algebra import affine, bounds
+from optfuse.compiler.ir.functions import FUNCTIONS
+from optfuse.compiler.ir.nodes import (
+    Buffer,
+    Call,
+    Const,
+    DType,
+    Expr,
+    Iota,
+    Load,
+    LoopNest,
+    Reduction,
+    ReductionKind,
+    Result,
+    Size,
+    Store,
+    ivar,
+    rvar,
+    tvar,
+)
+from optfuse.errors import InvalidGraphError
+
+HALF = frozenset({"float16", "bfloat16"})
+FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
+_DTYPES = frozenset(get_args(DType))
+_KINDS = frozenset(get_args(ReductionKind))
+_ANY_TYPE = frozenset({"where", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"})
+_NO_FLOAT = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "lshift", "rshift"})
+_FLOAT_ONLY = frozenset(
+    {name for name, function in FUNCTIONS.items() if function.special and name != "pow"}
+    | {"floor", "ceil", "trunc", "round", "copysign", "isnan", "isinf"}
+)
+
+Ranges = Mapping[sympy.Symbol, tuple[int, int] | None]
+
+
+def verify_nest(nest: LoopNest, buffers: Mapping[str, Buffer]) -> None:
+    """Check all that is local to a nest; ``buffers`` are the graph's.
+
+    Raises
+    ------
+    InvalidGraphError
+        The first fault; the message names the nest.
+    """
+    _NestCheck(nest, buffers).run()
+
+
+def result_dtypes(reductions: Sequence[Reduction]) -> list[str]:
+    """The dtypes of a nest's results, by result number."""
+    dtypes: list[str] = []
+    for reduction in reductions:
+        match reduction.kind:
+            case "welford":
+                dtypes += [reduction.operand.dtype] * 3
+            case "argmax" | "argmin":
+                dtypes.append("int64")
+            case _:
+                dtypes.append(reduction.operand.dtype)
+    return dtypes
+
+
+def loads(nest: LoopNest) -> Iterator[Load]:
+    """Every distinct load of a nest, indirect ones included."""
+    yield from loads_under([*(r.operand for r in nest.reductions), *(s.value for s in nest.stores)])
+
+
+def loads_under(roots: Iterable[Expr]) -> Iterator[Load]:
+    """Every load under some expressions, indirect ones included, each object once."""
+    stack, seen = list(roots), set[int]()
+    while stack:
+        expr = stack.pop()
+        if id(expr) in seen:
+            continue
+        seen.add(id(expr))
+        if isinstance(expr, Load):
+            yield expr
+            stack.extend(expr.indirect)
+        elif isinstance(expr, Call):
+            stack.extend(expr.args)
+
+
+def extent(shape: Sequence[Size], stride: Sequence[Size]) -> int | None:
+    """Elements from the first to the last of a strided window; 0 when it is empty, None when a size is symbolic."""
+    if not all(isinstance(n, int) for n in (*shape, *stride)):
+        return None
+    if 0 in shape:
+        return 0
+    return 1 + sum((int(size) - 1) * int(step) for size, step in zip(shape, stride, strict=True))
+
+
+class _NestCheck:
+    def __init__(self, nest: LoopNest, buffers: Mapping[str, Buffer]) -> None:
+        self.nest = nest
+        self.buffers = buffers
+        self.parallel: Ranges = {ivar(k): _range(size) for k, size in enumerate(nest.sizes)}
+        self.full: Ranges = {**self.parallel, **{rvar(k): _range(size) for k, size in enumerate(nest.rsizes)}}
+        self.results = result_dtypes(nest.reductions)
+        # (identity, inside a reduction) of checked expressions: shared subtrees are walked once
+        self.checked: set[tuple[int, bool]] = set()
+
+    def run(self) -> None:
+        nest = self.nest
+        if any(isinstance(size, int) and size < 1 for size in (*nest.sizes, *nest.rsizes)):
+            self.fail(f"a size below 1 among {nest.sizes} and {nest.rsizes}; an empty op has no nest")
+        if bool(nest.reductions) != bool(nest.rsizes):
+            self.fail(f"{len(nest.reductions)} reductions over {len(nest.rsizes)} reduced dimensions")
+        if not nest.stores:
+            self.fail("it stores nothing")
+        for reduction in nest.reductions:
+            if reduction.kind not in _KINDS:
+                self.fail(f"unknown reduction {reduction.kind}")
+            self.expression(reduction.operand, reducing=True)
+            self.reduction_dtype(reduction)
+        for store in nest.stores:
+            self.expression(store.value, reducing=False)
+            self.store(store)
+
+    def fail(self, fault: str) -> None:
+        raise InvalidGraphError(f"{self.nest.name}: {fault}")
+
+    def expression(self, expr: Expr, reducing: bool) -> None:
+        if (id(expr), reducing) in self.checked:
+            return
+        self.checked.add((id(expr), reducing))
+        if expr.dtype not in _DTYPES:
+            self.fail(f"{expr.dtype} is no dtype of the loop IR; only library calls may use it")
+        match expr:
+            case Const():
+                pass
+            case Iota():
+                self.symbols(expr.index, self.full if reducing else self.parallel)
+                if expr.dtype == "bool" or expr.dtype in HALF:
+                    self.fail(f"an index value in {expr.dtype}; cast it or compare it")
+            case Load():
+                for indirect in expr.indirect:
+                    self.expression(indirect, reducing)
+                self.load(expr, self.full if reducing else self.parallel)
+            case Call():
+                for arg in expr.args:
+                    self.expression(arg, reducing)
+                self.call(expr)
+            case Result():
+                self.result(expr, reducing)
+            case _:
+                assert_never(expr)
+
+    def result(self, result: Result, reducing: bool) -> None:
+        if reducing:
+            self.fail("a reduction's operand uses a result; make it two nests")
+        if not 0 <= result.k < len(self.results):
+            self.fail(f"result {result.k} of {len(self.results)}")
+        if self.results[result.k] != result.dtype:
+            self.fail(f"result {result.k} is {self.results[result.k]}, not {result.dtype}")
+
+    def call(self, call: Call) -> None:
+        function = FUNCTIONS.get(call.function)
+        if function is None:
+            self.fail(f"unknown function {call.function}")
+            return
+        if len(call.args) != function.arity:
+            self.fail(f"{call.function} of {len(call.args)} operands; it takes {function.arity}")
+        dtypes = [arg.dtype for arg in call.args]
+        match function.rule:
+            case "cast":
+                return
+            case "random":
+                operands, wanted = dtypes, "float32"
+                if set(dtypes) != {"int64"}:
+                    self.fail(f"{call.function} of {dtypes}; seed and offset are int64")
+            case "where":
+                operands, wanted = dtypes[1:], dtypes[1]
+                if dtypes[0] != "bool":
+                    self.fail(f"the condition of a where is {dtypes[0]}")
+            case "bool":
+                operands, wanted = dtypes, "bool"
+            case "same":
+                operands, wanted = dtypes, dtypes[0]
+            case _:
+                assert_never(function.rule)
+        if len(set(operands)) > 1:
+            self.fail(f"{call.function} of different dtypes {operands}")
+        if call.dtype != wanted:
+            self.fail(f"{call.function} of {operands} is {wanted}, not {call.dtype}")
+        self.domain(call.function, operands[0])
+
+    def domain(self, function: str, dtype: str) -> None:
+        if dtype in HALF:
+            self.fail(f"{function} of {dtype}: half types are not computed with, cast to float32")
+        if dtype == "bool" and function not in _ANY_TYPE:
+            self.fail(f"{function} of bool; cast it, or use a bitwise function")
+        if dtype in FLOATING and function in _NO_FLOAT:
+            self.fail(f"{function} of {dtype}")
+        if dtype not in FLOATING and function in _FLOAT_ONLY:
+            self.fail(f"{function} of {dtype}; cast to a floating type")
+
+    def reduction_dtype(self, reduction: Reduction) -> None:
+        dtype = reduction.operand.dtype
+        logical = reduction.kind in ("any", "all")
+        if dtype in HALF or logical != (dtype == "bool"):
+            self.fail(f"a {reduction.kind} reduction of {dtype}")
+        if reduction.kind == "welford" and dtype not in FLOATING:
+            self.fail(f"a welford reduction of {dtype}")
+
+    def load(self, load: Load, ranges: Ranges) -> None:
+        buffer = self.buffer(load.buffer)
+        if load.dtype != buffer.dtype:
+            self.fail(f"loads {load.dtype} from {buffer.name}, which is {buffer.dtype}")
+        if (load.other is None) != (not load.guards):
+            self.fail(f"the load of {buffer.name} has guards without other, or other without guards")
+        if load.other is not None and load.other.dtype != load.dtype:
+            self.fail(f"the load of {buffer.name} is {load.dtype} but yields {load.other.dtype} when guarded")
+        for expr in load.indirect:
+            if expr.dtype in FLOATING or expr.dtype == "bool":
+                self.fail(f"the load of {buffer.name} is indexed by a value of {expr.dtype}")
+        known = {**ranges, **{tvar(k): None for k in range(len(load.indirect))}}
+        self.symbols(load.index, known)
+        narrowed = dict(known)
+        for guard in load.guards:
+            for part in (guard.expr, guard.lower, guard.upper):
+                self.symbols(part, known)
+            if not _narrow(narrowed, guard.expr, guard.lower, guard.upper):
+                return
+        self.inside(load.index, narrowed, buffer)
+
+    def store(self, store: Store) -> None:
+        buffer = self.buffer(store.buffer)
+        value = store.value.dtype
+        if value != buffer.dtype and not (value in FLOATING and buffer.dtype in FLOATING):
+            self.fail(f"stores {value} to {buffer.name}, which is {buffer.dtype}; cast it")
+        self.symbols(store.index, self.parallel)
+        self.inside(store.index, self.parallel, buffer)
+        form = affine(store.index)
+        if form is not None and not _injective(form[0], self.parallel):
+            self.fail(f"two points store to the same element of {buffer.name} (index {store.index})")
+
+    def buffer(self, name: str) -> Buffer:
+        if name not in self.buffers:
+            self.fail(f"unknown buffer {name}")
+        return self.buffers[name]
+
+    def symbols(self, expr: Size, known: Ranges) -> None:
+        if isinstance(expr, int):
+            return
+        for symbol in expr.free_symbols:
+            if symbol not in known:
+                self.fail(f"the index {expr} uses {symbol}, which is no variable here")
+
+    def inside(self, index: sympy.Expr | int, ranges: Ranges, buffer: Buffer) -> None:
+        """Refuse an affine index that leaves the buffer; others cannot be judged without running them."""
+        total = extent(buffer.shape, buffer.stride)
+        exact = {symbol: interval for symbol, interval in ranges.items() if interval is not None}
+        if total is None or affine(index) is None:
+            return
+        interval = bounds(index, exact)
+        if interval is not None and (interval[0] < 0 or interval[1] >= total):
+            self.fail(
+                f"index {index} reaches {interval[0]}..{interval[1]} of {buffer.name}, which has {total} elements"
+            )
+
+
+def _range(size: Size) -> tuple[int, int] | None:
+    return (0, size - 1) if isinstance(size, int) else None
+
+
+def _narrow(
+    ranges: dict[sympy.Symbol, tuple[int, int] | None], expr: sympy.Expr | int, lower: Size, upper: Size
+) -> bool:
+    """Apply a guard on one variable to its range. False when the guard is of another form or can never hold."""
+    form = affine(expr)
+    if form is None or len(form[0]) != 1 or not isinstance(lower, int) or not isinstance(upper, int):
+        return False
+    ((symbol, factor),) = form[0].items()
+    current = ranges[symbol]
+    if current is None or abs(factor) != 1:
+        return False
+    ends = sorted((factor * (lower - form[1]), factor * (upper - 1 - form[1])))
+    ranges[symbol] = narrowed = (max(current[0], ends[0]), min(current[1], ends[1]))
+    return narrowed[0] <= narrowed[1]
+
+
+def _injective(coefficients: Mapping[sympy.Symbol, int], ranges: Ranges) -> bool:
+    """Whether distinct points have distinct addresses: each step exceeds all that smaller steps can add up to."""
+    reach = 0
+    extents = [(abs(coefficients.get(symbol, 0)), interval) for symbol, interval in ranges.items()]
+    if any(interval is None for _, interval in extents):
+        return True
+    for step, high in sorted((step, interval[1]) for step, interval in extents if interval is not None and interval[1]):
+        if step <= reach:
+            return False
+        reach += step * high
+    return True

@@ -1,0 +1,349 @@
+"""The loop graph under construction: what rules emit into."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+import torch
+from torch import fx
+
+from optfuse.compiler.ir.nodes import (
+    Arg,
+    Buffer,
+    BufferKind,
+    Const,
+    Expr,
+    Guard,
+    LibraryCall,
+    Load,
+    LoopNest,
+    Op,
+    Origin,
+    Reduction,
+    Result,
+    Store,
+    TorchValue,
+    View,
+)
+from optfuse.compiler.ir.verify_nest import result_dtypes
+from optfuse.compiler.lower.collapse import collapse
+from optfuse.compiler.lower.expressions import call, const
+from optfuse.compiler.lower.layout import Index, contiguous_stride, memory_order, overlaps, strided_index, walk
+from optfuse.compiler.lower.origin import origin_of
+from optfuse.compiler.lower.overloads import concrete
+from optfuse.compiler.lower.registry import Declined, Uniform
+from optfuse.errors import CaptureError
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A tensor's shape, strides (in elements), dtype ("float32") and device ("cuda:0"), as eager gives them."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+def spec_of(tensor: torch.Tensor) -> Spec:
+    """The Spec of a (fake) tensor. Symbolic sizes are specialised to their values.
+
+    Raises
+    ------
+    CaptureError
+        If a size is known only when the model runs.
+    """
+    shape = tuple(_size(s) for s in tensor.shape)
+    stride = tuple(_size(s) for s in tensor.stride())
+    return Spec(shape, stride, dtype_name(tensor.dtype), str(tensor.device))
+
+
+def _size(size: int | torch.SymInt) -> int:
+    known = size if isinstance(size, int) else concrete(size)
+    if not isinstance(known, int):
+        raise CaptureError(
+            f"a tensor has a size ({size}) known only when the model runs; keep its op out of the optimized model"
+        )
+    return known
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The loop IR's name of a dtype: "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+class Builder:
+    """Buffers and ops so far, and the FX node that is being lowered. Rules use its methods; ``lower`` drives it."""
+
+    def __init__(self, main: str = "cpu") -> None:
+        #: the device that loops run on; what is elsewhere is computed by library calls
+        self.main = main
+        self.buffers: dict[str, Buffer] = {}
+        self.ops: list[Op] = []
+        self._fills: dict[str, View] = {}
+        self._offsets: dict[str, int] = {}
+        self._op_names: set[str] = set()
+        self._node: fx.Node | None = None
+        #: nodes whose tensors are written in place later on: these must be in memory, never inlined
+        self.written: frozenset[fx.Node] = frozenset()
+
+    # --- the node at hand
+
+    def enter(self, node: fx.Node) -> None:
+        """Make ``node`` the one that emitted ops are named after and belong to."""
+        self._node = node
+
+    @property
+    def node(self) -> fx.Node:
+        """The FX node that is being lowered."""
+        assert self._node is not None, "no node is being lowered"
+        return self._node
+
+    @property
+    def origin(self) -> Origin:
+        """Where ops emitted now come from."""
+        return origin_of(self.node)
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """What the node returns: a Spec a tensor, in order."""
+        value = self.node.meta["val"]
+        tensors = value if isinstance(value, tuple | list) else (value,)
+        return tuple(spec_of(t) for t in tensors if isinstance(t, torch.Tensor))
+
+    @property
+    def spec(self) -> Spec:
+        """What the node returns, where that is one tensor."""
+        (spec,) = self.specs
+        return spec
+
+    # --- values
+
+    def dtype(self, value: View | Uniform) -> str:
+        """The dtype of a tensor value."""
+        return value.dtype if isinstance(value, Uniform) else self.buffers[value.buffer].dtype
+
+    def device(self, value: View | Uniform) -> str:
+        """The device that a tensor value lives on."""
+        return value.device if isinstance(value, Uniform) else self.buffers[value.buffer].device
+
+    def in_memory(self, value: View | Uniform) -> View:
+        """The value as a window of a buffer. A uniform tensor gets its buffer, and the nest that fills it, here."""
+        if isinstance(value, View):
+            return value
+        if value.constant is not None:
+            return value.constant
+        node = value.origin.node
+        if node not in self._fills:
+            spec = Spec(value.shape, contiguous_stride(value.shape), value.dtype, value.device)  # type: ignore[arg-type]
+            scalar = const(value.value, value.dtype)
+            out = self._fills[node] = self.allocate(spec, name=node)
+            if value.device == self.main:
+                self.store_into(out, lambda index: scalar, name=out.buffer, origin=value.origin)
+            else:
+                kwargs = (("dtype", TorchValue("dtype", value.dtype)), ("device", TorchValue("device", value.device)))
+                self.call("aten.full.default", (value.shape, value.value), out, value.origin, kwargs)
+        return self._fills[node]
+
+    def load(
+        self,
+        value: View | Uniform,
+        index: Sequence[sympy.Expr],
+        *,
+        guards: tuple[Guard, ...] = (),
+        other: Const | None = None,
+        indirect: tuple[Expr, ...] = (),
+    ) -> Expr:
+        """One element of ``value``, in its own dtype (half types stay half: see ``computable``).
+
+        ``index`` is aligned with the value's dimensions from the right, and broadcast where a size is 1. With guards
+        ``other`` is wanted, in the value's dtype.
+        """
+        if isinstance(value, Uniform) and not guards:
+            return Const(value.value, value.dtype)
+        view = self.in_memory(value)
+        where = strided_index(view.shape, view.stride, view.offset, tuple(index))  # type: ignore[arg-type]
+        return Load(view.buffer, where, self.dtype(view), guards, other, indirect)
+
+    # --- buffers and ops
+
+    def fresh_name(self, wanted: str) -> str:
+        """``wanted``, or with a number behind it where a buffer is called that already."""
+        name, k = wanted, 1
+        while name in self.buffers:
+            name, k = f"{wanted}_{k}", k + 1
+        return name
+
+    def allocate(
+        self,
+        spec: Spec,
+        *,
+        name: str | None = None,
+        kind: BufferKind = "temporary",
+        storage_offset: int = 0,
+        base: str | None = None,
+    ) -> View:
+        """A new buffer of the layout of ``spec`` (dense in its place where that layout overlaps itself), as a View.
+
+        ``storage_offset``: where an input's or constant's first element lies in its torch storage. ``base``: the buffer
+        whose memory the new one shares.
+        """
+        stride = spec.stride
+        if kind == "temporary" and overlaps(spec.shape, stride):
+            stride = contiguous_stride(spec.shape)
+        name = self.fresh_name(self.node.name if name is None else name)
+        self.buffers[name] = Buffer(name, spec.dtype, spec.shape, stride, kind, spec.device, base)
+        self._offsets[name] = storage_offset
+        return View(name, spec.shape, stride)
+
+    def whole(self, name: str) -> View:
+        """A buffer as a View of all of it."""
+        buffer = self.buffers[name]
+        return View(name, buffer.shape, buffer.stride)
+
+    def storage_offset(self, name: str) -> int:
+        """Where a buffer's first element lies in its torch storage: 0 but for inputs and constants."""
+        return self._offsets[name]
+
+    def emit(self, op: Op) -> None:
+        """Append an op. A name that is taken gets a number behind it."""
+        name, k = op.name, 1
+        while name in self._op_names:
+            name, k = f"{op.name}_{k}", k + 1
+        self._op_names.add(name)
+        self.ops.append(op if name == op.name else replace(op, name=name))
+
+    def require_loops(self, device: str) -> None:
+        """Raise ``Declined`` where what is on a device cannot be computed by loops."""
+        if device != self.main:
+            raise Declined(f"it is on {device}, and loops run on {self.main}")
+
+    def call(
+        self, target: str, args: tuple[Arg, ...], out: View, origin: Origin, kwargs: tuple[tuple[str, Arg], ...] = ()
+    ) -> None:
+        """Emit a call of an overload that makes the whole of ``out``, a new buffer."""
+        self.emit(LibraryCall(out.buffer, target, args, kwargs, (out.buffer,), replace(origin, target=target)))
+
+    def allocate_outputs(self, specs: Sequence[Spec]) -> tuple[View, ...]:
+        """A buffer an output: called after the node, with the output's position behind it where there are several."""
+        if len(specs) == 1:
+            return (self.allocate(specs[0]),)
+        return tuple(self.allocate(spec, name=f"{self.node.name}_{k}") for k, spec in enumerate(specs))
+
+    def pointwise(self, body: Callable[[Index], Expr], spec: Spec | None = None, *, name: str | None = None) -> View:
+        """Emit a nest that stores ``body(index)`` at every logical index of a new tensor, and return that tensor.
+
+        ``spec`` (default: the node's) says its layout; the loops follow its order in memory. The value that ``body``
+        returns has the tensor's dtype, or float32 for a half type.
+        """
+        spec = self.spec if spec is None else spec
+        self.require_loops(spec.device)
+        out = self.allocate(spec, name=name)
+        self.store_into(out, body, name=out.buffer)
+        return out
+
+    def store_into(
+        self, out: View, body: Callable[[Index], Expr], *, name: str | None = None, origin: Origin | None = None
+    ) -> None:
+        """Emit a nest that stores ``body(index)`` at every logical index of ``out``, a window of an existing buffer.
+
+        ``name`` and ``origin`` stand in for the node's own, where the nest does something beside what the node does.
+        """
+        if 0 in out.shape:
+            return
+        index, sizes, _ = walk(out.shape, memory_order(range(len(out.shape)), out.stride))  # type: ignore[arg-type]
+        where = strided_index(out.shape, out.stride, out.offset, index)  # type: ignore[arg-type]
+        store = Store(out.buffer, where, body(index))
+        self.emit(collapse(LoopNest(name or self.node.name, sizes, (), (), (store,), origin or self.origin)))
+
+    def copy(self, source: View | Uniform, spec: Spec | None = None, *, name: str | None = None) -> View:
+        """Emit a nest that copies ``source`` (broadcast as needed) to a new tensor of the same dtype."""
+        spec = self.spec if spec is None else spec
+        if spec.device != self.main and spec.device == self.device(source) and spec.shape == source.shape:
+            out = self.allocate(spec, name=name)
+            self.call("aten.clone.default", (self.in_memory(source),), out, self.origin)
+            return out
+        return self.pointwise(lambda index: self.load(source, index), spec, name=name)
+
+    def reduction(
+        self,
+        shape: Sequence[int],
+        stride: Sequence[int],
+        dims: Sequence[int],
+        fold: Callable[[Index], tuple[Reduction, ...]],
+        finish: Callable[[tuple[Expr, ...], Index], tuple[Expr, ...]],
+        *,
+        ordered: bool = False,
+    ) -> tuple[View, ...]:
+        """Emit a nest that reduces a tensor of ``shape`` over ``dims`` into the node's outputs, and return those.
+
+        ``fold(index)`` gives the reductions at a logical index of the full domain; ``finish(results, index)`` gives an
+        expression an output, of its dtype or float32 for a half one (``index`` is 0 at reduced dimensions). Outputs
+        keep all dimensions or drop the reduced ones, as their shapes say. ``stride`` is the main input's: reduced
+        dimensions are walked in its memory order, or in logical order when ``ordered`` (argmax). Over an empty domain
+        the results are the reductions' identities.
+        """
+        shape = tuple(shape)
+        dims = tuple(sorted(d % len(shape) for d in dims)) if shape else ()
+        self.require_loops(self.specs[0].device)
+        outs = self.allocate_outputs(self.specs)
+        if 0 in outs[0].shape:
+            return outs
+        kept = [d for d in range(len(shape)) if d not in dims]
+        kept_of_output = kept if len(outs[0].shape) < len(shape) else list(range(len(shape)))
+        rank = {d: outs[0].stride[kept_of_output.index(d)] for d in kept}
+        parallel = sorted(kept, key=lambda d: -rank[d])
+        index, sizes, rsizes = walk(shape, parallel, dims if ordered else memory_order(dims, stride))
+        outer = tuple(sympy.S.Zero if d in dims else i for d, i in enumerate(index))
+
+        reductions = fold(index)
+        results: tuple[Expr, ...] = _results(reductions)
+        if 0 in rsizes or not rsizes:
+            degenerate = _of_nothing if rsizes else _of_one
+            results = tuple(e for r in reductions for e in degenerate(r))
+            reductions, rsizes = (), ()
+        stores = tuple(
+            Store(out.buffer, strided_index(out.shape, out.stride, 0, tuple(outer[d] for d in kept_of_output)), value)  # type: ignore[arg-type]
+            for out, value in zip(outs, finish(results, outer), strict=True)
+        )
+        self.emit(collapse(LoopNest(self.node.name, sizes, rsizes, reductions, stores, self.origin)))
+        return outs
+
+
+def _results(reductions: tuple[Reduction, ...]) -> tuple[Result, ...]:
+    return tuple(Result(k, dtype) for k, dtype in enumerate(result_dtypes(reductions)))
+
+
+def _of_nothing(reduction: Reduction) -> tuple[Expr, ...]:
+    """What a reduction over nothing yields. (ATen refuses max, min, argmax and argmin over nothing.)"""
+    dtype = reduction.operand.dtype
+    match reduction.kind:
+        case "all":
+            return (Const(True, "bool"),)
+        case "prod":
+            return (const(1, dtype),)
+        case "welford":
+            return (const(math.nan, dtype), const(0, dtype), const(0, dtype))
+        case _:
+            return (const(0, dtype),)
+
+
+def _of_one(reduction: Reduction) -> tuple[Expr, ...]:
+    """What a reduction over one element yields."""
+    operand = reduction.operand
+    match reduction.kind:
+        case "argmax" | "argmin":
+            return (Const(0, "int64"),)
+        case "welford":
+            deviation = call("sub", operand, operand)  # 0, but nan of nan and inf
+            return (operand, deviation, const(1, operand.dtype))
+        case _:
+            return (operand,)

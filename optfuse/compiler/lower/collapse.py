@@ -1,0 +1,129 @@
+"""Merge adjacent loop variables that every access walks as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import sympy
+
+from optfuse.compiler.ir.nodes import Call, Const, Expr, Iota, Load, LoopNest, Result, Size, ivar, rvar
+
+Terms = tuple[tuple[sympy.Expr, sympy.Expr], ...]
+
+
+def collapse(nest: LoopNest) -> LoopNest:
+    """The same nest with as few variables as merging neighbours gives; order and the set of points do not change.
+
+    Neighbours a (outer) and b (inner, of size B) merge when each index and guard has them only in the form
+    ``c * (B*a + b)``.
+    """
+    if len(nest.sizes) < 2 and len(nest.rsizes) < 2:
+        return nest
+    terms = [_terms(e) for e in set(_indices(nest))]
+    frozen = frozenset(s for t in terms for key, _ in t if not key.is_Symbol for s in key.free_symbols)
+    coefficients = [dict(t) for t in terms]
+
+    isizes, imap = _merge(nest.sizes, [ivar(k) for k in range(len(nest.sizes))], ivar, coefficients, frozen)
+    rsizes, rmap = _merge(nest.rsizes, [rvar(k) for k in range(len(nest.rsizes))], rvar, coefficients, frozen)
+    mapping = imap | rmap
+    if len(isizes) == len(nest.sizes) and len(rsizes) == len(nest.rsizes):
+        return nest
+
+    def index(e: sympy.Expr) -> sympy.Expr:
+        return _rename(e, mapping)
+
+    return replace(
+        nest,
+        sizes=isizes,
+        rsizes=rsizes,
+        reductions=tuple(replace(r, operand=map_indices(r.operand, index)) for r in nest.reductions),
+        stores=tuple(replace(s, index=index(s.index), value=map_indices(s.value, index)) for s in nest.stores),
+    )
+
+
+def map_indices(expr: Expr, function: Callable[[sympy.Expr], sympy.Expr]) -> Expr:
+    """``expr`` with ``function`` applied to every index, guards' expressions and indirect operands included."""
+    match expr:
+        case Const() | Result():
+            return expr
+        case Iota():
+            return replace(expr, index=function(expr.index))
+        case Call():
+            return replace(expr, args=tuple(map_indices(a, function) for a in expr.args))
+        case Load():
+            return replace(
+                expr,
+                index=function(expr.index),
+                guards=tuple(replace(g, expr=function(g.expr)) for g in expr.guards),
+                indirect=tuple(map_indices(a, function) for a in expr.indirect),
+            )
+
+
+def _indices(nest: LoopNest) -> Iterator[sympy.Expr]:
+    for reduction in nest.reductions:
+        yield from _expr_indices(reduction.operand)
+    for store in nest.stores:
+        yield store.index
+        yield from _expr_indices(store.value)
+
+
+def _expr_indices(expr: Expr) -> Iterator[sympy.Expr]:
+    match expr:
+        case Const() | Result():
+            return
+        case Iota():
+            yield expr.index
+        case Call():
+            for a in expr.args:
+                yield from _expr_indices(a)
+        case Load():
+            yield expr.index
+            for guard in expr.guards:
+                yield guard.expr
+            for a in expr.indirect:
+                yield from _expr_indices(a)
+
+
+@lru_cache(maxsize=1 << 16)
+def _terms(expr: sympy.Expr) -> Terms:
+    """The summands of an index as (term, integer coefficient). Terms that are no symbols freeze their variables."""
+    return tuple((key, value) for key, value in expr.as_coefficients_dict().items() if not key.is_Number)
+
+
+def _merge(
+    sizes: tuple[Size, ...],
+    symbols: list[sympy.Symbol],
+    variable: Callable[[int], sympy.Symbol],
+    coefficients: list[dict[sympy.Expr, sympy.Expr]],
+    frozen: frozenset[sympy.Basic],
+) -> tuple[tuple[Size, ...], dict[sympy.Symbol, sympy.Symbol | None]]:
+    """Merge left to right. Returns new sizes and where each old symbol goes (None: absorbed by its inner neighbour)."""
+    groups: list[list[int]] = []
+    for k, symbol in enumerate(symbols):
+        outer = symbols[k - 1] if k else None
+        joins = (
+            outer is not None
+            and outer not in frozen
+            and symbol not in frozen
+            and all(c.get(outer, 0) == sizes[k] * c.get(symbol, 0) for c in coefficients)
+        )
+        if joins:
+            groups[-1].append(k)
+        else:
+            groups.append([k])
+    merged: list[Size] = []
+    mapping: dict[sympy.Symbol, sympy.Symbol | None] = {}
+    for position, group in enumerate(groups):
+        size: Size = 1
+        for k in group:
+            size = size * sizes[k]
+            mapping[symbols[k]] = None
+        merged.append(size)
+        mapping[symbols[group[-1]]] = variable(position)
+    return tuple(merged), mapping
+
+
+def _rename(expr: sympy.Expr, mapping: dict[sympy.Symbol, sympy.Symbol | None]) -> sympy.Expr:
+    return sympy.sympify(expr).xreplace({old: sympy.S.Zero if new is None else new for old, new in mapping.items()})

@@ -1,0 +1,88 @@
+"""Tensors from nothing: those of one value are inlined wherever they are read; arange is an index taken as a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from optfuse.compiler.ir.nodes import Expr, Iota
+from optfuse.compiler.lower.builder import Builder
+from optfuse.compiler.lower.expressions import DTYPES, call, cast, compute_dtype, const
+from optfuse.compiler.lower.layout import Index
+from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+
+
+def uniform(builder: Builder, value: Any, dtype: str | None = None) -> Value:
+    """The node's tensor with ``value`` (of ``dtype``, if it was a tensor's), converted to its dtype, everywhere.
+
+    In memory only if some op writes to it later.
+    """
+    spec = builder.spec
+    if not isinstance(value, bool | int | float) or spec.dtype not in DTYPES:
+        raise Declined(f"{value!r} as {spec.dtype}")
+    scalar = torch.full((), value, dtype=getattr(torch, dtype or spec.dtype)).to(getattr(torch, spec.dtype))
+    tensor = Uniform(scalar.item(), spec.dtype, spec.shape, builder.origin, spec.device)
+    return builder.in_memory(tensor) if builder.node in builder.written else tensor
+
+
+@lowers("aten.scalar_tensor.default")
+def lower_scalar_tensor(builder: Builder, value: Any, **_: Any) -> Value:
+    """A 0-d tensor of a scalar."""
+    return uniform(builder, value)
+
+
+@lowers("aten.full.default", "aten.full_like.default", "aten.fill.Scalar")
+def lower_full(builder: Builder, _size_or_tensor: Any, value: Any, **_: Any) -> Value:
+    """A tensor of one value, of a size or like another tensor."""
+    return uniform(builder, value)
+
+
+@lowers("aten.new_full.default")
+def lower_new_full(builder: Builder, _tensor: Any, _size: Any, value: Any, **_: Any) -> Value:
+    """A tensor of one value, of a size."""
+    return uniform(builder, value)
+
+
+@lowers("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
+def lower_ones(builder: Builder, *_: Any, **__: Any) -> Value:
+    """Ones."""
+    return uniform(builder, 1)
+
+
+@lowers(
+    "aten.zeros.default",
+    "aten.zeros_like.default",
+    "aten.new_zeros.default",
+    "aten.zero.default",
+    "aten.empty.memory_format",
+    "aten.empty_like.default",
+    "aten.empty_permuted.default",
+    "aten.empty_strided.default",
+    "aten.new_empty.default",
+    "aten.new_empty_strided.default",
+)
+def lower_zeros(builder: Builder, *_: Any, **__: Any) -> Value:
+    """Zeros. What is not initialised may hold anything: zeros, too, and those need no memory."""
+    return uniform(builder, 0)
+
+
+@lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "prims.iota.default")
+def lower_arange(builder: Builder, *args: Any, **kwargs: Any) -> Value:
+    """start + step * position. Exact where both are integers."""
+    if str(builder.node.target) == "prims.iota.default":
+        start, step = kwargs["start"], kwargs["step"]
+    else:
+        start = args[0] if len(args) > 1 else 0
+        step = args[2] if len(args) > 2 else 1
+    dtype = compute_dtype(builder.spec.dtype)
+
+    def at(index: Index) -> Expr:
+        (position,) = index
+        if float(start).is_integer() and float(step).is_integer():
+            return cast(Iota(sympy.Integer(int(start)) + int(step) * position, "int64"), dtype)
+        scaled = call("mul", cast(Iota(position, "int64"), dtype), const(step, dtype))
+        return call("add", scaled, const(start, dtype))
+
+    return builder.pointwise(at)

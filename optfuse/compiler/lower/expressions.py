@@ -1,0 +1,90 @@
+"""Constructors of scalar expressions, so that rules read like formulas. They see to dtypes; none of them simplifies."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import torch
+
+from optfuse.compiler.ir.functions import FUNCTIONS
+from optfuse.compiler.ir.nodes import Call, Const, DType, Expr
+
+DTYPES: frozenset[str] = frozenset(get_args(DType))
+HALF: frozenset[str] = frozenset({"float16", "bfloat16"})
+FLOATING: frozenset[str] = HALF | {"float32", "float64"}
+
+
+def compute_dtype(dtype: str) -> str:
+    """The dtype in which values of ``dtype`` are computed: float32 for half types, else itself."""
+    return "float32" if dtype in HALF else dtype
+
+
+def const(value: bool | int | float, dtype: str) -> Const:
+    """A scalar of ``dtype``, converted as Python converts it (a half type becomes float32)."""
+    dtype = compute_dtype(dtype)
+    if dtype == "bool":
+        return Const(bool(value), dtype)
+    if dtype in FLOATING:
+        return Const(float(value), dtype)
+    return Const(int(value), dtype)
+
+
+def cast(expr: Expr, dtype: str) -> Expr:
+    """``expr`` in ``dtype``; nothing is added when it has that dtype already. Constants are converted here."""
+    if expr.dtype == dtype:
+        return expr
+    if isinstance(expr, Const) and _converts_as_python(expr, dtype):
+        return Const(rounded(expr.value, dtype), dtype) if dtype in HALF else const(expr.value, dtype)
+    if dtype == "bool":
+        return truth(expr)
+    return Call("cast", (expr,), dtype)
+
+
+def computable(expr: Expr) -> Expr:
+    """``expr`` itself, or its cast to float32 where it is of a half type."""
+    return cast(expr, compute_dtype(expr.dtype))
+
+
+def call(function: str, *args: Expr) -> Call:
+    """Apply a function of ``FUNCTIONS`` other than "cast". Operand dtypes must agree already; half ones are refused."""
+    rule = FUNCTIONS[function].rule
+    operands = args[1:] if rule == "where" else args
+    dtype = operands[0].dtype
+    assert len(args) == FUNCTIONS[function].arity, f"{function} takes {FUNCTIONS[function].arity} operands"
+    assert dtype not in HALF, f"{function} of {dtype}: cast to float32"
+    assert all(a.dtype == dtype for a in operands), f"{function} of {[a.dtype for a in args]}"
+    match rule:
+        case "bool":
+            return Call(function, args, "bool")
+        case "where":
+            assert args[0].dtype == "bool", f"where: the condition is {args[0].dtype}"
+            return Call(function, args, dtype)
+        case "random":
+            return Call(function, args, "float32")
+        case _:
+            return Call(function, args, dtype)
+
+
+def rounded(value: bool | int | float, dtype: str) -> bool | int | float:
+    """The value nearest to ``value`` that ``dtype`` has."""
+    return torch.full((), value, dtype=getattr(torch, dtype)).item()
+
+
+def truth(expr: Expr) -> Expr:
+    """``expr != 0`` as a bool."""
+    if expr.dtype == "bool":
+        return expr
+    operand = computable(expr)
+    return call("ne", operand, like(0, operand))
+
+
+def like(value: bool | int | float, expr: Expr) -> Const:
+    """A constant of the dtype of ``expr``."""
+    return const(value, expr.dtype)
+
+
+def _converts_as_python(expr: Const, dtype: str) -> bool:
+    """Whether Python converts as a machine does (not inf or nan to an integer, nor where integers wrap)."""
+    if dtype in FLOATING or dtype == "bool":
+        return True
+    return isinstance(expr.value, bool | int) and 0 <= expr.value < 128

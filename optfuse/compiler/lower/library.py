@@ -1,0 +1,161 @@
+"""What we generate no loops for is a call of the ATen operator itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from optfuse.compiler.ir.nodes import Arg, LibraryCall, TorchValue, View, views
+from optfuse.compiler.lower.builder import Builder, dtype_name, spec_of
+from optfuse.compiler.lower.overloads import (
+    OpOverload,
+    argument_names,
+    concrete,
+    draws_random,
+    is_overload,
+    written_label,
+)
+from optfuse.compiler.lower.registry import Uniform, Value
+from optfuse.errors import CaptureError
+
+#: Ends a collective; its result is its argument, whose elements are there from then on.
+WAIT = "_c10d_functional.wait_tensor.default"
+
+
+def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+    """Emit a LibraryCall for ``node`` and return its value.
+
+    The call's ``outputs`` have an entry a returned item: a new buffer for a tensor; None for an absent tensor, for an
+    item that is no tensor, and for an argument written in place (that argument is then the value).
+    """
+    target = node.target
+    assert is_overload(target), f"{node.name}: {target} is no ATen overload"
+    written = _written(builder, target, args, kwargs)
+    base = _shared(target, args)
+    returned = node.meta.get("val")
+    items = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    several = isinstance(returned, tuple | list) and len(items) > 1
+
+    values: list[Value] = []
+    outputs: list[str | None] = []
+    for k, item in enumerate(items):
+        in_place = written.get(written_label(target, returned=k) or "")
+        if in_place is None and isinstance(item, torch.Tensor):
+            fresh = builder.allocate(spec_of(item), name=f"{node.name}_{k}" if several else node.name, base=base)
+            values.append(fresh)
+            outputs.append(fresh.buffer)
+        else:
+            values.append(plain(node, item) if in_place is None else in_place)
+            outputs.append(None)
+
+    builder.emit(
+        LibraryCall(
+            name=node.name,
+            target=str(target),
+            args=tuple(to_arg(builder, a) for a in args),
+            kwargs=tuple((key, to_arg(builder, a)) for key, a in kwargs.items()),
+            outputs=tuple(outputs),
+            origin=builder.origin,
+            mutates=tuple(sorted({view.buffer for view in written.values()})),
+            random=is_random(node),
+            holds=_in_flight(builder, base) if str(target) == WAIT else (),
+        )
+    )
+    return tuple(values) if isinstance(returned, tuple | list) else values[0]
+
+
+def _shared(target: OpOverload, args: tuple[Any, ...]) -> str | None:
+    """The buffer whose memory the results of a view share; None for an operator that makes its own."""
+    shares = target.is_view or str(target) == WAIT
+    return args[0].buffer if shares and args and isinstance(args[0], View) else None
+
+
+def _in_flight(builder: Builder, result: str | None) -> tuple[str, ...]:
+    """The inputs of the collective that makes ``result``: in use until it has been waited for."""
+    starts = (op for op in builder.ops if isinstance(op, LibraryCall) and result in op.outputs)
+    return tuple(dict.fromkeys(view.buffer for start in starts for view in views(start)))
+
+
+def to_arg(builder: Builder, value: Any) -> Arg:
+    """A lowered argument as the loop IR writes it. Uniform tensors are put in memory.
+
+    Raises
+    ------
+    CaptureError
+        For what has no form in the loop IR: subgraphs, generators.
+    """
+    match value:
+        case View() | Uniform():
+            return builder.in_memory(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            return plain(builder.node, value)
+        case complex():
+            return TorchValue("complex", f"{value.real!r} {value.imag!r}")
+        case tuple() | list():
+            return tuple(to_arg(builder, v) for v in value)
+        case torch.dtype():
+            return TorchValue("dtype", dtype_name(value))
+        case torch.device():
+            return TorchValue("device", str(value))
+        case torch.layout():
+            return TorchValue("layout", str(value).removeprefix("torch."))
+        case torch.memory_format():
+            return TorchValue("memory_format", str(value).removeprefix("torch."))
+        case _:
+            raise CaptureError(
+                f"{builder.node.name} ({builder.node.target}): an argument of type {type(value).__name__} cannot be "
+                "planned; keep this operator outside of the optimized model"
+            )
+
+
+def plain(node: fx.Node, value: object) -> bool | int | float | None:
+    """A traced value that is no tensor, as a Python scalar.
+
+    Raises
+    ------
+    CaptureError
+        If it is known only when the model runs (``item()``, ``nonzero``).
+    """
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            known = concrete(value)
+            if known is not None:
+                return known
+        case _:
+            pass
+    raise CaptureError(
+        f"{node.name} ({node.target}): its value is known only when the model runs; take it out of the optimized model"
+    )
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether the op draws from torch's generator. Attention without dropout does not, whatever its tag says."""
+    target = node.target
+    if not is_overload(target) or not draws_random(target):
+        return False
+    names = argument_names(target)
+    if "dropout_p" not in names:
+        return True
+    position = names.index("dropout_p")
+    given = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+    return bool(given != 0.0)
+
+
+def _written(builder: Builder, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, View]:
+    """The arguments that the call writes, by their alias label; the items of a list get a number behind it."""
+    written: dict[str, View] = {}
+    for position, name in enumerate(argument_names(target)):
+        label = written_label(target, argument=position)
+        if label is None:
+            continue
+        value = args[position] if position < len(args) else kwargs.get(name)
+        for k, item in enumerate(value if isinstance(value, tuple | list) else (value,)):
+            if isinstance(item, View | Uniform):
+                written[label if k == 0 else f"{label}{k}"] = builder.in_memory(item)
+    return written

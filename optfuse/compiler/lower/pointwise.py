@@ -1,0 +1,113 @@
+"""How a pointwise op is lowered, and the short form of its rule.
+
+    @pointwise("aten.addcmul.default", promoted=(0, 1, 2))
+    def addcmul(a: Expr, b: Expr, c: Expr, *, value: float = 1) -> Expr: ...
+
+The arguments at the positions ``promoted`` take part in ATen's type promotion and arrive as expressions of the
+computation dtype, tensors and Python scalars alike. Other tensors arrive as expressions of their own dtype (float32 for
+half types), everything else as it stands in the graph. The result is cast to the output's dtype. Rules are in
+``pointwise_basic`` and ``pointwise_nn``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from optfuse.compiler.ir.nodes import Expr, View
+from optfuse.compiler.lower.builder import Builder
+from optfuse.compiler.lower.expressions import HALF, cast, computable, compute_dtype, const
+from optfuse.compiler.lower.layout import Index
+from optfuse.compiler.lower.promotion import Kind, Operand, Promotion, promote
+from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+
+Body = Callable[..., Expr]
+
+#: Every value of these is exact in every half type.
+_EXACT_IN_HALF = frozenset({"bool", "uint8", "int8"})
+
+#: What says where a tensor goes, not what is in it.
+_PLACEMENT = frozenset({"device", "layout", "pin_memory", "non_blocking", "memory_format"})
+
+
+def pointwise(*targets: str, promoted: tuple[int, ...] = (0,), kind: Kind = "same") -> Callable[[Body], Body]:
+    """Register ``body`` for overloads that compute each element of the output from one element of each input."""
+
+    def register(body: Body) -> Body:
+        def rule(builder: Builder, *args: Any, **kwargs: Any) -> Value:
+            return lower_pointwise(builder, body, promoted, kind, args, kwargs)
+
+        lowers(*targets)(rule)
+        return body
+
+    return register
+
+
+def lower_pointwise(
+    builder: Builder, body: Body, promoted: tuple[int, ...], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Value:
+    """Promote, load, apply ``body``, store. An op on uniform tensors alone is computed here and now.
+
+    Raises
+    ------
+    Declined
+        If promotion gives another dtype than eager does.
+    """
+    if not any(isinstance(v, View) for v in pytree.tree_leaves((args, kwargs))):
+        return _fold(builder, args, kwargs)
+    operands = (args[k] for k in promoted if k < len(args) and args[k] is not None)
+    promotion = promote(kind, tuple(_operand(builder, v) for v in operands))
+    dtype = builder.spec.dtype
+    if promotion.result != dtype:
+        raise Declined(f"promotion gives {promotion.result}, eager {dtype}")
+
+    def at(index: Index) -> Expr:
+        exprs = [
+            _promoted(builder, value, index, promotion) if k in promoted else _as_it_is(builder, value, index)
+            for k, value in enumerate(args)
+        ]
+        others = {key: _as_it_is(builder, value, index) for key, value in kwargs.items()}
+        return cast(body(*exprs, **others), compute_dtype(dtype))
+
+    return builder.pointwise(at)
+
+
+def _operand(builder: Builder, value: Any) -> Operand:
+    if isinstance(value, View | Uniform):
+        return builder.dtype(value), bool(value.shape)
+    return type(value)
+
+
+def _promoted(builder: Builder, value: Any, index: Index, promotion: Promotion) -> Expr | None:
+    """An operand in the computation dtype. A wider tensor is rounded to a half common dtype first, as ATen does."""
+    if value is None:
+        return None
+    if not isinstance(value, View | Uniform):
+        return const(value, promotion.compute)
+    expr = builder.load(value, index)
+    if promotion.common in HALF and expr.dtype not in _EXACT_IN_HALF:
+        expr = cast(expr, promotion.common)
+    return cast(expr, promotion.compute)
+
+
+def _as_it_is(builder: Builder, value: Any, index: Index) -> Any:
+    return computable(builder.load(value, index)) if isinstance(value, View | Uniform) else value
+
+
+def _fold(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+    """The op on uniform tensors, done by torch on one element of each."""
+
+    def element(value: Any) -> Any:
+        if not isinstance(value, Uniform):
+            return value
+        return torch.full((1,) * len(value.shape), value.value, dtype=getattr(torch, value.dtype))
+
+    here = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
+    real_args, real_kwargs = pytree.tree_map(element, (args, here))
+    target: Any = builder.node.target
+    spec = builder.spec
+    result = Uniform(target(*real_args, **real_kwargs).item(), spec.dtype, spec.shape, builder.origin, spec.device)
+    return builder.in_memory(result) if builder.node in builder.written else result

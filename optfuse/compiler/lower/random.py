@@ -1,0 +1,166 @@
+"""Random tensors: numbers are a pure function of a seed and a position, so they can be fused and computed again.
+
+The seed is drawn from torch's generator once per run of the graph, by a library call, so ``torch.manual_seed`` decides
+it. The k-th random op of the graph adds k to it. The numbers differ from eager's; their distribution does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import sympy
+
+from optfuse.compiler.ir.nodes import (
+    Call,
+    Const,
+    Expr,
+    Iota,
+    LibraryCall,
+    LoopNest,
+    Origin,
+    Reduction,
+    TorchValue,
+    View,
+)
+from optfuse.compiler.lower.builder import Builder, Spec
+from optfuse.compiler.lower.expressions import HALF, call, cast, compute_dtype, like
+from optfuse.compiler.lower.layout import Index, contiguous_stride
+from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+
+Tensor = View | Uniform
+
+_SEED = "random_seed"
+_LARGEST_SEED = (1 << 63) - 1
+_RANDOM = ("rand", "randn", "bernoulli", "native_dropout", "uniform", "normal_functional")
+#: bits of precision of a uniform number: eager draws from that grid, so that none rounds up to 1
+_GRID = {"bfloat16": 1 << 8, "float16": 1 << 11}
+
+
+def seed(builder: Builder) -> Expr:
+    """The seed of the random op at hand."""
+    device = builder.specs[0].device
+    builder.require_loops(device)
+    drawn = [op for op in builder.ops if isinstance(op, LibraryCall) and op.name.startswith(_SEED)]
+    here = [op.outputs[0] for op in drawn if builder.buffers[str(op.outputs[0])].device == device]
+    name = here[0] if here else _draw(builder, device)
+    before = sum(isinstance(op, LoopNest) and _is_random(op.origin) for op in builder.ops)
+    loaded = builder.load(builder.whole(str(name)), ())
+    return call("add", loaded, Const(before, "int64")) if before else loaded
+
+
+def _draw(builder: Builder, device: str) -> str:
+    view = builder.allocate(Spec((), (), "int64", device), name=_SEED)
+    options = (("dtype", TorchValue("dtype", "int64")), ("device", TorchValue("device", device)))
+    origin = replace(builder.origin, target="aten.randint.default")
+    args = (_LARGEST_SEED, ())
+    builder.emit(LibraryCall(_SEED, "aten.randint.default", args, options, (view.buffer,), origin, random=True))
+    return view.buffer
+
+
+def _is_random(origin: Origin) -> bool:
+    return origin.target.split(".")[1] in (*_RANDOM, *(f"{name}_like" for name in _RANDOM))
+
+
+def uniform_at(builder: Builder, start: Expr, index: Index, shape: tuple[Any, ...]) -> Call:
+    """A float32 in [0, 1): the number of this index of a tensor of ``shape``."""
+    return _number("rand", start, index, shape)
+
+
+def _number(function: str, start: Expr, index: Index, shape: tuple[Any, ...]) -> Call:
+    flat = sympy.Add(*(i * s for i, s in zip(index, contiguous_stride(shape), strict=True)))
+    return call(function, start, Iota(flat, "int64"))
+
+
+@lowers("aten.rand.default", "aten.rand_like.default")
+def lower_rand(builder: Builder, *_: Any, **__: Any) -> Value:
+    """Uniform in [0, 1)."""
+    return _uniform(builder, 0.0, 1.0)
+
+
+@lowers("aten.uniform.default")
+def lower_uniform(builder: Builder, _like: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Value:
+    """Uniform in [low, high)."""
+    _only_default(generator)
+    return _uniform(builder, low, high)
+
+
+def _uniform(builder: Builder, low: float, high: float) -> Value:
+    spec, start = builder.spec, seed(builder)
+
+    def at(index: Index) -> Expr:
+        number: Expr = uniform_at(builder, start, index, spec.shape)
+        if spec.dtype in HALF:
+            steps = _GRID[spec.dtype]
+            number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
+        number = cast(number, compute_dtype(spec.dtype))
+        if (low, high) == (0.0, 1.0):
+            return number
+        return call("add", call("mul", number, like(high - low, number)), like(low, number))
+
+    return builder.pointwise(at)
+
+
+@lowers("aten.randn.default", "aten.randn_like.default")
+def lower_randn(builder: Builder, *_: Any, **__: Any) -> Value:
+    """Normal, of mean 0 and deviation 1."""
+    return _normal(builder, 0.0, 1.0)
+
+
+@lowers("aten.normal_functional.default")
+def lower_normal(builder: Builder, _like: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Value:
+    """Normal, of the given mean and deviation."""
+    _only_default(generator)
+    return _normal(builder, mean, std)
+
+
+def _normal(builder: Builder, mean: float, std: float) -> Value:
+    spec, start = builder.spec, seed(builder)
+
+    def at(index: Index) -> Expr:
+        number = cast(_number("randn", start, index, spec.shape), compute_dtype(spec.dtype))
+        if (mean, std) == (0.0, 1.0):
+            return number
+        return call("add", call("mul", number, like(std, number)), like(mean, number))
+
+    return builder.pointwise(at)
+
+
+@lowers("aten.bernoulli.p", "aten.bernoulli.default")
+def lower_bernoulli(builder: Builder, x: Tensor, p: float | None = None, *, generator: Any = None) -> Value:
+    """One with probability ``p`` (by default each element's own), else zero."""
+    _only_default(generator)
+    spec, start = builder.spec, seed(builder)
+
+    def at(index: Index) -> Expr:
+        number = uniform_at(builder, start, index, spec.shape)
+        chance = cast(builder.load(x, index), "float32") if p is None else like(p, number)
+        return cast(call("lt", number, chance), compute_dtype(spec.dtype))
+
+    return builder.pointwise(at)
+
+
+@lowers("aten.native_dropout.default")
+def lower_dropout(builder: Builder, x: Tensor, p: float, train: bool | None) -> Value:
+    """``x`` with each element kept with probability 1 - p and scaled, and the mask of those kept."""
+    if train is False:
+        raise Declined("dropout that drops nothing")
+    start = seed(builder)
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+
+    def finish(_results: tuple[Expr, ...], index: Index) -> tuple[Expr, ...]:
+        value = cast(builder.load(x, index), compute_dtype(builder.dtype(x)))
+        kept = call("ge", number := uniform_at(builder, start, index, tuple(x.shape)), like(p, number))
+        scaled = call("mul", value, like(scale, value))
+        return call("mul", scaled, cast(kept, value.dtype)), kept
+
+    def nothing(_index: Index) -> tuple[Reduction, ...]:
+        return ()
+
+    stride = builder.specs[0].stride
+    return builder.reduction(builder.specs[0].shape, stride, (), nothing, finish)
+
+
+def _only_default(generator: Any) -> None:
+    if generator is not None:
+        raise Declined("a generator of the caller's own")

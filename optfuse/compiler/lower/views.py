@@ -1,0 +1,111 @@
+"""Views are no ops: a view of a strided window is another strided window.
+
+Every ATen view is asked of ATen itself: the op runs on a tensor of torch's meta device that has the window's shape,
+strides and offset, and what comes back is the new window. So no view needs a rule, and none can disagree with eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from optfuse.compiler.ir.nodes import View
+from optfuse.compiler.lower.builder import Builder, Spec
+from optfuse.compiler.lower.layout import contiguous_stride, extent
+from optfuse.compiler.lower.overloads import is_overload, shares_storage
+from optfuse.compiler.lower.registry import Declined, Uniform, Value
+
+aten = torch.ops.aten
+
+#: Ops that return fresh tensors by their schema, or may, but are views to everybody who only reads.
+_AS_VIEW = {"aten._unsafe_view.default": aten.view.default, "aten.reshape.default": aten.view.default}
+
+
+def is_view(target: object) -> bool:
+    """Whether an FX node's target is an overload that returns a strided window of its first argument."""
+    return is_overload(target) and (target.is_view or str(target) in _AS_VIEW)
+
+
+def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwargs: Any) -> Value:
+    """The value of a view of ``source``. Emits a copy where no window expresses it (a reshape across strides).
+
+    Raises
+    ------
+    Declined
+        If the view reinterprets the dtype, takes further tensors, or leaves the buffer.
+    """
+    specs = builder.specs
+    if not isinstance(source, View | Uniform) or any(isinstance(a, View | Uniform) for a in (*args, *kwargs.values())):
+        raise Declined("not a view of one tensor")
+    if any(spec.dtype != builder.dtype(source) for spec in specs):
+        raise Declined("the view reinterprets the elements")
+    several = not isinstance(node.meta["val"], torch.Tensor)
+    if isinstance(source, Uniform):
+        views: list[Value] = [replace(source, shape=s.shape, origin=builder.origin, constant=None) for s in specs]
+        return tuple(views) if several else views[0]
+
+    window = _meta_window(builder, source)
+    assert is_overload(node.target), f"{node.name} is no ATen overload"
+    target = _AS_VIEW.get(str(node.target), node.target)
+    if target is aten.as_strided.default:
+        args, kwargs = _relative_offset(builder, source, args, kwargs)
+        _require_inside(builder, source, *args, **kwargs)
+    try:
+        result = target(window, *args, **kwargs)
+    except RuntimeError as error:
+        if "view size is not compatible" not in str(error):
+            raise
+        return reshape_copy(builder, source, builder.spec)
+    results = result if several else [result]
+    if any(not shares_storage(r, window) for r in results):
+        spec = builder.spec
+        return builder.copy(source, spec) if spec.shape == source.shape else reshape_copy(builder, source, spec)
+    windows = tuple(View(source.buffer, tuple(r.shape), tuple(r.stride()), r.storage_offset()) for r in results)
+    for view, spec in zip(windows, specs, strict=True):
+        assert view.shape == spec.shape, f"{node.name}: a window of {view.shape} where eager has {spec.shape}"
+    return windows if several else windows[0]
+
+
+def reshape_copy(builder: Builder, source: View, spec: Spec) -> View:
+    """Emit a nest that copies ``source`` in its logical order into a new contiguous tensor of another shape."""
+    out = builder.allocate(replace(spec, stride=contiguous_stride(spec.shape)))
+    if spec.device != builder.main:
+        builder.call("aten.reshape.default", (source, spec.shape), out, builder.origin)
+        return out
+    builder.store_into(
+        View(out.buffer, source.shape, contiguous_stride(source.shape)), lambda i: builder.load(source, i)
+    )
+    return out
+
+
+def _require_inside(
+    builder: Builder, source: View, shape: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> None:
+    """as_strided may reach beyond the tensor that it is given; a window may not reach beyond its buffer."""
+    buffer = builder.buffers[source.buffer]
+    first = source.offset if storage_offset is None else storage_offset
+    if first < 0 or first + extent(shape, stride) > extent(buffer.shape, buffer.stride):
+        raise Declined("the window leaves the buffer")
+
+
+def _meta_window(builder: Builder, view: View) -> torch.Tensor:
+    buffer = builder.buffers[view.buffer]
+    elements = max(extent(buffer.shape, buffer.stride), view.offset)
+    storage = torch.empty(elements, dtype=getattr(torch, buffer.dtype), device="meta")
+    return storage.as_strided(view.shape, view.stride, view.offset)
+
+
+def _relative_offset(
+    builder: Builder, source: View, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """as_strided counts from the start of the storage; a buffer's windows count from the buffer's first element."""
+    base = builder.storage_offset(source.buffer)
+    if len(args) > 2 and args[2] is not None:
+        return (*args[:2], args[2] - base), kwargs
+    if kwargs.get("storage_offset") is not None:
+        return args, {**kwargs, "storage_offset": kwargs["storage_offset"] - base}
+    return args, kwargs

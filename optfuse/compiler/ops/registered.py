@@ -1,0 +1,200 @@
+"""Our operators as torch operators, with fake results and gradients where they have any. Importing registers them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.library import custom_op
+
+from optfuse.compiler.ops import attention as functions
+from optfuse.compiler.ops import attention_memory, convolution, depth, matmul, pooling, tables
+
+_FORWARD = (
+    "(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout_p, bool is_causal, float scale, bool keep, "
+    "int draw) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_BACKWARD = (
+    "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor out, Tensor lse, Tensor? seed, "
+    "Tensor? offset, float dropout_p, bool is_causal, float scale, bool mask_grad) -> Tensor[]"
+)
+
+attention = custom_op("optfuse::attention", functions.attention, mutates_args=(), schema=_FORWARD)
+#: The same function, for calls that draw random numbers: only these may not be repeated or joined.
+attention_dropout = custom_op(
+    "optfuse::attention_dropout",
+    functions.attention,
+    mutates_args=(),
+    schema=_FORWARD,
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+attention_backward = custom_op(
+    "optfuse::attention_backward", functions.attention_backward, mutates_args=(), schema=_BACKWARD
+)
+
+
+def _rows(x: torch.Tensor, width: int) -> torch.Tensor:
+    batch, heads, length, _ = x.shape
+    return x.new_empty((batch, length, heads, width)).transpose(1, 2)
+
+
+@attention.register_fake
+@attention_dropout.register_fake
+def _attention_fake(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
+    keep = rest[-2]
+    batch, heads, length, _ = query.shape
+    lse = query.new_empty(
+        (batch, heads, length + -length % 32 if keep else 0), dtype=attention_memory.attention_dtype(query)
+    )
+    seed, offset = (torch.empty((), dtype=torch.int64, device="cpu") for _ in range(2))
+    return _rows(query, value.shape[-1]), lse, seed, offset
+
+
+@attention_backward.register_fake
+def _attention_backward_fake(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, *rest: Any
+) -> Any:
+    results = [_rows(x, x.shape[-1]) for x in (query, key, value)]
+    return [*results, attention_memory.attention_mask_memory(mask)] if rest[-1] else results
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    query, key, value, mask, ctx.dropout_p, ctx.is_causal, ctx.scale, _, _ = inputs
+    ctx.save_for_backward(query, key, value, mask, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grad: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 9
+    query, key, value, mask, out, lse, seed, offset = ctx.saved_tensors
+    rng = (seed, offset) if ctx.dropout_p > 0 else (None, None)
+    wanted = ctx.needs_input_grad[3]
+    grads = attention_backward(
+        grad, query, key, value, mask, out, lse, *rng, ctx.dropout_p, ctx.is_causal, ctx.scale, wanted
+    )
+    return (*grads[:3], grads[3] if wanted else None, None, None, None, None, None)
+
+
+attention.register_autograd(_backward, setup_context=_setup_context)
+attention_dropout.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _padded_rows(mask: torch.Tensor) -> torch.Tensor:
+    return attention_memory.attention_mask_memory(mask).copy_(mask)
+
+
+#: A copy of a mask with rows at multiples of 16 elements, as GPU kernels want them. Generated kernels do it.
+padded_rows = custom_op("optfuse::padded_rows", _padded_rows, mutates_args=(), schema="(Tensor mask) -> Tensor")
+padded_rows.register_fake(attention_memory.attention_mask_memory)
+padded_rows.register_autograd(lambda _, grad: grad)
+
+
+max_pool = custom_op(
+    "optfuse::max_pool",
+    pooling.max_pool,
+    mutates_args=(),
+    schema="(Tensor x, int[] kernel, int[] stride, int[] padding, bool ceil_mode) -> (Tensor, Tensor)",
+)
+max_pool_backward = custom_op(
+    "optfuse::max_pool_backward",
+    pooling.max_pool_backward,
+    mutates_args=(),
+    schema="(Tensor grad, Tensor x, int[] kernel, int[] stride, int[] padding, bool ceil_mode, Tensor offsets) "
+    "-> Tensor",
+)
+
+
+@max_pool.register_fake
+def _max_pool_fake(x: torch.Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> Any:
+    out, positions = torch.ops.aten.max_pool2d_with_indices(x, kernel, stride, padding, [1, 1], ceil_mode)
+    return out, torch.empty_like(positions, dtype=torch.int8)
+
+
+@max_pool_backward.register_fake
+def _max_pool_backward_fake(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Any:
+    *sizes, ceil_mode, offsets = rest
+    positions = torch.empty_like(offsets, dtype=torch.int64)
+    return torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *sizes, [1, 1], ceil_mode, positions)
+
+
+convolution_relu = custom_op(
+    "optfuse::convolution_relu",
+    convolution.convolution_relu,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor bias, Tensor? residual, int[] stride, int[] padding, int[] dilation) "
+    "-> Tensor",
+)
+norm_weight = custom_op(
+    "optfuse::norm_weight",
+    convolution.norm_weight,
+    mutates_args=(),
+    schema="(Tensor kernel, Tensor? weight, Tensor variance, float eps) -> Tensor",
+)
+norm_shift = custom_op(
+    "optfuse::norm_shift",
+    convolution.norm_shift,
+    mutates_args=(),
+    schema="(Tensor kernel, Tensor? weight, Tensor? bias, Tensor mean, Tensor variance, float eps, Tensor? inner, "
+    "Tensor? beside) -> Tensor",
+)
+
+
+@convolution_relu.register_fake
+def _convolution_relu_fake(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, _: Any, stride: Any, padding: Any, dilation: Any
+) -> Any:
+    return torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), 1)
+
+
+@norm_weight.register_fake
+def _norm_weight_fake(kernel: torch.Tensor, *_: Any) -> Any:
+    return torch.empty_like(kernel)
+
+
+@norm_shift.register_fake
+def _norm_shift_fake(kernel: torch.Tensor, *_: Any) -> Any:
+    return kernel.new_empty(kernel.shape[:1])
+
+
+addmm_activation = custom_op(
+    "optfuse::addmm_activation",
+    matmul.addmm_activation,
+    mutates_args=(),
+    schema="(Tensor bias, Tensor x, Tensor weight, bool gelu) -> Tensor",
+)
+
+
+@addmm_activation.register_fake
+def _addmm_activation_fake(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, _: bool) -> Any:
+    return torch.ops.aten.addmm(bias, x, weight)
+
+
+to_depth = custom_op(
+    "optfuse::to_depth",
+    depth.to_depth,
+    mutates_args=(),
+    schema="(Tensor x, int[] before, int[] blocks, int channels) -> Tensor",
+)
+from_depth = custom_op(
+    "optfuse::from_depth", depth.from_depth, mutates_args=(), schema="(Tensor x, int[] before, int[] size) -> Tensor"
+)
+
+
+@to_depth.register_fake
+def _to_depth_fake(x: torch.Tensor, _: Any, blocks: Any, channels: int) -> Any:
+    return torch.empty_like(x.new_empty((x.shape[0], channels, *blocks)), memory_format=torch.channels_last)
+
+
+@from_depth.register_fake
+def _from_depth_fake(x: torch.Tensor, _: Any, size: Any) -> Any:
+    return x.new_empty(size)
+
+
+sum_rows = custom_op(
+    "optfuse::sum_rows",
+    tables.sum_rows,
+    mutates_args=(),
+    schema="(Tensor rows, Tensor places, int count) -> Tensor",
+)
+sum_rows.register_fake(lambda rows, _, count: rows.new_empty((count, rows.shape[1])))

@@ -1,7 +1,0 @@
-"""The loop IR: its nodes, verifier, printer and JSON form. (The interpreter needs torch: import it by its module.)"""
-
-from optfuse.ir.printer import print_graph, print_nest
-from optfuse.ir.serialize import graph_from_json, graph_to_json
-from optfuse.ir.verify import verify
-
-__all__ = ["graph_from_json", "graph_to_json", "print_graph", "print_nest", "verify"]

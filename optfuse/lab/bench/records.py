@@ -1,0 +1,101 @@
+"""What a bench is asked for and what it finds, as plain data that travels between processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from optfuse.errors import InvalidOptionError
+
+System = Literal[
+    "eager",
+    "inductor",
+    "inductor-graphs",
+    "inductor-max-autotune",
+    "optfuse",
+    "optfuse-graphs",
+    "optfuse-greedy",
+    "optfuse-greedy-graphs",
+    "inductor-own",
+    "inductor-imposed",
+    "inductor-imposed-greedy",
+]
+SYSTEMS: tuple[System, ...] = get_args(System)
+
+#: Peers of a row's ratio: the best of those that were measured.
+PEERS: tuple[System, ...] = ("eager", "inductor", "inductor-graphs")
+OURS: tuple[System, ...] = ("optfuse", "optfuse-graphs")
+#: The same code generator with greedy's partition and with the solver's, for two code generators: ours and Inductor's
+#: (``lab.bench.inductors``), all under CUDA graphs.
+THESIS: tuple[System, ...] = (
+    "optfuse-graphs",
+    "optfuse-greedy-graphs",
+    "inductor-own",
+    "inductor-imposed",
+    "inductor-imposed-greedy",
+)
+
+#: A record as JSON: strings, numbers, lists and objects alone.
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A row: one model file for inference or a training step, and the systems to run it in, in this order."""
+
+    path: str
+    name: str
+    train: bool
+    systems: tuple[System, ...]
+
+    @property
+    def row(self) -> str:
+        """The row's name, such as "gpt2" or "gpt2 training"."""
+        return f"{self.name} training" if self.train else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How every row is run.
+
+    Attributes
+    ----------
+    size
+        Which of a model's sizes.
+    device
+        The cost model's device: a shipped name or a file.
+    time_limit, workers
+        Of the solver, for each graph; 0 workers means one a core.
+    check
+        Whether results are compared with eager and float64.
+    seconds
+        How long a system is timed, at most; at least ten runs.
+    plans
+        A folder for the plan of each graph of optfuse's, without weights; empty for none.
+    """
+
+    size: str = "full"
+    device: str = "h200"
+    time_limit: float = 10.0
+    workers: int = 0
+    check: bool = True
+    seconds: float = 0.5
+    plans: str = ""
+
+
+def known_systems(text: str) -> tuple[System, ...]:
+    """Systems by name, separated by commas; "ours" stands for optfuse with and without graphs, "thesis" for ``THESIS``.
+
+    Raises
+    ------
+    InvalidOptionError
+        An unknown name.
+    """
+    found: list[System] = []
+    for word in (word.strip() for word in text.split(",") if word.strip()):
+        groups: dict[str, tuple[System, ...]] = {"ours": OURS, "thesis": THESIS}
+        names = groups.get(word, tuple(name for name in SYSTEMS if name == word))
+        if not names:
+            raise InvalidOptionError(f"unknown system {word!r}; known: {', '.join((*groups, *SYSTEMS))}")
+        found.extend(name for name in names if name not in found)
+    return tuple(found)

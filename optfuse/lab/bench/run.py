@@ -1,0 +1,193 @@
+"""The process that waits: starts workers until every task is measured or has a reason, and keeps the document."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from optfuse.lab.bench.records import Record, Settings, Task
+from optfuse.lab.bench.summary import summarize
+from optfuse.runtime.processes import python, session
+
+#: Seconds between looks at what a worker has written.
+PATIENCE_STEP = 0.2
+#: Lines of a dead worker's stderr that become the reason.
+TAIL = 3
+
+
+@dataclass(slots=True)
+class Document:
+    """All findings so far, in the order of the tasks."""
+
+    record: Record
+
+    @staticmethod
+    def of(tasks: Sequence[Task], settings: Settings) -> Document:
+        """An empty one."""
+        rows = [
+            {"row": task.row, "model": task.name, "train": task.train, "asked": list(task.systems), "systems": {}}
+            for task in tasks
+        ]
+        return Document({"settings": asdict(settings), "versions": {}, "yardstick": {}, "rows": rows, "kernels": []})
+
+    def take(self, event: Record) -> None:
+        """Put one line of a worker's where it belongs."""
+        facts = {key: value for key, value in event.items() if key not in ("event", "row", "system")}
+        match event["event"]:
+            case "versions":
+                self.record["versions"] = facts
+            case "yardstick":
+                self.record["yardstick"] = facts
+            case "done":
+                self._row(event["row"])["systems"][event["system"]] = facts
+            case "kernels":
+                self.record["kernels"] += event["kernels"]
+            case _:
+                pass
+
+    def _row(self, name: str) -> Record:
+        return next(row for row in self.record["rows"] if row["row"] == name)
+
+    def missing(self, tasks: Sequence[Task]) -> list[Task]:
+        """What is neither measured nor failed."""
+        left = [
+            replace(task, systems=tuple(s for s in task.systems if s not in self._row(task.row)["systems"]))
+            for task in tasks
+        ]
+        return [task for task in left if task.systems]
+
+
+def run(
+    tasks: Sequence[Task],
+    settings: Settings,
+    *,
+    limit: float,
+    patience: float,
+    say: Callable[[str], None],
+    keep: Callable[[Record], None],
+) -> Record:
+    """Measure all tasks.
+
+    Parameters
+    ----------
+    limit
+        Seconds after which no system is begun.
+    patience
+        Seconds after which a system that says nothing is given up.
+    say, keep
+        Called with a line of progress, and with the document whenever it has grown.
+
+    Returns
+    -------
+    The document: settings, versions, yardstick, rows, kernels and their summary.
+    """
+    document = Document.of(tasks, settings)
+    end = time.monotonic() + limit
+
+    def take(event: Record) -> None:
+        document.take(event)
+        line = progress(event)
+        if line:
+            say(line)
+        if event["event"] in ("done", "kernels"):
+            document.record["summary"] = summarize(document.record)
+            keep(document.record)
+
+    left = document.missing(tasks)
+    while left:
+        _one_worker(left, settings, end - time.monotonic(), patience, take)
+        still = document.missing(tasks)
+        if still == left:  # a worker that dies before it begins anything would die again
+            for task in still:
+                for system in task.systems:
+                    take(_failure(task.row, system, "the worker did not start"))
+            break
+        left = still
+    document.record["summary"] = summarize(document.record)
+    keep(document.record)
+    return document.record
+
+
+def _one_worker(
+    tasks: Sequence[Task], settings: Settings, seconds: float, patience: float, take: Callable[[Record], None]
+) -> None:
+    """Run a worker to its end, or until it is silent for too long; whatever it had begun then has failed."""
+    with tempfile.TemporaryDirectory(prefix="optfuse-bench-") as folder:
+        request, out, errors = (Path(folder) / name for name in ("request.json", "out.jsonl", "stderr.txt"))
+        body = {"tasks": [asdict(task) for task in tasks], "settings": asdict(settings), "seconds_left": seconds}
+        request.write_text(json.dumps(body))
+        out.touch()
+        began: tuple[str, str] | None = None
+        with errors.open("w") as stderr, out.open(encoding="utf-8") as lines:
+            command = python("optfuse.lab.bench.worker", request, out)
+            with session(command, stdout=subprocess.DEVNULL, stderr=stderr) as (process,):
+                heard, reason = time.monotonic(), ""
+                while True:
+                    ended = process.poll() is not None
+                    for line in _whole_lines(lines):
+                        event = json.loads(line)
+                        heard = time.monotonic()
+                        began = _begun(began, event)
+                        take(event)
+                    if ended:
+                        break
+                    if time.monotonic() - heard > patience:
+                        reason = f"no answer for {patience:.0f} s"
+                        process.kill()
+                    time.sleep(PATIENCE_STEP)
+        if began is not None:
+            tail = " | ".join(errors.read_text(errors="replace").strip().splitlines()[-TAIL:])
+            take(_failure(*began, reason or f"the process ended with code {process.returncode}: {tail[:600]}"))
+
+
+def _whole_lines(lines: object) -> list[str]:
+    """What was appended to a file since, up to the last end of a line."""
+    found: list[str] = []
+    while True:
+        position = lines.tell()  # type: ignore[attr-defined]
+        line = lines.readline()  # type: ignore[attr-defined]
+        if not line.endswith("\n"):
+            lines.seek(position)  # type: ignore[attr-defined]
+            return found
+        found.append(line)
+
+
+def _begun(before: tuple[str, str] | None, event: Record) -> tuple[str, str] | None:
+    match event["event"]:
+        case "begin":
+            return event["row"], event["system"]
+        case "done":
+            return None
+        case _:
+            return before
+
+
+def _failure(row: str, system: str, reason: str) -> Record:
+    return {"event": "done", "row": row, "system": system, "status": "failed", "reason": reason}
+
+
+def progress(event: Record) -> str:
+    """A line for whoever watches; empty where there is nothing to say."""
+    match event["event"]:
+        case "versions":
+            return ", ".join(f"{key} {event[key]}" for key in ("device", "torch", "triton", "optfuse", "python"))
+        case "yardstick" if event["copies"]:
+            best = max(size / us for size, us in event["copies"])
+            return f"copies reach {best / 1e3:.0f} GB/s; {event['gap_us']:.2f} us between kernels of a graph"
+        case "done" if event["status"] == "ok":
+            judged = event.get("check", {}).get("passed")
+            verdict = {True: ", checked", False: ", WRONG", None: ""}[judged]
+            busy = f", GPU {event['gpu_ms']:.3f} (Triton {event['triton_ms']:.3f})" if "gpu_ms" in event else ""
+            return (
+                f"{event['row']}: {event['system']} {event['median_ms']:.3f} ms{busy}, "
+                f"compiled in {event['compile_s']:.1f} s{verdict}"
+            )
+        case "done":
+            return f"{event['row']}: {event['system']} failed: {event['reason']}"
+        case _:
+            return ""

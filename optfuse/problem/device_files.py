@@ -1,0 +1,58 @@
+"""Device files: one JSON a device, beside this module; the keys are the fields of ``problem.instance.Device``."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from optfuse.errors import InvalidOptionError
+from optfuse.problem.instance import LARGEST, Device
+from optfuse.problem.plain import PlainDataError, from_plain
+
+
+def known_devices() -> tuple[str, ...]:
+    """Names of the devices that ship with optfuse."""
+    folder = resources.files("optfuse.problem") / "devices"
+    return tuple(sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".json")))
+
+
+def load_device(name: str) -> Device:
+    """Read a shipped device by name, or a device file by path (anything that ends in .json).
+
+    Raises
+    ------
+    InvalidOptionError
+        If there is no such device or file, or the file does not hold a device.
+    """
+    if name.endswith(".json"):
+        source = Path(name)
+        if not source.is_file():
+            raise InvalidOptionError(
+                f"device file {name} does not exist; shipped devices: {', '.join(known_devices())}"
+            )
+        return _read(source)
+    if name not in known_devices():
+        near = difflib.get_close_matches(name, known_devices(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known_devices())}"
+        raise InvalidOptionError(f"unknown device {name!r}{hint}")
+    return _read(resources.files("optfuse.problem") / "devices" / f"{name}.json")
+
+
+def _read(source: Path | Traversable) -> Device:
+    try:
+        data = json.loads(source.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidOptionError(f"device file {source} cannot be read as JSON: {error}") from error
+    try:
+        device = from_plain(Device, data)
+    except PlainDataError as error:
+        raise InvalidOptionError(f"device file {source}: {error}") from error
+    for field in dataclasses.fields(Device):
+        value = getattr(device, field.name)
+        if isinstance(value, int) and not 0 <= value <= LARGEST:
+            raise InvalidOptionError(f"device file {source}: {field.name} must be from 0 to {LARGEST}, not {value}")
+    return device

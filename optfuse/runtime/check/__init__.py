@@ -1,0 +1,1 @@
+"""Which kernel is wrong: a program run step by step, and through CUDA graphs, each beside a reference."""

@@ -1,0 +1,1 @@
+"""A graph's schedule as frozen data, how it is made, and plans on disk."""

@@ -1,0 +1,1 @@
+"""Lower bounds on the cost of a block that need no search."""

@@ -1,0 +1,79 @@
+"""Candidate kernels: every connected, convex, legal set of ops of a block, at the price of its best scheme."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optfuse.problem.instance import Instance
+from optfuse.problem.legality import bits, is_legal, mask_of
+from optfuse.solver.columns.atoms import Atoms
+from optfuse.solver.columns.compatibility import compatible_atoms
+from optfuse.solver.columns.growth import Growth
+from optfuse.solver.columns.pricing import pricer
+from optfuse.solver.control.clock import WALL, Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A legal kernel: a set of atoms, the scheme in which it is cheapest, and its cost in picoseconds."""
+
+    mask: int
+    scheme: int
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Candidates, and whether they are all that there are."""
+
+    candidates: tuple[Candidate, ...]
+    complete: bool
+
+
+def enumerate_candidates(
+    problem: Instance,
+    atoms: Atoms,
+    limit: int,
+    deadline: float,
+    *,
+    within: int | None = None,
+    each: int | None = None,
+    clock: Clock = WALL,
+) -> Pool:
+    """All candidates of a block.
+
+    Parameters
+    ----------
+    limit, each
+        The most candidates in all, and the most of a scheme that start at the same atom.
+    deadline
+        When to stop, a time of ``clock``.
+    within
+        The atoms that kernels may be made of, as a bitmask; all if not given.
+    """
+    within = (1 << len(atoms.ops)) - 1 if within is None else within
+    best: dict[int, tuple[int, int]] = {}
+    complete = True
+    for atom in bits(within):
+        price_alone(problem, atoms, atom, best)
+    for scheme in range(1, len(problem.schemes)):
+        if clock.now() >= deadline:
+            complete = False
+            break
+        compatibility = compatible_atoms(problem, atoms, scheme)
+        if (compatibility.allowed & within).bit_count() > 1 and len(best) < limit:
+            complete &= Growth(problem, atoms, compatibility, best, deadline, clock).grow(within, limit, each)
+    complete &= len(best) < limit
+    return Pool(tuple(Candidate(mask, scheme, cost) for mask, (cost, scheme) in best.items()), complete)
+
+
+def price_alone(problem: Instance, atoms: Atoms, atom: int, best: dict[int, tuple[int, int]]) -> None:
+    """Put a kernel of a single atom among the candidates, if some scheme allows it."""
+    ops = atoms.ops[atom]
+    pricing = pricer(problem)
+    mask = mask_of(ops)
+    prices = [
+        (pricing.price(mask, scheme), scheme) for scheme in pricing.terms[ops[0]] if is_legal(problem, ops, scheme)
+    ]
+    if prices:
+        best[1 << atom] = min(prices)

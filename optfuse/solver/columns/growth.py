@@ -1,0 +1,163 @@
+"""Grow kernels in one scheme: every connected, convex set of atoms, once.
+
+A set grows from its first atom. Adding a neighbour adds the whole convex hull; each neighbour is first taken, then
+forbidden for the rest of the branch, so no set appears twice. Almost every step of the search yields a candidate: the
+only steps lost are those whose hull meets something forbidden. The kind of search is that for connected subgraphs; the
+hull is what makes the sets convex.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from optfuse.problem.instance import Instance
+from optfuse.problem.legality import bits, mask_of
+from optfuse.solver.columns.atoms import Atoms
+from optfuse.solver.columns.compatibility import Compatibility, doubt
+from optfuse.solver.columns.pricing import pricer
+from optfuse.solver.columns.sums import SumTable, sum_table
+from optfuse.solver.control.clock import WALL, Clock
+
+#: Steps between two looks at the clock, and what one takes, roughly.
+STEPS = 2048
+STEP_SECONDS = 1e-5
+
+#: A set, what it may not take, atoms before, behind and beside it, its ops, weight, memory and compute time.
+State = tuple[int, int, int, int, int, int, int, int, int]
+
+
+class Growth:
+    """Grows the kernels of one scheme into ``best``: by atoms, (cost, scheme) of the cheapest scheme so far."""
+
+    def __init__(
+        self,
+        problem: Instance,
+        atoms: Atoms,
+        compatibility: Compatibility,
+        best: dict[int, tuple[int, int]],
+        deadline: float,
+        clock: Clock = WALL,
+    ) -> None:
+        """Look up what every step needs. ``deadline`` is a time of ``clock``."""
+        self.problem, self.atoms, self.compatibility, self.best = problem, atoms, compatibility, best
+        self.deadline, self.clock = deadline, clock
+        self.sizes = [len(ops) for ops in atoms.ops]
+        self.weights = [sum(problem.ops[op].weight for op in ops) for ops in atoms.ops]
+        self.table = sum_table(pricer(problem), atoms, compatibility.scheme, compatibility.allowed)
+        self.finish = _finisher(problem, atoms, compatibility.scheme, self.table)
+        self.legal = doubt(problem, atoms, compatibility)
+        self.steps = 0
+
+    def grow(self, within: int, limit: int, each: int | None = None) -> bool:
+        """All kernels of two or more of the atoms of ``within``; False when stopped early.
+
+        Stops when there are ``limit`` kernels in all, or time is up. With ``each``, at most so many start at one atom,
+        the small ones first.
+        """
+        complete = True
+        for root in bits(self.compatibility.allowed & within):
+            stop = limit if each is None else min(limit, len(self.best) + each)
+            done = self._grow_from(root, within, stop, small_first=each is not None)
+            complete = complete and done
+            if len(self.best) >= limit or self.clock.now() >= self.deadline:
+                return False
+        return complete
+
+    def _start(self, root: int, within: int) -> State:
+        table, compatibility, atoms = self.table, self.compatibility, self.atoms
+        bit = 1 << root
+        banned = bit - 1 | ~(compatibility.allowed & within) | compatibility.clashes[root]
+        memory = table.grown(0, 0, root) if table else 0
+        compute = table.compute[root] if table else 0
+        return (
+            bit, banned, atoms.before[root], atoms.after[root], compatibility.links[root],
+            self.sizes[root], self.weights[root], memory, compute,
+        )  # fmt: skip
+
+    def _grow_from(self, root: int, within: int, stop: int, *, small_first: bool) -> bool:
+        """The kernels whose first atom is ``root``, until ``best`` holds ``stop``; False when stopped early."""
+        before, after = self.atoms.before, self.atoms.after
+        links, clashes, table = self.compatibility.links, self.compatibility.clashes, self.table
+        limits, sizes, weights = self.problem.limits, self.sizes, self.weights
+        states = deque([self._start(root, within)])
+        take = states.popleft if small_first else states.pop
+        while states:
+            mask, banned, above, below, near, size, weight, memory, compute = take()
+            self.steps += 1
+            if not self.steps % STEPS:
+                self.clock.spend(STEPS * STEP_SECONDS)
+                if self.clock.now() >= self.deadline:
+                    return False
+            options = near & ~mask & ~banned
+            while options:
+                low = options & -options
+                options ^= low
+                atom = low.bit_length() - 1
+                added = (low | below & before[atom] | above & after[atom]) & ~mask
+                if added & banned:
+                    banned |= low
+                    continue
+                grown, new_near, new_above, new_below = mask, near, above, below
+                new_banned, new_size, new_weight, new_memory, new_compute = banned, size, weight, memory, compute
+                for one in bits(added):
+                    new_banned |= clashes[one]
+                    new_near |= links[one]
+                    new_above |= before[one]
+                    new_below |= after[one]
+                    new_size += sizes[one]
+                    new_weight += weights[one]
+                    if table:
+                        new_memory = table.grown(new_memory, grown, one)
+                        new_compute += table.compute[one]
+                    grown |= 1 << one
+                banned |= low
+                if new_banned & grown or new_size > limits.max_ops or new_weight > limits.max_weight:
+                    continue
+                if not self._admit(grown, new_memory, new_compute, stop):
+                    return False
+                states.append(
+                    (grown, new_banned, new_above, new_below, new_near, new_size, new_weight, new_memory, new_compute)
+                )
+        return True
+
+    def _admit(self, mask: int, memory: int, compute: int, stop: int) -> bool:
+        """Put a kernel among the candidates; False when there is no room."""
+        if self.legal is not None and not self.legal(mask):
+            return True
+        price = self.finish(mask, memory, compute)
+        known = self.best.get(mask)
+        if known is None and len(self.best) >= stop:
+            return False
+        if known is None or price < known[0]:
+            self.best[mask] = price, self.compatibility.scheme
+        return True
+
+
+def _finisher(problem: Instance, atoms: Atoms, scheme: int, table: SumTable | None) -> Callable[[int, int, int], int]:
+    """From (atoms, memory time, compute time) to cost; the last two mean nothing where there is no table."""
+    pricing = pricer(problem)
+
+    def exactly(mask: int, memory: int, compute: int) -> int:
+        return pricing.price(mask_of(atoms.ops_of(mask)), scheme)
+
+    if table is None:
+        return exactly
+    facts = problem.schemes[scheme]
+    device = problem.devices[table.device]
+    launch, reduces = device.launch_ps, table.reduces
+    programs = max(1, facts.parallel)
+    needed = max(device.saturating_programs, programs)
+    looped = facts.r > device.persistent_elements
+
+    def summed(mask: int, memory: int, compute: int) -> int:
+        if mask & reduces:
+            if looped:
+                repeated = table.repeated(mask)
+                if repeated is None:
+                    return exactly(mask, memory, compute)
+                memory += repeated
+            memory = memory * needed // programs
+        return launch + (memory if memory > compute else compute)
+
+    return summed

@@ -1,0 +1,220 @@
+"""Prices that add up: where memory time is a sum, a kernel's price follows from that of the kernel it grew from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from optfuse.problem.legality import bits, legal_index, mask_of
+from optfuse.solver.columns.atoms import Atoms
+from optfuse.solver.columns.pricing import Key, Pricer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SumTable:
+    """Memory time of a scheme's kernels as a sum, by atom. Bits are atoms; picoseconds throughout.
+
+    A key costs ``keys[key][0]`` when one of its readers ``keys[key][1]`` is inside and its maker ``keys[key][2]`` is
+    not; ``later[key]`` is the price of another pass over it. A write costs when one of its users is outside.
+    ``reads[a]`` and ``makes[a]`` are keys; ``fixed[a]`` is paid always; ``writes[a]`` are pairs (price, users);
+    ``feeds[a]`` are triples (maker, price, users) of the writes that atom a uses. ``reduces`` are the atoms that bring
+    a reduction. All run on ``device``. ``loop`` is what a looped kernel reads again.
+    """
+
+    keys: tuple[tuple[int, int, int], ...]
+    later: tuple[int, ...]
+    reads: Mapping[int, tuple[int, ...]]
+    makes: Mapping[int, tuple[int, ...]]
+    fixed: Mapping[int, int]
+    writes: Mapping[int, tuple[tuple[int, int], ...]]
+    feeds: Mapping[int, tuple[tuple[int, int, int], ...]]
+    compute: Mapping[int, int]
+    reduces: int
+    device: int
+    loop: Loop
+
+    def grown(self, memory: int, mask: int, atom: int) -> int:
+        """The memory time after ``atom`` joins the atoms of ``mask``, whose memory time is ``memory``."""
+        inside = mask | 1 << atom
+        memory += self.fixed[atom]
+        for key in self.reads[atom]:
+            price, readers, maker = self.keys[key]
+            if not (readers | maker) & mask:
+                memory += price
+        for key in self.makes[atom]:
+            price, readers, _ = self.keys[key]
+            if readers & mask:
+                memory -= price
+        for price, users in self.writes[atom]:
+            if users & ~inside:
+                memory += price
+        for maker, price, users in self.feeds[atom]:
+            if maker & mask and not users & ~inside:
+                memory -= price
+        return memory
+
+    def repeated(self, mask: int) -> int | None:
+        """What a looped kernel pays for later passes; None where this table cannot tell."""
+        return self.loop.later_passes(mask, self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """Ops, as bitmasks, in the order in which a looped kernel meets them.
+
+    ``ops[a]`` are the ops of atom a, ``after[op]`` those behind an op, ``users[op]`` those that take a value from it,
+    ``reads[op]`` its keys. ``full`` ops run at every point and do not reduce; ``reduces`` do.
+    """
+
+    ops: Mapping[int, int]
+    after: tuple[int, ...]
+    users: Mapping[int, int]
+    reads: Mapping[int, tuple[int, ...]]
+    full: int
+    reduces: int
+
+    def later_passes(self, mask: int, table: SumTable) -> int | None:
+        """The price of the keys used before a reduction and, with no reduction in between, after one.
+
+        None where one reduction of the kernel follows another: then there are more than two passes to tell apart.
+        """
+        inside = behind = 0
+        for atom in bits(mask):
+            inside |= self.ops[atom]
+        for op in bits(inside & self.reduces):
+            behind |= self.after[op]
+        behind &= inside
+        if behind & self.reduces:
+            return None
+        again = 0
+        front = inside & self.full & ~behind
+        while front:
+            op = front.bit_length() - 1
+            front ^= 1 << op
+            if self.users[op] & (behind | again):
+                again |= 1 << op
+        keys = {key for op in bits(again) for key in self.reads[op] if not table.keys[key][2] & mask}
+        return sum(table.later[key] for key in keys)
+
+
+def sum_table(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int) -> SumTable | None:
+    """The table of a scheme over the ``allowed`` atoms; None where prices do not add up.
+
+    They do not when ops differ in device, in what one key costs them or in who makes it, when a buffer has several
+    writers, or when alternatives of a variant excuse each other's writes.
+    """
+    inside = [op for atom in bits(allowed) for op in atoms.ops[atom]]
+    problem = pricing.problem
+    if any(pricing.rivals[op] for op in inside) or len({problem.ops[op].device for op in inside}) > 1:
+        return None
+    keys = _keys(pricing, atoms, scheme, inside)
+    writes = _writes(pricing, atoms, scheme, inside)
+    if keys is None or writes is None:
+        return None
+    members = list(bits(allowed))
+    fixed, compute = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
+    for op in inside:
+        compute[atoms.of[op]] += pricing.compute[op]
+        fixed[atoms.of[op]] += sum(price for _, price, always in pricing.terms[op][scheme].writes if always)
+    loop = _loop(pricing, atoms, scheme, allowed, {key.key: k for k, key in enumerate(keys)})
+    return SumTable(
+        keys=tuple((key.price, key.readers, key.maker) for key in keys),
+        later=tuple(key.later for key in keys),
+        reads=_listed(members, ((atom, k) for k, key in enumerate(keys) for atom in bits(key.readers))),
+        makes=_listed(members, ((atom, k) for k, key in enumerate(keys) for atom in bits(key.maker & allowed))),
+        fixed=fixed,
+        writes=_listed(members, ((write.atom, (write.price, write.users)) for write in writes)),
+        feeds=_listed(
+            members,
+            (
+                (user, (1 << write.atom, write.price, write.users))
+                for write in writes
+                for user in bits(write.users & allowed)
+            ),
+        ),
+        compute=compute,
+        reduces=atoms.mask(list(bits(loop.reduces))),
+        device=problem.ops[inside[0]].device,
+        loop=loop,
+    )
+
+
+def _loop(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int, numbers: Mapping[Key, int]) -> Loop:
+    reach = legal_index(pricing.problem).reach()
+    ops = {atom: mask_of(atoms.ops[atom]) for atom in bits(allowed)}
+    terms = {op: pricing.terms[op][scheme] for mask in ops.values() for op in bits(mask)}
+    users = dict.fromkeys(terms, 0)
+    for op, term in terms.items():
+        for _, takers in term.users:
+            users[op] |= takers
+    return Loop(
+        ops=ops,
+        after=reach.descendants,
+        users=users,
+        reads={op: tuple(numbers[key] for key, *_ in term.reads if key in numbers) for op, term in terms.items()},
+        full=mask_of(op for op, term in terms.items() if term.full and not term.reduces),
+        reduces=mask_of(op for op, term in terms.items() if term.reduces),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    key: Key
+    price: int
+    later: int
+    readers: int
+    maker: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    atom: int
+    price: int
+    users: int
+
+
+def _keys(pricing: Pricer, atoms: Atoms, scheme: int, inside: Iterable[int]) -> list[_Key] | None:
+    """The keys that some atom may have to read from memory; None when their readers disagree."""
+    facts: dict[Key, tuple[int, int, int]] = {}
+    readers: dict[Key, int] = {}
+    for op in inside:
+        for key, price, later, makers in pricing.terms[op][scheme].reads:
+            if facts.setdefault(key, (price, later, makers)) != (price, later, makers) or makers & makers - 1:
+                return None
+            readers[key] = readers.get(key, 0) | 1 << atoms.of[op]
+    found: list[_Key] = []
+    for key, (price, later, makers) in facts.items():
+        maker = atoms.mask(list(bits(makers)))
+        if readers[key] & ~maker:
+            found.append(_Key(key, price, later, readers[key] & ~maker, maker))
+    return found
+
+
+def _writes(pricing: Pricer, atoms: Atoms, scheme: int, inside: Iterable[int]) -> list[_Write] | None:
+    """The writes that are paid only when somebody outside needs them; None when a buffer has several writers."""
+    found: list[_Write] = []
+    written: set[int] = set()
+    for op in inside:
+        term = pricing.terms[op][scheme]
+        takers = dict(term.users)
+        for buffer, price, always in term.writes:
+            if always:
+                continue
+            if buffer in written:
+                return None
+            written.add(buffer)
+            users = atoms.mask(list(bits(takers.get(buffer, 0)))) & ~(1 << atoms.of[op])
+            if users:
+                found.append(_Write(atoms.of[op], price, users))
+    return found
+
+
+def _listed(members: Iterable[int], pairs: Iterable[tuple[int, T]]) -> dict[int, tuple[T, ...]]:
+    """Values by member, in the order of the pairs."""
+    lists: dict[int, list[T]] = {member: [] for member in members}
+    for member, value in pairs:
+        lists[member].append(value)
+    return {member: tuple(values) for member, values in lists.items()}

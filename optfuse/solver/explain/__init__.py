@@ -1,0 +1,1 @@
+"""Why two ops share a kernel or do not."""

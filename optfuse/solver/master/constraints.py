@@ -1,0 +1,44 @@
+"""Constraints: every op runs once, one alternative of each variant runs, and no cycle is chosen."""
+
+from __future__ import annotations
+
+from ortools.sat.python import cp_model
+
+from optfuse.problem.legality import bits
+from optfuse.solver.master.master import Master
+from optfuse.solver.master.variables import Variables
+
+
+def add_cover(model: cp_model.CpModel, variables: Variables, master: Master) -> None:
+    """Each atom lies in exactly one chosen kernel; an atom of alternatives, in one just when one of them is taken."""
+    holding: dict[int, list[cp_model.IntVar]] = {cover.atom: [] for cover in master.covers}
+    for column, variable in variables.chosen.items():
+        for atom in bits(master.candidates[column].mask):
+            holding[atom].append(variable)
+    for cover in master.covers:
+        if cover.alternatives is None:
+            model.add_exactly_one(holding[cover.atom])
+        else:
+            model.add(sum(holding[cover.atom]) == sum(variables.taken[number] for number in cover.alternatives))
+
+
+def add_variants(model: cp_model.CpModel, variables: Variables, master: Master) -> None:
+    """Exactly one alternative of each variant runs."""
+    for numbers in master.variants:
+        model.add_exactly_one(variables.taken[number] for number in numbers)
+
+
+def add_cuts(model: cp_model.CpModel, variables: Variables, master: Master) -> None:
+    """Not all the anchors of a cycle are true at once."""
+    holding: dict[int, list[int]] = {}
+    for column in variables.chosen if master.cuts else ():
+        for atom in bits(master.candidates[column].mask):
+            holding.setdefault(atom, []).append(column)
+    for cut in master.cuts:
+        touched = dict.fromkeys(column for atom in bits(cut.touches) for column in holding.get(atom, ()))
+        terms = [
+            weight * variables.chosen[column]
+            for column in touched
+            if (weight := cut.weight(master.candidates[column].mask))
+        ]
+        model.add(sum(terms) <= cut.limit)

@@ -1,0 +1,71 @@
+"""The order and the arena of a chosen partition: heuristics first, then proofs, within a deadline.
+
+Deadlines are times of a clock. Where answers must repeat, there is none: searches are limited by their own counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optfuse.solver.control.clock import WALL, Clock, within
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.memory.arena import Packing, Span, arena_floor
+from optfuse.solver.memory.order_problem import HEURISTICS, OrderProblem, floor_bytes, peak_bytes, program_order
+from optfuse.solver.memory.order_search import STEP_SECONDS, OrderOutcome, least_peak_order
+
+#: Seconds at most for the exact search before CP-SAT has its turn, and for a smaller arena.
+EXACT_ORDER_S = 2.0
+ARENA_S = 5.0
+#: What the heuristics are called in results.
+NAMES = {
+    "program_order": "program",
+    "depth_first": "dfs",
+    "breadth_first": "bfs",
+    "least_memory_first": "lpmf",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """An order with its bound, and the peak bytes of each heuristic that had time to run: pairs (name, bytes)."""
+
+    outcome: OrderOutcome
+    heuristic_peaks: tuple[tuple[str, int], ...]
+
+
+def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float, clock: Clock = WALL) -> Ordering:
+    """The order of least peak that can be found by the deadline; the program's if so asked."""
+    first = program_order(problem)
+    orders = {NAMES["program_order"]: first}
+    for heuristic in HEURISTICS:
+        if heuristic is not program_order and clock.now() < deadline:
+            orders[NAMES[heuristic.__name__]] = heuristic(problem)
+    peaks = {name: peak_bytes(problem, order) for name, order in orders.items()}
+    shown = tuple(peaks.items())
+    if options.order == "program":
+        return Ordering(OrderOutcome(tuple(first), peaks["program"], floor_bytes(problem)), shown)
+    best = orders[min(peaks, key=peaks.__getitem__)]
+    if options.deterministic:
+        steps = int(EXACT_ORDER_S / STEP_SECONDS)
+        found = least_peak_order(problem, best, deadline=deadline, max_steps=steps, clock=clock)
+    else:
+        found = least_peak_order(problem, best, deadline=min(deadline, clock.now() + EXACT_ORDER_S), clock=clock)
+    if not found.proven and options.solver == "cpsat":
+        from optfuse.solver.memory.order_model import improve_order
+
+        found = improve_order(problem, found, options, within(clock, deadline, 0.75), clock)
+    return Ordering(found, shown)
+
+
+def improve_arena(
+    spans: Sequence[Span], start: Packing, options: SolveOptions, deadline: float, clock: Clock = WALL
+) -> Packing:
+    """Look for offsets in a smaller arena than ``start``'s for a few seconds; ``start`` itself when there are none."""
+    if start.arena_bytes <= arena_floor(spans) or options.solver != "cpsat":
+        return start
+    from optfuse.solver.memory.order_model import improve_packing
+
+    if not options.deterministic:
+        deadline = min(deadline, clock.now() + ARENA_S)
+    return improve_packing(spans, start, options, deadline, clock)

@@ -1,0 +1,137 @@
+"""In-place reuse: a buffer that a kernel writes takes the place of one that the kernel is the last to read.
+
+Such pairs join to chains, each with one place in the arena from its first buffer's first kernel to its last one's last.
+Which pairs are taken matters only within a kernel: as many as can be, since the buffers of a pair are of equal size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from optfuse.problem.cost import topology
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel
+from optfuse.solver.control.clock import WALL, Clock
+from optfuse.solver.memory.arena import Packing, Span, arena_floor, pack
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Spans joined where buffers follow each other in place. ``cell[i]`` is the joined span that holds span ``i``."""
+
+    spans: tuple[Span, ...]
+    cell: tuple[int, ...]
+
+    def apart(self, packing: Packing) -> Packing:
+        """A packing of the joined spans as one of the single spans."""
+        return Packing(tuple(packing.offsets[k] for k in self.cell), packing.arena_bytes)
+
+
+def arena_cells(
+    instance: Instance, kernels: Sequence[Kernel], order: Sequence[int], spans: Sequence[Span]
+) -> tuple[Cells, ...]:
+    """Ways to join the spans of an order: with as much reuse in place as there can be, then (if that is any) with none.
+
+    The live bytes of the first are the least of all: what they need is a lower bound on every arena.
+    """
+    none = Cells(tuple(spans), tuple(range(len(spans))))
+    heirs = matched_pairs(inplace_pairs(instance, [kernels[number] for number in order], spans))
+    return (_joined(spans, heirs), none) if heirs else (none,)
+
+
+def pack_cells(choices: Sequence[Cells], deadline: float | None = None, clock: Clock = WALL) -> tuple[Cells, Packing]:
+    """Of ``arena_cells``, the choice that packs smallest (the first among equals), and the packing of its spans.
+
+    ``deadline`` is a time of ``clock``.
+    """
+    first, *others = choices
+    best = first, pack(first.spans, deadline, clock)
+    for cells in others:
+        if best[1].arena_bytes <= arena_floor(first.spans):
+            break
+        best = min(best, (cells, pack(cells.spans, deadline, clock)), key=lambda found: found[1].arena_bytes)
+    return best
+
+
+def inplace_pairs(instance: Instance, kernels: Sequence[Kernel], spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """All pairs (dying span, born span), as positions in ``spans``, in which the second may take the first's place.
+
+    ``kernels`` are in the order of the spans' lifetimes.
+    """
+    dying: dict[int, list[int]] = {}
+    born: dict[int, list[int]] = {}
+    for position, span in enumerate(spans):
+        if span.bytes:
+            born.setdefault(span.first, []).append(position)
+            if span.first < span.last:
+                dying.setdefault(span.last, []).append(position)
+    pairs: list[tuple[int, int]] = []
+    for at in sorted(dying.keys() & born.keys()):
+        read, written = _places(instance, kernels[at])
+        for old in dying[at]:
+            for new in born[at]:
+                place = read.get(spans[old].buffer, 0)
+                if place and place == written.get(spans[new].buffer) and spans[old].bytes == spans[new].bytes:
+                    pairs.append((old, new))
+    return pairs
+
+
+def _places(instance: Instance, kernel: Kernel) -> tuple[dict[int, int], dict[int, int]]:
+    """Where a kernel reads the buffers that it does not make, and where it writes those that it leaves in memory.
+
+    Left out, or 0, is what it reads or writes at no one place.
+    """
+    index = topology(instance)
+    found: dict[int, set[int]] = {}
+    made: dict[int, list[int]] = {}
+    for op in kernel.ops:
+        offer = index.offers[op][kernel.scheme]
+        for read in offer.reads:
+            found.setdefault(read.buffer, set()).add(read.place)
+        for buffer in {carried for _, carried in index.sources[op] if carried is not None}:
+            if all(read.buffer != buffer for read in offer.reads):
+                found.setdefault(buffer, set()).add(0)
+        for write in offer.writes:
+            made.setdefault(write.buffer, []).append(write.place)
+    read = {buffer: max(places) for buffer, places in found.items() if len(places) == 1 and buffer not in made}
+    written = {buffer: places[0] for buffer, places in made.items() if len(places) == 1 and buffer in kernel.writes}
+    return read, written
+
+
+def matched_pairs(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """As many of ``inplace_pairs`` as possible so that no span occurs twice on one side: {dying: born}.
+
+    By augmenting paths.
+    """
+    options: dict[int, list[int]] = {}
+    for dying, born in pairs:
+        options.setdefault(born, []).append(dying)
+    heirs: dict[int, int] = {}
+
+    def settle(born: int, tried: set[int]) -> bool:
+        for dying in options[born]:
+            if dying not in tried:
+                tried.add(dying)
+                if dying not in heirs or settle(heirs[dying], tried):
+                    heirs[dying] = born
+                    return True
+        return False
+
+    for born in options:
+        settle(born, set())
+    return heirs
+
+
+def _joined(spans: Sequence[Span], heirs: Mapping[int, int]) -> Cells:
+    """One span a chain: all its buffers are of equal size."""
+    joined: list[Span] = []
+    cell = [0] * len(spans)
+    for head in sorted(set(range(len(spans))) - set(heirs.values())):
+        tail = head
+        cell[tail] = len(joined)
+        while tail in heirs:
+            tail = heirs[tail]
+            cell[tail] = len(joined)
+        joined.append(Span(spans[head].buffer, spans[head].bytes, spans[head].first, spans[tail].last))
+    return Cells(tuple(joined), tuple(cell))

@@ -1,0 +1,28 @@
+"""Values that only some choices of alternatives use: what a kernel leaves in memory then depends on the choice.
+
+Where op ``a`` makes a value that op ``b`` of an alternative takes, the kernel of ``a`` writes it only if that
+alternative runs. So the price of the one kernel depends on a decision elsewhere, and blocks that share such a value are
+decided together (``solver.reduce.blocks``), choice by choice (``solver.strategies.variant_enumeration``).
+"""
+
+from __future__ import annotations
+
+from optfuse.problem.cost import topology
+from optfuse.problem.instance import Instance
+from optfuse.problem.legality import legal_index
+from optfuse.problem.memo import per_instance
+
+
+@per_instance
+def optional_uses(instance: Instance) -> tuple[tuple[int, int], ...]:
+    """Pairs (op, user): the user takes a value of the op, and need not run where the op does."""
+    if not instance.variants:
+        return ()
+    index, always = legal_index(instance), topology(instance).always
+    pairs: dict[tuple[int, int], None] = {}
+    for edge in instance.edges:
+        if edge.buffer is None or edge.buffer in always or index.mandatory >> edge.dst & 1:
+            continue
+        if not (index.certain(1 << edge.src) | index.rivals[edge.src]) >> edge.dst & 1:
+            pairs[edge.src, edge.dst] = None
+    return tuple(pairs)

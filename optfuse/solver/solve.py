@@ -1,0 +1,386 @@
+"""One problem in, one answer with its certificate out: the stages of a solve, in order."""
+
+from __future__ import annotations
+
+import platform
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TypeVar
+
+from optfuse.errors import InvalidInstanceError, InvalidOptionError
+from optfuse.problem.collecting import rarely_collecting
+from optfuse.problem.instance import Instance
+from optfuse.problem.serialize import digest
+from optfuse.problem.solution import Solution
+from optfuse.problem.validate import validate
+from optfuse.solver.baseline.exhaustive import exhaustive
+from optfuse.solver.baseline.greedy import GreedyOutcome, greedy_partition
+from optfuse.solver.baseline.judge import judged, unfused
+from optfuse.solver.bounds.cost_bound import cost_bound
+from optfuse.solver.control.clock import NEVER, Clock, WorkClock
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.control.progress import Journal, OnProgress
+from optfuse.solver.joint.memory_cap import Capped, within_cap
+from optfuse.solver.memory.arena import arena_floor
+from optfuse.solver.memory.assemble import arena_spans, arrange, assemble
+from optfuse.solver.memory.memory_plan import improve_arena, order_kernels
+from optfuse.solver.memory.order_problem import order_problem, peak_bytes
+from optfuse.solver.memory.order_search import OrderOutcome
+from optfuse.solver.memory.reuse import arena_cells, pack_cells
+from optfuse.solver.result import SolveResult, Statistics, installed, relative_gap
+from optfuse.solver.rules.conflict import under_rules
+
+T = TypeVar("T")
+
+#: Of the time that is left after greedy, the share kept for the order and the offsets, and no more than so many seconds
+#: an op, or half of one; and what they take at most when the search is over sooner, in seconds and as a share of the
+#: time limit.
+ORDER_SHARE = 0.2
+ORDER_LEAST_S, ORDER_SECONDS = 0.5, 5e-4
+ORDER_MAX_S = 5.0
+ORDER_MAX_SHARE = 0.1
+#: The share kept for the joint model of partition, order, copies and memory cap, and all after it.
+JOINT_SHARE = 0.6
+#: What packing an arena with care takes for each kernel, roughly, and the share of the time left that greedy's may.
+PACK_SECONDS = 1e-4
+PACK_SHARE = 0.2
+#: What the bound without search takes for each op, roughly.
+FLOOR_SECONDS = 5e-5
+#: And to state the schedule in which nothing is fused, and to put it in order.
+UNFUSED_SECONDS = 1e-4
+
+#: Sums of prices stay whole in the floating point of linear relaxations, and far inside of CP-SAT's 64 bits.
+LARGEST_OBJECTIVE = 1 << 52
+
+
+@rarely_collecting()
+def solve(
+    instance: Instance,
+    options: SolveOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    stop: threading.Event | None = None,
+) -> SolveResult:
+    """The best schedule found within the time limit, and a true bound on every schedule's cost under the model.
+
+    Never worse than greedy. The answer and greedy's are judged by the checker before they are returned.
+
+    Args:
+        instance: The problem.
+        options: The time limit and the rest; ``SolveOptions()`` if not given.
+        on_progress: Called with a ``Progress`` whenever the objective falls or the bound rises. What it raises ends
+            the solve.
+        stop: When it is set, by another thread or a signal handler, the solve wraps up and returns what it has. So it
+            does on a KeyboardInterrupt, if ``options.interruptible``; a second one is not caught.
+
+    Raises:
+        InvalidInstanceError: When the instance breaks its own format.
+        RuleError: When a rule matches no op.
+        RuleConflictError: When no schedule obeys the rules; names the smallest set that conflicts.
+        IllegalKernelError: When that was not decided in time.
+        InfeasibleError: When no schedule keeps the memory cap, or none was found that does: the message says which, and
+            what the least is that can be met.
+        InvalidOptionError: When the exhaustive solver is asked to take a large instance.
+    """
+    options = SolveOptions() if options is None else options
+    clock = (WorkClock if options.deterministic else Clock)(stop, interruptible=options.interruptible)
+    _guarded(clock, lambda: _load_search(options, clock), lambda: None)
+    journal, moments = Journal(on_progress), [time.monotonic()]
+    stated, instance = _stated(instance, options)
+    _guarded(clock, lambda: digest(stated))
+    deadline = clock.now() + options.time_limit  # reading a problem and naming it is not solving it
+    context = _Context(instance, options, clock, journal)
+
+    partition = _guarded(clock, lambda: _greedy(context, deadline))
+    moments.append(time.monotonic())
+    greedy_solution, refused = _guarded(clock, lambda: _first_solution(context, partition, deadline))
+    # The answer will have to be assembled and judged too, and packed with more care.
+    finish_by = deadline if clock.deterministic else deadline - 2 * (time.monotonic() - moments[-1])
+    floor = _guarded(clock, lambda: _floor(context, deadline))
+    search = _guarded(
+        clock,
+        lambda: _search(context, greedy_solution, floor, _search_by(context, finish_by, joint=_is_joint(context))),
+        lambda: _Found((), floor, Statistics()),
+    )
+    moments.append(time.monotonic())
+    best = _best_of(context, search, greedy_solution, floor, finish_by)
+    plan = _planned(context, best.solution, greedy_solution, finish_by)
+
+    given_up = [] if partition.complete else ["greedy: stopped before its rounds were over"]
+    given_up += [*([refused] if refused else []), *search.given_up, *best.given_up, *plan.given_up]
+    if clock.stopped:
+        given_up.append("stopped before the end, as asked")
+    # What found an answer that is none has proven nothing.
+    bound = min(floor if plan.refused else best.bound, plan.solution.objective)
+    journal.note("done", plan.solution.objective, bound)
+    statistics = _timed(search.statistics, moments, plan, tuple(given_up), context)
+    return _result(stated, options, plan.solution, greedy_solution, bound, statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the search needs beside the time it has."""
+
+    instance: Instance
+    options: SolveOptions
+    clock: Clock
+    journal: Journal
+
+
+def _load_search(options: SolveOptions, clock: Clock) -> None:
+    """Import the search before the time limit begins: ortools takes one to three seconds, once a process."""
+    if options.solver == "cpsat" and not clock.stopped:
+        import_module("optfuse.solver.solve_blocks")
+
+
+def _stated(instance: Instance, options: SolveOptions) -> tuple[Instance, Instance]:
+    """The instance under the caller's rules, which the solution answers; and under the caller's cap too."""
+    stated = under_rules(instance, options.rules)
+    validate(stated)
+    capped = _with_cap(stated, options.peak_bytes)
+    if capped.rules.peak_memory is not None and options.order == "program":
+        raise InvalidOptionError("a cap on peak memory decides the order too: leave order at 'memory'")
+    return stated, capped
+
+
+def _is_joint(context: _Context) -> bool:
+    """Whether partition, order and copies are decided together, after the search."""
+    return context.instance.rules.peak_memory is not None or context.options.recompute
+
+
+def _first_solution(context: _Context, partition: GreedyOutcome, deadline: float) -> tuple[Solution, str]:
+    """Greedy's schedule, complete and judged, and a line if it was refused; the cap is not its business."""
+    instance, clock = context.instance, context.clock
+    careful = PACK_SECONDS * len(partition.partition) <= PACK_SHARE * (deadline - clock.now())
+    solution = assemble(instance, partition.partition, hurried=not careful)
+    _require_exact_sums(instance, solution)
+    return judged(instance, solution, "greedy", ignore_cap=True)
+
+
+def _best_of(context: _Context, search: _Found, greedy_solution: Solution, floor: int, finish_by: float) -> Capped:
+    """The cheapest schedule known; under a cap or with copies, the best that the joint model makes of them all."""
+    if not _is_joint(context):
+        solution = min((*search.solutions, greedy_solution), key=lambda solution: solution.objective)
+        return Capped(solution, search.bound)
+    bound = search.bound
+    if context.options.recompute and context.options.solver != "exhaustive":
+        bound = floor  # without copies there may be no schedule as cheap
+    starts = (*search.solutions, greedy_solution)
+    return _guarded(context.clock, lambda: _jointly(context, starts, bound, finish_by))
+
+
+def _planned(context: _Context, best: Solution, greedy_solution: Solution, finish_by: float) -> _Plan:
+    """The order and the memory plan of the best schedule, judged."""
+    instance, options, clock = context.instance, context.options, context.clock
+
+    def as_it_is() -> _Plan:
+        return _Plan(best, 0, 0, (), ("order: there was no time to look for another than the program's",))
+
+    asked_for = best is not greedy_solution or _is_joint(context)
+    if clock.now() >= finish_by and (clock.stopped or not (clock.deterministic and asked_for)):
+        plan = as_it_is()
+    else:
+        plan = _guarded(clock, lambda: _plan(context, best, _plan_deadline(context, finish_by)), as_it_is)
+    if plan.solution is greedy_solution:  # which was judged, but for the cap
+        return plan
+    solution, refused = _guarded(clock, lambda: judged(instance, plan.solution, options.solver))
+    if refused:
+        return _Plan(solution, 0, 0, (), (refused,), refused=True)
+    return plan
+
+
+def _timed(
+    searched: Statistics, moments: Sequence[float], plan: _Plan, given_up: tuple[str, ...], context: _Context
+) -> Statistics:
+    """The statistics of the search and of all around it. ``moments``: start, greedy done, searched."""
+    ended = time.monotonic()
+    return replace(
+        searched,
+        wall_s=ended - moments[0],
+        greedy_s=moments[1] - moments[0],
+        search_s=moments[2] - moments[1],
+        order_s=ended - moments[2],
+        order_bound=plan.order_bound,
+        order_proven=plan.order_bound == plan.solution.peak_bytes,
+        heuristic_peaks=plan.heuristic_peaks,
+        arena_bound=plan.arena_bound,
+        given_up=given_up,
+        stopped=context.clock.stopped,
+        progress=context.journal.records,
+    )
+
+
+def _result(
+    stated: Instance, options: SolveOptions, solution: Solution, greedy: Solution, bound: int, statistics: Statistics
+) -> SolveResult:
+    named = digest(stated)
+    return SolveResult(
+        status="OPTIMAL" if bound == solution.objective else "FEASIBLE",
+        solution=replace(solution, instance_digest=named),
+        objective=solution.objective,
+        bound=bound,
+        gap=relative_gap(solution.objective, bound),
+        greedy_objective=greedy.objective,
+        greedy_solution=replace(greedy, instance_digest=named),
+        statistics=statistics,
+        seed=options.seed,
+        versions=(("python", platform.python_version()), *installed("optfuse", "ortools")),
+    )
+
+
+def _guarded(clock: Clock, action: Callable[[], T], otherwise: Callable[[], T] | None = None) -> T:
+    """Do something. When a KeyboardInterrupt comes, do the other thing, or the same again with no time left."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        clock.interrupted()
+        return (otherwise or action)()
+
+
+def _greedy(context: _Context, deadline: float) -> GreedyOutcome:
+    """Greedy takes at most half the time; where answers must repeat, what it needs."""
+    half = NEVER / 2 if context.clock.deterministic else deadline - context.options.time_limit / 2
+    return greedy_partition(context.instance, half, context.clock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a solver returns: complete solutions, a bound on every solution's cost, and how it went."""
+
+    solutions: tuple[Solution, ...]
+    bound: int
+    statistics: Statistics
+    given_up: tuple[str, ...] = ()
+
+
+def _require_exact_sums(instance: Instance, greedy_solution: Solution) -> None:
+    if greedy_solution.objective > LARGEST_OBJECTIVE:
+        raise InvalidInstanceError(
+            f"instance {instance.name!r}: greedy's schedule alone takes {greedy_solution.objective} ps, too much to "
+            f"compare schedules exactly (at most 2**52 ps, over an hour); check its sizes and rates"
+        )
+
+
+def _with_cap(instance: Instance, cap: int | None) -> Instance:
+    """The instance under the caller's cap too: the smaller one counts."""
+    rule = instance.rules.peak_memory
+    if cap is None or (rule is not None and rule <= cap):
+        return instance
+    return replace(instance, rules=replace(instance.rules, peak_memory=cap))
+
+
+def _jointly(context: _Context, starts: tuple[Solution, ...], bound: int, finish_by: float) -> Capped:
+    """Partition, order and copies together, within the cap."""
+    instance, clock = context.instance, context.clock
+    deadline = _search_by(context, finish_by, joint=False)
+    left = NEVER if clock.deterministic else deadline - clock.now()
+    if not clock.stopped and left > UNFUSED_SECONDS * len(instance.ops):
+        starts = (*starts, unfused(instance))
+    return within_cap(instance, starts, bound, context.options, deadline, clock)
+
+
+def _search_by(context: _Context, finish_by: float, *, joint: bool) -> float:
+    left = max(0.0, finish_by - context.clock.now())
+    most = min(ORDER_MAX_S, max(ORDER_LEAST_S, ORDER_SECONDS * len(context.instance.ops)))
+    return finish_by - (JOINT_SHARE * left if joint else min(ORDER_SHARE * left, most))
+
+
+def _plan_deadline(context: _Context, finish_by: float) -> float:
+    """Where answers must repeat, order and offsets are limited by their own counts."""
+    if context.clock.deterministic:
+        return NEVER / 2
+    return min(finish_by, context.clock.now() + max(ORDER_MAX_S, ORDER_MAX_SHARE * context.options.time_limit))
+
+
+def _floor(context: _Context, deadline: float) -> int:
+    """The bound that needs no search; a weaker one where there is no time for it."""
+    seconds = FLOOR_SECONDS * len(context.instance.ops)
+    return cost_bound(context.instance, quick=context.clock.now() + seconds > deadline)
+
+
+def _search(context: _Context, greedy_solution: Solution, floor: int, deadline: float) -> _Found:
+    """Run the solver that was asked for. ``floor`` is a bound already."""
+    instance, options = context.instance, context.options
+    late = context.clock.now() >= deadline
+    context.journal.note("greedy", greedy_solution.objective, floor)
+    match options.solver:
+        case "greedy":
+            return _Found((), floor, Statistics())
+        case "exhaustive":
+            outcome = exhaustive(
+                instance, None if context.clock.deterministic else deadline, recompute=options.recompute
+            )
+            found = () if outcome.solution is None else (outcome.solution,)
+            if outcome.complete and outcome.solution is not None:
+                return _Found(found, outcome.solution.objective, Statistics(blocks=1, candidates=outcome.kernels))
+            return _Found(
+                found,
+                floor,
+                Statistics(blocks=1, candidates=outcome.kernels),
+                ("exhaustive: the time limit came before all partitions were tried",),
+            )
+        case "cpsat" if late:
+            return _Found((), floor, Statistics(), ("cpsat: the time limit came before the search could begin",))
+        case "cpsat":
+            from optfuse.solver.solve_blocks import solve_cpsat
+
+            # Without the memory cap the bound still holds; whether the partition keeps the cap is seen afterwards.
+            capped = instance.rules.peak_memory is not None
+            free = replace(instance, rules=replace(instance.rules, peak_memory=None)) if capped else instance
+            if free.variants:
+                from optfuse.solver.variant_search import solve_variants
+
+                outcome = solve_variants(free, options, greedy_solution, floor, deadline, context.clock)
+            else:
+                outcome = solve_cpsat(free, options, greedy_solution, deadline, context.clock, context.journal)
+            parts = [(kernel.ops, kernel.scheme) for kernel in outcome.kernels]
+            better = outcome.objective < greedy_solution.objective
+            return _Found(
+                (assemble(instance, parts, hurried=True),) if better else (),  # it will be packed again
+                max(floor, outcome.bound),
+                Statistics(
+                    blocks=outcome.blocks,
+                    unique_blocks=outcome.unique_blocks,
+                    candidates=outcome.candidates,
+                    cuts=outcome.cuts,
+                    rounds=outcome.rounds,
+                ),
+                outcome.given_up,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    solution: Solution
+    order_bound: int
+    arena_bound: int
+    heuristic_peaks: tuple[tuple[str, int], ...]
+    given_up: tuple[str, ...] = ()
+    refused: bool = False
+
+
+def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
+    """The order of least peak that can be found in time, then the smallest arena."""
+    instance, options, clock = context.instance, context.options, context.clock
+    problem = order_problem(instance, solution.kernels)
+    given_up: list[str] = []
+    ordering = order_kernels(problem, options, deadline, clock)
+    found = ordering.outcome
+    as_given = tuple(range(len(solution.kernels)))
+    if options.order == "memory" and (peak := peak_bytes(problem, as_given)) < found.peak:
+        found = OrderOutcome(as_given, peak, found.bound)  # the joint model's order, or the program's
+    if not found.proven and options.order == "memory":
+        given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
+    spans = arena_spans(instance, problem, found.order)
+    choices = arena_cells(instance, solution.kernels, found.order, spans)
+    floor = arena_floor(choices[0].spans)
+    cells, packing = pack_cells(choices, deadline, clock)
+    if packing.arena_bytes > floor:
+        packing = improve_arena(cells.spans, packing, options, deadline, clock)
+    if packing.arena_bytes > floor:
+        given_up.append(f"arena: {packing.arena_bytes} bytes not proven least; live bytes alone need {floor}")
+    arranged = arrange(instance, solution.kernels, problem, found.order, cells.apart(packing))
+    return _Plan(arranged, found.bound, floor, ordering.heuristic_peaks, tuple(given_up))

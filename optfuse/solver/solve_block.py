@@ -1,0 +1,268 @@
+"""The strategies that solve a block, one after another, and the one loop that gives each its share of the time.
+
+A strategy takes the block and what is known of it, and returns what it found: an incumbent and a bound. ``STRATEGIES``
+is the whole way through a block; without a line of it the rest still solves the block, with less to prove it by
+(``benchmarks/ablation.py`` measures how much).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from optfuse.problem.instance import Instance
+from optfuse.problem.legality import is_legal
+from optfuse.solver.baseline.greedy import greedy
+from optfuse.solver.bounds.block_bound import block_bound
+from optfuse.solver.bounds.parts import loosened, parts_bound
+from optfuse.solver.columns.pricing import pricer
+from optfuse.solver.control.clock import WALL, Clock
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.reduce.blocks import LARGE_OPS, Shape
+from optfuse.solver.reduce.limits import cut_to_size, fits, launches, without_launches, without_limits
+from optfuse.solver.reduce.optional import optional_uses
+from optfuse.solver.slots.slot_search import few_kernels, is_plain
+from optfuse.solver.strategies.block import BlockResult, Budget, Partition, cost_of
+from optfuse.solver.strategies.critical_path import critical_path_partition
+from optfuse.solver.strategies.listing import Presolved, best_nearby, best_of_all, best_of_some, presolved
+from optfuse.solver.strategies.variant_enumeration import solve_choices
+
+#: Candidates of one block that are listed at first, and at most; and of a sample, those of a scheme and first atom.
+FIRST_CANDIDATES = 200_000
+MAX_CANDIDATES = 600_000
+SAMPLE_CANDIDATES = 200
+#: The most kernels for which a block is searched by their number.
+MOST_SLOTS = 8
+#: What the start from the critical path takes for an op, roughly.
+CRITICAL_PATH_SECONDS = 4e-4
+
+
+@dataclass(slots=True)
+class Subject:
+    """The block that is solved, and its presolved forms, which several strategies share."""
+
+    shape: Shape
+    roomy: Instance
+    forms: dict[int, Presolved] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> Instance:
+        """The block as an instance."""
+        return self.shape.problem
+
+    @property
+    def limited(self) -> bool:
+        """Whether the limits on a kernel's size may bind."""
+        return self.roomy is not self.problem
+
+    def presolved(self, problem: Instance, budget: Budget) -> Presolved | None:
+        """The presolved form of the block or of its form without limits, found once; None without time for it."""
+        form = self.forms.get(id(problem)) or presolved(self.shape, problem, budget)
+        if form is not None:
+            self.forms[id(problem)] = form
+        return form
+
+
+Run = Callable[[Subject, BlockResult, Budget], BlockResult]
+Applies = Callable[[Subject, BlockResult], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A way to improve the incumbent or the bound of a block.
+
+    Attributes:
+        name: How the ablation names it.
+        run: From the block and what is known of it to what is found beyond that.
+        share: Of the time left to the block, the share that it may take.
+        applies: Whether it has anything to do for a block of which so much is known.
+        least_ops: The size from which it applies.
+        most_ops: The size up to which it applies.
+        leave_within: A large block whose gap is no wider afterwards is left as it is.
+    """
+
+    name: str
+    run: Run
+    share: float = 1.0
+    applies: Applies = lambda subject, known: True
+    least_ops: int = 1
+    most_ops: float = math.inf
+    leave_within: float = 0.0
+
+
+def solve_block(
+    shape: Shape, warm: Partition, options: SolveOptions, deadline: float, clock: Clock = WALL
+) -> BlockResult:
+    """The best partition of a block that is found, and a bound. ``warm`` is a legal, acyclic one: none costs more.
+
+    Raises:
+        IllegalKernelError: When the rules leave an op without any kernel.
+    """
+    problem = shape.problem
+    if len(problem.ops) == 1 and not problem.variants:
+        return _single(problem)
+    cost = cost_of(problem, warm)
+    known = BlockResult(warm, cost, min(block_bound(problem), cost))
+    budget = Budget(options, clock, deadline)
+    if not budget.spent and optional_uses(problem):
+
+        def solve(decided: Shape, start: Partition, until: float) -> BlockResult:
+            return solve_block(decided, start, options, until, clock)
+
+        return solve_choices(shape, warm, solve, deadline, clock)
+    subject = Subject(shape, without_limits(problem))
+    size = len(problem.ops)
+    for strategy in STRATEGIES:
+        if known.proven or budget.spent:
+            break
+        if strategy.least_ops <= size <= strategy.most_ops and strategy.applies(subject, known):
+            known = known.updated(strategy.run(subject, known, budget.part(strategy.share)))
+        if size > LARGE_OPS and known.bound >= (1 - strategy.leave_within) * known.cost:
+            break
+    return known
+
+
+def bound_by_parts(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """A bound from the parts of a block that small values tie together; most blocks have none."""
+    loose = loosened(subject.problem)
+    if loose is None:
+        return known.idle()
+
+    def least(part: Shape) -> int:
+        start = tuple((kernel.ops, kernel.scheme) for kernel in greedy(part.problem).kernels)
+        return solve_block(part, start, budget.options, budget.deadline, budget.clock).bound
+
+    bound = parts_bound(subject.problem, loose, least)
+    return replace(known.idle(), bound=max(known.bound, bound))
+
+
+def start_from_critical_path(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """The partition that fuses the critical path first, then attaches the remaining ops."""
+    seconds = CRITICAL_PATH_SECONDS * len(subject.problem.ops)
+    if not budget.allows(seconds):
+        return known.idle()
+    kernels = critical_path_partition(subject.problem, budget.deadline, budget.clock)
+    budget.clock.spend(seconds)
+    return replace(known.idle(), kernels=kernels, cost=cost_of(subject.problem, kernels))
+
+
+def list_without_limits(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """The best partition without limits on a kernel's size, cut to size; its bound holds with limits too.
+
+    Presolve needs to know that a kernel has room for one more, so it does more without the limits.
+    """
+    form = subject.presolved(subject.roomy, budget)
+    found = None if form is None else best_of_all(form, known, FIRST_CANDIDATES, budget)
+    if found is None:
+        return known.idle()
+    problem = subject.problem
+    if all(fits(problem, ops) for ops, _ in found.kernels):
+        return found
+    cut = tuple(cut_to_size(problem, found.kernels))
+    legal = all(is_legal(problem, ops, scheme) for ops, scheme in cut)
+    kernels = cut if legal else known.kernels
+    return replace(found, kernels=kernels, cost=cost_of(problem, kernels), complete=False, unlimited=found.kernels)
+
+
+def bound_by_launches(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """A bound: the launches of the fewest kernels, and what the block costs without launches and limits on size."""
+    shape = replace(subject.shape, problem=without_launches(subject.roomy))
+    cost = cost_of(shape.problem, known.unlimited)
+    start = BlockResult(known.unlimited, cost, min(cost, block_bound(shape.problem)))
+    form = presolved(shape, shape.problem, budget)
+    found = None if form is None else best_of_all(form, start, FIRST_CANDIDATES, budget)
+    free = start if found is None else found
+    bound = max(known.bound, free.bound + launches(subject.problem))
+    return replace(known.idle(), bound=bound, memory=free.bound)
+
+
+def search_by_kernel_count(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """The cheapest partition of one number of kernels after another, if no large number can be cheaper."""
+    problem = subject.problem
+    launch = min(device.launch_ps for device in problem.devices)
+    memory = known.memory or block_bound(without_launches(subject.roomy))
+    if MOST_SLOTS * launch + memory < known.cost - launch:
+        return known.idle()
+    options, clock = budget.options, budget.clock
+    found = few_kernels(problem, known.kernels, known.bound, memory, options, budget.deadline, clock)
+    return replace(known.idle(), kernels=found.kernels, cost=found.cost, bound=found.bound)
+
+
+def list_candidates(subject: Subject, known: BlockResult, budget: Budget, most: int = 0) -> BlockResult:
+    """The best choice among all candidates, if they are not too many to list."""
+    form = subject.presolved(subject.problem, budget)
+    found = None if form is None else best_of_all(form, known, most or FIRST_CANDIDATES, budget)
+    return known.idle() if found is None else found
+
+
+def list_more_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """The best choice among all candidates, as far as memory allows."""
+    return list_candidates(subject, known, budget, MAX_CANDIDATES)
+
+
+def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """The best choice among some candidates of each atom."""
+    form = subject.presolved(subject.problem, budget)
+    if form is None:
+        return known.idle()
+    return best_of_some(form, known, MAX_CANDIDATES, SAMPLE_CANDIDATES, budget)
+
+
+def improve_windows(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """The incumbent improved window by window."""
+    return best_nearby(subject.problem, known, budget)
+
+
+def _is_unlisted_without_variants(subject: Subject, known: BlockResult) -> bool:
+    return not known.complete and not subject.problem.variants
+
+
+def _is_plain(subject: Subject, known: BlockResult) -> bool:
+    return is_plain(subject.problem)
+
+
+def _is_limited(subject: Subject, known: BlockResult) -> bool:
+    return subject.limited
+
+
+def _breaks_limits(subject: Subject, known: BlockResult) -> bool:
+    return bool(known.unlimited)
+
+
+def _has_numbered_kernels(subject: Subject, known: BlockResult) -> bool:
+    return subject.limited and not known.complete and is_plain(subject.problem)
+
+
+def _is_unlisted(subject: Subject, known: BlockResult) -> bool:
+    return not known.complete
+
+
+def _is_unlisted_and_plain(subject: Subject, known: BlockResult) -> bool:
+    return not known.complete and is_plain(subject.problem)
+
+
+def _has_small_values(subject: Subject, known: BlockResult) -> bool:
+    return len(subject.problem.ops) > subject.problem.limits.max_ops
+
+
+#: The way through a block, in this order. A line that is removed is a strategy less, and nothing else.
+STRATEGIES = (
+    Strategy("parts", bound_by_parts, share=0.1, applies=_has_small_values, leave_within=0.02),
+    Strategy("critical path, large", start_from_critical_path, applies=_is_plain, least_ops=LARGE_OPS + 1),
+    Strategy("listing without limits", list_without_limits, share=0.4, applies=_is_limited),
+    Strategy("launches", bound_by_launches, share=0.5, applies=_breaks_limits),
+    Strategy("kernel count", search_by_kernel_count, share=0.7, applies=_has_numbered_kernels),
+    Strategy("listing", list_candidates, applies=_is_unlisted),
+    Strategy("critical path, small", start_from_critical_path, applies=_is_unlisted_and_plain, most_ops=LARGE_OPS),
+    Strategy("neighbourhood", improve_windows, share=0.25, applies=_is_unlisted_without_variants),
+    Strategy("sample", sample_candidates, share=0.85, applies=_is_unlisted),
+    Strategy("long listing", list_more_candidates, applies=_is_unlisted),
+)
+
+
+def _single(problem: Instance) -> BlockResult:
+    """A block of one op: its cheapest scheme."""
+    prices = pricer(problem)
+    cost, scheme = min((prices.price(1, scheme), scheme) for scheme in prices.terms[0])
+    return BlockResult((((0,), scheme),), cost, cost, 1, 0, 0, complete=True)

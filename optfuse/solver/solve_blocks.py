@@ -1,0 +1,369 @@
+"""The solver: decompose, solve each distinct block once, put the answers together, join blocks on a common cycle."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from optfuse.errors import InvalidOptionError
+from optfuse.problem.cost import default_writes, topology
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel, Solution
+from optfuse.solver.bounds.block_bound import block_bound
+from optfuse.solver.bounds.cost_bound import cost_bound
+from optfuse.solver.control.clock import Clock
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.control.progress import Journal, Stage
+from optfuse.solver.master.cycles import find_cycles
+from optfuse.solver.outcome import CpsatOutcome
+from optfuse.solver.reduce.blocks import Block, Shape, cut_out, find_blocks
+from optfuse.solver.reduce.components import Components
+from optfuse.solver.solve_block import solve_block
+from optfuse.solver.strategies.block import BlockResult, Partition, cost_of, lifted
+
+#: What a block gets at least, as long as four times as much is left.
+LEAST_SECONDS = 5.0
+#: The share of the time left that goes to blocks before any are joined.
+FIRST_SHARE = 0.85
+#: What it takes to cut a block out, for each op, roughly; blocks of as many ops are worth a look at the clock.
+CUT_SECONDS = 1e-4
+LOOK_UP_OPS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A block's partition in the ids of the whole instance, its cost and a bound on it.
+
+    ``complete``: all candidates were known.
+    """
+
+    kernels: Partition
+    cost: int
+    bound: int
+    complete: bool
+
+
+class _TooLateError(Exception):
+    """Time ran out before the first block was solved."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """Results by block problem, and what to report."""
+
+    instance: Instance
+    warm: Solution
+    options: SolveOptions
+    deadline: float
+    clock: Clock
+    journal: Journal
+    results: dict[Shape, BlockResult] = field(default_factory=dict)
+    blocks: dict[tuple[int, ...], Block] = field(default_factory=dict)
+    shapes: dict[Shape, Shape] = field(default_factory=dict)
+    joins: int = 0
+
+    def look_up(self) -> None:
+        """Raise ``_TooLateError`` if it is later than the deadline."""
+        if self.clock.now() >= self.deadline:
+            raise _TooLateError
+
+    def cut_out(self, groups: Iterable[tuple[int, ...]]) -> list[Block]:
+        """The blocks of some groups of ops, each cut out once; those of equal shape have the same one."""
+        for number, group in enumerate(groups):
+            if group not in self.blocks:
+                if (number % 16 == 0 or len(group) >= LOOK_UP_OPS) and not self.results:
+                    self.look_up()
+                block = cut_out(self.instance, group)
+                self.blocks[group] = replace(block, shape=self.shapes.setdefault(block.shape, block.shape))
+                self.clock.spend(CUT_SECONDS * len(group))
+        return [self.blocks[group] for group in groups]
+
+
+def solve_cpsat(
+    instance: Instance,
+    options: SolveOptions,
+    warm: Solution,
+    deadline: float,
+    clock: Clock | None = None,
+    journal: Journal | None = None,
+) -> CpsatOutcome:
+    """The cheapest partition of an instance into kernels, as far as it can be found and proven before ``deadline``.
+
+    Parameters
+    ----------
+    warm
+        A valid solution; the result costs no more.
+    deadline
+        A time of ``clock``; of ``time.monotonic`` if that is not given.
+    journal
+        Where to note objective and bound as they change.
+
+    Raises
+    ------
+    InvalidOptionError
+        When the instance caps peak memory: partition and order would have to be one model.
+    IllegalKernelError
+        When the user's rules leave an op without a kernel.
+    """
+    if instance.rules.peak_memory is not None:
+        raise InvalidOptionError(
+            f"instance {instance.name!r} caps peak memory, which solver 'cpsat' does not decide yet; "
+            "drop rules.peak_memory, or use 'exhaustive' on a small instance"
+        )
+    clock = Clock(interruptible=False) if clock is None else clock
+    work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal)
+    if clock.now() >= deadline:
+        return _as_it_was(work)
+    try:
+        groups = find_blocks(instance, work.look_up)
+        answers = _solve_groups(work, groups, {})
+    except _TooLateError:
+        return _as_it_was(work)
+    while cycles := _cycles(instance, answers):
+        if work.clock.now() >= deadline:
+            answers = _retreat(work, groups, answers)
+            break
+        groups, floors = _join(instance, groups, answers, cycles)
+        work.joins += 1
+        answers = _solve_groups(work, groups, floors)
+    _note(work, "search", answers)
+    return _outcome(work, groups, _once_more(work, groups, answers))
+
+
+def _note(work: _Work, stage: Stage, answers: Sequence[Answer]) -> None:
+    """Objective and bound of answers that do not wait for each other in a cycle."""
+    work.journal.note(stage, sum(answer.cost for answer in answers), sum(answer.bound for answer in answers))
+
+
+def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[int, int]) -> list[Answer]:
+    """Solve every distinct block, the small ones first: what they leave of their time goes to the large ones.
+
+    ``floors`` are known bounds of groups, by first op. Some time is kept for blocks that will have to be joined.
+    """
+    blocks = work.cut_out(groups)
+    warm_starts = _warm_starts(work, blocks)
+    starts: dict[Shape, Partition] = {}
+    for block, start in zip(blocks, warm_starts, strict=True):
+        problem = block.shape.problem
+        known = starts.get(block.shape)
+        if known is None or (start != known and cost_of(problem, start) < cost_of(problem, known)):
+            starts[block.shape] = start
+    if not work.results:
+        work.look_up()
+    waiting = sorted((shape for shape in starts if shape not in work.results), key=lambda s: len(s.problem.ops))
+    now = work.clock.now()
+    finish_by = now + FIRST_SHARE * max(0.0, work.deadline - now)
+    tally = _Tally(work, blocks, [floors.get(group[0], 0) for group in groups])
+    for number, shape in enumerate(waiting):
+        now = work.clock.now()
+        left = max(0.0, finish_by - now)
+        share = left * _share([len(other.problem.ops) for other in waiting[number:]])
+        until = now + max(share, min(LEAST_SECONDS, left / 4))
+        work.results[shape] = _solved(work, shape, starts[shape], until)
+        tally.note("join" if work.joins else "blocks", shape)
+    return [_answer(work, block, floors.get(group[0], 0)) for block, group in zip(blocks, groups, strict=True)]
+
+
+def _solved(work: _Work, shape: Shape, start: Partition, deadline: float) -> BlockResult:
+    """Solve a block; when interrupted, its start is the answer."""
+    try:
+        return solve_block(shape, start, work.options, deadline, work.clock)
+    except KeyboardInterrupt:
+        work.clock.interrupted()
+        return solve_block(shape, start, work.options, deadline, work.clock)
+
+
+class _Tally:
+    """The bound of the whole while its blocks are solved one after another."""
+
+    def __init__(self, work: _Work, blocks: Sequence[Block], floors: Sequence[int]) -> None:
+        self._work = work
+        self._floors: dict[Shape, list[int]] = {}
+        for block, floor in zip(blocks, floors, strict=True):
+            self._floors.setdefault(block.shape, []).append(floor)
+        self._known = {
+            shape: work.results[shape].bound if shape in work.results else block_bound(shape.problem)
+            for shape in self._floors
+        }
+        self._bound = sum(self._share_of(shape) for shape in self._known)
+
+    def _share_of(self, shape: Shape) -> int:
+        return sum(max(self._known[shape], floor) for floor in self._floors[shape])
+
+    def note(self, stage: Stage, shape: Shape) -> None:
+        """A block has its result. The objective follows once no blocks wait for each other in a cycle."""
+        self._bound -= self._share_of(shape)
+        self._known[shape] = self._work.results[shape].bound
+        self._bound += self._share_of(shape)
+        self._work.journal.bound(stage, self._bound)
+
+
+def _answer(work: _Work, block: Block, floor: int) -> Answer:
+    result = work.results[block.shape]
+    kernels = lifted(block.ops, result.kernels, block.schemes)
+    return Answer(kernels, result.cost, min(result.cost, max(result.bound, floor)), result.complete)
+
+
+def _once_more(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
+    """Spend the time that is left on blocks that are not proven, the widest gap first.
+
+    What is found better is taken if it closes no cycle; better bounds are taken in any case.
+    """
+    if all(answer.cost == answer.bound for answer in answers) or work.clock.now() >= work.deadline:
+        return answers
+    blocks = work.cut_out(groups)
+    gaps = {block.shape: answer.cost - answer.bound for block, answer in zip(blocks, answers, strict=True)}
+    late = sorted((shape for shape, gap in gaps.items() if gap > 0), key=lambda shape: -gaps[shape])
+    for number, shape in enumerate(late):
+        now = work.clock.now()
+        left = work.deadline - now
+        if left <= 0:
+            break
+        old = work.results[shape]
+        new = _solved(work, shape, old.kernels, now + left / (len(late) - number))
+        work.results[shape] = replace(new, bound=min(new.cost, max(old.bound, new.bound)))
+    better = [_answer(work, block, answer.bound) for block, answer in zip(blocks, answers, strict=True)]
+    if not _cycles(work.instance, better):
+        return better
+    return [
+        replace(old, bound=min(old.cost, max(old.bound, new.bound))) for old, new in zip(answers, better, strict=True)
+    ]
+
+
+def _share(sizes: Sequence[int]) -> float:
+    """The first block's part of the time left: in proportion to the square of its ops."""
+    return sizes[0] ** 2 / max(1, sum(size**2 for size in sizes))
+
+
+def _warm_starts(work: _Work, blocks: Sequence[Block]) -> list[Partition]:
+    """The warm start's kernels of each block, in the block's own ids."""
+    place = {op: (number, i) for number, block in enumerate(blocks) for i, op in enumerate(block.ops)}
+    found: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in blocks]
+    for kernel in work.warm.kernels:
+        number = place[kernel.ops[0]][0]
+        block = blocks[number]
+        found[number].append((tuple(place[op][1] for op in kernel.ops), block.schemes.index(kernel.scheme)))
+    return [tuple(kernels) for kernels in found]
+
+
+def _cycles(instance: Instance, answers: Sequence[Answer]) -> list[set[int]]:
+    """Sets of blocks (by number) whose kernels wait for each other in a cycle."""
+    block_of: list[int] = []
+    owner: dict[int, int] = {}
+    for number, answer in enumerate(answers):
+        for ops, _ in answer.kernels:
+            owner.update(dict.fromkeys(ops, len(block_of)))
+            block_of.append(number)
+    graph: dict[int, set[int]] = {kernel: set() for kernel in range(len(block_of))}
+    for edge in instance.edges:
+        source, target = owner.get(edge.src), owner.get(edge.dst)
+        if source is not None and target is not None and source != target:
+            graph[source].add(target)
+    return [{block_of[kernel] for kernel in cycle} for cycle in find_cycles(graph)]
+
+
+def _join(
+    instance: Instance, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer], cycles: Iterable[set[int]]
+) -> tuple[list[tuple[int, ...]], dict[int, int]]:
+    """Blocks on a common cycle become one; the sum of their bounds is a bound on it."""
+    components = Components(len(instance.ops))
+    for group in groups:
+        components.join(group)
+    for cycle in cycles:
+        components.join(groups[number][0] for number in cycle)
+    floors: dict[int, int] = {}
+    for group, answer in zip(groups, answers, strict=True):
+        first = components.find(group[0])
+        floors[first] = floors.get(first, 0) + answer.bound
+    return components.groups(), floors
+
+
+def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
+    """Out of time: blocks on cycles go back to the warm start, until no cycle is left."""
+    blocks = work.cut_out(groups)
+    starts = _warm_starts(work, blocks)
+    while cycles := _cycles(work.instance, answers):
+        for number in set().union(*cycles):
+            block = blocks[number]
+            kernels = lifted(block.ops, starts[number], block.schemes)
+            cost = cost_of(block.shape.problem, starts[number])
+            answers[number] = replace(answers[number], kernels=kernels, cost=cost)
+    return answers
+
+
+def _as_it_was(work: _Work) -> CpsatOutcome:
+    """The warm start, and a bound that takes no time: there was none for more."""
+    bound = cost_bound(work.instance, quick=True)
+    return CpsatOutcome(
+        kernels=work.warm.kernels,
+        objective=work.warm.objective,
+        bound=min(bound, work.warm.objective),
+        proven=bound >= work.warm.objective,
+        blocks=0,
+        unique_blocks=0,
+        candidates=0,
+        cuts=0,
+        rounds=0,
+        given_up=("search: there was no time for it",),
+    )
+
+
+def _outcome(work: _Work, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer]) -> CpsatOutcome:
+    partition = [kernel for answer in answers for kernel in answer.kernels]
+    objective = sum(answer.cost for answer in answers)
+    bound = sum(answer.bound for answer in answers)
+    results = work.results.values()
+    return CpsatOutcome(
+        kernels=_in_order(work.instance, partition),
+        objective=objective,
+        bound=bound,
+        proven=objective == bound,
+        blocks=len(groups),
+        unique_blocks=len(work.results),
+        candidates=sum(result.candidates for result in results),
+        cuts=sum(result.cuts for result in results) + work.joins,
+        rounds=max((result.rounds for result in results), default=0) + work.joins,
+        given_up=_given_up(work.instance, groups, answers),
+    )
+
+
+def _given_up(instance: Instance, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer]) -> tuple[str, ...]:
+    """A line for each kind of block that is not proven optimal: how many there are, how large, and why."""
+    kinds: dict[tuple[int, str], list[str]] = {}
+    for group, answer in zip(groups, answers, strict=True):
+        if answer.cost > answer.bound:
+            why = "time ran out" if answer.complete else "its candidate kernels were not all listed"
+            gap = (answer.cost - answer.bound) / answer.cost
+            kinds.setdefault((len(group), f"{why}, gap {gap:.2%}"), []).append(instance.ops[group[0]].name)
+    return tuple(
+        f"{len(names)} block{'s' if len(names) > 1 else ''} of {size} ops (from op {names[0]!r}): {why}"
+        for (size, why), names in kinds.items()
+    )
+
+
+def _in_order(instance: Instance, partition: Sequence[tuple[tuple[int, ...], int]]) -> tuple[Kernel, ...]:
+    """The kernels, each after those it waits for, otherwise by first op."""
+    owner = {op: number for number, (ops, _) in enumerate(partition) for op in ops}
+    users = topology(instance).users
+    after = [
+        {owner[user] for op in ops for user, _ in users[op] if user in owner} - {number}
+        for number, (ops, _) in enumerate(partition)
+    ]
+    waiting = [0] * len(partition)
+    for others in after:
+        for other in others:
+            waiting[other] += 1
+    ready = [(min(ops), number) for number, (ops, _) in enumerate(partition) if not waiting[number]]
+    heapq.heapify(ready)
+    running = owner if instance.variants else None
+    kernels: list[Kernel] = []
+    while ready:
+        number = heapq.heappop(ready)[1]
+        ops, scheme = partition[number]
+        kernels.append(Kernel(tuple(sorted(ops)), scheme, default_writes(instance, ops, scheme, running)))
+        for other in after[number]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                heapq.heappush(ready, (min(partition[other][0]), other))
+    return tuple(kernels)

@@ -1,0 +1,141 @@
+"""Solve a block by choosing among its candidate kernels: presolve, list the candidates, solve the master problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from optfuse.errors import IllegalKernelError
+from optfuse.problem.instance import Instance
+from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.presolve import presolve
+from optfuse.solver.columns.atoms import Atoms, find_atoms
+from optfuse.solver.columns.candidates import Candidate, Pool, enumerate_candidates
+from optfuse.solver.columns.pricing import pricer
+from optfuse.solver.master.master import Cover, Master, covers_of
+from optfuse.solver.master.search import Incumbent, search
+from optfuse.solver.reduce.blocks import Shape
+from optfuse.solver.strategies.block import BlockResult, Budget, Partition, cost_of
+from optfuse.solver.strategies.neighbourhood import improve
+
+#: Seconds that presolve takes for an op, that the warm start takes for an op, and that a candidate takes, roughly.
+PRESOLVE_SECONDS = 3e-4
+START_SECONDS = 1e-4
+CANDIDATE_SECONDS = 2e-5
+#: Of a strategy's time, the shares that presolve, a complete list, and a list of the first candidates may take.
+PRESOLVE_SHARE = 0.6
+LISTING_SHARE = 0.5
+SAMPLE_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Presolved:
+    """A block as it is and presolved, its atoms, and what must be covered."""
+
+    whole: Instance
+    reduced: Instance
+    atoms: Atoms
+    covers: tuple[tuple[Cover, ...], tuple[tuple[int, ...], ...]]
+
+
+def presolved(shape: Shape, problem: Instance, budget: Budget) -> Presolved | None:
+    """The presolved form of ``problem``, a shape's block or one with other limits or launches; None without time."""
+    count = len(problem.ops)
+    if not budget.allows(PRESOLVE_SECONDS * count):
+        return None
+    budget.clock.spend(PRESOLVE_SECONDS * count)
+    until = budget.part(PRESOLVE_SHARE).deadline
+    reduced = presolve(problem, shape.fed, shape.used, until, budget.clock.now).instance
+    if not budget.allows(START_SECONDS * count):
+        return None
+    atoms = find_atoms(reduced)
+    return Presolved(problem, reduced, atoms, covers_of(reduced, atoms))
+
+
+def best_of_all(block: Presolved, known: BlockResult, most: int, budget: Budget) -> BlockResult | None:
+    """The best choice among all candidates; None where there are more than ``most``, or no time to list them.
+
+    Raises:
+        IllegalKernelError: When the rules leave an op without any kernel.
+    """
+    if not budget.allows(START_SECONDS * len(block.whole.ops)):
+        return None
+    until = budget.part(LISTING_SHARE).deadline
+    pool = enumerate_candidates(block.reduced, block.atoms, most, until, clock=budget.clock)
+    if not pool.complete:
+        return None
+    _demand_cover(block.reduced, block.atoms, pool)
+    return _chosen(block, pool, known, budget)
+
+
+def best_of_some(block: Presolved, known: BlockResult, most: int, each: int, budget: Budget) -> BlockResult:
+    """The best choice among ``each`` candidates of every first atom and scheme, ``most`` in all; the bound stays."""
+    start = START_SECONDS * len(block.whole.ops)
+    if not budget.allows(start):
+        return known.idle()
+    until = budget.part(SAMPLE_SHARE).deadline
+    pool = enumerate_candidates(block.reduced, block.atoms, most, until, each=each, clock=budget.clock)
+    if not budget.allows(start + CANDIDATE_SECONDS * len(pool.candidates)):
+        return known.idle()
+    return _chosen(block, replace(pool, complete=False), known, budget)
+
+
+def best_nearby(problem: Instance, known: BlockResult, budget: Budget) -> BlockResult:
+    """The incumbent after each window of kernels that touch is solved anew, until none improves; the bound stays."""
+    if not budget.allows(START_SECONDS * len(problem.ops)):
+        return known.idle()
+    atoms = find_atoms(problem)  # without presolve's ties every legal kernel consists of atoms
+    start = _incumbent(problem, atoms, (), known.kernels).kernels
+    if start is None:
+        return known.idle()
+    better = improve(problem, atoms, start, budget.options, budget.deadline, budget.clock)
+    kernels = _partition(atoms, better, known.kernels)
+    return replace(known.idle(), kernels=kernels, cost=cost_of(problem, kernels))
+
+
+def _chosen(block: Presolved, pool: Pool, known: BlockResult, budget: Budget) -> BlockResult:
+    """The best choice among the candidates of a pool and those of the incumbent."""
+    start = _incumbent(block.whole, block.atoms, pool.candidates, known.kernels)
+    masks = {candidate.mask for candidate in pool.candidates}
+    candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in masks))
+    master = Master(candidates, *block.covers)
+    found = search(
+        block.reduced, master, block.atoms, start, known.bound, budget.options, budget.deadline, budget.clock
+    )
+    kernels = _partition(block.atoms, found.incumbent.kernels, known.kernels)
+    cost = cost_of(block.whole, kernels)
+    bound = found.bound if pool.complete else known.bound
+    return BlockResult(
+        kernels, cost, min(bound, cost), len(candidates), len(found.cuts), found.rounds, complete=pool.complete
+    )
+
+
+def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:
+    covered = 0
+    for candidate in pool.candidates:
+        covered |= candidate.mask
+    missing = [op for atom in bits((1 << len(atoms.ops)) - 1 & ~covered) for op in atoms.ops[atom]]
+    if missing and not problem.variants:
+        raise IllegalKernelError(f"no legal kernel holds op {missing[0]}; drop the rules that name it")
+
+
+def _incumbent(whole: Instance, atoms: Atoms, candidates: Sequence[Candidate], warm: Partition) -> Incumbent:
+    """The warm start as candidates, where it can be said in atoms, in the cheapest scheme known for each kernel."""
+    by_mask = {candidate.mask: candidate for candidate in candidates}
+    prices = pricer(whole)
+    kernels: list[Candidate] = []
+    for ops, scheme in warm:
+        mask = atoms.mask(ops)
+        if len(atoms.ops_of(mask)) != len(ops):
+            return Incumbent(None, cost_of(whole, warm))
+        priced = Candidate(mask, scheme, prices.price(mask_of(ops), scheme))
+        known = by_mask.get(mask, priced)
+        kernels.append(known if known.cost <= priced.cost else priced)
+    return Incumbent(tuple(kernels), sum(kernel.cost for kernel in kernels))
+
+
+def _partition(atoms: Atoms, kernels: Sequence[Candidate] | None, otherwise: Partition) -> Partition:
+    """Candidates as ops and schemes."""
+    if kernels is None:
+        return otherwise
+    return tuple((atoms.ops_of(kernel.mask), kernel.scheme) for kernel in kernels)

@@ -1,0 +1,206 @@
+"""The torch.compile backend "optfuse": ``torch.compile(model, backend="optfuse", options={"time_limit": 10})``."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from optfuse.api import Schedule, schedule_graph
+from optfuse.compiler.frontend.aot import as_traced, make_backend
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.torch_bridge import tree_leaves
+from optfuse.compiler.stages import fusion_problem
+from optfuse.errors import CaptureError, InvalidOptionError, RuleError
+from optfuse.problem.device_files import load_device
+from optfuse.problem.instance import Instance
+from optfuse.problem.rules import meaning, rules_from_plain
+from optfuse.rules import load_rules
+from optfuse.runtime import environment
+from optfuse.runtime.graphs import checked_choice, interest_of, runner
+from optfuse.runtime.program import Arena, Program
+from optfuse.solver.control.options import SolveOptions
+from optfuse.torch_compile.compiled import remember_left, remember_scheduled
+from optfuse.tuning.rank import require_measurable
+
+logger = logging.getLogger("optfuse")
+
+DEVICE = "h200"
+#: Options that are not the solver's.
+_OWN = ("device", "cudagraphs", "tune", "measure")
+
+
+@dataclass(slots=True)
+class Record:
+    """What one call of the backend has compiled so far: the inference graph, or forward and later backward.
+
+    ``unplanned`` has (graph, reason) for graphs that carry what cannot be scheduled: they run as they were traced.
+    ``unmatched`` has (graph, reason) for rules that match no op of a graph: they may be meant for another one.
+    """
+
+    schedules: list[Schedule] = field(default_factory=list)
+    unplanned: list[tuple[str, str]] = field(default_factory=list)
+    unmatched: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def library_ops(self) -> tuple[str, ...]:
+        """ATen operators that are called as they are, in any of the graphs."""
+        return tuple(sorted({op for schedule in self.schedules for op in schedule.library_ops}))
+
+    def leave(self, name: str, reason: str) -> None:
+        """Note and say that a graph is not scheduled."""
+        self.unplanned.append((name, reason))
+        remember_left(name, reason)
+        logger.warning("%s is not scheduled and runs as it was traced: %s", name, reason)
+
+
+def backend(
+    graph: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of torch.compile's, for inference or training.
+
+    Parameters
+    ----------
+    graph, example_inputs
+        As torch.compile hands them over.
+    options
+        Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file ("h200" by default);
+        ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are
+        searched on the GPU, as by ``Schedule.tune`` (False by default); and ``measure``, as for ``optfuse.optimize``.
+        ``rules`` may be rules, a table as in a TOML file, or the path of one. A rule that matches no op of a graph is
+        logged and kept in the record: torch.compile may still bring the graph that it is meant for.
+    mode
+        torch.compile's own, with its usual meaning: see ``options_of_mode``.
+
+    Returns
+    -------
+    The compiled function. Its attribute ``record`` tells what was compiled: schedules, library operators, and graphs
+    that could not be scheduled.
+
+    Raises
+    ------
+    InvalidOptionError
+        An unknown option or device, or a value out of range.
+    """
+    options = {**options_of_mode(mode), **(options or {})}
+    device, solve_options = parse_options(options)
+    cudagraphs = checked_choice(options.get("cudagraphs", "auto"))
+    tune, measure = options.get("tune", False), options.get("measure", 0)
+    require_measurable(measure)
+    record = Record()
+    arena = Arena()
+
+    def compile_graph(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
+        if environment.mode() == "compile" and is_on_host(captured):
+            record.leave(captured.name, "its tensors are on the CPU, and kernels are compiled for the GPU here")
+            return as_traced(captured)
+        try:
+            problem = fusion_problem(captured, device)
+            chosen = _with_matching_rules(problem.instance, solve_options, record)
+            made = schedule_graph(captured, problem, chosen, measure=measure)
+        except CaptureError as error:
+            record.leave(captured.name, str(error))
+            return as_traced(captured)
+        made = made.tune() if tune else made
+        record.schedules.append(made)
+        remember_scheduled(made)
+        logger.info(
+            "%s: %s, gap %.1f%%, %d library operators: %s; %s",
+            made.name,
+            made.status,
+            100 * made.gap,
+            len(made.library_ops),
+            ", ".join(made.library_ops) or "none",
+            made.certificate,
+        )
+        return runner(Program(made.source, captured.constants), cudagraphs, interest_of(captured), arena)
+
+    if any(isinstance(value, torch.Tensor) and value.is_nested for value in example_inputs):
+        record.leave("compiled0", "a nested tensor's sizes have no numbers to plan with")
+        compiled = graph
+    else:
+        compiled = make_backend(compile_graph, leave=record.leave)(graph, example_inputs)
+
+    def run(*inputs: Any) -> Any:
+        return compiled(*inputs)
+
+    run.record = record  # type: ignore[attr-defined]
+    return run
+
+
+def is_on_host(captured: Captured) -> bool:
+    """Whether all that a graph computes and is given lies in the host's memory."""
+    values = tree_leaves([node.meta.get("val") for node in captured.graph.graph.nodes])
+    return all(value.device.type == "cpu" for value in values if isinstance(value, torch.Tensor))
+
+
+def _with_matching_rules(instance: Instance, options: SolveOptions, record: Record) -> SolveOptions:
+    """The options with the rules that match in this graph; the others are said once."""
+    kept = []
+    for rule in options.rules:
+        try:
+            meaning(instance, rule)
+        except RuleError as error:
+            record.unmatched.append((instance.name, str(error)))
+            logger.warning("%s", error)
+        else:
+            kept.append(rule)
+    return replace(options, rules=tuple(kept))
+
+
+def options_of_mode(mode: str | None) -> dict[str, Any]:
+    """The options that a mode of torch.compile stands for.
+
+    "default": none. "reduce-overhead": CUDA graphs whose results are valid until the next call. "max-autotune": those,
+    and tiles that are searched where there is a GPU; "max-autotune-no-cudagraphs": the search alone.
+
+    Raises
+    ------
+    InvalidOptionError
+        If there is no such mode.
+    """
+    search = {"tune": torch.cuda.is_available()}
+    modes: dict[str, dict[str, Any]] = {
+        "default": {},
+        "reduce-overhead": {"cudagraphs": True},
+        "max-autotune": {"cudagraphs": True, **search},
+        "max-autotune-no-cudagraphs": {"cudagraphs": False, **search},
+    }
+    if mode is not None and mode not in modes:
+        raise InvalidOptionError(f"mode must be one of {', '.join(modes)}, not {mode!r}")
+    return modes[mode or "default"]
+
+
+def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
+    """The device and the solver's options.
+
+    Raises
+    ------
+    InvalidOptionError
+        An unknown key, with the nearest known one; an unknown device; a value out of range.
+    """
+    known = [*_OWN, *(item.name for item in fields(SolveOptions))]
+    for key in options:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
+            raise InvalidOptionError(f"unknown option {key!r}; did you mean {near!r}? (known: {', '.join(known)})")
+    if not isinstance(options.get("tune", False), bool):
+        raise InvalidOptionError(f"tune must be True or False, not {options['tune']!r}")
+    device = str(options.get("device", DEVICE))
+    load_device(device)
+    values = {key: value for key, value in options.items() if key not in _OWN}
+    if isinstance(values.get("rules"), (str, Path)):
+        values["rules"] = load_rules(values["rules"])
+    elif isinstance(values.get("rules"), Mapping):
+        values["rules"] = rules_from_plain(values["rules"])
+    return device, SolveOptions.from_mapping(values)

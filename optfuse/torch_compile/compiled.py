@@ -1,0 +1,77 @@
+"""What torch.compile's graphs became in this process: for a user who asks, and for a log."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from optfuse.compiler.ir.nodes import LibraryCall
+from optfuse.compiler.ops.opaque import NAMESPACE
+from optfuse.schedule.scheduled import ScheduledGraph
+
+#: Graphs that are remembered, at most.
+MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGraph:
+    """One graph that torch.compile has handed over.
+
+    Attributes
+    ----------
+    name
+        "compiled0.inference", "compiled1.backward" and so on.
+    why_not
+        Why the graph is not scheduled and runs operator by operator, as it was traced; "" where it is scheduled.
+    status, gap
+        What was proved of the schedule: "OPTIMAL" or "FEASIBLE", and the relative distance of its bound.
+    predicted_us
+        Microseconds of the schedule under the cost model.
+    kernels
+        Triton kernels that it launches.
+    library_calls
+        Operators that it calls as they are, with how often.
+    opaque
+        Nodes that only torch can run (control flow, operators that write their arguments), each a call of its own.
+    """
+
+    name: str
+    why_not: str = ""
+    status: str = ""
+    gap: float = 0.0
+    predicted_us: float = 0.0
+    kernels: int = 0
+    library_calls: Mapping[str, int] = field(default_factory=dict)
+    opaque: tuple[str, ...] = ()
+
+
+_GRAPHS: deque[CompiledGraph] = deque(maxlen=MOST)
+
+
+def compiled_graphs() -> tuple[CompiledGraph, ...]:
+    """The graphs that ``torch.compile(backend="optfuse")`` has compiled in this process, in order, the last 10,000."""
+    return tuple(_GRAPHS)
+
+
+def remember_scheduled(schedule: ScheduledGraph) -> None:
+    """Note a graph that was scheduled."""
+    calls = [op for op in schedule.graph.ops if isinstance(op, LibraryCall)]
+    opaque = tuple(op.target.split(".")[1] for op in calls if op.target.startswith(f"{NAMESPACE}."))
+    counted = Counter(op.target for op in calls if not op.target.startswith(f"{NAMESPACE}."))
+    _GRAPHS.append(
+        CompiledGraph(
+            schedule.name,
+            status=schedule.status,
+            gap=schedule.gap,
+            predicted_us=schedule.objective / 1e6,
+            kernels=len(schedule.solution.kernels) - len(calls),
+            library_calls=dict(counted.most_common()),
+            opaque=opaque,
+        )
+    )
+
+
+def remember_left(name: str, why_not: str) -> None:
+    """Note a graph that runs as it was traced."""
+    _GRAPHS.append(CompiledGraph(name, why_not))

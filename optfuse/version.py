@@ -1,0 +1,3 @@
+"""The version: part of every plan, run and cache key."""
+
+__version__ = "0.1.0"

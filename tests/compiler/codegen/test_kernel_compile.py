@@ -1,0 +1,102 @@
+"""Every pattern, function and reduction compiles for sm_90 ahead of time, and nothing spills."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from optfuse.compiler.codegen.kernel import CodegenOptions, KernelSource, emit_kernel
+from optfuse.compiler.ir.functions import FUNCTIONS
+from optfuse.compiler.ir.nodes import Const, Load, Result
+from optfuse.runtime.aot import compile_kernels
+from tests.compiler.codegen.running import module_text
+from tests.compiler.codegen.specs import PATTERNS, Kernel, batch_norm, call, i0, r0
+from tests.compiler.codegen.test_kernel_functions import INTEGERS, KINDS, function_cases
+
+LOOPED = CodegenOptions(largest_tile=1)
+
+
+def renamed(kernel: KernelSource, name: str) -> KernelSource:
+    return replace(kernel, name=name, source=kernel.source.replace(f"def {kernel.name}(", f"def {name}("))
+
+
+def every_function(dtype: str) -> KernelSource:
+    """One kernel that stores every function of a dtype's values."""
+    k = Kernel((1000,), name=f"functions_{dtype}")
+    for name in ("a", "b"):
+        k.input(name, 1000, dtype=dtype)
+    k.input("choose", 1000, dtype="bool")
+    loads = [Load(name, i0, dtype) for name in ("a", "b")]
+    outs = []
+    for function in [f for f, d in function_cases() if d == dtype]:
+        arity, rule = FUNCTIONS[function].arity, FUNCTIONS[function].rule
+        args = [Load("choose", i0, "bool"), *loads] if rule == "where" else loads[:arity]
+        outs.append(f"{function}_out")
+        k.pointwise(outs[-1], call(function, *args, dtype="bool" if rule == "bool" else dtype))
+    targets = ("bool", *INTEGERS, "float16", "bfloat16", "float32", "float64")
+    for target in targets:
+        outs.append(f"cast_{target}")
+        k.pointwise(outs[-1], call("cast", loads[0], dtype=target))
+    if dtype == "int64":
+        for function in ("rand", "randn"):
+            outs.append(f"{function}_out")
+            k.pointwise(outs[-1], call(function, *loads, dtype="float32"))
+    return emit_kernel(k.spec(*outs), k.buffers)
+
+
+def every_function_of_a_constant(dtype: str) -> KernelSource:
+    """One kernel that stores every function of several values with a constant in each place, and of constants alone."""
+    k = Kernel((1000,), name=f"constants_{dtype}")
+    k.input("a", 1000, dtype=dtype)
+    load, constant = Load("a", i0, dtype), Const(True if dtype == "bool" else 3, dtype)
+    outs = []
+    for function in [f for f, d in function_cases() if d == dtype and FUNCTIONS[f].arity == 2]:
+        for tag, args in (("left", (constant, load)), ("right", (load, constant)), ("both", (constant, constant))):
+            outs.append(f"{function}_{tag}")
+            kind = "bool" if FUNCTIONS[function].rule == "bool" else dtype
+            k.pointwise(outs[-1], call(function, *args, dtype=kind))
+    return emit_kernel(k.spec(*outs), k.buffers)
+
+
+def every_reduction(dtype: str, options: CodegenOptions) -> KernelSource:
+    k = Kernel((40,), (600,), name=f"reductions_{dtype}_{options.largest_tile}")
+    k.input("a", 40, 600, dtype=dtype)
+    outs = []
+    for kind in [kind for kind, dtypes in KINDS.items() if dtype in dtypes]:
+        if kind == "welford":
+            names = ("mean", "m2", "count")
+            k.reduce(kind, k.load("a", i0, r0), *((n, Result(j, dtype)) for j, n in enumerate(names)))
+            outs += names
+        else:
+            k.reduce(kind, k.load("a", i0, r0), (f"{kind}_out", Result(0, "int64" if "arg" in kind else dtype)))
+            outs.append(f"{kind}_out")
+    return emit_kernel(k.spec(*outs), k.buffers, options)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """All kernels in one module, compiled by processes of their own."""
+    kernels = []
+    for name, pattern in PATTERNS.items():
+        for tag, sizes, options in (("whole", (129, 1000), None), ("looped", (64, 9000), LOOPED)):
+            kernels.append(renamed(emit_kernel(*pattern(*sizes, "bfloat16"), options), f"{name}_{tag}"))
+    for tag, options in (("whole", None), ("looped", LOOPED)):
+        kernels.append(renamed(emit_kernel(*batch_norm(32, 64, 196, "bfloat16"), options), f"batch_norm_{tag}"))
+    kernels += [every_function(dtype) for dtype in ("float32", "float64", "bool", "uint8", "int16", "int64")]
+    kernels += [every_function_of_a_constant(dtype) for dtype in ("float32", "bool", "uint8", "int64")]
+    kernels += [every_reduction(dtype, CodegenOptions()) for dtype in ("float32", "float64", "int64", "uint8", "bool")]
+    kernels += [every_reduction(dtype, LOOPED) for dtype in ("float32", "int64", "uint8", "bool")]
+    folder = tmp_path_factory.mktemp("compiled")
+    path = folder / "kernels.py"
+    path.write_text(module_text(kernels))
+    return compile_kernels(path, cache=folder / "cache")
+
+
+def test_everything_compiles(reports):
+    assert reports
+    assert {report.name: report.error for report in reports if report.error} == {}
+
+
+def test_nothing_spills(reports):
+    assert {report.name: report.spills for report in reports if report.spills} == {}

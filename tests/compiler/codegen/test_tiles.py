@@ -1,0 +1,79 @@
+"""Tiles that fit the hardware and the access pattern."""
+
+from __future__ import annotations
+
+import pytest
+
+from optfuse.compiler.codegen.kernel import emit_kernel
+from tests.compiler.codegen.specs import Kernel, call, column_sum, i0, i1, softmax, transposed_copy
+
+
+def blocks(pattern, *sizes):
+    kernel = emit_kernel(*pattern(*sizes, "bfloat16"))
+    return dict(kernel.config.blocks), kernel.config, kernel
+
+
+def test_short_rows_share_a_program_and_long_ones_are_looped():
+    assert blocks(softmax, 65_536, 64)[0] == {"XBLOCK": 32, "RBLOCK": 64}
+    assert blocks(softmax, 8192, 8192)[0] == {"XBLOCK": 1, "RBLOCK": 8192}
+    assert blocks(softmax, 8192, 8192)[1].loop == "persistent"
+    assert blocks(softmax, 8192, 100_000)[1].loop == "looped"
+
+
+def test_column_reductions_are_wide_along_x():
+    tile, config, _ = blocks(column_sum, 8192, 768)
+    assert config.loop == "looped"
+    assert tile["XBLOCK"] >= 16
+
+
+def test_few_rows_are_not_bundled():
+    assert blocks(softmax, 100, 64)[0]["XBLOCK"] == 1
+
+
+@pytest.mark.parametrize("pattern", [softmax, column_sum, transposed_copy])
+@pytest.mark.parametrize("sizes", [(1000, 333), (4096, 768), (7, 20_000), (20_000, 7)])
+def test_an_axis_that_needs_no_mask_needs_none_in_the_interpreter(pattern, sizes):
+    _, _, kernel = blocks(pattern, *sizes)
+    interpreted = dict(kernel.interpret.blocks)
+    points = {"XBLOCK": kernel.grid[-1][0], "YBLOCK": kernel.grid[0][0]}
+    for name, block in kernel.config.blocks:
+        if name in points and points[name] % block == 0:
+            assert points[name] % interpreted[name] == 0
+        assert interpreted[name] >= block or points[name] % block
+
+
+def test_many_live_values_make_a_smaller_tile():
+    def sum_of(inputs: int) -> int:
+        k = Kernel((1 << 22,))
+        for n in range(inputs):
+            k.input(f"a{n}", 1 << 22)
+        terms = [k.load(f"a{n}", i0) for n in range(inputs)]
+        low, high = terms[0], terms[0]
+        for term in terms[1:]:
+            low, high = call("minimum", low, term), call("maximum", high, term)
+        for n, term in enumerate(terms):
+            k.pointwise(f"o{n}", call("div", call("sub", term, low), high))
+        return dict(emit_kernel(k.spec(*(f"o{n}" for n in range(inputs))), k.buffers).config.blocks)["XBLOCK"]
+
+    assert sum_of(2) == 1024
+    assert sum_of(40) < 1024
+
+
+@pytest.mark.parametrize(("columns", "piece"), [(768, 256), (96, 32), (64, 64), (60_000, 256)])
+def test_what_varies_along_rows_alone_is_computed_once_for_several_rows(columns, piece):
+    k = Kernel((1 << 16, columns))
+    k.input("a", 1 << 16, columns)
+    k.input("scale", columns)
+    k.pointwise("out", call("mul", k.load("a", i0, i1), call("rsqrt", k.load("scale", i1))))
+    blocks = dict(emit_kernel(k.spec("out"), k.buffers).config.blocks)
+    assert blocks["XBLOCK"] == piece
+    assert blocks["YBLOCK"] > 1
+
+
+@pytest.mark.parametrize("columns", [7, 24, 144 // 2 + 1])
+def test_rows_that_would_leave_lanes_idle_stay_flat(columns):
+    k = Kernel((4096, columns))
+    k.input("a", 4096, columns)
+    k.input("scale", columns)
+    k.pointwise("out", call("mul", k.load("a", i0, i1), k.load("scale", i1)))
+    assert list(dict(emit_kernel(k.spec("out"), k.buffers).config.blocks)) == ["XBLOCK"]

@@ -1,0 +1,64 @@
+"""What is a few small values spread out is not kept for the backward graph, which makes it again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from optfuse.compiler.frontend.aot import as_traced
+from optfuse.compiler.frontend.passes import rebuild
+from optfuse.compiler.frontend.training import capture_training, train_module
+
+IMAGES, WINDOWS = 64, 4
+
+
+class Windows(nn.Module):
+    """A bias and each window's mask, added and repeated for every image, in a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(32, 48))
+        self.register_buffer("mask", torch.randn(WINDOWS, 32, 48))
+
+    def forward(self, x: Tensor) -> Tensor:
+        spread = (self.bias + self.mask).expand(IMAGES, WINDOWS, 32, 48).reshape(-1, 32, 48)
+        return torch.bmm(x, spread)
+
+
+class Written(Windows):
+    """The mask is another one after the forward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = super().forward(x)
+        self.mask.add_(1)
+        return result
+
+
+X = torch.randn(IMAGES * WINDOWS, 16, 32)
+
+
+def kept_bytes(model: nn.Module) -> int:
+    _, backward = capture_training(model, (X.requires_grad_(),))
+    return max(node.meta["val"].nbytes for node in backward.placeholders if node.meta["val"].shape[1:] != (16, 48))
+
+
+def test_small_values_are_kept_in_place_of_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = IMAGES * WINDOWS * 32 * 48 * 4
+    small = X.nbytes  # what the product needs for the other gradient
+    assert kept_bytes(Windows()) == max(small, WINDOWS * 32 * 48 * 4)
+    monkeypatch.setattr(rebuild, "LEAST_BYTES", 1 << 40)
+    assert kept_bytes(Windows()) == large
+
+
+@pytest.mark.parametrize("kind", [Windows, Written])
+def test_gradients_are_those_of_eager_execution(kind: type[Windows]) -> None:
+    torch.manual_seed(0)
+    model, x = kind(), X.clone().requires_grad_()
+    before = model.mask.clone()
+    expected = torch.autograd.grad(model(x).square().sum(), [model.bias, x])
+    model.mask.copy_(before)
+    step = train_module(model, (x,), {}, as_traced)
+    got = torch.autograd.grad(step(x).square().sum(), [model.bias, x])
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
+    assert torch.equal(model.mask, before + (kind is Written))

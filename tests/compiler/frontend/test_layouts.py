@@ -1,0 +1,141 @@
+"""Layouts that libraries want, and eager's at every border."""
+
+import pytest
+import torch
+from torch import nn
+
+from optfuse.compiler.frontend.aot import as_traced, make_backend
+from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.training import capture_training
+
+aten = torch.ops.aten
+
+
+class Net(nn.Module):
+    def __init__(self, groups: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.second = nn.Conv2d(16, 16, 3, padding=1, groups=groups)
+
+    def forward(self, x):
+        y = torch.relu(self.norm(self.first(x)))
+        return self.second(y) + y
+
+
+class Head(nn.Module):
+    def __init__(self, vocabulary: int = 1003) -> None:
+        super().__init__()
+        self.head = nn.Linear(256, vocabulary, bias=False)
+
+    def forward(self, x, labels):
+        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+def targets(captured, target):
+    return [node for node in captured.graph.graph.nodes if node.target is target]
+
+
+def channels_last(node) -> bool:
+    return node.meta["val"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_values_between_convolutions_are_channels_last_and_outputs_are_not():
+    captured = capture(Net().eval(), (torch.randn(2, 3, 8, 8),))
+    assert len(targets(captured, aten.convolution.default)) == 2
+    for node in captured.graph.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "call_function" and value.dim() == 4 and value.shape[0] == 2:
+            assert channels_last(node), node.name
+    ((position, stride),) = captured.strides.items()
+    assert (position, stride) == (0, (1024, 64, 8, 1))
+
+
+def test_grouped_convolutions_keep_the_traced_layout():
+    captured = capture(Net(groups=4).eval(), (torch.randn(2, 3, 8, 8),))
+    assert not captured.strides
+    assert not any(channels_last(node) for node in targets(captured, aten.convolution.default))
+
+
+def test_a_backward_graph_takes_what_the_forward_graph_kept_as_it_lies():
+    forward, backward = capture_training(Net(), (torch.randn(2, 3, 8, 8),))
+    laid = {node.name: node.meta["val"].stride() for node in backward.placeholders}
+    names = {node.name: node for node in forward.outputs if isinstance(node, torch.fx.Node)}
+    kept = [name for name in laid if name in names]
+    assert kept
+    for name in kept:
+        position = forward.outputs.index(names[name])
+        assert laid[name] == forward.strides.get(position, names[name].meta["val"].stride())
+    assert any(channels_last(names[name]) and names[name].meta["val"].dim() == 4 for name in kept)
+
+
+def test_rows_of_a_ragged_vocabulary_are_padded_where_nobody_sees_them():
+    head = Head()
+    args = (torch.randn(2, 300, 256), torch.randint(1003, (2, 300)))
+    forward, backward = capture_training(head, args)
+    (matmul,) = targets(forward, aten.mm.default)
+    assert matmul.meta["val"].stride() == (1024, 1)  # 1003 floats up to whole multiples of 128 bytes
+    gradients = [node for node in targets(backward, aten.mm.default) if 1003 in node.args[0].meta["val"].shape]
+    assert gradients
+    for node in gradients:
+        assert 1024 in node.args[0].meta["val"].stride()
+
+
+def test_a_padded_matmul_that_the_caller_sees_is_copied():
+    captured = capture(nn.Linear(256, 1003, bias=False), (torch.randn(600, 256),))
+    (matmul,) = targets(captured, aten.mm.default)
+    assert matmul.meta["val"].stride() == (1024, 1)
+    assert captured.strides == {0: (1003, 1)}
+
+
+def test_products_of_half_types_that_only_the_caller_sees_are_written_as_he_sees_them():
+    args = (torch.randn(2, 1024, 1024, dtype=torch.bfloat16),)
+    captured = capture(nn.Linear(1024, 1003, dtype=torch.bfloat16), args)
+    (matmul,) = targets(captured, aten.addmm.default)
+    assert matmul.meta["val"].stride() == (1003, 1)
+    assert not captured.strides
+    once_more = nn.Sequential(nn.Linear(1024, 1003, dtype=torch.bfloat16), nn.ReLU())
+    (matmul,) = targets(capture(once_more, args), aten.mm.default)
+    assert matmul.meta["val"].stride() == (1024, 1)
+
+
+def test_a_view_that_the_chosen_layout_does_not_allow_is_of_a_copy():
+    class Flat(Net):
+        def forward(self, x):
+            return super().forward(x).view(2, -1) * 2
+
+    model = Flat().eval()
+    x = torch.randn(2, 3, 8, 8)
+    captured = capture(model, (x,))
+    formats = [node.kwargs.get("memory_format") for node in targets(captured, aten.clone.default)]
+    assert torch.contiguous_format in formats
+
+
+class Scores(nn.Module):
+    """A language model's head whose loss is taken outside."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(width, 1003, bias=False)
+
+    def forward(self, x):
+        return self.head(x.tanh())
+
+
+@pytest.mark.parametrize(("width", "copied"), [(512, True), (64, False)])
+def test_gradients_that_come_in_ragged_rows_are_copied_where_matmuls_use_them_often(width, copied):
+    model, graphs = Scores(width), []
+
+    def compile_graph(captured):
+        graphs.append(captured)
+        return as_traced(captured)
+
+    x = torch.randn(2, 256, width, requires_grad=True)
+    torch.compile(model, backend=make_backend(compile_graph))(x).square().mean().backward()
+    backward = graphs[1]
+    (tangent,) = [node for node in backward.placeholders if node.name.startswith("tangents")]
+    copies = [node for node in targets(backward, aten.clone.default) if node.args[0] is tangent]
+    assert [node.meta["val"].stride() for node in copies] == ([(256 * 1024, 1024, 1)] if copied else [])
+    y = x.detach().clone().requires_grad_()
+    model(y).square().mean().backward()
+    torch.testing.assert_close(x.grad, y.grad)
