@@ -25,7 +25,7 @@ from optfuse.problem.legality import (
     mask_of,
     refusal,
 )
-from optfuse.problem.recompute import copyable
+from optfuse.problem.recompute import recomputable_ops
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solver.memory.assemble import arrange
 from optfuse.solver.memory.order_problem import order_problem, precedences, program_order
@@ -98,7 +98,7 @@ def _running(instance: Instance) -> int:
 
 def _allowed_copies(instance: Instance, sets: Sequence[Collection[int]]) -> tuple[list[int], tuple[int, ...]]:
     """The sets as masks; an op that may not be computed twice stays in the first of its sets."""
-    twice = copyable(instance)
+    twice = recomputable_ops(instance)
     seen = 0
     once: set[int] = set()
     masks: list[int] = []

@@ -14,7 +14,7 @@ from optfuse.problem.memo import per_instance
 
 
 @per_instance
-def copyable(instance: Instance) -> int:
+def recomputable_ops(instance: Instance) -> int:
     """The ops that may be computed in several kernels, as a bitmask."""
     index = topology(instance)
     makers: dict[int, set[int]] = {}

@@ -34,8 +34,8 @@ from optfuse.schedule.emit import emit
 from optfuse.schedule.interface import Interface, interface_from_json, interface_to_json
 from optfuse.schedule.prepared import load_problem, load_tensors, read_json, save_problem, save_tensors
 from optfuse.schedule.scheduled import ScheduledGraph
-from optfuse.solver.control.progress import Progress
-from optfuse.solver.result import SolveResult, Statistics, relative_gap
+from optfuse.solver.control.progress import Progress, relative_gap
+from optfuse.solver.result import SolveResult, Statistics
 
 PLAN_FORMAT = "optfuse-plan"
 PLAN_VERSION = 2

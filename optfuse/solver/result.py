@@ -1,4 +1,4 @@
-"""What a solve proved: the answer, how good it is under the model, and what was given up on."""
+"""The result of a solve: the schedule, its objective, bound and gap, and statistics of the search."""
 
 from __future__ import annotations
 
@@ -21,11 +21,6 @@ def installed(*packages: str) -> tuple[tuple[str, str], ...]:
         except PackageNotFoundError:  # run from a source tree, or without a solver
             continue
     return tuple(found)
-
-
-def relative_gap(objective: int, bound: int) -> float:
-    """How much cheaper than ``objective`` an unknown schedule may be, as a part of it."""
-    return (objective - bound) / objective if bound < objective else 0.0
 
 
 @dataclass(frozen=True, slots=True)

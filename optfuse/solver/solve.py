@@ -1,4 +1,4 @@
-"""One problem in, one answer with its certificate out: the stages of a solve, in order."""
+"""``solve``: greedy fusion, search, order and memory plan, in this order; the answer comes with a proven bound."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Solution
 from optfuse.problem.validate import validate
+from optfuse.solver.baseline.answer_check import checked_or_unfused, unfused
 from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import GreedyOutcome, greedy_partition
-from optfuse.solver.baseline.judge import judged, unfused
 from optfuse.solver.bounds.cost_bound import cost_bound
 from optfuse.solver.control.clock import NEVER, Clock, WorkClock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.control.progress import Journal, OnProgress
+from optfuse.solver.control.progress import Journal, OnProgress, relative_gap
 from optfuse.solver.joint.memory_cap import Capped, within_cap
 from optfuse.solver.memory.arena import arena_floor
 from optfuse.solver.memory.assemble import arena_spans, arrange, assemble
@@ -30,26 +30,24 @@ from optfuse.solver.memory.memory_plan import improve_arena, order_kernels
 from optfuse.solver.memory.order_problem import order_problem, peak_bytes
 from optfuse.solver.memory.order_search import OrderOutcome
 from optfuse.solver.memory.reuse import arena_cells, pack_cells
-from optfuse.solver.result import SolveResult, Statistics, installed, relative_gap
+from optfuse.solver.result import SolveResult, Statistics, installed
 from optfuse.solver.rules.conflict import under_rules
 
 T = TypeVar("T")
 
-#: Of the time that is left after greedy, the share kept for the order and the offsets, and no more than so many seconds
-#: an op, or half of one; and what they take at most when the search is over sooner, in seconds and as a share of the
-#: time limit.
+#: The time kept for the order and the offsets: a share of what is left after greedy, at most so many seconds an op (but
+#: half a second at least). When the search ends sooner they take at most ORDER_MAX_S, or a share of the time limit.
 ORDER_SHARE = 0.2
 ORDER_LEAST_S, ORDER_SECONDS = 0.5, 5e-4
 ORDER_MAX_S = 5.0
 ORDER_MAX_SHARE = 0.1
-#: The share kept for the joint model of partition, order, copies and memory cap, and all after it.
+#: The share kept for the joint model of partition, order, recomputation and memory cap, and all after it.
 JOINT_SHARE = 0.6
-#: What packing an arena with care takes for each kernel, roughly, and the share of the time left that greedy's may.
+#: Rough seconds of a careful arena packing for each kernel, and the share of the time left that greedy's may take.
 PACK_SECONDS = 1e-4
 PACK_SHARE = 0.2
-#: What the bound without search takes for each op, roughly.
+#: Rough seconds for each op: of the bound without search, and of the unfused schedule.
 FLOOR_SECONDS = 5e-5
-#: And to state the schedule in which nothing is fused, and to put it in order.
 UNFUSED_SECONDS = 1e-4
 
 #: Sums of prices stay whole in the floating point of linear relaxations, and far inside of CP-SAT's 64 bits.
@@ -97,7 +95,7 @@ def solve(
     partition = _guarded(clock, lambda: _greedy(context, deadline))
     moments.append(time.monotonic())
     greedy_solution, refused = _guarded(clock, lambda: _first_solution(context, partition, deadline))
-    # The answer will have to be assembled and judged too, and packed with more care.
+    # The answer must be assembled and checked too, and packed with more care.
     finish_by = deadline if clock.deterministic else deadline - 2 * (time.monotonic() - moments[-1])
     floor = _guarded(clock, lambda: _floor(context, deadline))
     search = _guarded(
@@ -113,7 +111,7 @@ def solve(
     given_up += [*([refused] if refused else []), *search.given_up, *best.given_up, *plan.given_up]
     if clock.stopped:
         given_up.append("stopped before the end, as asked")
-    # What found an answer that is none has proven nothing.
+    # A search whose answer the checker refused has proven nothing.
     bound = min(floor if plan.refused else best.bound, plan.solution.objective)
     journal.note("done", plan.solution.objective, bound)
     statistics = _timed(search.statistics, moments, plan, tuple(given_up), context)
@@ -122,7 +120,7 @@ def solve(
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What the search needs beside the time it has."""
+    """The instance, options, clock and journal of a solve."""
 
     instance: Instance
     options: SolveOptions
@@ -131,13 +129,13 @@ class _Context:
 
 
 def _load_search(options: SolveOptions, clock: Clock) -> None:
-    """Import the search before the time limit begins: ortools takes one to three seconds, once a process."""
+    """Import the search before the time limit begins: importing ortools takes one to three seconds."""
     if options.solver == "cpsat" and not clock.stopped:
         import_module("optfuse.solver.solve_blocks")
 
 
 def _stated(instance: Instance, options: SolveOptions) -> tuple[Instance, Instance]:
-    """The instance under the caller's rules, which the solution answers; and under the caller's cap too."""
+    """The instance under the caller's rules, whose digest the solution carries; and the same under the caller's cap."""
     stated = under_rules(instance, options.rules)
     validate(stated)
     capped = _with_cap(stated, options.peak_bytes)
@@ -147,33 +145,33 @@ def _stated(instance: Instance, options: SolveOptions) -> tuple[Instance, Instan
 
 
 def _is_joint(context: _Context) -> bool:
-    """Whether partition, order and copies are decided together, after the search."""
+    """Whether partition, order and recomputation are decided together, after the search."""
     return context.instance.rules.peak_memory is not None or context.options.recompute
 
 
 def _first_solution(context: _Context, partition: GreedyOutcome, deadline: float) -> tuple[Solution, str]:
-    """Greedy's schedule, complete and judged, and a line if it was refused; the cap is not its business."""
+    """Greedy's schedule, checked but for the memory cap, and the reason if it was refused."""
     instance, clock = context.instance, context.clock
     careful = PACK_SECONDS * len(partition.partition) <= PACK_SHARE * (deadline - clock.now())
     solution = assemble(instance, partition.partition, hurried=not careful)
     _require_exact_sums(instance, solution)
-    return judged(instance, solution, "greedy", ignore_cap=True)
+    return checked_or_unfused(instance, solution, "greedy", ignore_cap=True)
 
 
 def _best_of(context: _Context, search: _Found, greedy_solution: Solution, floor: int, finish_by: float) -> Capped:
-    """The cheapest schedule known; under a cap or with copies, the best that the joint model makes of them all."""
+    """The cheapest schedule known; under a memory cap or with recomputation, the joint model's, started from them all."""
     if not _is_joint(context):
         solution = min((*search.solutions, greedy_solution), key=lambda solution: solution.objective)
         return Capped(solution, search.bound)
     bound = search.bound
     if context.options.recompute and context.options.solver != "exhaustive":
-        bound = floor  # without copies there may be no schedule as cheap
+        bound = floor  # recomputation may be cheaper than the bound of a search without it
     starts = (*search.solutions, greedy_solution)
     return _guarded(context.clock, lambda: _jointly(context, starts, bound, finish_by))
 
 
 def _planned(context: _Context, best: Solution, greedy_solution: Solution, finish_by: float) -> _Plan:
-    """The order and the memory plan of the best schedule, judged."""
+    """The best schedule with its order and memory plan, checked."""
     instance, options, clock = context.instance, context.options, context.clock
 
     def as_it_is() -> _Plan:
@@ -184,9 +182,9 @@ def _planned(context: _Context, best: Solution, greedy_solution: Solution, finis
         plan = as_it_is()
     else:
         plan = _guarded(clock, lambda: _plan(context, best, _plan_deadline(context, finish_by)), as_it_is)
-    if plan.solution is greedy_solution:  # which was judged, but for the cap
+    if plan.solution is greedy_solution:  # already checked
         return plan
-    solution, refused = _guarded(clock, lambda: judged(instance, plan.solution, options.solver))
+    solution, refused = _guarded(clock, lambda: checked_or_unfused(instance, plan.solution, options.solver))
     if refused:
         return _Plan(solution, 0, 0, (), (refused,), refused=True)
     return plan
@@ -195,7 +193,7 @@ def _planned(context: _Context, best: Solution, greedy_solution: Solution, finis
 def _timed(
     searched: Statistics, moments: Sequence[float], plan: _Plan, given_up: tuple[str, ...], context: _Context
 ) -> Statistics:
-    """The statistics of the search and of all around it. ``moments``: start, greedy done, searched."""
+    """The statistics of the whole solve. ``moments``: its start, the end of greedy, the end of the search."""
     ended = time.monotonic()
     return replace(
         searched,
@@ -232,7 +230,7 @@ def _result(
 
 
 def _guarded(clock: Clock, action: Callable[[], T], otherwise: Callable[[], T] | None = None) -> T:
-    """Do something. When a KeyboardInterrupt comes, do the other thing, or the same again with no time left."""
+    """The result of ``action``; after a KeyboardInterrupt, that of ``otherwise``, or of ``action`` with no time left."""
     try:
         return action()
     except KeyboardInterrupt:
@@ -241,14 +239,14 @@ def _guarded(clock: Clock, action: Callable[[], T], otherwise: Callable[[], T] |
 
 
 def _greedy(context: _Context, deadline: float) -> GreedyOutcome:
-    """Greedy takes at most half the time; where answers must repeat, what it needs."""
+    """Greedy fusion in at most half the time; a deterministic solve does not limit it."""
     half = NEVER / 2 if context.clock.deterministic else deadline - context.options.time_limit / 2
     return greedy_partition(context.instance, half, context.clock)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a solver returns: complete solutions, a bound on every solution's cost, and how it went."""
+    """The outcome of a search: complete solutions, a bound on every solution's cost, and statistics."""
 
     solutions: tuple[Solution, ...]
     bound: int
@@ -273,7 +271,7 @@ def _with_cap(instance: Instance, cap: int | None) -> Instance:
 
 
 def _jointly(context: _Context, starts: tuple[Solution, ...], bound: int, finish_by: float) -> Capped:
-    """Partition, order and copies together, within the cap."""
+    """The answer of the joint model of partition, order and recomputation, within the cap."""
     instance, clock = context.instance, context.clock
     deadline = _search_by(context, finish_by, joint=False)
     left = NEVER if clock.deterministic else deadline - clock.now()
@@ -289,20 +287,20 @@ def _search_by(context: _Context, finish_by: float, *, joint: bool) -> float:
 
 
 def _plan_deadline(context: _Context, finish_by: float) -> float:
-    """Where answers must repeat, order and offsets are limited by their own counts."""
+    """The deadline for order and offsets; a deterministic solve limits them by step counts instead."""
     if context.clock.deterministic:
         return NEVER / 2
     return min(finish_by, context.clock.now() + max(ORDER_MAX_S, ORDER_MAX_SHARE * context.options.time_limit))
 
 
 def _floor(context: _Context, deadline: float) -> int:
-    """The bound that needs no search; a weaker one where there is no time for it."""
+    """The bound that needs no search; its quick form where time is short."""
     seconds = FLOOR_SECONDS * len(context.instance.ops)
     return cost_bound(context.instance, quick=context.clock.now() + seconds > deadline)
 
 
 def _search(context: _Context, greedy_solution: Solution, floor: int, deadline: float) -> _Found:
-    """Run the solver that was asked for. ``floor`` is a bound already."""
+    """The outcome of the solver that the options name. ``floor`` is a bound known before."""
     instance, options = context.instance, context.options
     late = context.clock.now() >= deadline
     context.journal.note("greedy", greedy_solution.objective, floor)
@@ -327,7 +325,7 @@ def _search(context: _Context, greedy_solution: Solution, floor: int, deadline: 
         case "cpsat":
             from optfuse.solver.solve_blocks import solve_cpsat
 
-            # Without the memory cap the bound still holds; whether the partition keeps the cap is seen afterwards.
+            # The bound without the memory cap holds with it; the joint model handles the cap afterwards.
             capped = instance.rules.peak_memory is not None
             free = replace(instance, rules=replace(instance.rules, peak_memory=None)) if capped else instance
             if free.variants:
@@ -363,7 +361,7 @@ class _Plan:
 
 
 def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
-    """The order of least peak that can be found in time, then the smallest arena."""
+    """The order of least peak found in time, then the smallest arena."""
     instance, options, clock = context.instance, context.options, context.clock
     problem = order_problem(instance, solution.kernels)
     given_up: list[str] = []

@@ -1,8 +1,7 @@
-"""The strategies that solve a block, one after another, and the one loop that gives each its share of the time.
+"""The strategies that solve a block, and the loop that runs each with its share of the time.
 
-A strategy takes the block and what is known of it, and returns what it found: an incumbent and a bound. ``STRATEGIES``
-is the whole way through a block; without a line of it the rest still solves the block, with less to prove it by
-(``benchmarks/ablation.py`` measures how much).
+A strategy takes the block and its best result so far, and returns an incumbent and a bound. ``STRATEGIES`` lists them
+all; any of them may be dropped at the price of a weaker result (``benchmarks/ablation.py`` measures which).
 """
 
 from __future__ import annotations
@@ -15,32 +14,32 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.legality import is_legal
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.bounds.block_bound import block_bound
-from optfuse.solver.bounds.parts import loosened, parts_bound
+from optfuse.solver.bounds.parts_bound import loosened, parts_bound
 from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.reduce.blocks import LARGE_OPS, Shape
 from optfuse.solver.reduce.limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solver.reduce.optional import optional_uses
-from optfuse.solver.slots.slot_search import few_kernels, is_plain
+from optfuse.solver.slots.slot_search import fits_slot_model, solve_by_kernel_count
 from optfuse.solver.strategies.block import BlockResult, Budget, Partition, cost_of
 from optfuse.solver.strategies.critical_path import critical_path_partition
 from optfuse.solver.strategies.listing import Presolved, best_nearby, best_of_all, best_of_some, presolved
 from optfuse.solver.strategies.variant_enumeration import solve_choices
 
-#: Candidates of one block that are listed at first, and at most; and of a sample, those of a scheme and first atom.
+#: The most candidates of one block in the first list, in the long list, and of a sample for each scheme and first atom.
 FIRST_CANDIDATES = 200_000
 MAX_CANDIDATES = 600_000
 SAMPLE_CANDIDATES = 200
 #: The most kernels for which a block is searched by their number.
 MOST_SLOTS = 8
-#: What the start from the critical path takes for an op, roughly.
+#: Rough seconds of the start from the critical path for each op.
 CRITICAL_PATH_SECONDS = 4e-4
 
 
 @dataclass(slots=True)
 class Subject:
-    """The block that is solved, and its presolved forms, which several strategies share."""
+    """The block to solve, and its presolved forms, which several strategies share."""
 
     shape: Shape
     roomy: Instance
@@ -73,13 +72,13 @@ class Strategy:
     """A way to improve the incumbent or the bound of a block.
 
     Attributes:
-        name: How the ablation names it.
-        run: From the block and what is known of it to what is found beyond that.
-        share: Of the time left to the block, the share that it may take.
-        applies: Whether it has anything to do for a block of which so much is known.
-        least_ops: The size from which it applies.
-        most_ops: The size up to which it applies.
-        leave_within: A large block whose gap is no wider afterwards is left as it is.
+        name: Its name in the ablation.
+        run: The function from the block, its result so far and a budget to a new result.
+        share: The share of the block's remaining time that it may take.
+        applies: Whether it can improve such a result of such a block.
+        least_ops: The smallest block it applies to.
+        most_ops: The largest block it applies to.
+        leave_within: A large block is not improved further once its gap is at most this.
     """
 
     name: str
@@ -94,7 +93,7 @@ class Strategy:
 def solve_block(
     shape: Shape, warm: Partition, options: SolveOptions, deadline: float, clock: Clock = WALL
 ) -> BlockResult:
-    """The best partition of a block that is found, and a bound. ``warm`` is a legal, acyclic one: none costs more.
+    """The best partition of a block found, and a bound. ``warm`` is a legal, acyclic partition to start from.
 
     Raises:
         IllegalKernelError: When the rules leave an op without any kernel.
@@ -124,7 +123,7 @@ def solve_block(
 
 
 def bound_by_parts(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
-    """A bound from the parts of a block that small values tie together; most blocks have none."""
+    """A bound from the parts of a block that only small values connect; most blocks have no such parts."""
     loose = loosened(subject.problem)
     if loose is None:
         return known.idle()
@@ -150,7 +149,7 @@ def start_from_critical_path(subject: Subject, known: BlockResult, budget: Budge
 def list_without_limits(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
     """The best partition without limits on a kernel's size, cut to size; its bound holds with limits too.
 
-    Presolve needs to know that a kernel has room for one more, so it does more without the limits.
+    Presolve is stronger without the limits: its rules need room for another op in a kernel.
     """
     form = subject.presolved(subject.roomy, budget)
     found = None if form is None else best_of_all(form, known, FIRST_CANDIDATES, budget)
@@ -166,7 +165,7 @@ def list_without_limits(subject: Subject, known: BlockResult, budget: Budget) ->
 
 
 def bound_by_launches(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
-    """A bound: the launches of the fewest kernels, and what the block costs without launches and limits on size."""
+    """A bound: the launches of the fewest kernels plus the optimum without launches and limits on size."""
     shape = replace(subject.shape, problem=without_launches(subject.roomy))
     cost = cost_of(shape.problem, known.unlimited)
     start = BlockResult(known.unlimited, cost, min(cost, block_bound(shape.problem)))
@@ -178,26 +177,26 @@ def bound_by_launches(subject: Subject, known: BlockResult, budget: Budget) -> B
 
 
 def search_by_kernel_count(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
-    """The cheapest partition of one number of kernels after another, if no large number can be cheaper."""
+    """The cheapest partition for each small number of kernels, if no larger number can be cheaper."""
     problem = subject.problem
     launch = min(device.launch_ps for device in problem.devices)
     memory = known.memory or block_bound(without_launches(subject.roomy))
     if MOST_SLOTS * launch + memory < known.cost - launch:
         return known.idle()
     options, clock = budget.options, budget.clock
-    found = few_kernels(problem, known.kernels, known.bound, memory, options, budget.deadline, clock)
+    found = solve_by_kernel_count(problem, known.kernels, known.bound, memory, options, budget.deadline, clock)
     return replace(known.idle(), kernels=found.kernels, cost=found.cost, bound=found.bound)
 
 
 def list_candidates(subject: Subject, known: BlockResult, budget: Budget, most: int = 0) -> BlockResult:
-    """The best choice among all candidates, if they are not too many to list."""
+    """The best choice among all candidates, if there are at most ``most`` of them."""
     form = subject.presolved(subject.problem, budget)
     found = None if form is None else best_of_all(form, known, most or FIRST_CANDIDATES, budget)
     return known.idle() if found is None else found
 
 
 def list_more_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
-    """The best choice among all candidates, as far as memory allows."""
+    """The best choice among all candidates, with the larger limit on their number."""
     return list_candidates(subject, known, budget, MAX_CANDIDATES)
 
 
@@ -218,8 +217,8 @@ def _is_unlisted_without_variants(subject: Subject, known: BlockResult) -> bool:
     return not known.complete and not subject.problem.variants
 
 
-def _is_plain(subject: Subject, known: BlockResult) -> bool:
-    return is_plain(subject.problem)
+def _fits_slot_model(subject: Subject, known: BlockResult) -> bool:
+    return fits_slot_model(subject.problem)
 
 
 def _is_limited(subject: Subject, known: BlockResult) -> bool:
@@ -231,7 +230,7 @@ def _breaks_limits(subject: Subject, known: BlockResult) -> bool:
 
 
 def _has_numbered_kernels(subject: Subject, known: BlockResult) -> bool:
-    return subject.limited and not known.complete and is_plain(subject.problem)
+    return subject.limited and not known.complete and fits_slot_model(subject.problem)
 
 
 def _is_unlisted(subject: Subject, known: BlockResult) -> bool:
@@ -239,17 +238,17 @@ def _is_unlisted(subject: Subject, known: BlockResult) -> bool:
 
 
 def _is_unlisted_and_plain(subject: Subject, known: BlockResult) -> bool:
-    return not known.complete and is_plain(subject.problem)
+    return not known.complete and fits_slot_model(subject.problem)
 
 
 def _has_small_values(subject: Subject, known: BlockResult) -> bool:
     return len(subject.problem.ops) > subject.problem.limits.max_ops
 
 
-#: The way through a block, in this order. A line that is removed is a strategy less, and nothing else.
+#: The strategies, in the order in which they run.
 STRATEGIES = (
     Strategy("parts", bound_by_parts, share=0.1, applies=_has_small_values, leave_within=0.02),
-    Strategy("critical path, large", start_from_critical_path, applies=_is_plain, least_ops=LARGE_OPS + 1),
+    Strategy("critical path, large", start_from_critical_path, applies=_fits_slot_model, least_ops=LARGE_OPS + 1),
     Strategy("listing without limits", list_without_limits, share=0.4, applies=_is_limited),
     Strategy("launches", bound_by_launches, share=0.5, applies=_breaks_limits),
     Strategy("kernel count", search_by_kernel_count, share=0.7, applies=_has_numbered_kernels),

@@ -1,13 +1,12 @@
-"""The solver: decompose, solve each distinct block once, put the answers together, join blocks on a common cycle."""
+"""Decompose an instance into blocks, solve each distinct block once, and join blocks whose kernels form a cycle."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from optfuse.errors import InvalidOptionError
-from optfuse.problem.cost import default_writes, topology
+from optfuse.problem.cost import default_writes
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solver.bounds.block_bound import block_bound
@@ -16,27 +15,53 @@ from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import Journal, Stage
 from optfuse.solver.master.cycles import find_cycles
-from optfuse.solver.outcome import CpsatOutcome
+from optfuse.solver.memory.order_problem import nearest_order, precedences
 from optfuse.solver.reduce.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solver.reduce.components import Components
 from optfuse.solver.solve_block import solve_block
 from optfuse.solver.strategies.block import BlockResult, Partition, cost_of, lifted
 
-#: What a block gets at least, as long as four times as much is left.
+#: The least time of a block, as long as four times as much is left.
 LEAST_SECONDS = 5.0
 #: The share of the time left that goes to blocks before any are joined.
 FIRST_SHARE = 0.85
-#: What it takes to cut a block out, for each op, roughly; blocks of as many ops are worth a look at the clock.
+#: Rough seconds to cut out a block, for each op; the clock is checked before each block of so many ops.
 CUT_SECONDS = 1e-4
-LOOK_UP_OPS = 500
+CHECK_OPS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class CpsatOutcome:
+    """A partition in a topological order, and what was proven of it.
+
+    Attributes:
+        kernels: The kernels; those of alternatives that were not taken are absent.
+        objective: Their cost in picoseconds.
+        bound: A lower bound on the cost of every solution of the whole instance, in picoseconds.
+        proven: Whether objective and bound are equal.
+        blocks: Parts solved apart.
+        unique_blocks: Parts that differ from each other.
+        candidates: Candidate kernels over the unique blocks.
+        cuts: Constraints added against cycles of kernels and fractional relaxations, and joins of blocks on a cycle.
+        rounds: Solves of the hardest block's master problem, or of the whole where blocks had to be joined.
+        given_up: One line for each thing that was not proven, and why.
+    """
+
+    kernels: tuple[Kernel, ...]
+    objective: int
+    bound: int
+    proven: bool
+    blocks: int
+    unique_blocks: int
+    candidates: int
+    cuts: int
+    rounds: int
+    given_up: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A block's partition in the ids of the whole instance, its cost and a bound on it.
-
-    ``complete``: all candidates were known.
-    """
+    """A block's partition in the ids of the whole instance, its cost and a bound. ``complete``: all candidates known."""
 
     kernels: Partition
     cost: int
@@ -44,13 +69,13 @@ class Answer:
     complete: bool
 
 
-class _TooLateError(Exception):
+class _OutOfTimeError(Exception):
     """Time ran out before the first block was solved."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """Results by block problem, and what to report."""
+    """The instance, the results by block shape, and the counts to report."""
 
     instance: Instance
     warm: Solution
@@ -63,17 +88,17 @@ class _Work:
     shapes: dict[Shape, Shape] = field(default_factory=dict)
     joins: int = 0
 
-    def look_up(self) -> None:
-        """Raise ``_TooLateError`` if it is later than the deadline."""
+    def check_time(self) -> None:
+        """Raise ``_OutOfTimeError`` if it is later than the deadline."""
         if self.clock.now() >= self.deadline:
-            raise _TooLateError
+            raise _OutOfTimeError
 
     def cut_out(self, groups: Iterable[tuple[int, ...]]) -> list[Block]:
         """The blocks of some groups of ops, each cut out once; those of equal shape have the same one."""
         for number, group in enumerate(groups):
             if group not in self.blocks:
-                if (number % 16 == 0 or len(group) >= LOOK_UP_OPS) and not self.results:
-                    self.look_up()
+                if (number % 16 == 0 or len(group) >= CHECK_OPS) and not self.results:
+                    self.check_time()
                 block = cut_out(self.instance, group)
                 self.blocks[group] = replace(block, shape=self.shapes.setdefault(block.shape, block.shape))
                 self.clock.spend(CUT_SECONDS * len(group))
@@ -88,7 +113,7 @@ def solve_cpsat(
     clock: Clock | None = None,
     journal: Journal | None = None,
 ) -> CpsatOutcome:
-    """The cheapest partition of an instance into kernels, as far as it can be found and proven before ``deadline``.
+    """The cheapest partition of an instance into kernels found before ``deadline``, and a bound on every partition.
 
     Parameters
     ----------
@@ -102,7 +127,7 @@ def solve_cpsat(
     Raises
     ------
     InvalidOptionError
-        When the instance caps peak memory: partition and order would have to be one model.
+        When the instance caps peak memory, which ``solver.joint`` decides.
     IllegalKernelError
         When the user's rules leave an op without a kernel.
     """
@@ -114,32 +139,32 @@ def solve_cpsat(
     clock = Clock(interruptible=False) if clock is None else clock
     work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal)
     if clock.now() >= deadline:
-        return _as_it_was(work)
+        return _warm_start_outcome(work)
     try:
-        groups = find_blocks(instance, work.look_up)
+        groups = find_blocks(instance, work.check_time)
         answers = _solve_groups(work, groups, {})
-    except _TooLateError:
-        return _as_it_was(work)
+    except _OutOfTimeError:
+        return _warm_start_outcome(work)
     while cycles := _cycles(instance, answers):
         if work.clock.now() >= deadline:
-            answers = _retreat(work, groups, answers)
+            answers = _restore_warm_starts(work, groups, answers)
             break
         groups, floors = _join(instance, groups, answers, cycles)
         work.joins += 1
         answers = _solve_groups(work, groups, floors)
     _note(work, "search", answers)
-    return _outcome(work, groups, _once_more(work, groups, answers))
+    return _outcome(work, groups, _retry_unproven(work, groups, answers))
 
 
 def _note(work: _Work, stage: Stage, answers: Sequence[Answer]) -> None:
-    """Objective and bound of answers that do not wait for each other in a cycle."""
+    """Note the objective and the bound of answers whose kernels form no cycle."""
     work.journal.note(stage, sum(answer.cost for answer in answers), sum(answer.bound for answer in answers))
 
 
 def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[int, int]) -> list[Answer]:
-    """Solve every distinct block, the small ones first: what they leave of their time goes to the large ones.
+    """The answers of all blocks. Each distinct block is solved once, small ones first; unused time goes to large ones.
 
-    ``floors`` are known bounds of groups, by first op. Some time is kept for blocks that will have to be joined.
+    ``floors`` are known bounds of groups, by first op. Some time is kept for blocks that have to be joined later.
     """
     blocks = work.cut_out(groups)
     warm_starts = _warm_starts(work, blocks)
@@ -150,7 +175,7 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
         if known is None or (start != known and cost_of(problem, start) < cost_of(problem, known)):
             starts[block.shape] = start
     if not work.results:
-        work.look_up()
+        work.check_time()
     waiting = sorted((shape for shape in starts if shape not in work.results), key=lambda s: len(s.problem.ops))
     now = work.clock.now()
     finish_by = now + FIRST_SHARE * max(0.0, work.deadline - now)
@@ -166,7 +191,7 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
 
 
 def _solved(work: _Work, shape: Shape, start: Partition, deadline: float) -> BlockResult:
-    """Solve a block; when interrupted, its start is the answer."""
+    """The result of a block; after a KeyboardInterrupt, its warm start."""
     try:
         return solve_block(shape, start, work.options, deadline, work.clock)
     except KeyboardInterrupt:
@@ -175,7 +200,7 @@ def _solved(work: _Work, shape: Shape, start: Partition, deadline: float) -> Blo
 
 
 class _Tally:
-    """The bound of the whole while its blocks are solved one after another."""
+    """The bound of the whole instance while its blocks are solved one after another."""
 
     def __init__(self, work: _Work, blocks: Sequence[Block], floors: Sequence[int]) -> None:
         self._work = work
@@ -192,7 +217,7 @@ class _Tally:
         return sum(max(self._known[shape], floor) for floor in self._floors[shape])
 
     def note(self, stage: Stage, shape: Shape) -> None:
-        """A block has its result. The objective follows once no blocks wait for each other in a cycle."""
+        """Count the result of a block. The objective is noted later, once no kernels form a cycle."""
         self._bound -= self._share_of(shape)
         self._known[shape] = self._work.results[shape].bound
         self._bound += self._share_of(shape)
@@ -205,10 +230,10 @@ def _answer(work: _Work, block: Block, floor: int) -> Answer:
     return Answer(kernels, result.cost, min(result.cost, max(result.bound, floor)), result.complete)
 
 
-def _once_more(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
-    """Spend the time that is left on blocks that are not proven, the widest gap first.
+def _retry_unproven(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
+    """The answers after the remaining time is spent on unproven blocks, the widest gap first.
 
-    What is found better is taken if it closes no cycle; better bounds are taken in any case.
+    Cheaper partitions are taken if they close no cycle, higher bounds in any case.
     """
     if all(answer.cost == answer.bound for answer in answers) or work.clock.now() >= work.deadline:
         return answers
@@ -232,7 +257,7 @@ def _once_more(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Ans
 
 
 def _share(sizes: Sequence[int]) -> float:
-    """The first block's part of the time left: in proportion to the square of its ops."""
+    """The first block's share of the remaining time: in proportion to the square of its ops."""
     return sizes[0] ** 2 / max(1, sum(size**2 for size in sizes))
 
 
@@ -248,7 +273,7 @@ def _warm_starts(work: _Work, blocks: Sequence[Block]) -> list[Partition]:
 
 
 def _cycles(instance: Instance, answers: Sequence[Answer]) -> list[set[int]]:
-    """Sets of blocks (by number) whose kernels wait for each other in a cycle."""
+    """Sets of blocks (by number) whose kernels form a cycle."""
     block_of: list[int] = []
     owner: dict[int, int] = {}
     for number, answer in enumerate(answers):
@@ -266,7 +291,7 @@ def _cycles(instance: Instance, answers: Sequence[Answer]) -> list[set[int]]:
 def _join(
     instance: Instance, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer], cycles: Iterable[set[int]]
 ) -> tuple[list[tuple[int, ...]], dict[int, int]]:
-    """Blocks on a common cycle become one; the sum of their bounds is a bound on it."""
+    """The groups with blocks on a common cycle joined, and the sum of their bounds as a bound on each."""
     components = Components(len(instance.ops))
     for group in groups:
         components.join(group)
@@ -279,8 +304,8 @@ def _join(
     return components.groups(), floors
 
 
-def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
-    """Out of time: blocks on cycles go back to the warm start, until no cycle is left."""
+def _restore_warm_starts(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
+    """The answers with the warm start for blocks on cycles, until no cycle is left."""
     blocks = work.cut_out(groups)
     starts = _warm_starts(work, blocks)
     while cycles := _cycles(work.instance, answers):
@@ -292,8 +317,8 @@ def _retreat(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answe
     return answers
 
 
-def _as_it_was(work: _Work) -> CpsatOutcome:
-    """The warm start, and a bound that takes no time: there was none for more."""
+def _warm_start_outcome(work: _Work) -> CpsatOutcome:
+    """The warm start with a quick bound, when there was no time to search."""
     bound = cost_bound(work.instance, quick=True)
     return CpsatOutcome(
         kernels=work.warm.kernels,
@@ -343,27 +368,10 @@ def _given_up(instance: Instance, groups: Sequence[tuple[int, ...]], answers: Se
 
 
 def _in_order(instance: Instance, partition: Sequence[tuple[tuple[int, ...], int]]) -> tuple[Kernel, ...]:
-    """The kernels, each after those it waits for, otherwise by first op."""
-    owner = {op: number for number, (ops, _) in enumerate(partition) for op in ops}
-    users = topology(instance).users
-    after = [
-        {owner[user] for op in ops for user, _ in users[op] if user in owner} - {number}
-        for number, (ops, _) in enumerate(partition)
+    """The kernels in a topological order, the earliest op first."""
+    running = {op for ops, _ in partition for op in ops} if instance.variants else None
+    kernels = [
+        Kernel(tuple(sorted(ops)), scheme, default_writes(instance, ops, scheme, running)) for ops, scheme in partition
     ]
-    waiting = [0] * len(partition)
-    for others in after:
-        for other in others:
-            waiting[other] += 1
-    ready = [(min(ops), number) for number, (ops, _) in enumerate(partition) if not waiting[number]]
-    heapq.heapify(ready)
-    running = owner if instance.variants else None
-    kernels: list[Kernel] = []
-    while ready:
-        number = heapq.heappop(ready)[1]
-        ops, scheme = partition[number]
-        kernels.append(Kernel(tuple(sorted(ops)), scheme, default_writes(instance, ops, scheme, running)))
-        for other in after[number]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                heapq.heappush(ready, (min(partition[other][0]), other))
-    return tuple(kernels)
+    order = nearest_order([kernel.ops[0] for kernel in kernels], precedences(instance, kernels))
+    return tuple(kernels[number] for number in order)

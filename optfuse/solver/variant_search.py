@@ -1,8 +1,7 @@
-"""Many variants at once: decide them, solve what is left, and change decisions as long as that pays.
+"""Solve an instance with many variants by local search over the chosen alternatives.
 
-With its variants decided, an instance has presolve and repeated blocks again, and takes seconds. Variants that look
-alike are decided alike; each class is offered each of its alternatives in turn. How good the outcome is, this does not
-say: its bound is one that needs no search.
+Presolve and repeated blocks work on an instance without variants, so each choice is solved in seconds. The search
+proves nothing: its bound is the one that needs no search.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from optfuse.problem.solution import Kernel, Solution
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.control.clock import WALL, Clock, within
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.outcome import CpsatOutcome
 from optfuse.solver.reduce.blocks import find_blocks
 from optfuse.solver.reduce.optional import optional_uses
-from optfuse.solver.solve_blocks import solve_cpsat
+from optfuse.solver.solve_blocks import CpsatOutcome, solve_cpsat
 from optfuse.solver.strategies.variant_choice import NEVER_CHOSEN, Chosen, choose_greedily, decide, descend
 from optfuse.solver.strategies.variant_enumeration import MOST_CHOICES, choice_count
 
@@ -35,10 +33,10 @@ def solve_variants(
     deadline: float,
     clock: Clock = WALL,
 ) -> CpsatOutcome:
-    """The cheapest partition, variants included, as far as it can be found and proven.
+    """The cheapest partition found, variants included, and a bound.
 
-    Small blocks are one model with their variants. Where a block with variants is large, its variants are decided one
-    class after the other; the bound is then ``floor``, one that needs no search.
+    Small blocks are one model with their variants. Where a block with variants is large, alternatives are chosen by
+    local search, and the bound is ``floor``, which needs no search.
     """
     open_groups = [group for group in find_blocks(instance) if _undecided(instance, group)]
     largest = max(map(len, open_groups), default=0)
@@ -74,7 +72,7 @@ def _undecided(instance: Instance, group: tuple[int, ...]) -> bool:
 
 
 def choose(instance: Instance, options: SolveOptions, deadline: float, clock: Clock = WALL) -> Chosen:
-    """Descend class by class until nothing helps or time is up: by greedy's prices first, then by the solver's."""
+    """The alternatives found by local search: by the cost of greedy fusion first, then by the solver's."""
     start = choose_greedily(instance, within(clock, deadline, GREEDY_SHARE), clock)
 
     def solved(alternatives: tuple[int, ...]) -> Chosen:

@@ -15,8 +15,8 @@ from optfuse.runtime.program import Expected, Program
 from optfuse.schedule.emit import emit
 from optfuse.schedule.scheduled import PlanTime, ScheduledGraph
 from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.control.progress import relative_gap
 from optfuse.solver.nearby import NearPlan, near_plans
-from optfuse.solver.result import relative_gap
 from optfuse.tuning.cache import Cache, versions
 from optfuse.tuning.device import interleaved, precompile, require_gpu
 

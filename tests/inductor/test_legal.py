@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from optfuse.inductor.legal import legalize
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
-from optfuse.problem.recompute import copyable
+from optfuse.problem.recompute import recomputable_ops
 from optfuse.solver.baseline.greedy import greedy, greedy_partition
 from tests.inductor.models import small
 from tests.strategies import instances
@@ -31,7 +31,7 @@ def test_every_grouping_becomes_a_schedule(case: tuple[Instance, list[set[int]]]
     held = {op for kernel in found.solution.kernels for op in kernel.ops}
     assert held == set(range(len(instance.ops)))
     several = [op for op in held if sum(op in kernel.ops for kernel in found.solution.kernels) > 1]
-    assert all(copyable(instance) >> op & 1 for op in several)
+    assert all(recomputable_ops(instance) >> op & 1 for op in several)
 
 
 @given(instances())

@@ -13,10 +13,11 @@ from optfuse.errors import IllegalKernelError
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Rules, Write
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.joint.available import feasible_columns
-from optfuse.solver.joint.columns import list_columns, schedule_of
+from optfuse.solver.joint.columns import list_columns
+from optfuse.solver.joint.feasible_columns import feasible_columns
 from optfuse.solver.joint.joint import solve_joint
-from optfuse.solver.joint.joint_families import FAMILIES, Family, add_copied_writes
+from optfuse.solver.joint.joint_families import FAMILIES, Family, add_recomputed_writes
+from optfuse.solver.joint.memory_cap import in_order
 from optfuse.solver.joint.scope import whole_scope
 from tests.fuzzing import SCHEMES, build
 from tests.oracle.agreeing import assert_agrees, best_cost, capped
@@ -50,12 +51,12 @@ def outcome(instance: Instance, families: Sequence[Family], *, recompute: bool) 
     scope = whole_scope(instance, recompute=recompute)
     if cap is not None and scope.base > cap:
         return None
-    columns = feasible_columns(scope, list_columns(instance, scope.ops, scope.copies).columns, cap)
+    columns = feasible_columns(scope, list_columns(instance, scope.ops, scope.recomputable).columns, cap)
     found = solve_joint(scope, columns, ONE_WORKER, time.monotonic() + 60, cap=cap, families=families)
     if found.columns is None:
         return None if found.infeasible else "undecided"
     try:
-        violations = check(instance, schedule_of(instance, found.columns))
+        violations = check(instance, in_order(instance, [column.kernel for column in found.columns]))
     except (IllegalKernelError, ValueError) as error:  # kernels in a cycle, or no kernel at all
         return str(error)
     return violations[0].code if violations else found.bound
@@ -69,7 +70,9 @@ def test_all_families_together_agree_with_exhaustive_search() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "dropped", [family for family in FAMILIES if family is not add_copied_writes], ids=lambda family: family.__name__
+    "dropped",
+    [family for family in FAMILIES if family is not add_recomputed_writes],
+    ids=lambda family: family.__name__,
 )
 def test_a_dropped_family_is_noticed(dropped: Family) -> None:
     rest = [family for family in FAMILIES if family is not dropped]
@@ -124,7 +127,7 @@ def test_a_copy_for_no_use_is_no_way_to_keep_a_cap() -> None:
     instance = shifted()
     assert best_cost(instance, recompute=True) is None
     assert outcome(instance, FAMILIES, recompute=True) is None
-    rest = [family for family in FAMILIES if family is not add_copied_writes]
+    rest = [family for family in FAMILIES if family is not add_recomputed_writes]
     assert outcome(instance, rest, recompute=True) == "recompute"
 
 

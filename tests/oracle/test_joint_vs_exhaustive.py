@@ -14,9 +14,10 @@ from optfuse.problem.instance import Instance
 from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.joint.available import feasible_columns, floor_of
-from optfuse.solver.joint.columns import ColumnMaker, list_columns, schedule_of
+from optfuse.solver.joint.columns import ColumnBuilder, list_columns
+from optfuse.solver.joint.feasible_columns import feasible_columns, least_live_bytes
 from optfuse.solver.joint.joint import JointResult, solve_joint
+from optfuse.solver.joint.memory_cap import in_order
 from optfuse.solver.joint.scope import whole_scope
 from tests.layered import layered
 from tests.rematerial import MIB, SMALL, masked, rematerial
@@ -30,7 +31,7 @@ ONE_WORKER = SolveOptions(workers=1, deterministic=True)
 
 def joint(instance: Instance, cap: int | None, *, recompute: bool = False) -> JointResult:
     scope = whole_scope(instance, recompute=recompute)
-    pool = list_columns(instance, scope.ops, scope.copies)
+    pool = list_columns(instance, scope.ops, scope.recomputable)
     assert pool.complete
     if cap is not None and scope.base > cap:
         return JointResult(None, 0, proven=False, infeasible=True)
@@ -51,7 +52,7 @@ def assert_agrees(instance: Instance, cap: int | None, *, recompute: bool = Fals
     assert found.proven
     assert sum(column.cost for column in found.columns) == found.bound == oracle.objective
     # The order that the model found is one that the checker accepts, within the cap.
-    solution = schedule_of(instance, found.columns)
+    solution = in_order(instance, [column.kernel for column in found.columns])
     assert check(instance, solution) == ()
 
 
@@ -78,9 +79,9 @@ def test_copies_under_a_cap(instance: Instance, percent: int) -> None:
 
 def least(instance: Instance) -> int:
     """Bytes without which some op cannot run alone."""
-    scope, maker = whole_scope(instance), ColumnMaker(instance)
+    scope, maker = whole_scope(instance), ColumnBuilder(instance)
     alone = [
-        min(floor_of(scope, c) for scheme in maker.index.offers[op] for c in maker.columns(1 << op, scheme))
+        min(least_live_bytes(scope, c) for scheme in maker.index.offers[op] for c in maker.columns(1 << op, scheme))
         for op in range(len(instance.ops))
     ]
     return max(alone)

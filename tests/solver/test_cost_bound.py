@@ -22,7 +22,7 @@ QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(Hea
 def test_no_solution_is_below_it(instance: Instance) -> None:
     solution = exhaustive(instance).solution
     assert solution is not None
-    assert cost_bound(instance) <= cost_bound(instance, copies=False) <= solution.objective
+    assert cost_bound(instance) <= cost_bound(instance, recompute=False) <= solution.objective
 
 
 @settings(QUIET, max_examples=40)

@@ -13,8 +13,8 @@ from optfuse.problem.legality import bits, common_schemes, is_legal, mask_of
 from optfuse.problem.presolve import presolve
 from optfuse.solver.columns.atoms import find_atoms
 from optfuse.solver.columns.candidates import Pool, enumerate_candidates
+from optfuse.solver.columns.incremental_cost import incremental_cost
 from optfuse.solver.columns.pricing import pricer
-from optfuse.solver.columns.sums import sum_table
 from tests.layered import build, layered
 from tests.strategies import instances
 
@@ -90,7 +90,7 @@ def test_layered_problems_have_prices_that_add_up() -> None:
         atoms = find_atoms(instance)
         for scheme in range(1, len(instance.schemes)):
             allowed = mask_of(a for a, ops in enumerate(atoms.ops) if scheme in pricer(instance).terms[ops[0]])
-            tables += bool(allowed) and sum_table(pricer(instance), atoms, scheme, allowed) is not None
+            tables += bool(allowed) and incremental_cost(pricer(instance), atoms, scheme, allowed) is not None
     assert tables > 60
 
 

@@ -12,13 +12,11 @@ from ortools.sat.python import cp_model
 from optfuse.problem.instance import Instance
 from optfuse.solver.columns.atoms import Atoms, find_atoms
 from optfuse.solver.columns.candidates import Candidate, enumerate_candidates
-from optfuse.solver.master.constraints import add_cover, add_cuts, add_variants
+from optfuse.solver.master.cpsat_model import Variables, add_cover, add_cuts, add_objective, add_variables, add_variants
 from optfuse.solver.master.cycle_repair import split_cycles
 from optfuse.solver.master.cycles import find_cuts, find_cycles
 from optfuse.solver.master.master import Anchor, Cover, CycleCut, Master, covers_of
-from optfuse.solver.master.objective import add_objective
 from optfuse.solver.master.relaxation import UNIT, LinearMaster
-from optfuse.solver.master.variables import Variables, add_variables
 from tests.layered import build, layered
 from tests.strategies import instances
 

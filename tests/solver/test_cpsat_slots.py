@@ -16,8 +16,8 @@ from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.assemble import assemble
-from optfuse.solver.slots.slot_search import few_kernels, is_plain
-from optfuse.solver.slots.slot_separators import hubs_of, least_split
+from optfuse.solver.slots.slot_search import fits_slot_model, solve_by_kernel_count
+from optfuse.solver.slots.slot_separators import high_degree_separators, least_split
 from optfuse.solver.slots.slots import Mode, modes_of, separators_of
 from tests.layered import build, layered
 from tests.strategies import DEVICE, instances
@@ -35,12 +35,12 @@ def test_the_answer_is_the_cheapest(monkeypatch: pytest.MonkeyPatch, many: int) 
     @given(st.one_of(layered(5, 7), instances(min_ops=3, max_ops=6)), st.integers(1, 5))
     def check(instance: Instance, most: int) -> None:
         instance = replace(instance, limits=replace(instance.limits, max_ops=most))
-        if not is_plain(instance):
+        if not fits_slot_model(instance):
             return
         best = exhaustive(instance).solution
         assert best is not None
         alone = [(kernel.ops, kernel.scheme) for kernel in greedy(instance).kernels]
-        found = few_kernels(instance, tuple(alone), 0, 0, OPTIONS, time.monotonic() + 60)
+        found = solve_by_kernel_count(instance, tuple(alone), 0, 0, OPTIONS, time.monotonic() + 60)
         assert found.bound <= best.objective <= found.cost
         assert all(is_legal(instance, ops, scheme) for ops, scheme in found.kernels)
         # Assembling orders the kernels, which fails on a cycle.
@@ -76,7 +76,7 @@ def test_what_one_op_holds_together() -> None:
     """A kernel of five holds the hub and two pairs; each other pair is a kernel of its own, whatever room there is."""
     instance = hub(7)
     start = tuple(((op,), 1) for op in range(len(instance.ops)))
-    found = few_kernels(instance, start, 0, 0, OPTIONS, time.monotonic() + 60)
+    found = solve_by_kernel_count(instance, start, 0, 0, OPTIONS, time.monotonic() + 60)
     assert found.bound == found.cost == sum(kernel_cost(instance, ops, scheme) for ops, scheme in found.kernels)
     assert sorted(len(ops) for ops, _ in found.kernels) == [2, 2, 2, 2, 2, 5]
 
@@ -86,7 +86,7 @@ def test_separators() -> None:
     modes = modes_of(instance)
     assert modes == (Mode(1, (1 << 17) - 1),)
     pairs = {mask_of((first, first + 1)) for first in range(1, 17, 2)}
-    (separator,) = hubs_of(instance, modes)
+    (separator,) = high_degree_separators(instance, modes)
     assert separator.ops == 1
     assert set(separator.parts) == pairs
     (found,) = separators_of(instance, ((mask_of((1, 2, 3, 4)), 1),))
@@ -101,12 +101,12 @@ def test_separators() -> None:
 def test_a_reduction_that_cannot_fill_the_device_is_a_mode_of_its_own() -> None:
     instance = build(3, 30)
     few = replace(instance, schemes=tuple(replace(scheme, parallel=4) for scheme in instance.schemes))
-    assert {mode.many for mode in modes_of(few)} > {1}
+    assert {mode.numerator for mode in modes_of(few)} > {1}
 
 
 def test_out_of_time_it_returns_the_start() -> None:
     instance = hub(7)
     start = tuple(((op,), 1) for op in range(len(instance.ops)))
-    found = few_kernels(instance, start, 3, 0, OPTIONS, time.monotonic())
+    found = solve_by_kernel_count(instance, start, 3, 0, OPTIONS, time.monotonic())
     assert found.kernels == start
     assert found.bound < found.cost

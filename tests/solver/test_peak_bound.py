@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from optfuse.problem.instance import Instance
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.joint.available import feasible_columns
-from optfuse.solver.joint.columns import list_columns, schedule_of
+from optfuse.solver.joint.columns import list_columns
+from optfuse.solver.joint.feasible_columns import feasible_columns
 from optfuse.solver.joint.joint import solve_joint
+from optfuse.solver.joint.memory_cap import in_order
 from optfuse.solver.joint.peak_bound import least_peak_bound
 from optfuse.solver.joint.scope import whole_scope
 from tests.layered import layered
@@ -23,12 +24,12 @@ QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(Hea
 
 def least_peak(instance: Instance, *, recompute: bool) -> int:
     scope = whole_scope(instance, recompute=recompute)
-    columns = feasible_columns(scope, list_columns(instance, scope.ops, scope.copies).columns)
+    columns = feasible_columns(scope, list_columns(instance, scope.ops, scope.recomputable).columns)
     options = SolveOptions(workers=1, deterministic=True)
     found = solve_joint(scope, columns, options, time.monotonic() + 60, least_peak=True)
     assert found.proven
     assert found.columns is not None
-    assert found.bound == schedule_of(instance, found.columns).peak_bytes
+    assert found.bound == in_order(instance, [column.kernel for column in found.columns]).peak_bytes
     return found.bound
 
 

@@ -18,9 +18,9 @@ from ortools.sat.python import cp_model
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
 from optfuse.solver.control.clock import WALL, Clock, WorkClock
+from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import Progress
-from optfuse.solver.control.running import configured, run
 from optfuse.solver.master.relaxation import LinearMaster, Relaxation
 from optfuse.solver.result import SolveResult
 from optfuse.solver.solve import solve

@@ -12,8 +12,8 @@ from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest, load_instance, load_solution
 from optfuse.problem.solution import Solution
-from optfuse.solver.control.progress import Progress
-from optfuse.solver.result import SolveResult, Statistics, relative_gap
+from optfuse.solver.control.progress import Progress, relative_gap
+from optfuse.solver.result import SolveResult, Statistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Greedy fusion, which is the baseline and the warm start; exhaustive search, which is the oracle; a last check."""
+"""Greedy fusion (baseline and warm start), exhaustive search (oracle), and the final check of an answer."""

@@ -1,6 +1,6 @@
-"""The oracle: the best partition of a small instance, by trying them all.
+"""Exhaustive search: the optimum of a small instance, over all alternatives, partitions and schemes.
 
-Every choice of alternatives, every partition of the ops into legal kernels, every scheme. Independent of ``cpsat``.
+It is the oracle that ``cpsat`` is tested against, and shares no model with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_OPS = 14
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """A legal kernel, given as a mask, in its cheapest scheme; under a memory cap, in any."""
+    """A legal kernel in its cheapest scheme, or, under a memory cap, in any scheme."""
 
     mask: int
     scheme: int
@@ -44,7 +44,7 @@ class ExhaustiveOutcome:
 def exhaustive(instance: Instance, deadline: float | None = None, *, recompute: bool = False) -> ExhaustiveOutcome:
     """The cheapest solution of an instance of at most ``MAX_OPS`` ops, within the memory cap if there is one.
 
-    With ``recompute``, copyable ops may be in several kernels.
+    With ``recompute``, ops that may be recomputed may be in several kernels.
 
     Raises:
         InvalidOptionError: When the instance is larger.
@@ -97,7 +97,7 @@ class _Search:
         self.extend(active, by_first, [], 0)
 
     def in_schemes(self, mask: int, running: set[int]) -> list[Best]:
-        """Some ops in their cheapest legal scheme, if there is one; under a cap in all: a dearer one may take less."""
+        """The kernel in its cheapest legal scheme, if any; under a memory cap in all: a costlier one may use less memory."""
         ops = tuple(bits(mask))
         options: list[Best] = []
         for scheme in common_schemes(self.instance, ops):
@@ -109,7 +109,7 @@ class _Search:
         return sorted(options, key=lambda option: option.cost)[:1]
 
     def extend(self, left: int, by_first: dict[int, list[Best]], chosen: list[Best], cost: int) -> None:
-        """Cover the ops that are left in every way that may still be the best."""
+        """Cover the remaining ops in every way that may still be optimal."""
         self.late = self.late or (self.deadline is not None and time.monotonic() > self.deadline)
         if self.late:
             return

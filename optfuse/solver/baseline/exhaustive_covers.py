@@ -1,6 +1,6 @@
-"""The oracle where ops may be computed several times: every set of kernels that leaves nothing wanting, judged.
+"""Exhaustive search with recomputation: every set of kernels in which each loaded buffer is written, checked.
 
-Shares neither the columns nor the model of ``cpsat``: kernels are all legal sets with all choices of what they write.
+Shares neither the columns nor the model of ``cpsat``: kernels are all legal sets with all choices of their writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_cost, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, common_schemes, is_legal_but_for_paths
-from optfuse.problem.recompute import copyable
+from optfuse.problem.recompute import recomputable_ops
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solver.memory.assemble import arrange
 from optfuse.solver.memory.order_problem import order_problem, program_order
@@ -23,22 +23,22 @@ from optfuse.solver.memory.order_search import least_peak_order
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A kernel that may be chosen, with the temporaries that it takes from memory."""
+    """A kernel that may be chosen, with the temporaries that it loads from memory."""
 
     mask: int
     kernel: Kernel
-    takes: frozenset[int]
+    loads: frozenset[int]
     cost: int
 
 
 class CoverSearch:
-    """Branch on what is wanting: an op that must run once, then a buffer that is read and not written."""
+    """Branch on what is missing: an op that must run once, then a buffer that is loaded and not written."""
 
     def __init__(self, instance: Instance, deadline: float | None) -> None:
         """``deadline``: when to stop (``time.monotonic``)."""
         self.instance = instance
         self.deadline = deadline
-        self.copies = copyable(instance)
+        self.recomputable = recomputable_ops(instance)
         self.late = False
         self.best: Solution | None = None
         self.kernels = 0
@@ -57,17 +57,17 @@ class CoverSearch:
             if not is_legal_but_for_paths(self.instance, ops, scheme):
                 continue
             made = sorted({write[0] for op in ops for write in index.priced[op][scheme].writes})
-            takes: set[int] = set()
+            loads: set[int] = set()
             for op in ops:
                 sources = [(s, b) for s, b in index.sources[op] if active >> s & 1]
                 wanted = {read.buffer for read in index.offers[op][scheme].reads} | {
                     b for _, b in sources if b is not None
                 }
-                takes |= wanted - {b for s, b in sources if mask >> s & 1}
+                loads |= wanted - {b for s, b in sources if mask >> s & 1}
             for chosen in range(1 << len(made)):
                 writes = tuple(buffer for k, buffer in enumerate(made) if chosen >> k & 1)
                 cost = kernel_cost(self.instance, ops, scheme, writes)
-                yield _Choice(mask, Kernel(ops, scheme, writes), frozenset(takes & temporary), cost)
+                yield _Choice(mask, Kernel(ops, scheme, writes), frozenset(loads & temporary), cost)
 
     def _extend(self, active: int, choices: list[_Choice], taken: list[_Choice], cost: int) -> None:
         self.late = self.late or (self.deadline is not None and time.monotonic() > self.deadline)
@@ -77,10 +77,10 @@ class CoverSearch:
         for choice in taken:
             covered |= choice.mask
         written = {buffer for choice in taken for buffer in choice.kernel.writes}
-        missing = active & ~self.copies & ~covered
-        wanted = set[int]().union(*(choice.takes for choice in taken)) - written
+        missing = active & ~self.recomputable & ~covered
+        wanted = set[int]().union(*(choice.loads for choice in taken)) - written
         if not missing and not wanted:
-            wanted = self._owed(active) - written
+            wanted = self._required_writes(active) - written
         if not missing and not wanted:
             self._offer(taken)
             return
@@ -88,10 +88,10 @@ class CoverSearch:
             if self.best is not None and cost + choice.cost >= self.best.objective:
                 break
             helps = choice.mask & missing & -missing if missing else min(wanted) in choice.kernel.writes
-            if helps and not choice.mask & covered & ~self.copies:
+            if helps and not choice.mask & covered & ~self.recomputable:
                 self._extend(active, choices, [*taken, choice], cost + choice.cost)
 
-    def _owed(self, active: int) -> set[int]:
+    def _required_writes(self, active: int) -> set[int]:
         index = topology(self.instance)
         return {
             write[0] for op in bits(active) for offer in index.priced[op].values() for write in offer.writes if write[3]

@@ -26,7 +26,7 @@ from optfuse.problem.cost import Topology, topology
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import legal_index
 from optfuse.problem.solution import Solution
-from optfuse.solver.baseline.nodes import Node, Nodes
+from optfuse.solver.baseline.greedy_nodes import Node, Nodes
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.memory.assemble import assemble
 from optfuse.solver.reduce.quotient import Quotient
@@ -47,7 +47,7 @@ OnFusion = Callable[[tuple[int, ...], tuple[int, ...], int], None]
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """A legal pair: the schemes left to the union, and what the pair is worth."""
+    """A legal pair of nodes: the schemes of their union, and its score."""
 
     schemes: frozenset[int]
     same_kind: bool
@@ -62,28 +62,28 @@ class Fusion:
 
 @dataclass(frozen=True, slots=True)
 class GreedyOutcome:
-    """Kernels as (ops, scheme). ``complete`` is False when the deadline stopped the rounds."""
+    """The kernels as (ops, scheme). ``complete`` is False when the deadline stopped the rounds."""
 
     partition: tuple[tuple[tuple[int, ...], int], ...]
     rounds: int
     complete: bool
 
 
-def greedy(instance: Instance, deadline: float | None = None) -> Solution:
-    """Fuse greedily; always a legal solution, in program order. ``deadline`` is a ``time.monotonic`` value.
+def greedy(instance: Instance) -> Solution:
+    """The solution of greedy fusion, legal and in program order.
 
     Raises:
-        IllegalKernelError: When the user's rules ask for a kernel that may not be.
+        IllegalKernelError: When the user's rules ask for an illegal kernel.
     """
-    return assemble(instance, greedy_partition(instance, deadline).partition)
+    return assemble(instance, greedy_partition(instance).partition)
 
 
 def greedy_partition(
     instance: Instance, deadline: float | None = None, clock: Clock = WALL, on_fusion: OnFusion | None = None
 ) -> GreedyOutcome:
-    """The kernels that greedy fusion ends with, or has by ``deadline``, a time of ``clock``.
+    """The kernels of greedy fusion, or those it has by ``deadline``, a time of ``clock``.
 
-    ``on_fusion`` is told of each fusion when it happens: the ops of both sides, and the bytes that it saves.
+    ``on_fusion`` is called at each fusion with the ops of both sides and the bytes saved.
     """
     groups = seed_groups(instance)
     search = _Greedy(instance, groups, deadline, clock, on_fusion)
@@ -176,7 +176,7 @@ class _Greedy:
         return found
 
     def lined_up(self) -> list[int]:
-        """Nodes in topological order, each as near to its first op's place in the program as its past allows."""
+        """The nodes in topological order, each as near to its first op's place in the program as possible."""
         order: list[int] = []
         placed: set[int] = set()
         for root in sorted(self.nodes, key=lambda number: self.nodes[number].first):
@@ -224,7 +224,7 @@ class _Greedy:
             self.owner[op] = merged
 
     def can_fuse(self, left: int, right: int) -> Fusion | None:
-        """Whether ``left``, the earlier one, may take ``right`` in; remembered, since nodes never change."""
+        """The fusion of two nodes, ``left`` being the earlier; None where it is not allowed. Cached by pair."""
         key = (left, right)
         if key not in self.known:
             self.known[key] = self._can_fuse(left, right)
@@ -251,7 +251,7 @@ class _Greedy:
         return Fusion(allowed, one.reduces == two.reduces, saved, -distance)
 
     def within_limits(self, one: Node, two: Node) -> bool:
-        """Size, weight and the user's rules."""
+        """Whether the union keeps the limits on size and weight, and the user's rules."""
         limits = self.instance.limits
         return (
             len(one.ops) + len(two.ops) <= min(MAX_OPS, limits.max_ops)
@@ -260,7 +260,7 @@ class _Greedy:
         )
 
     def shared(self, one: Node, two: Node, schemes: frozenset[int], right: int | None) -> tuple[frozenset[int], int]:
-        """The schemes that the union may take, and the most bytes that it saves in one of them.
+        """The schemes of the union, and the most bytes that it saves in one of them.
 
         ``right`` is the second node's number when it uses values of the first.
         """
@@ -289,7 +289,7 @@ class _Greedy:
         return found
 
     def carried_bytes(self, op: int, user: int, buffer: int) -> dict[int, int]:
-        """Bytes of a buffer that a user reads, by scheme; what its producer writes where it reads none."""
+        """By scheme, the bytes of a buffer that its user reads, or that its producer writes where it reads none."""
         sizes = {
             s: w.bytes for s, offer in self.topology.offers[op].items() for w in offer.writes if w.buffer == buffer
         }

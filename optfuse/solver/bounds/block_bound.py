@@ -1,4 +1,4 @@
-"""A lower bound that needs no search: what must cross memory however a block is partitioned."""
+"""A lower bound on the cost of a block without search: the memory traffic and launches of every partition."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from optfuse.solver.reduce.limits import fewest_kernels
 
 
 def block_bound(problem: Instance) -> int:
-    """Launches of the fewest kernels, one pass over what nobody inside makes or only outsiders take, and crossings.
+    """A lower bound in picoseconds: launches of the fewest kernels, inputs read once, outputs written once.
 
-    Every op of no variant runs. A buffer that no op of the block makes is read at least once by each distinct reader's
-    cheapest footprint, together at least once; a buffer that must reach memory is written once by each of its writers.
-    Where values connect the whole block, they connect its kernels: one fewer than kernels are handed on at least. The
-    bound of ``cost_bound``, which knows of kernels that must follow each other, counts where it is better.
+    Ops outside variants always run. A buffer that no op of the block makes is read at least once, by its cheapest
+    reader; a buffer that must reach memory is written once by each of its writers. Where values connect all ops of the
+    block, k kernels pass at least k - 1 values between them. The result is never below ``cost_bound``, which knows of
+    kernels that must follow each other.
     """
     prices = pricer(problem)
     mandatory = legal_index(problem).mandatory
@@ -26,7 +26,7 @@ def block_bound(problem: Instance) -> int:
     for op, offers in enumerate(prices.terms):
         if not mandatory >> op & 1:
             continue
-        made_by = {buffer for term in offers.values() for (buffer, _), _, _, makers in term.reads if makers}
+        made_by = {buffer for term in offers.values() for (buffer, _), _, _, producers in term.reads if producers}
         for buffer in {key[0] for term in offers.values() for key, *_ in term.reads} - made_by:
             least = min(
                 min((price for key, price, *_ in term.reads if key[0] == buffer), default=0) for term in offers.values()
@@ -42,19 +42,18 @@ def block_bound(problem: Instance) -> int:
     launch = min((device.launch_ps for device in problem.devices), default=0)
     kernels = fewest_kernels(problem)
     handed_on = (kernels - 1) * _least_crossing(problem) if kernels > 1 else 0
-    return max(memory + launch * kernels + handed_on, cost_bound(problem, copies=False))
+    return max(memory + launch * kernels + handed_on, cost_bound(problem, recompute=False))
 
 
 def _least_crossing(problem: Instance) -> int:
-    """What it costs at least to hand a value from one kernel to another, if values connect all ops; otherwise 0.
+    """The least cost of passing a value between two kernels, if values connect all ops; otherwise 0.
 
-    Two kernels next to each other share a value, which the one reads that does not make it; its write is shared with
-    all others that read it.
+    The consumer reads the value; the cost of its one write is shared among all its readers.
     """
     prices, index = pricer(problem), topology(problem)
     components = Components(len(problem.ops))
     users: dict[int, int] = {}
-    makers: dict[int, set[int]] = {}
+    producers: dict[int, set[int]] = {}
     least_read: dict[int, int] = {}
     for op, sources in enumerate(index.sources):
         for source, buffer in sources:
@@ -62,7 +61,7 @@ def _least_crossing(problem: Instance) -> int:
                 continue
             components.join((source, op))
             users[buffer] = users.get(buffer, 0) + 1
-            makers.setdefault(buffer, set()).add(source)
+            producers.setdefault(buffer, set()).add(source)
             read = min(
                 min((price for (target, _), price, *_ in term.reads if target == buffer), default=0)
                 for term in prices.terms[op].values()
@@ -71,11 +70,11 @@ def _least_crossing(problem: Instance) -> int:
     if problem.variants or len(components.groups()) > 1:
         return 0
     found: list[int] = []
-    for buffer, mine in makers.items():
+    for buffer, mine in producers.items():
         write = min(
             sum(price for target, price, always in term.writes if target == buffer and not always)
-            for maker in mine
-            for term in prices.terms[maker].values()
+            for producer in mine
+            for term in prices.terms[producer].values()
         )
         found.append(least_read[buffer] + write // users[buffer] if len(mine) == 1 else 0)
     return min(found, default=0)

@@ -1,12 +1,11 @@
-"""A bound on the cost of every solution that needs no search, whether or not ops may be computed twice.
+"""A lower bound on the cost of every solution, without search, with or without recomputation.
 
-Ops that only run alone cost what they cost. Of the others three things are certain:
+Ops that can only run alone are charged their own price. For the others:
 
-- a value that passes between two ops that can never share a kernel is written by somebody and read by somebody, as is
-  what comes in and goes out;
-- where such a value is made by one of these ops, a kernel has written it before anything that follows from it can run:
-  the most that follow from each other so are as many kernels;
-- a kernel has room for so many ops.
+- inputs are read and outputs written once, and so is a value between two ops that can never share a kernel;
+- such a value is written by one kernel before any kernel that depends on it runs, so the longest chain of them bounds
+  the number of kernels from below;
+- so does the limit on a kernel's ops.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from optfuse.problem.instance import ALONE, Edge, Instance
 from optfuse.problem.legality import bits, legal_index, mask_of
 
 
-def cost_bound(instance: Instance, *, copies: bool = True, quick: bool = False) -> int:
-    """Launches of the kernels that there must be, and what must cross memory; ``copies``: though ops run twice.
+def cost_bound(instance: Instance, *, recompute: bool = True, quick: bool = False) -> int:
+    """A lower bound in picoseconds: launches of the fewest kernels, and the memory traffic that no fusion avoids.
 
-    ``quick`` leaves out what crosses memory and what waits for each other: for 20,000 ops that takes half a second.
+    ``recompute``: it holds even where ops may be computed in several kernels. ``quick`` leaves out the traffic and the
+    longest chain, which take half a second for 20,000 ops.
     """
     mandatory = legal_index(instance).mandatory if instance.variants else (1 << len(instance.ops)) - 1
     joins = mask_of(n for n, op in enumerate(instance.ops) if any(offer.scheme != ALONE for offer in op.offers))
@@ -33,12 +33,12 @@ def cost_bound(instance: Instance, *, copies: bool = True, quick: bool = False) 
     if quick or not shared:
         return alone + kernels * launch
     facts = _Facts(instance, topology(instance), mandatory, joins)
-    kernels = max(_in_a_row(facts, copies=copies), kernels)
+    kernels = max(_in_a_row(facts, recompute=recompute), kernels)
     return alone + kernels * launch + _crossing(facts)
 
 
 def _cost_alone(instance: Instance, op: int, mandatory: int) -> int:
-    """What the kernel of an op that runs alone costs at least: what only alternatives use need not be written."""
+    """The least cost of an op that runs alone: values that only alternatives use need not be written."""
     if not instance.variants:
         return kernel_cost(instance, (op,), ALONE)
     return kernel_cost(instance, (op,), ALONE, default_writes(instance, (op,), ALONE, set(bits(mandatory))))
@@ -59,17 +59,17 @@ class _Facts:
             yield edge, not (edge.schemes and self.joins >> edge.src & self.joins >> edge.dst & 1)
 
 
-def _in_a_row(facts: _Facts, *, copies: bool) -> int:
-    """The most kernels of ops that may share one, of which each must have run before the next can.
+def _in_a_row(facts: _Facts, *, recompute: bool) -> int:
+    """The longest chain of kernels of ``joins`` ops in which each depends on the one before.
 
-    With copies only one that has written something must have run.
+    With recomputation, only an edge that carries a buffer orders two kernels.
     """
     before = [0] * len(facts.instance.ops)
     most = 0
     for op in bits(facts.mandatory):
         for edge, apart in facts.edges(facts.index.ins[op]):
             if facts.mandatory >> edge.src & 1:
-                parted = apart and not (copies and edge.buffer is None)
+                parted = apart and not (recompute and edge.buffer is None)
                 own = facts.joins >> edge.src & 1 if parted else 0
                 before[op] = max(before[op], before[edge.src] + own)
         most = max(most, before[op] + (facts.joins >> op & 1))
@@ -77,7 +77,7 @@ def _in_a_row(facts: _Facts, *, copies: bool) -> int:
 
 
 def _crossing(facts: _Facts) -> int:
-    """What ops that may share a kernel take from memory and leave there however they are put together."""
+    """The least memory time of the ops that may share kernels, however they are partitioned."""
     index = facts.index
     reads: dict[int, int] = {}
     total = 0
@@ -95,7 +95,7 @@ def _crossing(facts: _Facts) -> int:
 
 
 def _least_read(index: Topology, op: int, buffer: int) -> int:
-    """What an op pays for a buffer at least."""
+    """The least that an op pays to read a buffer, over its schemes."""
     return min(
         min(price // MIB for target, _, price, _, _ in priced.reads if target == buffer)
         for priced in index.priced[op].values()

@@ -1,1 +1,1 @@
-"""The kernels that a block may choose from, its columns: ops that stay together, how they grow, what they cost."""
+"""Columns: the candidate kernels of a block, their enumeration and their prices."""

@@ -1,4 +1,4 @@
-"""Atoms: ops of a block that every kernel takes together, in a topological order of their own.
+"""Atoms: ops of a block that no candidate kernel separates, in topological order.
 
 The rule ``fuse`` and presolve tie ops together; so does convexity, where two ties depend on each other in both
 directions. All else in this package speaks of atoms: bit ``i`` of a set is atom ``i``.
@@ -6,13 +6,13 @@ directions. All else in this package speaks of atoms: bit ``i`` of a set is atom
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, legal_index, mask_of
+from optfuse.solver.memory.order_problem import list_schedule
 from optfuse.solver.reduce.components import Components
 
 
@@ -57,7 +57,7 @@ def find_atoms(problem: Instance) -> Atoms:
         order, rest = _topological(problem, groups, of)
         if not rest:
             break
-        _join_cycles(problem, components, rest)
+        _join_cycles(components, rest)
         groups = components.groups()
     rank = {group: number for number, group in enumerate(order)}
     ops = tuple(groups[group] for group in order)
@@ -65,7 +65,7 @@ def find_atoms(problem: Instance) -> Atoms:
 
 
 def _successors(problem: Instance, group: Sequence[int], of: Sequence[int]) -> set[int]:
-    """Groups that follow at once, edges of the ops of variants left out: those need not run."""
+    """The direct successors of a group, along edges between ops that are certain to run."""
     index = legal_index(problem)
     users = topology(problem).users
     return {
@@ -80,27 +80,15 @@ def _successors(problem: Instance, group: Sequence[int], of: Sequence[int]) -> s
 def _topological(
     problem: Instance, groups: Sequence[tuple[int, ...]], of: Sequence[int]
 ) -> tuple[list[int], dict[int, set[int]]]:
-    """Groups in a topological order, ties by first op; and what remains when they depend on each other in a cycle."""
-    successors = {number: _successors(problem, group, of) for number, group in enumerate(groups)}
-    waiting = [0] * len(groups)
-    for after in successors.values():
-        for number in after:
-            waiting[number] += 1
-    ready = [(groups[number][0], number) for number, count in enumerate(waiting) if not count]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        number = heapq.heappop(ready)[1]
-        order.append(number)
-        for after in successors.pop(number):
-            waiting[after] -= 1
-            if not waiting[after]:
-                heapq.heappush(ready, (groups[after][0], after))
-    return order, successors
+    """Groups in a topological order, ties by first op; and the successors of those left out because of a cycle."""
+    successors = [_successors(problem, group, of) for group in groups]
+    order = list_schedule(successors, [group[0] for group in groups])
+    placed = set(order)
+    return order, {number: after for number, after in enumerate(successors) if number not in placed}
 
 
-def _join_cycles(problem: Instance, components: Components, rest: dict[int, set[int]]) -> None:
-    """Join groups on a common cycle: whoever takes one of them must take them all."""
+def _join_cycles(components: Components, rest: dict[int, set[int]]) -> None:
+    """Join groups on a common cycle: a kernel with one of them must hold them all."""
     groups = components.groups()
     reached = {number: mask_of(after) for number, after in rest.items()}
     for middle in rest:

@@ -1,4 +1,4 @@
-"""Candidate kernels: every connected, convex, legal set of ops of a block, at the price of its best scheme."""
+"""Candidate kernels of a block: every connected, convex, legal set of ops, at the price of its cheapest scheme."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Candidates, and whether they are all that there are."""
+    """Candidates. ``complete``: there are no others."""
 
     candidates: tuple[Candidate, ...]
     complete: bool
@@ -68,7 +68,7 @@ def enumerate_candidates(
 
 
 def price_alone(problem: Instance, atoms: Atoms, atom: int, best: dict[int, tuple[int, int]]) -> None:
-    """Put a kernel of a single atom among the candidates, if some scheme allows it."""
+    """Add the kernel of a single atom to ``best``, if some scheme allows it."""
     ops = atoms.ops[atom]
     pricing = pricer(problem)
     mask = mask_of(ops)

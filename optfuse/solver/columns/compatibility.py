@@ -1,4 +1,4 @@
-"""Which atoms can meet in the kernels of one scheme, what links them and what keeps them apart."""
+"""Which atoms can share a kernel of one scheme: the links that connect them and the pairs that are forbidden."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optfuse.solver.columns.atoms import Atoms
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compatibility:
-    """Which atoms can meet in the kernels of a scheme. ``links`` connect; ``clashes`` never share a kernel."""
+    """The atoms ``allowed`` in kernels of a scheme, the ``links`` between them, and pairs that may not share one."""
 
     scheme: int
     allowed: int
@@ -21,7 +21,7 @@ class Compatibility:
 
 
 def compatible_atoms(problem: Instance, atoms: Atoms, scheme: int) -> Compatibility:
-    """Find out which atoms may run in a scheme's kernels, what links them and what keeps them apart."""
+    """The atoms that may run in kernels of a scheme, with their links and forbidden pairs."""
     index = legal_index(problem)
     allowed = 0
     clashes: dict[int, int] = {}
@@ -67,8 +67,11 @@ def _on_other_devices(problem: Instance, atoms: Atoms, allowed: int) -> Iterator
             yield atom, elsewhere
 
 
-def doubt(problem: Instance, atoms: Atoms, compatibility: Compatibility) -> Callable[[int], bool] | None:
-    """The test of what the search takes for granted: atoms that hang together, and paths that are certain to run."""
+def deferred_check(problem: Instance, atoms: Atoms, compatibility: Compatibility) -> Callable[[int], bool] | None:
+    """The legality test that enumeration leaves to the end; None where connected convex sets are legal already.
+
+    It is needed where variants make paths uncertain, or where the ops of an atom are not connected among themselves.
+    """
     if problem.variants:
         return lambda mask: is_legal(problem, atoms.ops_of(mask), compatibility.scheme)
     index = legal_index(problem)

@@ -1,9 +1,8 @@
-"""Grow kernels in one scheme: every connected, convex set of atoms, once.
+"""Enumerate the kernels of one scheme: every connected, convex set of atoms, once.
 
-A set grows from its first atom. Adding a neighbour adds the whole convex hull; each neighbour is first taken, then
-forbidden for the rest of the branch, so no set appears twice. Almost every step of the search yields a candidate: the
-only steps lost are those whose hull meets something forbidden. The kind of search is that for connected subgraphs; the
-hull is what makes the sets convex.
+The search is that for connected subgraphs, with convex hulls. A set grows from its first atom. Adding a neighbour adds
+the whole convex hull; each neighbour is first taken, then forbidden for the rest of the branch, so no set appears
+twice. Only steps whose hull contains a forbidden atom yield no candidate.
 """
 
 from __future__ import annotations
@@ -14,16 +13,17 @@ from collections.abc import Callable
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
 from optfuse.solver.columns.atoms import Atoms
-from optfuse.solver.columns.compatibility import Compatibility, doubt
+from optfuse.solver.columns.compatibility import Compatibility, deferred_check
+from optfuse.solver.columns.incremental_cost import IncrementalCost, incremental_cost
 from optfuse.solver.columns.pricing import pricer
-from optfuse.solver.columns.sums import SumTable, sum_table
 from optfuse.solver.control.clock import WALL, Clock
 
 #: Steps between two looks at the clock, and what one takes, roughly.
 STEPS = 2048
 STEP_SECONDS = 1e-5
 
-#: A set, what it may not take, atoms before, behind and beside it, its ops, weight, memory and compute time.
+#: A set of atoms, the atoms forbidden to it, its ancestors, descendants and neighbours, its op count, weight, memory
+#: and compute time.
 State = tuple[int, int, int, int, int, int, int, int, int]
 
 
@@ -39,14 +39,14 @@ class Growth:
         deadline: float,
         clock: Clock = WALL,
     ) -> None:
-        """Look up what every step needs. ``deadline`` is a time of ``clock``."""
+        """``deadline`` is a time of ``clock``."""
         self.problem, self.atoms, self.compatibility, self.best = problem, atoms, compatibility, best
         self.deadline, self.clock = deadline, clock
         self.sizes = [len(ops) for ops in atoms.ops]
         self.weights = [sum(problem.ops[op].weight for op in ops) for ops in atoms.ops]
-        self.table = sum_table(pricer(problem), atoms, compatibility.scheme, compatibility.allowed)
+        self.table = incremental_cost(pricer(problem), atoms, compatibility.scheme, compatibility.allowed)
         self.finish = _finisher(problem, atoms, compatibility.scheme, self.table)
-        self.legal = doubt(problem, atoms, compatibility)
+        self.legal = deferred_check(problem, atoms, compatibility)
         self.steps = 0
 
     def grow(self, within: int, limit: int, each: int | None = None) -> bool:
@@ -134,8 +134,10 @@ class Growth:
         return True
 
 
-def _finisher(problem: Instance, atoms: Atoms, scheme: int, table: SumTable | None) -> Callable[[int, int, int], int]:
-    """From (atoms, memory time, compute time) to cost; the last two mean nothing where there is no table."""
+def _finisher(
+    problem: Instance, atoms: Atoms, scheme: int, table: IncrementalCost | None
+) -> Callable[[int, int, int], int]:
+    """The function from (atoms, memory time, compute time) to cost; without a table it uses the atoms alone."""
     pricing = pricer(problem)
 
     def exactly(mask: int, memory: int, compute: int) -> int:

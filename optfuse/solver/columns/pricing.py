@@ -15,10 +15,10 @@ Key = tuple[int, int]  # a buffer and a footprint: equal keys are one read
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """What one op adds to the price of a kernel in one scheme, in whole picoseconds.
+    """The terms that one op adds to the price of a kernel in one scheme, in whole picoseconds.
 
-    ``reads``: (key, price, price of a later pass, ops that make the buffer for this one). ``writes``: (buffer, price,
-    whether it must reach memory). ``users``: (buffer, ops that take it from this one).
+    ``reads``: (key, price, price of a later pass, producers of the buffer). ``writes``: (buffer, price, whether it must
+    reach memory). ``users``: (buffer, its consumers).
     """
 
     reads: tuple[tuple[Key, int, int, int], ...]
@@ -67,7 +67,7 @@ class Pricer:
         return sum(price for term in terms for buffer, price, always in term.writes if always or buffer in needed)
 
     def _passes(self, ops: list[int], scheme: int, mask: int) -> list[int]:
-        """In how many passes of a looped kernel each op's inputs are read."""
+        """By op, the number of passes of a looped kernel that read its inputs."""
         level: dict[int, int] = {}
         for op in ops:
             before = bits(self._sources[op] & mask)
@@ -90,17 +90,17 @@ def pricer(problem: Instance) -> Pricer:
 
 def _terms(index: Topology, op: int, scheme: int) -> Terms:
     priced = index.priced[op][scheme]
-    makers: dict[int, int] = {}
+    producers: dict[int, int] = {}
     for source, buffer in index.sources[op]:
         if buffer is not None:
-            makers[buffer] = makers.get(buffer, 0) | 1 << source
+            producers[buffer] = producers.get(buffer, 0) | 1 << source
     users: dict[int, int] = {}
     for user, buffer in index.users[op]:
         if buffer is not None:
             users[buffer] = users.get(buffer, 0) | 1 << user
     return Terms(
         tuple(
-            ((buffer, footprint), first // MIB, later // MIB, makers.get(buffer, 0))
+            ((buffer, footprint), first // MIB, later // MIB, producers.get(buffer, 0))
             for buffer, footprint, first, later, _ in priced.reads
         ),
         tuple((buffer, price // MIB, always) for buffer, price, _, always in priced.writes),
@@ -113,8 +113,8 @@ def _terms(index: Topology, op: int, scheme: int) -> Terms:
 def _reads(terms: Iterable[Terms], mask: int) -> int:
     first: dict[Key, int] = {}
     for term in terms:
-        for key, price, _, makers in term.reads:
-            if not makers & mask and price > first.get(key, -1):
+        for key, price, _, producers in term.reads:
+            if not producers & mask and price > first.get(key, -1):
                 first[key] = price
     return sum(first.values())
 
@@ -123,8 +123,8 @@ def _looped_reads(terms: Iterable[Terms], mask: int, passes: Iterable[int]) -> i
     first: dict[Key, tuple[int, int]] = {}
     again: dict[Key, int] = {}
     for term, count in zip(terms, passes, strict=True):
-        for key, price, later, makers in term.reads:
-            if makers & mask:
+        for key, price, later, producers in term.reads:
+            if producers & mask:
                 continue
             first[key] = max(first.get(key, (-1, 0)), (price, later))
             again[key] = max(again.get(key, 0), count - 1)

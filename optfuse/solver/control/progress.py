@@ -1,4 +1,4 @@
-"""How the answer and its proof came closer to each other while the solve ran."""
+"""Progress of a solve: its objective and bound over time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 Stage = Literal["greedy", "blocks", "search", "join", "improve", "order", "done"]
+
+
+def relative_gap(objective: int, bound: int) -> float:
+    """(objective - bound) / objective; 0.0 when the bound is reached."""
+    return (objective - bound) / objective if bound < objective else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,7 @@ class Progress:
     @property
     def gap(self) -> float:
         """(objective - bound) / objective."""
-        return (self.objective - self.bound) / self.objective if self.objective > self.bound else 0.0
+        return relative_gap(self.objective, self.bound)
 
 
 OnProgress = Callable[[Progress], None]

@@ -1,11 +1,11 @@
-"""Columns of the joint model: kernels with what they read from memory and leave there.
+"""Columns of the joint model: kernels with the buffers that they load and write.
 
-Where no op is computed twice, what a kernel writes follows from its ops, but for values that only ops of alternatives
-use: those are written or not. With copies it is a choice too: a *copyable* op
-(``problem.recompute``) may be in several kernels, at most one of which writes its value. Then a kernel may also hold
-both ends of a path that leaves it, if the path starts at a copy.
+Without recomputation a kernel's writes follow from its ops, except for values that only ops of alternatives use: those
+are written or not. With recomputation, an op of ``problem.recompute.recomputable_ops`` may be in several kernels, at
+most one of which writes its value. A kernel may then hold both ends of a path that leaves it, if the path starts at a
+recomputed op.
 
-A column with a copy that does nothing (not written, used by no other op of it, linking none) is left out.
+A column in which a recomputed op is idle (neither written, nor used in it, nor linking others) is left out.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from itertools import combinations
 from optfuse.problem.cost import kernel_cost, topology
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import Reach, bits, is_connected, is_legal_but_for_paths, legal_index, mask_of
-from optfuse.problem.solution import Kernel, Solution
+from optfuse.problem.solution import Kernel
 from optfuse.solver.control.clock import WALL, Clock
-from optfuse.solver.memory.assemble import arrange
-from optfuse.solver.memory.order_problem import order_problem
 
 #: Sets grown between two looks at the clock.
 STEPS = 256
@@ -28,23 +26,28 @@ STEPS = 256
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A kernel that may be chosen: ``takes`` are the buffers that it reads from memory, ``writes`` those it leaves."""
+    """A kernel that may be chosen, with the buffers that it reads from memory (``loads``) and writes."""
 
     mask: int
     scheme: int
     writes: tuple[int, ...]
     cost: int
-    takes: tuple[int, ...]
+    loads: tuple[int, ...]
 
     @property
     def ops(self) -> tuple[int, ...]:
         """The ops, ascending."""
         return tuple(bits(self.mask))
 
+    @property
+    def kernel(self) -> Kernel:
+        """The column as a kernel of a schedule."""
+        return Kernel(self.ops, self.scheme, self.writes)
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnPool:
-    """Columns, whether they are all that there are, and how many sets were looked at for them."""
+    """Columns. ``complete``: there are no others. ``steps``: the sets of ops examined for them."""
 
     columns: tuple[Column, ...]
     complete: bool
@@ -54,44 +57,38 @@ class ColumnPool:
 def list_columns(
     instance: Instance,
     within: int,
-    copies: int = 0,
+    recomputable: int = 0,
     limit: int = 1 << 30,
     deadline: float | None = None,
-    ties: Mapping[int, int] | None = None,
+    groups: Mapping[int, int] | None = None,
     max_steps: int | None = None,
     clock: Clock = WALL,
 ) -> ColumnPool:
-    """All columns made of the ops of ``within``, of which those of ``copies`` may be computed several times.
+    """All columns made of the ops of ``within``, of which those of ``recomputable`` may be computed several times.
 
-    ``ties``: by op, the ops that are to be together with it. Stops at ``limit`` columns, after ``max_steps`` sets or at
-    the deadline (a time of ``clock``), and says so.
+    ``groups``: by op, the ops that every column takes together with it. Stops at ``limit`` columns, after ``max_steps``
+    sets or at the deadline (a time of ``clock``), and says so.
     """
-    maker = ColumnMaker(instance, copies)
+    builder = ColumnBuilder(instance, recomputable)
     best: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Column] = {}
     steps = 0
     for scheme in range(len(instance.schemes)):
-        for mask in _grown(instance, scheme, within, copies, ties):
+        for mask in _grown(instance, scheme, within, recomputable, groups):
             steps += 1
             late = deadline is not None and not steps % STEPS and clock.now() >= deadline
             if late or len(best) >= limit or (max_steps is not None and steps > max_steps):
                 return ColumnPool(tuple(best.values()), complete=False, steps=steps)
-            for column in maker.columns(mask, scheme):
-                key = (column.mask, column.writes, column.takes)
+            for column in builder.columns(mask, scheme):
+                key = (column.mask, column.writes, column.loads)
                 if key not in best or column.cost < best[key].cost:
                     best[key] = column
     return ColumnPool(tuple(best.values()), complete=True, steps=steps)
 
 
-def schedule_of(instance: Instance, columns: Sequence[Column]) -> Solution:
-    """The solution that runs some columns in their order."""
-    kernels = [Kernel(column.ops, column.scheme, column.writes) for column in columns]
-    return arrange(instance, kernels, order_problem(instance, kernels), range(len(kernels)))
-
-
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Of an op in a scheme: what it needs (buffer, ops that make it for this one), what it makes (buffer, whether it
-    must reach memory, its users), and the ops that cannot run beside it.
+    """Of an op in a scheme: its inputs (buffer, producers), its outputs (buffer, whether it must reach memory, users),
+    and the ops that exclude it.
     """
 
     wanted: tuple[tuple[int, int], ...]
@@ -99,13 +96,13 @@ class _Facts:
     rivals: int
 
 
-class ColumnMaker:
+class ColumnBuilder:
     """Turns sets of ops into columns."""
 
-    def __init__(self, instance: Instance, copies: int = 0) -> None:
-        """``copies``: ops that may be computed in several kernels, a subset of ``copyable(instance)``."""
+    def __init__(self, instance: Instance, recomputable: int = 0) -> None:
+        """``recomputable``: ops that may be computed in several kernels, a subset of ``recomputable_ops``."""
         self.instance = instance
-        self.copies = copies
+        self.recomputable = recomputable
         self.index = topology(instance)
         self.legal = legal_index(instance)
         self.reach = self.legal.reach()
@@ -115,27 +112,27 @@ class ColumnMaker:
         """The column of a kernel that is known to be legal."""
         mask = mask_of(ops)
         cost = kernel_cost(self.instance, ops, scheme, writes)
-        return Column(mask, scheme, tuple(sorted(writes)), cost, self.takes(mask, scheme))
+        return Column(mask, scheme, tuple(sorted(writes)), cost, self.loads(mask, scheme))
 
     def columns(self, mask: int, scheme: int) -> Iterator[Column]:
-        """The columns of some ops, one for each sensible choice of what they write; none if no legal kernel."""
+        """The columns of some ops, one for each useful choice of writes; none where no kernel is legal."""
         ops = tuple(bits(mask))
         if not is_legal_but_for_paths(self.instance, ops, scheme):
             return
         must, may = self._writes(mask, scheme)
-        takes = self.takes(mask, scheme)
+        loads = self.loads(mask, scheme)
         for count in range(len(may) + 1):
             for some in combinations(may, count):
                 writes = tuple(sorted((*must, *some)))
                 if self._useful(mask, scheme, writes):
-                    yield Column(mask, scheme, writes, kernel_cost(self.instance, ops, scheme, writes), takes)
+                    yield Column(mask, scheme, writes, kernel_cost(self.instance, ops, scheme, writes), loads)
 
-    def takes(self, mask: int, scheme: int) -> tuple[int, ...]:
-        """The buffers that some ops take from memory when they are a kernel."""
+    def loads(self, mask: int, scheme: int) -> tuple[int, ...]:
+        """The buffers that a kernel of some ops loads from memory."""
         taken: set[int] = set()
         for op in bits(mask):
-            for buffer, makers in self._facts(op, scheme).wanted:
-                if not makers & mask:
+            for buffer, producers in self._facts(op, scheme).wanted:
+                if not producers & mask:
                     taken.add(buffer)
         return tuple(sorted(taken))
 
@@ -143,24 +140,24 @@ class ColumnMaker:
         key = op, scheme
         found = self._known.get(key)
         if found is None:
-            makers = {read.buffer: 0 for read in self.index.offers[op][scheme].reads}
+            producers = {read.buffer: 0 for read in self.index.offers[op][scheme].reads}
             for source, buffer in self.index.sources[op]:
                 if buffer is not None:
-                    makers[buffer] = makers.get(buffer, 0) | 1 << source
+                    producers[buffer] = producers.get(buffer, 0) | 1 << source
             users: dict[int, int] = {}
             for user, buffer in self.index.users[op]:
                 if buffer is not None:
                     users[buffer] = users.get(buffer, 0) | 1 << user
             writes = tuple((w[0], w[3], users.get(w[0], 0)) for w in self.index.priced[op][scheme].writes)
             rivals = mask_of(self.index.rivals.get(op, ()))
-            found = self._known[key] = _Facts(tuple(makers.items()), writes, rivals)
+            found = self._known[key] = _Facts(tuple(producers.items()), writes, rivals)
         return found
 
     def _writes(self, mask: int, scheme: int) -> tuple[list[int], list[int]]:
-        """Buffers that a kernel must write, and those that it may write: that only ops use which need not run."""
+        """The buffers that a kernel must write, and those that it may write."""
         must: set[int] = set()
         may: set[int] = set()
-        between = self.reach.between(mask) if self.copies & mask else 0
+        between = self.reach.between(mask) if self.recomputable & mask else 0
         certain = self.legal.certain(mask)
         rivals = 0
         for op in bits(mask):
@@ -168,45 +165,47 @@ class ColumnMaker:
         for op in bits(mask):
             facts = self._facts(op, scheme)
             for buffer, always, users in facts.writes:
-                if self.copies >> op & 1:
-                    # Where a path leaves from here and comes back, the value on it is another copy's.
+                if self.recomputable >> op & 1:
+                    # Where a path leaves from here and comes back, another kernel recomputes the value on it.
                     if (always or users) and not self.reach.descendants[op] & between:
                         may.add(buffer)
                 elif always or users & ~mask & certain:
                     must.add(buffer)
-                elif users & self.copies or users & ~mask & ~rivals:
+                elif users & self.recomputable or users & ~mask & ~rivals:
                     may.add(buffer)
         return sorted(must), sorted(may - must)
 
     def _useful(self, mask: int, scheme: int, writes: tuple[int, ...]) -> bool:
-        """Whether each copy does something: its value is written or used in here, or it alone links the others."""
+        """Whether each recomputed op is needed: its value is written or used in here, or it alone links the others."""
         idle = 0
-        for op in bits(mask & self.copies):
+        for op in bits(mask & self.recomputable):
             written = any(write[0] in writes for write in self.index.priced[op][scheme].writes)
             if not written and not any(mask >> user & 1 for user, _ in self.index.users[op]):
                 idle |= 1 << op
-        if not mask & ~self.copies and not writes:
+        if not mask & ~self.recomputable and not writes:
             return False
         if idle and not self.instance.limits.connected:
             return False
         return not any(is_connected(self.legal, mask & ~(1 << op), scheme) for op in bits(idle))
 
 
-def _grown(instance: Instance, scheme: int, within: int, copies: int, tied: Mapping[int, int] | None) -> Iterator[int]:
-    """Sets of ops that may be kernels of a scheme as far as links, paths and excluded pairs go, each once.
+def _grown(
+    instance: Instance, scheme: int, within: int, recomputable: int, groups: Mapping[int, int] | None
+) -> Iterator[int]:
+    """Sets of ops that may be kernels of a scheme by links, paths and forbidden pairs, each once.
 
-    A set grows from its first op. Adding a neighbour adds what lies on paths from its ops, copies excepted; each
-    neighbour is first taken, then forbidden for the rest of the branch.
+    A set grows from its first op. Adding a neighbour adds the ops on paths from its ops, except paths from recomputable
+    ones; each neighbour is first taken, then forbidden for the rest of the branch.
     """
     index = legal_index(instance)
     allowed = mask_of(op for op in bits(within) if scheme in index.footprints[op])
     if scheme == ALONE:
         yield from (1 << op for op in bits(allowed))
         return
-    links, clashes = _ties(instance, scheme, allowed)
+    links, clashes = _links_and_clashes(instance, scheme, allowed)
     reach = index.reach()
     for root in bits(allowed):
-        start = _closure(reach, 1 << root, copies, tied)
+        start = _closure(reach, 1 << root, recomputable, groups)
         forbidden = ~allowed | (1 << root) - 1
         if start & forbidden:
             continue
@@ -223,7 +222,7 @@ def _grown(instance: Instance, scheme: int, within: int, copies: int, tied: Mapp
             for op in bits(near & ~mask & ~banned):
                 if banned >> op & 1:
                     continue
-                grown = _closure(reach, mask | 1 << op, copies, tied)
+                grown = _closure(reach, mask | 1 << op, recomputable, groups)
                 fresh = grown & ~mask
                 banned_then = banned
                 near_then = near
@@ -236,24 +235,24 @@ def _grown(instance: Instance, scheme: int, within: int, copies: int, tied: Mapp
                 banned |= 1 << op
 
 
-def _closure(reach: Reach, mask: int, copies: int, tied: Mapping[int, int] | None) -> int:
-    """A set with all that is tied to it, and all that lies on paths from its ops, copies excepted, to its ops."""
+def _closure(reach: Reach, mask: int, recomputable: int, groups: Mapping[int, int] | None) -> int:
+    """A set with its groups' ops and the ops on paths between its ops, except paths from recomputable ones."""
     below = above = seen = 0
     while mask & ~seen:
         fresh = mask & ~seen
         seen |= fresh
         for op in bits(fresh):
             above |= reach.ancestors[op]
-            if not copies >> op & 1:
+            if not recomputable >> op & 1:
                 below |= reach.descendants[op]
-            if tied is not None:
-                mask |= tied.get(op, 0)
+            if groups is not None:
+                mask |= groups.get(op, 0)
         mask |= above & below
     return mask
 
 
-def _ties(instance: Instance, scheme: int, allowed: int) -> tuple[dict[int, int], dict[int, int]]:
-    """By op: what links it to others of the scheme, and what it may not meet."""
+def _links_and_clashes(instance: Instance, scheme: int, allowed: int) -> tuple[dict[int, int], dict[int, int]]:
+    """By op: the ops linked to it in the scheme, and the ops that may not share a kernel with it."""
     index = legal_index(instance)
     links = dict.fromkeys(bits(allowed), 0 if instance.limits.connected else allowed)
     clashes = {op: index.apart[op] for op in bits(allowed)}

@@ -1,12 +1,12 @@
-"""The joint model: which kernels, in what order, within how many bytes; ops computed several times where allowed.
+"""The joint model: kernels, their order and peak memory together, with recomputation where allowed.
 
 - variables (``joint_model``): one Boolean a column (``solver.joint.columns``); a position in time for each op that is
-  computed once and for each value of a copyable op; begin and end of each storage;
+  computed once and for each value of a recomputable op; begin and end of each storage;
 - families (``joint_families``): every op once, a value written once if a column takes it from memory, kernels in one
   place, values before their use, lifetimes that cover all uses, and no more bytes live at any time than the cap;
 - objective: the cost of the chosen columns, or the peak.
 
-Kernels may stand at one position: they are then live together, which is never less than one after the other. So
+Kernels may share a position: their buffers are then live together, which is never less than one after the other. So
 positions need not differ, and the order read off the model has at most the peak that the model counted.
 """
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from optfuse.solver.control.clock import WALL, Clock
+from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.control.running import configured, run
 from optfuse.solver.joint.columns import Column
 from optfuse.solver.joint.joint_families import FAMILIES, Family
 from optfuse.solver.joint.joint_model import Anchor, JointModel, joint_model
@@ -29,7 +29,7 @@ from optfuse.solver.joint.scope import Scope
 
 @dataclass(frozen=True, slots=True)
 class JointResult:
-    """``columns`` in order, or None when none were found. ``bound`` is on the objective asked for.
+    """``columns`` in order, or None when no schedule was found. ``bound`` is a bound on the model's objective.
 
     ``infeasible``: it was proven that these columns allow no schedule within the cap.
     """
@@ -53,7 +53,7 @@ def solve_joint(
     at_most: int | None = None,
     families: Sequence[Family] = FAMILIES,
 ) -> JointResult:
-    """Choose and order columns.
+    """The optimal choice and order of columns, as far as it is found and proven by the deadline.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def solve_joint(
     at_most
         What the objective may be at most.
     families
-        The constraints; with fewer than all, the answer need be no schedule.
+        The constraint families; without all of them the answer may be no schedule.
     """
     model = joint_model(scope, columns, cap, least_peak=least_peak)
     for add in families:
@@ -91,7 +91,7 @@ def solve_joint(
 
 
 def _hint(model: JointModel, start: Sequence[Column]) -> None:
-    """Say all of a known schedule: which columns, and when everything is. CP-SAT takes one hint a variable."""
+    """Hint a whole schedule: columns, positions and lifetimes. CP-SAT takes one hint a variable."""
     place = {_key(column): position for position, column in enumerate(start)}
     hinted: set[Anchor] = set()
     for column, variable, anchors in zip(model.columns, model.chosen, model.anchors, strict=True):
@@ -106,15 +106,15 @@ def _hint(model: JointModel, start: Sequence[Column]) -> None:
 
 
 def _key(column: Column) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """What tells columns apart: of two that are equal in this the cheaper one is kept."""
-    return column.mask, column.writes, column.takes
+    """The key of a column: of two with the same key only the cheaper one is kept."""
+    return column.mask, column.writes, column.loads
 
 
 def _hint_lives(model: JointModel, start: Sequence[Column]) -> None:
     scope = model.scope
     users: dict[int, list[int]] = {}
     for position, column in enumerate(start):
-        for buffer in (*column.takes, *column.writes):
+        for buffer in (*column.loads, *column.writes):
             users.setdefault(scope.root[buffer], []).append(min(position, model.horizon - 1))
     facts: Mapping[int, tuple[bool, bool]] = {s.buffer: (s.from_start, s.to_end) for s in scope.storages}
     for buffer, life in model.lives.items():
@@ -125,7 +125,7 @@ def _hint_lives(model: JointModel, start: Sequence[Column]) -> None:
 
 
 def _in_order(model: JointModel, solver: cp_model.CpSolver) -> tuple[Column, ...]:
-    """The chosen columns by position. Of several at one position none needs another, so any order will do."""
+    """The chosen columns by position. Columns at the same position do not depend on each other."""
     found = [
         (solver.value(model.at[anchors[0]]), column.mask & -column.mask, k)
         for k, (column, anchors) in enumerate(zip(model.columns, model.anchors, strict=True))

@@ -1,6 +1,6 @@
-"""The constraints of the joint model: one family, one function. What all of them allow are the schedules of a scope.
+"""The constraint families of the joint model, one function each; together they allow exactly the schedules of a scope.
 
-A family may be dropped (``tests/oracle/test_families.py`` does): what is left then allows schedules that are none.
+``tests/oracle/test_families.py`` drops each in turn and demands that an invalid schedule is then found.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def add_alternatives(model: JointModel) -> None:
 
 
 def add_running(model: JointModel) -> None:
-    """An op of alternatives runs just when one that holds it is taken."""
+    """An op of alternatives runs exactly when one of them is taken."""
     variants = model.scope.instance.variants
     holding: dict[int, list[cp_model.IntVar]] = {op: [] for op in model.runs}
     for (number, option), take in model.taken.items():
         for op in variants[number].alternatives[option]:
             holding[op].append(take)
-    for op, takes in holding.items():
-        model.cp.add(model.runs[op] == sum(takes))
+    for op, loads in holding.items():
+        model.cp.add(model.runs[op] == sum(loads))
 
 
 def add_cover(model: JointModel) -> None:
     """An op that is computed once lies in one chosen column, if it runs."""
-    for op in bits(model.scope.duty):
+    for op in bits(model.scope.required):
         columns = [model.chosen[k] for k in model.holding.get(op, ())]
         if op in model.runs:
             model.cp.add(sum(columns) == model.runs[op])
@@ -43,41 +43,40 @@ def add_cover(model: JointModel) -> None:
             model.cp.add_exactly_one(columns)
 
 
-def add_copied_writes(model: JointModel) -> None:
-    """The value of a copied op is written by one column at most, and only if another takes it.
+def add_recomputed_writes(model: JointModel) -> None:
+    """The value of a recomputed op is written by at most one column, and only if another loads it.
 
-    To write it twice never helps: the copy may be there all the same. To write it for no use would be a kernel that
-    shifts positions and does nothing else, which is no schedule (``checker``).
+    Writing it twice never helps. The checker refuses a kernel whose only writes are never loaded.
     """
     scope = model.scope
     for buffer, numbers in model.writing.items():
-        if any(scope.copies >> op & 1 for op in model.makers[buffer]):
+        if any(scope.recomputable >> op & 1 for op in model.producers[buffer]):
             model.cp.add_at_most_one(model.chosen[k] for k in numbers)
-            if buffer not in scope.owed:
-                takers = [model.chosen[k] for k, column in enumerate(model.columns) if buffer in column.takes]
-                model.cp.add_bool_or([*takers, ~model.any_of(numbers)])
+            if buffer not in scope.required_writes:
+                consumers = [model.chosen[k] for k, column in enumerate(model.columns) if buffer in column.loads]
+                model.cp.add_bool_or([*consumers, ~model.any_of(numbers)])
 
 
 def add_owed_writes(model: JointModel) -> None:
-    """What the rest of the schedule, or the caller, asks for is written."""
-    for buffer in model.scope.owed:
-        if not any(op in model.runs for op in model.makers.get(buffer, ())):
+    """Values that later kernels or the caller need are written."""
+    for buffer in model.scope.required_writes:
+        if not any(op in model.runs for op in model.producers.get(buffer, ())):
             model.cp.add_bool_or([model.chosen[k] for k in model.writing.get(buffer, ())])
 
 
 def add_taken_values(model: JointModel) -> None:
-    """What a chosen column takes from memory, if it is made here, another one writes: for each op that makes it."""
+    """A value that a chosen column loads, if it is made in this scope, is written by another, for each of its producers."""
     scope, index = model.scope, topology(model.scope.instance)
     wanting: dict[tuple[Anchor, int, int | None], list[int]] = {}
     for k, column in enumerate(model.columns):
         anchor = model.anchors[k][0]
-        for buffer in column.takes:
-            made_here = scope.instance.buffers[buffer].kind == "temporary" and buffer not in scope.given
-            if made_here and len(model.makers[buffer]) == 1:
+        for buffer in column.loads:
+            made_here = scope.instance.buffers[buffer].kind == "temporary" and buffer not in scope.stored
+            if made_here and len(model.producers[buffer]) == 1:
                 wanting.setdefault((anchor, buffer, None), []).append(k)
         for op in column.ops:
             for source, buffer in index.sources[op]:
-                if buffer is None or buffer in scope.given or len(model.makers.get(buffer, ())) < 2:
+                if buffer is None or buffer in scope.stored or len(model.producers.get(buffer, ())) < 2:
                     continue
                 if scope.ops >> source & 1 and not column.mask >> source & 1:
                     wanting.setdefault((anchor, buffer, source), []).append(k)
@@ -93,7 +92,7 @@ def add_taken_values(model: JointModel) -> None:
 
 
 def add_same_place(model: JointModel) -> None:
-    """What a column computes, it computes at one position."""
+    """All anchors of a chosen column have one position."""
     pairs: dict[tuple[Anchor, Anchor], list[int]] = {}
     for k, anchors in enumerate(model.anchors):
         for anchor in anchors[1:]:
@@ -103,10 +102,10 @@ def add_same_place(model: JointModel) -> None:
 
 
 def add_precedence(model: JointModel) -> None:
-    """An op comes after those that it needs and that are not in its column."""
+    """An op comes after its predecessors in other columns."""
     scope = model.scope
     for edge in scope.instance.edges:
-        if (scope.ops & ~scope.copies) >> edge.src & (scope.ops & ~scope.copies) >> edge.dst & 1:
+        if (scope.ops & ~scope.recomputable) >> edge.src & (scope.ops & ~scope.recomputable) >> edge.dst & 1:
             _after(model, edge.src, edge.dst)
 
 
@@ -121,21 +120,21 @@ def _after(model: JointModel, src: int, dst: int) -> None:
         rule.only_enforce_if(conditions)
 
 
-def add_precedence_of_copies(model: JointModel) -> None:
-    """A column comes after the one that writes the value of a copied op for it; a copy after what it needs."""
+def add_precedence_of_recomputed(model: JointModel) -> None:
+    """A column comes after the one that writes a recomputed value that it loads; a recomputed op after its inputs."""
     scope = model.scope
     for edge in scope.instance.edges:
         if (
             scope.ops >> edge.src & scope.ops >> edge.dst & 1
-            and (scope.copies >> edge.src | scope.copies >> edge.dst) & 1
+            and (scope.recomputable >> edge.src | scope.recomputable >> edge.dst) & 1
         ):
-            _after_copies(model, edge.src, edge.dst, edge.buffer)
+            _after_recomputed(model, edge.src, edge.dst, edge.buffer)
 
 
-def _after_copies(model: JointModel, src: int, dst: int, buffer: int | None) -> None:
+def _after_recomputed(model: JointModel, src: int, dst: int, buffer: int | None) -> None:
     """Columns that hold ``dst`` and not ``src`` come after the op, or after the column that writes the value."""
-    assert buffer is not None, "nothing orders a copyable op but the values that it uses and makes"
-    source: Anchor = ("value", buffer) if model.scope.copies >> src & 1 else ("op", src)
+    assert buffer is not None, "a recomputable op has no order edges"
+    source: Anchor = ("value", buffer) if model.scope.recomputable >> src & 1 else ("op", src)
     if source not in model.at:
         return
     waiting: dict[Anchor, list[int]] = {}
@@ -150,7 +149,7 @@ def _after_copies(model: JointModel, src: int, dst: int, buffer: int | None) -> 
 
 
 def add_lifetimes(model: JointModel) -> None:
-    """A storage is there if a column writes it, and lives from its first use to its last."""
+    """A storage is present if a column writes it, and lives from its first use to its last."""
     uses = _uses(model)
     for storage in model.scope.storages:
         life = model.lives.get(storage.buffer)
@@ -182,7 +181,7 @@ def add_unused(model: JointModel) -> None:
 
 
 def _first_position(model: JointModel) -> cp_model.IntVar:
-    """Where the first kernel runs. What does not run is put at the end of time."""
+    """The position of the first kernel; anchors that do not run are put at the end."""
     for anchor, variable in model.at.items():
         numbers = [k for k, anchors in enumerate(model.anchors) if anchor in anchors]
         if anchor[0] == "value" or anchor[1] in model.runs:
@@ -208,18 +207,17 @@ def add_memory(model: JointModel) -> None:
 
 
 def _uses(model: JointModel) -> dict[int, dict[Anchor, list[int]]]:
-    """By storage: the anchors of columns that use it, with these columns.
+    """By storage: the anchors at which columns use it, with these columns.
 
-    An op that is computed once and uses a buffer outside its column does so at its own position; elsewhere the first
-    anchor of the column speaks for it.
+    An op that is computed once uses a storage at its own anchor, a recomputed op at the first anchor of its column.
     """
     scope = model.scope
     index = topology(scope.instance)
     uses: dict[int, dict[Anchor, list[int]]] = {}
     for k, column in enumerate(model.columns):
-        touched = {scope.root[buffer] for buffer in (*column.takes, *column.writes)}
+        touched = {scope.root[buffer] for buffer in (*column.loads, *column.writes)}
         for op in column.ops:
-            anchor = model.anchors[k][0] if scope.copies >> op & 1 else ("op", op)
+            anchor = model.anchors[k][0] if scope.recomputable >> op & 1 else ("op", op)
             offer = index.offers[op][column.scheme]
             mine = {access.buffer for access in (*offer.reads, *offer.writes)}
             mine.update(buffer for _, buffer in index.sources[op] if buffer is not None)
@@ -233,32 +231,34 @@ def _uses(model: JointModel) -> dict[int, dict[Anchor, list[int]]]:
 def _when(model: JointModel, storage: int, anchor: Anchor, numbers: Sequence[int]) -> list[cp_model.IntVar]:
     """The conditions under which an anchor uses a storage.
 
-    None are needed, but that the op runs, where all columns that hold the op use it; nor where the others hold the one
-    op that writes the storage: having the value in registers, they leave no storage that could live too long.
+    Only that the op runs, where all columns that hold the op use the storage; so too where the others hold the one op
+    that writes it: they keep the value in registers, and no storage is present that could live too long.
     """
     kind, op = anchor
     scope = model.scope
-    if kind == "op" and not scope.copies:
+    if kind == "op" and not scope.recomputable:
         others = set(model.holding[op]).difference(numbers)
-        makers = {m for b, ms in model.makers.items() if scope.root[b] == storage for m in ms} if others else set[int]()
+        producers = (
+            {m for b, ms in model.producers.items() if scope.root[b] == storage for m in ms} if others else set[int]()
+        )
         life = model.lives[storage]
-        absent = life.present is not None and len(makers) == 1
-        if all(absent and model.columns[k].mask >> min(makers) & 1 for k in others):
+        absent = life.present is not None and len(producers) == 1
+        if all(absent and model.columns[k].mask >> min(producers) & 1 for k in others):
             return [model.runs[op]] if op in model.runs else []
     return [model.any_of(numbers)]
 
 
-#: All of them: what is proven of the model is proven of these together.
+#: All families.
 FAMILIES: tuple[Family, ...] = (
     add_alternatives,
     add_running,
     add_cover,
-    add_copied_writes,
+    add_recomputed_writes,
     add_owed_writes,
     add_taken_values,
     add_same_place,
     add_precedence,
-    add_precedence_of_copies,
+    add_precedence_of_recomputed,
     add_lifetimes,
     add_unused,
     add_memory,

@@ -1,7 +1,7 @@
-"""The variables of the joint model, and how its constraints speak of columns.
+"""The variables of the joint model.
 
-A *column* is a kernel that may be chosen (``solver.joint.columns``). It stands at the position of its *anchors*: the
-ops in it that are computed once, and the values of copied ops that it writes.
+A *column* is a kernel that may be chosen (``solver.joint.columns``). Its position is that of its *anchors*: the ops in
+it that are computed once, and the values of recomputed ops that it writes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ortools.sat.python import cp_model
 
 from optfuse.problem.cost import topology
 from optfuse.problem.legality import bits
-from optfuse.solver.joint.available import makers_of
 from optfuse.solver.joint.columns import Column
+from optfuse.solver.joint.feasible_columns import producers_of
 from optfuse.solver.joint.scope import Scope, Storage
 
-#: What stands at a position: an op that is computed once, or the value (a buffer) of a copyable one.
+#: What has a position: an op that is computed once, or the value (a buffer) of a recomputable one.
 Anchor = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The interval of a storage: from ``first`` on, and no more at ``last``. ``present``: always, if None."""
+    """The lifetime of a storage: from ``first`` on, and no more at ``last``. ``present``: always, if None."""
 
     first: cp_model.IntVar
     last: cp_model.IntVar
@@ -37,15 +37,15 @@ class JointModel:
     """The variables of the joint model.
 
     Attributes:
-        scope: What is to be decided.
+        scope: The ops to decide and their surroundings.
         columns: The kernels that may be chosen.
         cap: Bytes that may be live at once.
-        least_peak: Whether the peak is the objective, and the cap but an upper limit.
-        chosen: By column, whether it is.
+        least_peak: Whether the peak is the objective; the cap is then an upper limit.
+        chosen: By column, whether it is a kernel of the schedule.
         taken: By variant (its position) and alternative, whether that one runs.
         runs: For ops of alternatives, whether they run.
         at: Positions.
-        anchors: By column, what stands where it does.
+        anchors: By column, its anchors.
         holding: By op, the columns that hold it.
         writing: By buffer, the columns that write it.
         makers: By buffer, the ops that make it here.
@@ -67,7 +67,7 @@ class JointModel:
     anchors: list[tuple[Anchor, ...]] = field(default_factory=list)
     holding: dict[int, list[int]] = field(default_factory=dict)
     writing: dict[int, list[int]] = field(default_factory=dict)
-    makers: dict[int, set[int]] = field(default_factory=dict)
+    producers: dict[int, set[int]] = field(default_factory=dict)
     lives: dict[int, Life] = field(default_factory=dict)
     peak: cp_model.IntVar | None = None
     horizon: int = 1
@@ -75,7 +75,7 @@ class JointModel:
     _sums: dict[tuple[int, ...], cp_model.IntVar] = field(default_factory=dict)
 
     def any_of(self, numbers: Iterable[int]) -> cp_model.IntVar:
-        """A Boolean that is true when one of some columns, at most one of which can be, is chosen."""
+        """A Boolean that is true when one of some mutually exclusive columns is chosen."""
         key = tuple(sorted(set(numbers)))
         if len(key) == 1:
             return self.chosen[key[0]]
@@ -92,9 +92,9 @@ class JointModel:
 
 
 def joint_model(scope: Scope, columns: Sequence[Column], cap: int | None, *, least_peak: bool) -> JointModel:
-    """The variables, and no constraint yet. ``cap``: bytes that may be live at once; None: any number."""
+    """The model with its variables and no constraints. ``cap``: bytes that may be live at once; None: any number."""
     ceiling = cap if cap is not None else scope.base + sum(storage.bytes for storage in scope.storages)
-    model = JointModel(scope, columns, ceiling, least_peak, makers=makers_of(scope))
+    model = JointModel(scope, columns, ceiling, least_peak, producers=producers_of(scope))
     _add_columns(model)
     _add_alternatives(model)
     _add_lives(model)
@@ -111,8 +111,8 @@ def _add_columns(model: JointModel) -> None:
             model.holding.setdefault(op, []).append(k)
         for buffer in column.writes:
             model.writing.setdefault(buffer, []).append(k)
-        anchors: list[Anchor] = [("op", op) for op in bits(column.mask & ~scope.copies)]
-        for op in bits(column.mask & scope.copies):
+        anchors: list[Anchor] = [("op", op) for op in bits(column.mask & ~scope.recomputable)]
+        for op in bits(column.mask & scope.recomputable):
             mine = {write[0] for write in index.priced[op][column.scheme].writes}
             anchors += [("value", buffer) for buffer in column.writes if buffer in mine]
         model.anchors.append(tuple(anchors))
@@ -122,13 +122,10 @@ def _add_columns(model: JointModel) -> None:
 
 
 def _add_alternatives(model: JointModel) -> None:
-    """A Boolean an alternative of the variants that are decided here, and an op that need not run.
-
-    A stretch that does not hold all ops of a variant leaves it as it is decided.
-    """
+    """A Boolean for each alternative, and for each op of one, of the variants whose ops are all in the scope."""
     for number, variant in enumerate(model.scope.instance.variants):
         members = {op for option in variant.alternatives for op in option}
-        if not all(model.scope.duty >> op & 1 for op in members):
+        if not all(model.scope.required >> op & 1 for op in members):
             continue
         for option in range(len(variant.alternatives)):
             model.taken[number, option] = model.cp.new_bool_var(f"{variant.name}_{option}")
@@ -137,7 +134,7 @@ def _add_alternatives(model: JointModel) -> None:
 
 
 def _add_lives(model: JointModel) -> None:
-    """An interval for each storage that has bytes and may be there."""
+    """An interval for each storage that has bytes and may be present."""
     scope, cp = model.scope, model.cp
     sized = [storage for storage in scope.storages if storage.bytes]
     model.unit = math.gcd(*(storage.bytes for storage in sized)) or 1

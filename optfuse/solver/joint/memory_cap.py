@@ -1,4 +1,4 @@
-"""From good schedules to one within the cap on live bytes, or the proof that there is none; and copies, if allowed."""
+"""``within_cap``: the cheapest schedule within the cap on live bytes, from known schedules, or a proof of infeasibility."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solver.control.clock import WALL, Clock, within
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.joint.peak_bound import LOOK_SECONDS, least_peak_bound
+from optfuse.solver.joint.peak_bound import CUT_SECONDS_PER_OP, least_peak_bound
 from optfuse.solver.memory.assemble import arrange
 from optfuse.solver.memory.order_problem import HEURISTICS, OrderProblem, order_problem, peak_bytes
 from optfuse.solver.memory.order_search import STEP_SECONDS, least_peak_order
@@ -18,13 +18,13 @@ from optfuse.solver.memory.order_search import STEP_SECONDS, least_peak_order
 MIB = 1 << 20
 #: Seconds for the order of one schedule to start from.
 ORDER_SECONDS = 1.0
-#: What it takes at least to put a schedule in order, for each op, roughly.
+#: The least seconds to order a schedule, for each op, roughly.
 START_SECONDS = 4e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Capped:
-    """A solution whose kernels are in an order that keeps the cap, and a bound on the cost of all that do."""
+    """A solution within the cap, and a bound on the cost of all such solutions."""
 
     solution: Solution
     bound: int
@@ -83,7 +83,7 @@ def in_order(instance: Instance, kernels: Sequence[Kernel]) -> Solution:
 
 
 def _best_start(problem: OrderProblem, kernels: int, deadline: float | None, clock: Clock) -> list[int]:
-    """The kernels as they are given, or the best of the heuristics if that has a lower peak."""
+    """The given order, or that of a heuristic if it has a lower peak."""
     orders: list[list[int]] = []
     if all(earlier < kernel for kernel, mine in enumerate(problem.before) for earlier in mine):
         orders.append(list(range(kernels)))
@@ -94,22 +94,22 @@ def _best_start(problem: OrderProblem, kernels: int, deadline: float | None, clo
 
 
 def _floor(instance: Instance, options: SolveOptions, deadline: float, clock: Clock) -> int:
-    """A bound on the peak of all schedules; where answers must repeat, limited by a number of cuts."""
+    """A bound on the peak of all schedules; a deterministic solve limits it by a number of cuts."""
     seconds = max(0.0, deadline - clock.now())
     if not clock.deterministic:
         if instance.rules.peak_memory is None:
             return 0  # nothing asks for it
         return least_peak_bound(instance, recompute=options.recompute, deadline=deadline, clock=clock)
-    each = LOOK_SECONDS * len(instance.ops)
+    each = CUT_SECONDS_PER_OP * len(instance.ops)
     looks = max(1, int(seconds / each))
     clock.spend(each * min(looks, len(instance.ops)))
     return least_peak_bound(instance, recompute=options.recompute, looks=looks)
 
 
 def _ordered(instance: Instance, solution: Solution, deadline: float, clock: Clock) -> Solution:
-    """The solution in the order of least peak that is found soon; where answers must repeat, in so many steps.
+    """The solution in the order of least peak found in about a second; unchanged when there is no time.
 
-    As it is when there is no time for that.
+    A deterministic solve counts steps instead.
     """
     if clock.stopped or not (clock.deterministic or clock.now() + START_SECONDS * len(instance.ops) < deadline):
         return solution

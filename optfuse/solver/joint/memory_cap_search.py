@@ -1,9 +1,9 @@
-"""The cheapest schedule within a cap on live bytes: one joint model of a small problem, stretch by stretch otherwise.
+"""The cheapest schedule within a cap on live bytes: one joint model if the problem is small, else window by window.
 
-A large problem starts from good schedules without the cap. Where one exceeds it, the kernels around that moment are
-decided anew, partition, order and copies together, as cheap as can be within the cap: all before and after stays
-(``solver.joint.scope``). The stretch grows until that succeeds. Afterwards stretches are decided anew for cost alone,
-as long as there is time. Bounds come from elsewhere: what is cheapest without the cap is a bound with it.
+A large problem starts from good schedules without the cap. Where one exceeds it, a window of kernels around that
+position is optimized again, partition, order and recomputation together, within the cap; all before and after stays
+fixed (``solver.joint.scope``). The window grows until that succeeds. Then windows are optimized for cost while there is
+time. The bound is that of the problem without the cap.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from dataclasses import dataclass
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
-from optfuse.problem.recompute import copyable
+from optfuse.problem.recompute import recomputable_ops
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.joint.available import feasible_columns
-from optfuse.solver.joint.columns import Column, ColumnMaker, ColumnPool, list_columns
+from optfuse.solver.joint.columns import Column, ColumnBuilder, ColumnPool, list_columns
+from optfuse.solver.joint.feasible_columns import feasible_columns
 from optfuse.solver.joint.joint import JointResult, solve_joint
-from optfuse.solver.joint.rematerialise import copy_to_shrink, without_idle
-from optfuse.solver.joint.scope import Scope, stretch, whole_scope
-from optfuse.solver.joint.ties import ties
+from optfuse.solver.joint.op_groups import op_groups
+from optfuse.solver.joint.rematerialise import recompute_to_shrink, without_idle
+from optfuse.solver.joint.scope import Scope, whole_scope, window_scope
 from optfuse.solver.memory.order_problem import live_bytes, order_problem
 
 #: A problem of at most so many ops and columns is one model.
 WHOLE_OPS = 40
 WHOLE_COLUMNS = 3000
-#: Kernels on either side of the fullest moment, and ops and columns, of the stretches decided anew.
-REACHES = (3, 6, 10, 16)
-STRETCH_OPS = 60
-STRETCH_COLUMNS = 1500
-#: How readily ops of a stretch are tied together: more and more, until the columns are few enough to list.
-TIES = (100, 70, 50, 30, 0)
-#: Copyable ops of one stretch.
-MOST_COPIES = 8
-STRETCH_SECONDS = 6.0
-#: About what it takes to list a column, to look at a set of ops that may be one, and to state a column's op in a model;
-#: and to look at the lifetimes of a schedule, for each op.
+#: Windows: kernels on either side of the position of the peak, and the most ops and columns.
+WINDOW_RADII = (3, 6, 10, 16)
+WINDOW_OPS = 60
+WINDOW_COLUMNS = 1500
+#: The percentages for ``op_groups``, tried in turn until all columns can be listed.
+GROUPING_PERCENTS = (100, 70, 50, 30, 0)
+#: The most recomputable ops of one window.
+MOST_RECOMPUTED = 8
+WINDOW_SECONDS = 6.0
+#: Rough seconds to list a column, to examine a set of ops that may be one, to add a column's op to a model, and to
+#: compute a schedule's lifetimes for each op.
 COLUMN_SECONDS = 2e-4
 SET_SECONDS = 1e-4
 PLACE_SECONDS = 1e-4
 LIVE_SECONDS = 3e-5
-#: What it takes to cut a stretch out of a schedule, for each op of the whole, roughly.
-STRETCH_OP_SECONDS = 4e-5
+#: Rough seconds to cut a window out of a schedule, for each op of the whole.
+WINDOW_CUT_SECONDS = 4e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,14 @@ def solve_capped(
     deadline: float,
     clock: Clock = WALL,
 ) -> CappedOutcome:
-    """Look for the cheapest schedule within ``instance.rules.peak_memory`` (None: any number of bytes).
+    """The cheapest schedule found within ``instance.rules.peak_memory`` (None: any number of bytes).
 
     Parameters
     ----------
     starts
         Schedules, each in its order of least peak; some may keep the cap.
     bound
-        A lower bound on every schedule's cost, cap or no cap (copies included, if they are allowed).
+        A lower bound on every schedule's cost without the cap (with recomputation, if allowed).
     deadline
         When to stop, a time of ``clock``.
     """
@@ -92,7 +92,7 @@ def solve_capped(
     if len(instance.ops) <= WHOLE_OPS:
         found = work.whole(starts)
         if found is not None and (found.proven or found.infeasible):
-            return _of_whole(work, found, bound, lowest)
+            return _outcome_of_whole(work, found, bound, lowest)
     for start in sorted(starts, key=lambda s: s.objective):
         if clock.now() >= deadline or (best is not None and work.cost(best) <= start.objective):
             break
@@ -113,13 +113,13 @@ def least_peak(
     deadline: float,
     clock: Clock = WALL,
 ) -> tuple[int, int]:
-    """The lowest peak that can be found, and a bound on all: equal when it is proven. ``floor`` is known already."""
+    """The lowest peak found, and a bound on all peaks, at least ``floor``; they are equal when it is proven."""
     work = _Work(instance, floor, options, deadline, clock)
     lowest = min(start.peak_bytes for start in starts)
     if len(instance.ops) <= WHOLE_OPS:
         found = work.whole(starts, least_peak=True)
         if found is not None and found.columns is not None:
-            kernels = tuple(Kernel(column.ops, column.scheme, column.writes) for column in found.columns)
+            kernels = tuple(column.kernel for column in found.columns)
             return min(lowest, work.peak(kernels)), max(floor, found.bound)
     for start in sorted(starts, key=lambda s: s.peak_bytes):
         if lowest > floor and clock.now() < deadline:
@@ -127,20 +127,20 @@ def least_peak(
     return lowest, floor
 
 
-def _of_whole(work: _Work, found: JointResult, bound: int, lowest: int) -> CappedOutcome:
+def _outcome_of_whole(work: _Work, found: JointResult, bound: int, lowest: int) -> CappedOutcome:
     if found.columns is None:
         return CappedOutcome(None, bound, lowest, infeasible=True)
-    kernels = tuple(Kernel(column.ops, column.scheme, column.writes) for column in found.columns)
+    kernels = tuple(column.kernel for column in found.columns)
     return CappedOutcome(kernels, max(bound, found.bound), work.peak(kernels))
 
 
 class _Work:
-    """What every step needs."""
+    """The state of the search: instance, cap, options and clock."""
 
     def __init__(self, instance: Instance, cap: int, options: SolveOptions, deadline: float, clock: Clock) -> None:
         self.instance, self.cap, self.options, self.deadline, self.clock = instance, cap, options, deadline, clock
-        self.copyable = copyable(instance) if options.recompute else 0
-        self.maker = ColumnMaker(instance)
+        self.recomputable = recomputable_ops(instance) if options.recompute else 0
+        self.builder = ColumnBuilder(instance)
 
     def cost(self, kernels: Sequence[Kernel]) -> int:
         return sum(kernel_cost(self.instance, k.ops, k.scheme, k.writes) for k in kernels)
@@ -153,26 +153,26 @@ class _Work:
         return max(self.live(kernels))
 
     def has_time(self) -> bool:
-        """Whether there is time for another stretch; where answers must repeat, work is what counts."""
-        cutting = 0.0 if self.clock.deterministic else STRETCH_OP_SECONDS * len(self.instance.ops)
+        """Whether there is time for another window."""
+        cutting = 0.0 if self.clock.deterministic else WINDOW_CUT_SECONDS * len(self.instance.ops)
         return self.clock.now() + cutting < self.deadline
 
     def within(self, share: float) -> float:
-        """The moment at which a share of the time left is over, and no more than ``STRETCH_SECONDS`` from now."""
+        """The moment at which a share of the time left is over, and no more than ``WINDOW_SECONDS`` from now."""
         now = self.clock.now()
-        return now + min(STRETCH_SECONDS, share * max(0.0, self.deadline - now))
+        return now + min(WINDOW_SECONDS, share * max(0.0, self.deadline - now))
 
-    def list(self, scope: Scope, limit: int, tied: Mapping[int, int] | None) -> ColumnPool:
-        """The columns of a scope; where answers must repeat, limited by counts alone."""
+    def list(self, scope: Scope, limit: int, groups: Mapping[int, int] | None) -> ColumnPool:
+        """The columns of a scope; a deterministic solve limits them by counts alone."""
         deadline, steps = self.within(0.2), None
         if self.clock.deterministic:
             deadline, steps = None, max(1, int((self.within(0.2) - self.clock.now()) / SET_SECONDS))
-        pool = list_columns(self.instance, scope.ops, scope.copies, limit, deadline, tied, steps, self.clock)
+        pool = list_columns(self.instance, scope.ops, scope.recomputable, limit, deadline, groups, steps, self.clock)
         self.clock.spend(COLUMN_SECONDS * len(pool.columns) + SET_SECONDS * pool.steps)
         return pool
 
     def whole(self, starts: Sequence[Solution], *, least_peak: bool = False) -> JointResult | None:
-        """The joint model of everything; None when it would be too large. With ``least_peak`` there is no cap."""
+        """The result of one joint model of the whole problem; None when it would be too large. ``least_peak``: no cap."""
         scope = whole_scope(self.instance, recompute=self.options.recompute)
         cap = None if least_peak else self.cap
         if cap is not None and scope.base > cap:
@@ -182,14 +182,14 @@ class _Work:
             return None
         columns = feasible_columns(scope, pool.columns, cap)
         start = min(starts, key=lambda s: (max(0, s.peak_bytes - self.cap), s.objective))
-        hints = [self.maker.column(k.ops, k.scheme, k.writes) for k in start.kernels]
+        hints = [self.builder.column(k.ops, k.scheme, k.writes) for k in start.kernels]
         self.clock.spend(PLACE_SECONDS * sum(column.mask.bit_count() for column in columns))
         return solve_joint(
             scope, columns, self.options, self.deadline, self.clock, cap=cap, least_peak=least_peak, start=hints
         )
 
     def repaired(self, kernels: tuple[Kernel, ...]) -> tuple[tuple[Kernel, ...], int]:
-        """Decide stretches around the fullest moments anew until the cap is kept, or nothing helps; and the peak."""
+        """The kernels after windows around the peak are optimized until the cap is kept or nothing helps; and the peak."""
         while True:
             live = self.live(kernels)
             peak = max(live)
@@ -201,42 +201,42 @@ class _Work:
             kernels = better
 
     def _lowered(self, kernels: tuple[Kernel, ...], live: list[int]) -> tuple[Kernel, ...] | None:
-        """The schedule with less live at its fullest moment; None if no way is found."""
+        """The schedule with fewer bytes live at its peak; None if none is found."""
         at = live.index(max(live))
         last: tuple[int, int] | None = None
-        for first, end in self._stretches(kernels, at):
-            found = self._anew(kernels, first, end, live, least_peak=False)
+        for first, end in self._windows(kernels, at):
+            found = self._reoptimized(kernels, first, end, live, least_peak=False)
             if found is not None:
                 return found
             last = (first, end)
-        if self.copyable:
-            found = copy_to_shrink(self.instance, kernels, at, self.copyable)
+        if self.recomputable:
+            found = recompute_to_shrink(self.instance, kernels, at, self.recomputable)
             if found is not None:
                 return found
-        return None if last is None else self._anew(kernels, *last, live, least_peak=True)
+        return None if last is None else self._reoptimized(kernels, *last, live, least_peak=True)
 
-    def _stretches(self, kernels: Sequence[Kernel], at: int) -> Iterator[tuple[int, int]]:
-        """Ever longer stretches around a position."""
+    def _windows(self, kernels: Sequence[Kernel], at: int) -> Iterator[tuple[int, int]]:
+        """Ever larger windows around a position, as (first, end)."""
         before = (0, 0)
-        for reach in REACHES:
+        for reach in WINDOW_RADII:
             first, end = max(0, at - reach), min(len(kernels), at + reach + 1)
-            while sum(len(k.ops) for k in kernels[first:end]) > STRETCH_OPS and end - first > 1:
+            while sum(len(k.ops) for k in kernels[first:end]) > WINDOW_OPS and end - first > 1:
                 first, end = (first + 1, end) if at - first >= end - 1 - at else (first, end - 1)
             if (first, end) != before and self.clock.now() < self.deadline:
                 yield first, end
             before = (first, end)
 
-    def _anew(
+    def _reoptimized(
         self, kernels: tuple[Kernel, ...], first: int, end: int, live: Sequence[int], *, least_peak: bool
     ) -> tuple[Kernel, ...] | None:
-        """A stretch decided anew: within the cap, or at least lower; None if that cannot be."""
-        scope = self._scope(kernels, first, end, live)
+        """The schedule with a window optimized again, within the cap or with a lower peak; None if there is none."""
+        scope = self._scope(kernels, first, end)
         highest = max(live[first:end])
         cap = highest - 1 if least_peak else self.cap
         if scope.base > cap:
             return None
-        old = [self.maker.column(k.ops, k.scheme, k.writes) for k in kernels[first:end]]
-        listed = {(column.mask, column.writes, column.takes): column for column in (*self._columns(scope), *old)}
+        old = [self.builder.column(k.ops, k.scheme, k.writes) for k in kernels[first:end]]
+        listed = {(column.mask, column.writes, column.loads): column for column in (*self._columns(scope), *old)}
         columns = feasible_columns(scope, listed.values(), cap)
         at_most = None
         if highest <= self.cap:
@@ -255,50 +255,48 @@ class _Work:
         )
         if found.columns is None:
             return None
-        new = tuple(Kernel(column.ops, column.scheme, column.writes) for column in found.columns)
-        anew = (*kernels[:first], *new, *kernels[end:])
-        return without_idle(self.instance, anew) if self.copyable else anew
+        changed = (*kernels[:first], *(column.kernel for column in found.columns), *kernels[end:])
+        return without_idle(self.instance, changed) if self.recomputable else changed
 
     def _columns(self, scope: Scope) -> tuple[Column, ...]:
-        """The columns of a stretch, with ops tied together until there are few enough."""
+        """The columns of a window, with ops grouped until all can be listed."""
         columns: tuple[Column, ...] = ()
-        for percent in TIES:
-            tied = ties(scope, percent)
-            pool = self.list(scope, STRETCH_COLUMNS, tied)
+        for percent in GROUPING_PERCENTS:
+            groups = op_groups(scope, percent)
+            pool = self.list(scope, WINDOW_COLUMNS, groups)
             columns = pool.columns
             if pool.complete:
                 break
         return columns
 
-    def _scope(self, kernels: Sequence[Kernel], first: int, end: int, live: Sequence[int]) -> Scope:
-        """The scope of a stretch, with the ops that are copied already and those whose values take most room."""
-        if not self.copyable:
-            return stretch(self.instance, kernels, first, end)
+    def _scope(self, kernels: Sequence[Kernel], first: int, end: int) -> Scope:
+        """The scope of a window, with the ops that are recomputed already and those with the largest values."""
+        if not self.recomputable:
+            return window_scope(self.instance, kernels, first, end)
         seen = twice = 0
         for kernel in kernels:
             twice |= seen & mask_of(kernel.ops)
             seen |= mask_of(kernel.ops)
         worth: dict[int, int] = {}
         for kernel in kernels[first:end]:
-            for buffer in (*self.maker.takes(mask_of(kernel.ops), kernel.scheme), *kernel.writes):
-                for op in bits(self._makers.get(buffer, 0) & self.copyable):
+            for buffer in (*self.builder.loads(mask_of(kernel.ops), kernel.scheme), *kernel.writes):
+                for op in bits(self._makers.get(buffer, 0) & self.recomputable):
                     worth[op] = max(worth.get(op, 0), self.instance.buffers[buffer].bytes)
-        del live
-        most = sorted(worth, key=lambda op: (-worth[op], op))[:MOST_COPIES]
-        return stretch(self.instance, kernels, first, end, twice | mask_of(most))
+        most = sorted(worth, key=lambda op: (-worth[op], op))[:MOST_RECOMPUTED]
+        return window_scope(self.instance, kernels, first, end, twice | mask_of(most))
 
     @property
     def _makers(self) -> dict[int, int]:
-        makers: dict[int, int] = {}
-        for op, offers in enumerate(self.maker.index.offers):
+        producers: dict[int, int] = {}
+        for op, offers in enumerate(self.builder.index.offers):
             for offer in offers.values():
                 for write in offer.writes:
-                    makers[write.buffer] = makers.get(write.buffer, 0) | 1 << op
-        return makers
+                    producers[write.buffer] = producers.get(write.buffer, 0) | 1 << op
+        return producers
 
     def improved(self, kernels: tuple[Kernel, ...], bound: int) -> tuple[Kernel, ...]:
-        """Decide stretches anew for cost alone, the fullest moments first, until none gets cheaper or time is up."""
-        reach = REACHES[1]
+        """The schedule after windows are optimized for cost, the fullest first, until none improves or time is up."""
+        reach = WINDOW_RADII[1]
         step = 2 * reach
         while self.cost(kernels) > bound and self.has_time():
             before = self.cost(kernels)
@@ -311,9 +309,9 @@ class _Work:
                 if at >= len(kernels):
                     continue
                 end = min(len(kernels), at + step)
-                while sum(len(k.ops) for k in kernels[at:end]) > STRETCH_OPS and end - at > 1:
+                while sum(len(k.ops) for k in kernels[at:end]) > WINDOW_OPS and end - at > 1:
                     end -= 1
-                found = self._anew(kernels, at, end, live, least_peak=False)
+                found = self._reoptimized(kernels, at, end, live, least_peak=False)
                 kernels = kernels if found is None else found
             if self.cost(kernels) == before:
                 break

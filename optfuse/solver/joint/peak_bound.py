@@ -1,11 +1,11 @@
-"""Bytes without which no schedule can do: a bound on the peak over all partitions, orders and copies.
+"""A lower bound on the peak bytes of every schedule, over all partitions, orders and recomputation.
 
-While the kernel of an op runs, everything is live that it takes and writes, and every value that passes it by: made by
-an op that must come before, used by one that must come after. Which values a kernel takes depends on what else it
-holds; but whatever that is, they separate the op from all that cannot be in its kernel (inputs, library calls, ops
-without a scheme in common). So they are at least a minimum cut by bytes, and so are those that it writes.
+While the kernel of an op runs, its loads and writes are live, and every value that is made before it and used after it.
+Which values a kernel loads depends on its other ops; but they always separate the op from everything that cannot share
+its kernel (inputs, library calls, ops without a common scheme). So their bytes are at least a minimum cut, and so are
+those of its writes.
 
-Where ops may be computed twice, the value of one that may be does not pass by for sure: it could be made again.
+A recomputable value is not certain to be live in between: it could be computed again.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from optfuse.solver.joint.scope import Scope, whole_scope
 
 @dataclass(frozen=True, slots=True)
 class _Life:
-    """A storage: ``makers`` are the ops that certainly make it before any other use, ``users`` those that read it."""
+    """A storage. ``producers``: the ops that certainly make it before any other use. ``users``: those that read it."""
 
     bytes: int
-    makers: int
+    producers: int
     users: int
     early: bool
     late: bool
 
 
-#: What it takes to look at the cuts around one op, for each op of the instance, roughly.
-LOOK_SECONDS = 3e-6
-#: And to find out which storages pass an op by, for each storage.
+#: Rough seconds of the cuts around one op, for each op of the instance.
+CUT_SECONDS_PER_OP = 3e-6
+#: Rough seconds to find the storages live across an op, for each storage.
 PASSING_SECONDS = 3e-7
 
 
@@ -46,28 +46,28 @@ def least_peak_bound(
     looks: int | None = None,
     clock: Clock = WALL,
 ) -> int:
-    """No schedule of the instance has a lower peak.
+    """A lower bound in bytes on the peak of every schedule of the instance.
 
-    At the deadline, a time of ``clock``, or after the cuts around so many ops, what is known so far; and where there
-    is no time to find out what passes each op by, what is live at the start or at the end.
+    It is weaker when it stops at the deadline, a time of ``clock``, or after the cuts around ``looks`` ops; with no
+    time at all it counts what is live at the start or at the end.
     """
     scope = whole_scope(instance, recompute=recompute)
     if deadline is not None:
         seconds = PASSING_SECONDS * len(instance.ops) * len(scope.storages)
         if clock.now() + seconds >= deadline:
             return _ends(scope)
-    return _Floors(scope).bound(deadline, looks, clock)
+    return _PeakBound(scope).bound(deadline, looks, clock)
 
 
 def _ends(scope: Scope) -> int:
-    """Bytes that are live at the start or at the end, whichever is more."""
+    """The bytes live at the start or at the end, whichever are more."""
     early = sum(storage.bytes for storage in scope.storages if storage.from_start)
     late = sum(storage.bytes for storage in scope.storages if storage.to_end)
     return scope.base + max(early, late)
 
 
-class _Floors:
-    """Looks at one op after the other, those that could matter most first."""
+class _PeakBound:
+    """Bounds the live bytes around one op after the other, the most promising first."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -87,18 +87,18 @@ class _Floors:
                 break
             if looks is not None and number >= looks:
                 break
-            live = self._of_copyable(op) if scope.copies >> op & 1 else self._of_single(op, passing[op])
+            live = self._of_recomputable(op) if scope.recomputable >> op & 1 else self._of_single(op, passing[op])
             bound = max(bound, scope.base + live)
         return bound
 
     def _of_single(self, op: int, passing: set[int]) -> int:
-        """Bytes that are live while the one kernel of an op runs."""
+        """The least bytes live while the kernel of an op runs."""
         by = sum(self.lives[buffer].bytes for buffer in passing)
         counted = set(passing)
         return by + self._cut(op, counted, back=True) + self._cut(op, counted, back=False)
 
-    def _of_copyable(self, op: int) -> int:
-        """The same for one of the kernels of a copyable op.
+    def _of_recomputable(self, op: int) -> int:
+        """The least bytes live while some kernel of a recomputable op runs.
 
         For each op that cannot join it but depends on it, one of its kernels runs before and writes a value on the way.
         """
@@ -117,8 +117,7 @@ class _Floors:
         stack = [op]
         while stack:
             here = stack.pop()
-            for buffer, soft, _ in self._neighbours(op, here, back=False):
-                del buffer
+            for _, soft, _ in self._neighbours(op, here, back=False):
                 fresh = [other for other in soft if other not in region]
                 region.update(fresh)
                 stack += fresh
@@ -138,14 +137,14 @@ class _Floors:
         return op != other and not self.schemes[op] & self.schemes[other]
 
     def _passing(self, op: int, after: int) -> set[int]:
-        """Storages that are live while a kernel of an op runs, whatever else it holds, and ``after`` do after it."""
+        """Storages that are live while a kernel of ``op`` runs, whatever else it holds; ``after``: ops that run later."""
         before = self.reach.ancestors[op]
         found: set[int] = set()
         for buffer, life in self.lives.items():
-            makers, users = life.makers & before, life.users & after
-            if not (life.early or makers) or not (life.late or users):
+            producers, users = life.producers & before, life.users & after
+            if not (life.early or producers) or not (life.late or users):
                 continue
-            apart = life.early or life.late or any(self._hard(op, other) for other in bits(makers | users))
+            apart = life.early or life.late or any(self._hard(op, other) for other in bits(producers | users))
             if apart:
                 found.add(buffer)
         return found
@@ -160,10 +159,10 @@ class _Floors:
         }
 
     def _cut(self, op: int, counted: set[int], *, back: bool) -> int:
-        """The least bytes that the kernel of an op takes (``back``) or writes.
+        """The least bytes that the kernel of an op loads (``back``) or writes.
 
-        Storages of ``counted`` are left out, and those met here are added to it: each is counted once, though it have
-        several names (aliases), or be both read and written.
+        Storages of ``counted`` are left out, and those met here are added to it, so that each is counted once even if
+        it has aliases or is both read and written.
         """
         network = Network()
         nodes: dict[int, int] = {op: 0 if not back else 1}
@@ -193,13 +192,12 @@ class _Floors:
         return min(network.maximum_flow(), INFINITE)
 
     def _neighbours(self, op: int, here: int, *, back: bool) -> Iterable[tuple[int, list[int], bool]]:
-        """Values that ``here`` uses (``back``) or makes: (buffer, others that could join ``op``, if not all).
-
-        Others are ops that run in any case: what an alternative makes or takes may not be.
+        """Values that ``here`` uses (``back``) or makes: (buffer, their other ends that can share a kernel with ``op``,
+        whether there are further ends). Ops of alternatives are left out: they need not run.
         """
-        ties = self.index.sources[here] if back else self.index.users[here]
+        links = self.index.sources[here] if back else self.index.users[here]
         values: dict[int, list[int]] = {}
-        for other, buffer in ties:
+        for other, buffer in links:
             if buffer is not None:
                 values.setdefault(buffer, []).append(other)
         for buffer in _in_every_offer(self.index, here)[0 if back else 1]:
@@ -224,17 +222,17 @@ def _in_every_offer(index: Topology, op: int) -> tuple[set[int], set[int]]:
 
 
 def _lives(scope: Scope) -> Mapping[int, _Life]:
-    """The storages whose lifetime is open, by buffer."""
+    """By buffer, the storages whose lifetime the schedule decides."""
     instance, root = scope.instance, scope.root
     index = topology(instance)
     mandatory = legal_index(instance).mandatory
-    makers: dict[int, int] = {}
+    producers: dict[int, int] = {}
     sure: dict[int, int] = {}
     users: dict[int, int] = {}
     for op in range(len(instance.ops)):
         for offer in index.offers[op].values():
             for write in offer.writes:
-                makers[root[write.buffer]] = makers.get(root[write.buffer], 0) | 1 << op
+                producers[root[write.buffer]] = producers.get(root[write.buffer], 0) | 1 << op
         reads, writes = _in_every_offer(index, op)
         for buffer in writes:
             sure[root[buffer]] = sure.get(root[buffer], 0) | 1 << op
@@ -245,8 +243,8 @@ def _lives(scope: Scope) -> Mapping[int, _Life]:
                 users[root[buffer]] = users.get(root[buffer], 0) | 1 << user
     lives: dict[int, _Life] = {}
     for storage in scope.storages:
-        mine = makers.get(storage.buffer, 0)
-        certain = mine if mine.bit_count() == 1 and not mine & ~(mandatory & ~scope.copies) else 0
+        mine = producers.get(storage.buffer, 0)
+        certain = mine if mine.bit_count() == 1 and not mine & ~(mandatory & ~scope.recomputable) else 0
         certain &= sure.get(storage.buffer, 0)
         needed = users.get(storage.buffer, 0) & mandatory
         lives[storage.buffer] = _Life(storage.bytes, certain, needed, storage.from_start, storage.to_end)

@@ -1,4 +1,4 @@
-"""Compute a value again instead of keeping it: the move that no stretch can make where uses lie far apart."""
+"""Rematerialisation: compute a value again instead of keeping it live between distant uses, outside any window."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, is_legal_but_for_paths, mask_of
 from optfuse.problem.solution import Kernel
-from optfuse.solver.joint.columns import ColumnMaker
+from optfuse.solver.joint.columns import ColumnBuilder
 from optfuse.solver.memory.order_problem import lifetimes, live_bytes, order_problem
 
 #: Values tried for one move, the largest first.
 TRIES = 12
 
 
-def copy_to_shrink(instance: Instance, kernels: Sequence[Kernel], at: int, copyable: int) -> tuple[Kernel, ...] | None:
-    """The schedule with fewer bytes live at position ``at`` and no higher peak, by computing one value again after it.
+def recompute_to_shrink(
+    instance: Instance, kernels: Sequence[Kernel], at: int, recomputable: int
+) -> tuple[Kernel, ...] | None:
+    """The schedule with one value recomputed after position ``at``: fewer bytes live there, and no higher peak.
 
-    Of the values that can be, the one that costs least for each byte; None when there is none.
+    The value is the one that costs least for each byte saved; None when there is none.
     """
     problem = order_problem(instance, kernels)
     spans = lifetimes(problem, range(len(kernels)))
     live = live_bytes(problem, range(len(kernels)))
     cost = sum(kernel_cost(instance, k.ops, k.scheme, k.writes) for k in kernels)
-    maker = ColumnMaker(instance)
+    builder = ColumnBuilder(instance)
     over = [
         (storage.bytes, storage.buffer)
         for storage, (first, last) in zip(problem.storages, spans, strict=True)
@@ -33,8 +35,10 @@ def copy_to_shrink(instance: Instance, kernels: Sequence[Kernel], at: int, copya
     ]
     best: tuple[float, tuple[Kernel, ...]] | None = None
     for _, buffer in sorted(over, reverse=True)[:TRIES]:
-        op = next((op for op in bits(copyable) for w in instance.ops[op].offers[0].writes if w.buffer == buffer), None)
-        new = None if op is None else _copied(instance, maker, kernels, at, op)
+        op = next(
+            (op for op in bits(recomputable) for w in instance.ops[op].offers[0].writes if w.buffer == buffer), None
+        )
+        new = None if op is None else _recomputed_by_users(instance, builder, kernels, at, op)
         if new is None:
             continue
         then = live_bytes(order_problem(instance, new), range(len(new)))
@@ -47,34 +51,34 @@ def copy_to_shrink(instance: Instance, kernels: Sequence[Kernel], at: int, copya
     return None if best is None else best[1]
 
 
-def _copied(
-    instance: Instance, maker: ColumnMaker, kernels: Sequence[Kernel], at: int, op: int
+def _recomputed_by_users(
+    instance: Instance, builder: ColumnBuilder, kernels: Sequence[Kernel], at: int, op: int
 ) -> tuple[Kernel, ...] | None:
-    """Put a copy of an op into each kernel from ``at`` on that takes its value; None when one cannot hold it."""
+    """The kernels with an op recomputed in each from ``at`` on that loads its value; None when one cannot hold it."""
     masks = [mask_of(kernel.ops) for kernel in kernels]
     buffer = instance.ops[op].offers[0].writes[0].buffer
     for position in range(at, len(kernels)):
         kernel = kernels[position]
-        if buffer in maker.takes(masks[position], kernel.scheme):
+        if buffer in builder.loads(masks[position], kernel.scheme):
             masks[position] |= 1 << op
             ops = tuple(bits(masks[position]))
-            offered = kernel.scheme in maker.index.offers[op]
+            offered = kernel.scheme in builder.index.offers[op]
             if not offered or not is_legal_but_for_paths(instance, ops, kernel.scheme):
                 return None
-    return _settled(instance, maker, masks, [kernel.scheme for kernel in kernels], op)
+    return _settled(instance, builder, masks, [kernel.scheme for kernel in kernels], op)
 
 
 def _settled(
-    instance: Instance, maker: ColumnMaker, masks: list[int], schemes: Sequence[int], op: int
+    instance: Instance, builder: ColumnBuilder, masks: list[int], schemes: Sequence[int], op: int
 ) -> tuple[Kernel, ...] | None:
-    """Kernels in order with what they must write: of several that hold the maker of a value, the first writes it.
+    """The kernels with their writes: of several that compute a value, the first writes it.
 
-    ``op`` was copied: it leaves kernels where nobody uses it any more. None when a kernel would take what none before
-    it could write.
+    The recomputed ``op`` is dropped from kernels in which it is no longer used. None when a kernel would load a value
+    before any kernel writes it.
     """
-    index = maker.index
+    index = builder.index
     made = {write[0] for offer in index.priced[op].values() for write in offer.writes}
-    wanted = any(made & set(maker.takes(mask, scheme)) for mask, scheme in zip(masks, schemes, strict=True))
+    wanted = any(made & set(builder.loads(mask, scheme)) for mask, scheme in zip(masks, schemes, strict=True))
     users = mask_of(user for user, _ in index.users[op])
     for position, mask in enumerate(masks):
         if mask >> op & 1 and not mask & users and not wanted:
@@ -82,11 +86,11 @@ def _settled(
             if not smaller or is_legal_but_for_paths(instance, tuple(bits(smaller)), schemes[position]):
                 masks[position] = smaller
         wanted = wanted and not mask >> op & 1
-    takes = [set(maker.takes(mask, scheme)) for mask, scheme in zip(masks, schemes, strict=True)]
-    taken_anywhere = set[int]().union(*takes)
+    loads = [set(builder.loads(mask, scheme)) for mask, scheme in zip(masks, schemes, strict=True)]
+    taken_anywhere = set[int]().union(*loads)
     written: set[int] = set()
     found: list[Kernel] = []
-    for mask, scheme, taken in zip(masks, schemes, takes, strict=True):
+    for mask, scheme, taken in zip(masks, schemes, loads, strict=True):
         if any(instance.buffers[b].kind == "temporary" and b not in written for b in taken):
             return None
         writes = {
@@ -102,15 +106,15 @@ def _settled(
 
 
 def without_idle(instance: Instance, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """The kernels but for those that only compute again what others compute, and write nothing that is wanted."""
-    maker = ColumnMaker(instance)
+    """The kernels without those that only recompute other kernels' ops and write nothing that is loaded."""
+    builder = ColumnBuilder(instance)
     while True:
         runs = Counter(op for kernel in kernels for op in kernel.ops)
-        takes = [set(maker.takes(mask_of(kernel.ops), kernel.scheme)) for kernel in kernels]
+        loads = [set(builder.loads(mask_of(kernel.ops), kernel.scheme)) for kernel in kernels]
         for position, kernel in enumerate(kernels):
-            wanted = set[int]().union(*takes[:position], *takes[position + 1 :])
-            owed = any(instance.buffers[buffer].output or buffer in wanted for buffer in kernel.writes)
-            if not owed and all(runs[op] > 1 for op in kernel.ops):
+            wanted = set[int]().union(*loads[:position], *loads[position + 1 :])
+            required_writes = any(instance.buffers[buffer].output or buffer in wanted for buffer in kernel.writes)
+            if not required_writes and all(runs[op] > 1 for op in kernel.ops):
                 kernels = (*kernels[:position], *kernels[position + 1 :])
                 break
         else:

@@ -1,8 +1,8 @@
-"""A stretch of a schedule that is decided anew while all before and after it stays as it is.
+"""A window of a schedule that is optimized again while all before and after it stays fixed.
 
-The ops of consecutive kernels, in some order of all kernels, may be partitioned and ordered in any way that suits
-themselves: no path leads from them to what runs before. What the rest of the schedule fixes is only memory: which
-buffers are there at the start, which are still needed at the end, and how many bytes are live throughout.
+The ops of consecutive kernels may be partitioned and ordered freely: no path leads from them to earlier kernels. The
+rest of the schedule fixes memory only: which buffers are live at the start, which are needed at the end, and how many
+bytes are live throughout.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
-from optfuse.problem.recompute import copyable
+from optfuse.problem.recompute import recomputable_ops
 from optfuse.problem.solution import Kernel
-from optfuse.solver.joint.columns import ColumnMaker
+from optfuse.solver.joint.columns import ColumnBuilder
 from optfuse.solver.memory.order_problem import lifetimes, order_problem
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A buffer with memory of its own (others may alias it) that can begin or end within the stretch."""
+    """A buffer with memory of its own (others may alias it) whose lifetime can begin or end within the window."""
 
     buffer: int
     bytes: int
@@ -31,37 +31,37 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is to be decided, and what the rest of the schedule asks of it.
+    """The ops to decide, and the constraints of the rest of the schedule on them.
 
     Attributes:
         instance: The whole problem.
-        ops: The ops that kernels of the stretch may hold, as a bitmask.
-        duty: Those of them that must be computed here.
-        copies: Those that may be computed several times.
-        owed: Temporaries that must be written here.
-        given: Temporaries that were written before and are still there.
-        gone: Storages that live only before or after.
-        storages: What may begin or end here.
+        ops: The ops that kernels of the window may hold, as a bitmask.
+        required: Those of them that must be computed here.
+        recomputable: Those that may be computed several times.
+        required_writes: Temporaries that must be written here.
+        stored: Temporaries that were written before and are still live.
+        absent: Storages that live only before or after.
+        storages: Storages whose lifetime may begin or end here.
         root: The storage of each buffer.
         base: Bytes that are live throughout.
     """
 
     instance: Instance
     ops: int
-    duty: int
-    copies: int
-    owed: frozenset[int]
-    given: frozenset[int]
-    gone: frozenset[int]
+    required: int
+    recomputable: int
+    required_writes: frozenset[int]
+    stored: frozenset[int]
+    absent: frozenset[int]
     storages: tuple[Storage, ...]
     root: tuple[int, ...]
     base: int
 
 
 def whole_scope(instance: Instance, *, recompute: bool = False) -> Scope:
-    """Everything is to be decided."""
+    """The scope of the whole problem."""
     every = (1 << len(instance.ops)) - 1
-    copies = copyable(instance) if recompute else 0
+    recomputable = recomputable_ops(instance) if recompute else 0
     root = _roots(instance)
     kept = {root[number] for number, buffer in enumerate(instance.buffers) if buffer.output}
     storages: list[Storage] = []
@@ -73,38 +73,40 @@ def whole_scope(instance: Instance, *, recompute: bool = False) -> Scope:
             base += buffer.bytes
         else:
             storages.append(Storage(number, buffer.bytes, buffer.donated, number in kept))
-    owed = frozenset(buffer for buffer in _made(instance, copies) if instance.buffers[buffer].output)
+    required_writes = frozenset(buffer for buffer in _made(instance, recomputable) if instance.buffers[buffer].output)
     none: frozenset[int] = frozenset()
-    return Scope(instance, every, every & ~copies, copies, owed, none, none, tuple(storages), root, base)
+    return Scope(
+        instance, every, every & ~recomputable, recomputable, required_writes, none, none, tuple(storages), root, base
+    )
 
 
-def stretch(instance: Instance, kernels: Sequence[Kernel], first: int, last: int, copies: int = 0) -> Scope:
+def window_scope(instance: Instance, kernels: Sequence[Kernel], first: int, last: int, recomputable: int = 0) -> Scope:
     """The scope of ``kernels[first:last]``, kernels being in an order in which they may run.
 
-    ``copies``: ops that may be computed several times. Those of earlier kernels may be computed here once more, as far
-    as what they need is still there, but what they make is not written again.
+    ``recomputable``: ops that may be computed several times. Those of earlier kernels may be computed again here while
+    their inputs are live, but their values are not written again.
     """
     root = _roots(instance)
     made = {buffer for kernel in kernels[first:last] for buffer in kernel.writes}
-    maker = ColumnMaker(instance)
-    later = {buffer for kernel in kernels[last:] for buffer in maker.takes(mask_of(kernel.ops), kernel.scheme)}
-    owed = frozenset(buffer for buffer in made if buffer in later or instance.buffers[buffer].output)
+    builder = ColumnBuilder(instance)
+    later = {buffer for kernel in kernels[last:] for buffer in builder.loads(mask_of(kernel.ops), kernel.scheme)}
+    required_writes = frozenset(buffer for buffer in made if buffer in later or instance.buffers[buffer].output)
     inside = mask_of(op for kernel in kernels[first:last] for op in kernel.ops)
     earlier = mask_of(op for kernel in kernels[:first] for op in kernel.ops)
 
     problem = order_problem(instance, kernels)
     base = problem.base
     storages: list[Storage] = []
-    gone: set[int] = set()
+    absent: set[int] = set()
     for storage, (born, dead) in zip(problem.storages, lifetimes(problem, range(len(kernels))), strict=True):
         early = born < first or storage.from_start
         if born >= last or dead < first:
-            gone.add(storage.buffer)
+            absent.add(storage.buffer)
         elif early and dead >= last:
             base += storage.bytes
         else:
             storages.append(Storage(storage.buffer, storage.bytes, early, dead >= last))
-    present = {storage.buffer for storage in problem.storages} - gone
+    present = {storage.buffer for storage in problem.storages} - absent
     storages += [
         Storage(buffer, instance.buffers[buffer].bytes, from_start=False, to_end=False)
         for buffer in _made(instance, inside)
@@ -113,12 +115,12 @@ def stretch(instance: Instance, kernels: Sequence[Kernel], first: int, last: int
     written = {buffer for kernel in kernels[:first] for buffer in kernel.writes}
     return Scope(
         instance=instance,
-        ops=inside | copies & earlier,
-        duty=inside & ~copies,
-        copies=copies & (inside | earlier),
-        owed=owed,
-        given=frozenset(buffer for buffer in written if root[buffer] not in gone),
-        gone=frozenset(gone),
+        ops=inside | recomputable & earlier,
+        required=inside & ~recomputable,
+        recomputable=recomputable & (inside | earlier),
+        required_writes=required_writes,
+        stored=frozenset(buffer for buffer in written if root[buffer] not in absent),
+        absent=frozenset(absent),
         storages=tuple(storages),
         root=root,
         base=base,

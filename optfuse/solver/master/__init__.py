@@ -1,8 +1,8 @@
-"""The constraint model of a block, read like a paper.
+"""The master problem of a block: choose candidate kernels that cover its ops at least cost.
 
-``master`` (the model as plain data: columns and their costs), ``variables``, ``constraints``, ``objective`` (the same
-in CP-SAT), ``relaxation`` (its linear bound, certified in integers), ``cycles`` and ``cycle_repair`` (cuts, and
-solutions without a cycle), ``search`` (the loop that solves it). The other CP-SAT models, each with its own variables:
-``memory.order_model`` (an order of given kernels), ``joint.joint_model`` (kernels, order and memory together),
-``strategies.slots`` (a given number of kernels) and ``rules.feasible`` (whether rules can be obeyed).
+``master`` (the model as plain data: columns and their costs), ``cpsat_model`` (the same in CP-SAT), ``relaxation`` (its
+linear bound, certified in integers), ``cycles`` and ``cycle_repair`` (cuts, and solutions without a cycle), ``search``
+(the loop that solves it). The other CP-SAT models, each with its own variables: ``memory.order_model`` (an order of
+given kernels), ``joint.joint_model`` (kernels, order and memory together), ``slots`` (a given number of kernels) and
+``rules.feasible`` (whether rules can be obeyed).
 """

@@ -1,10 +1,9 @@
-"""From kernels that form a cycle to a partition that runs, by splitting as little as possible.
+"""Repair of a partition with cycles of kernels: split some of the kernels at the least cost.
 
-Cuts forbid such a partition, but throw it away whole: what came near the optimum is worth mending. A kernel on a cycle
-is split where the cycle enters or leaves it: into what lies behind the entries and the rest. Both parts are convex,
-since one is closed under "behind" within the kernel, and their connected pieces are legal kernels. At least one kernel
-of every cycle can be split so: if in all of them everything lay behind the entries, going backwards around the cycle
-would never end.
+Cuts forbid such a partition; a repaired one is a good incumbent. A kernel on a cycle is split where the cycle enters or
+leaves it, into the descendants of the entries and the rest. Both parts are convex, since one is closed under
+descendants within the kernel, and their connected pieces are legal kernels. At least one kernel of every cycle can be
+split so: if in all of them every atom were a descendant of an entry, the atoms themselves would form a cycle.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ def split_cycles(
 ) -> tuple[Candidate, ...] | None:
     """The kernels, some of them split until none form a cycle.
 
-    ``known`` are candidates by mask: where a part is one of them, it is taken in its cheapest scheme. None where no
-    split helps, which only paths through ops of variants can cause.
+    ``known`` are candidates by mask, from which a part takes its cheapest scheme. None where no split helps, which only
+    paths through ops of variants can cause.
     """
     current = list(kernels)
     while cycles := cycles_of(atoms, [kernel.mask for kernel in current]):
@@ -33,7 +32,7 @@ def split_cycles(
         added: list[Candidate] = []
         for cycle in cycles:
             if gone.intersection(cycle):
-                continue  # what this cycle looks like now, the next round will see
+                continue  # one of its kernels was split already; the next round finds what is left of it
             choice = _cheapest_split(problem, atoms, [current[number] for number in cycle], known)
             if choice is None:
                 return None
@@ -47,7 +46,7 @@ def split_cycles(
 def _cheapest_split(
     problem: Instance, atoms: Atoms, cycle: Sequence[Candidate], known: Mapping[int, Candidate]
 ) -> tuple[int, list[Candidate]] | None:
-    """Which kernel of a cycle to split, and its parts."""
+    """The position of the kernel of a cycle to split, and its parts."""
     best: tuple[int, int, list[Candidate]] | None = None
     for place, kernel in enumerate(cycle):
         before, after = cycle[place - 1].mask, cycle[(place + 1) % len(cycle)].mask
@@ -63,7 +62,7 @@ def _cheapest_split(
 
 
 def _halves(atoms: Atoms, mask: int, before: int, after: int) -> Iterator[int]:
-    """Parts of a kernel that leave the rest without what enters from one kernel, or leaves to the other."""
+    """Two ways to split a kernel: its atoms behind the entry from ``before``, and those ahead of the exit to ``after``."""
     behind = ahead = 0
     for atom in bits(mask):
         if atoms.sources[atom] & before:

@@ -1,9 +1,9 @@
-"""Cycles of kernels, each of which needs a result of the one before, and the cuts that forbid them.
+"""Cycles of kernels, each of which depends on the one before, and the cuts that forbid them.
 
-Each kernel convex does not mean that their graph is acyclic. For a cycle of kernels, anchor each at its *entry*, an
-atom that takes something from the kernel before. Whatever partition is chosen: if for every entry the kernel that holds
-it also holds something that must precede the next entry, but not that entry itself, the cycle is closed again. So one
-cut forbids the cycle in all partitions that close it at the same entries, not only in the one found.
+Convex kernels may still form a cycle. Anchor each kernel of a cycle at its *entry*, an atom that depends on the kernel
+before. In any partition, if for every entry the kernel that holds it also holds an ancestor of the next entry, but not
+that entry itself, the cycle is closed. So one cut forbids the cycle in all partitions that close it at the same
+entries, not only in the one found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def find_cuts(atoms: Atoms, kernels: Sequence[int]) -> list[CycleCut]:
 
 
 def cycles_of(atoms: Atoms, kernels: Sequence[int]) -> list[list[int]]:
-    """Shortest cycles of kernels (masks of atoms) that wait for each other, as positions, each before the next."""
+    """Shortest cycles of kernels (masks of atoms), as positions, each before the next."""
     holder = {atom: number for number, mask in enumerate(kernels) for atom in bits(mask)}
     graph: dict[int, set[int]] = {number: set() for number in range(len(kernels))}
     for atom, number in holder.items():
@@ -49,7 +49,7 @@ def find_cycles(graph: Graph) -> list[list[int]]:
 
 
 def _on_cycles(graph: Graph) -> list[int]:
-    """What is left when nodes without a past, and then those without a future, are removed again and again."""
+    """The nodes left when those without predecessors, then those without successors, are removed repeatedly."""
     inner = _without_sources(graph)
     backward: dict[int, set[int]] = {node: set() for node in inner}
     for node, after in inner.items():
@@ -93,7 +93,7 @@ def _shortest(graph: Graph, start: int) -> list[int]:
 
 
 def _cut(atoms: Atoms, cycle: Sequence[int]) -> CycleCut:
-    """Anchor every kernel of a cycle (as masks, each before the next) at its first entry."""
+    """The cut of a cycle (kernels as masks, each before the next), each kernel anchored at its first entry."""
     entries = []
     for number, mask in enumerate(cycle):
         before = cycle[number - 1]

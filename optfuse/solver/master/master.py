@@ -1,10 +1,9 @@
-"""The master problem of a block: which candidates to choose, as plain data, before any solver sees it.
+"""The master problem of a block as plain data:
 
 - minimise the sum of cost[k] * chosen[k];
-- cover: each atom lies in exactly one chosen candidate,
-- variants: or, if it belongs to an alternative, in as many as this alternative is taken (one or none), and one
-  alternative is taken of each variant;
-- cuts: no chosen candidates form a cycle (added when they did).
+- cover: each atom lies in exactly one chosen candidate, an atom of alternatives if and only if one of them is taken;
+- variants: one alternative is taken of each variant;
+- cuts: no chosen candidates form a cycle (added when one is found).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Anchor:
     sources: int
 
     def catches(self, mask: int) -> bool:
-        """Whether a candidate is such a kernel."""
+        """Whether the anchor is true of a candidate."""
         return bool(mask >> self.holds & 1 and mask & self.sources and not mask >> self.entry & 1)
 
 
@@ -59,7 +58,7 @@ class CycleCut:
 
     @property
     def touches(self) -> int:
-        """Atoms of which a candidate holds one at least if it weighs anything."""
+        """The atoms of which every candidate of nonzero weight holds at least one."""
         return mask_of(anchor.holds for anchor in self.anchors)
 
 
@@ -79,7 +78,7 @@ class Master:
 
 
 def covers_of(problem: Instance, atoms: Atoms) -> tuple[tuple[Cover, ...], tuple[tuple[int, ...], ...]]:
-    """What must be covered, and the alternatives of each variant by number."""
+    """The covers of a block, and the alternatives of each variant by number."""
     variants: list[tuple[int, ...]] = []
     taken_by: dict[int, list[int]] = {}
     number = 0

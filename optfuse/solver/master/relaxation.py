@@ -1,10 +1,10 @@
-"""The linear relaxation of the master problem, and what it proves.
+"""The linear relaxation of the master problem, and the bound that it proves.
 
 GLOP works in floating point, so its bound is only a hint. The proof is in integers: its dual prices are rounded to
 multiples of 1/``UNIT`` picosecond and lowered where a candidate would be overpaid; then no candidate costs less than
 the prices of what it covers, and the sum of the prices is a lower bound on every solution.
 
-Few columns enter the program at first; those of negative reduced cost follow until there are none.
+Some columns enter the program at first; those of negative reduced cost follow until there are none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ortools.linear_solver import pywraplp
 from optfuse.problem.legality import bits
 from optfuse.solver.columns.candidates import Candidate
 from optfuse.solver.control.clock import WALL, Clock
-from optfuse.solver.control.running import attended
+from optfuse.solver.control.native import interruptibly
 from optfuse.solver.master.master import CycleCut, Master
 
 T = TypeVar("T", int, float)
@@ -29,9 +29,9 @@ FIRST_COLUMNS = 3000
 MORE_COLUMNS = 1500
 #: Reduced costs above this (relative to the dearest candidate) count as nonnegative while columns are added.
 TOLERANCE = 1e-9
-#: A program of fewer columns is solved before anybody could want to interrupt it.
-FEW_COLUMNS = 500
-#: What the simplex method takes for one column in one iteration, roughly, and what it takes to price a column.
+#: A program of fewer columns is solved at once, without a thread that can be interrupted.
+SMALL_PROGRAM = 500
+#: Rough seconds of a simplex iteration for each column, and of pricing a column.
 ITERATION_SECONDS = 2e-8
 PRICING_SECONDS = 5e-7
 #: Masks are spelled out in parts of so many bits, each distinct part once.
@@ -43,9 +43,9 @@ PART = (1 << PART_BITS) - 1
 class Relaxation:
     """``values`` are the candidates' fractions. ``bound`` is proven, in picoseconds.
 
-    ``slack`` is what each candidate costs beyond the prices of what it covers, at least 0, in 1/``UNIT`` picoseconds;
-    ``level`` is the exact sum of prices in the same unit. A solution with candidate k costs at least level + slack[k].
-    ``prices`` are those of the covers.
+    ``slack`` is each candidate's reduced cost, at least 0, in 1/``UNIT`` picoseconds; ``level`` is the exact sum of
+    prices in the same unit. A solution with candidate k costs at least level + slack[k]. ``prices`` are the dual prices
+    of the covers.
     """
 
     values: tuple[float, ...]
@@ -64,7 +64,7 @@ class _Prices:
 
 
 class _Rows:
-    """The rows that each candidate's column meets: covers once, cuts as often as the cut counts."""
+    """The coefficients of each candidate's column: 1 in the rows of its covers, its weight in those of cuts."""
 
     def __init__(self, master: Master) -> None:
         self._by_atom: dict[int, list[int]] = {}
@@ -79,7 +79,7 @@ class _Rows:
         self.extend(master.candidates)
 
     def extend(self, candidates: Iterable[Candidate]) -> None:
-        """Append the columns of some candidates. No cut may have been counted in yet."""
+        """Append the columns of some candidates, before any cut is added."""
         parts = self._parts
         for candidate in candidates:
             mask = candidate.mask
@@ -101,7 +101,7 @@ class _Rows:
             self.covers.append(found)
 
     def add_cut(self, cut: CycleCut) -> dict[int, int]:
-        """Count a cut in; the weights of the columns that it weighs."""
+        """Add a cut; returns the nonzero weights of its row by column."""
         touches = cut.touches
         weights = {
             column: weight for column, mask in enumerate(self.masks) if mask & touches and (weight := cut.weight(mask))
@@ -112,7 +112,7 @@ class _Rows:
         return weights
 
     def reduced_costs(self, covers: Sequence[T], cuts: Sequence[T], unit: T) -> list[T]:
-        """What each candidate costs, in ``unit`` parts of a picosecond, beyond the prices of all that it covers."""
+        """The reduced cost of each candidate, in ``unit`` parts of a picosecond."""
         price = covers.__getitem__
         found: list[T] = [
             cost * unit - sum(map(price, mine)) for cost, mine in zip(self.costs, self.covers, strict=True)
@@ -137,13 +137,13 @@ class LinearMaster:
         self.add_cuts(master.cuts)
 
     def add_cuts(self, cuts: Iterable[CycleCut]) -> None:
-        """Cuts that hold from now on."""
+        """Add cuts to the program."""
         for cut in cuts:
             self._cuts.append(cut)
             self._program.add_cut(cut, self._rows.add_cut(cut))
 
     def relax(self, deadline: float) -> Relaxation:
-        """Solve; when time runs out (``deadline`` is a time of the clock) the bound is weaker, and still a bound."""
+        """The relaxation; at ``deadline``, a time of the clock, a weaker one that is still a bound."""
         program = self._program
         prices = program.solve(deadline)
         while prices is not None and self._clock.now() < deadline:
@@ -197,7 +197,7 @@ class _Program:
         self.found: tuple[tuple[int, float], ...] = ()
 
     def add(self, columns: Iterable[int]) -> None:
-        """Let candidates in."""
+        """Add the columns of candidates."""
         infinity = self.solver.infinity()
         for column in columns:
             variable = self.solver.NumVar(0, infinity, "")
@@ -209,7 +209,7 @@ class _Program:
                 self.cuts[number].SetCoefficient(variable, weight)
 
     def add_cut(self, cut: CycleCut, weights: Mapping[int, int]) -> None:
-        """Let a cut in, with the columns that it weighs."""
+        """Add the row of a cut."""
         row = self.solver.Constraint(-self.solver.infinity(), cut.limit)
         self.cuts.append(row)
         for column, weight in weights.items():
@@ -223,10 +223,10 @@ class _Program:
             return None
         if not self.clock.deterministic:
             self.solver.SetTimeLimit(left)
-        if len(self.columns) < FEW_COLUMNS:
+        if len(self.columns) < SMALL_PROGRAM:
             done = self.solver.Solve() == pywraplp.Solver.OPTIMAL
         else:
-            done = attended(self.solver.Solve, self.solver.InterruptSolve, self.clock) == pywraplp.Solver.OPTIMAL
+            done = interruptibly(self.solver.Solve, self.solver.InterruptSolve, self.clock) == pywraplp.Solver.OPTIMAL
         self.clock.spend(ITERATION_SECONDS * self.solver.iterations() * len(self.columns))
         if not done:
             return None
@@ -258,7 +258,7 @@ def _cover_row(
 def _certify(
     master: Master, cuts: Sequence[CycleCut], rows: _Rows, prices: _Prices | None, values: tuple[float, ...]
 ) -> Relaxation:
-    """Round the prices, lower them until no candidate is overpaid, and add them up exactly."""
+    """The relaxation's certificate: prices rounded and lowered until no reduced cost is negative, and summed exactly."""
     if prices is None:
         prices = _Prices([0.0] * len(master.covers), [0.0] * len(cuts))
     covers = [round(price * UNIT) for price in prices.covers]
@@ -279,7 +279,7 @@ def _certify(
 
 
 def _variant_prices(master: Master, covers: Sequence[int]) -> int:
-    """The most that each variant's own row can be worth: what its cheapest alternative pays for its covers."""
+    """The sum over variants of the least price of the covers of an alternative: the dual price of each variant's row."""
     worth = [0] * master.alternatives
     for cover, price in zip(master.covers, covers, strict=True):
         for number in cover.alternatives or ():

@@ -15,26 +15,24 @@ from optfuse.problem.instance import Instance
 from optfuse.solver.columns.atoms import Atoms
 from optfuse.solver.columns.candidates import Candidate
 from optfuse.solver.control.clock import WALL, Clock
+from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.control.running import configured, run
-from optfuse.solver.master.constraints import add_cover, add_cuts, add_variants
+from optfuse.solver.master.cpsat_model import Variables, add_cover, add_cuts, add_objective, add_variables, add_variants
 from optfuse.solver.master.cycle_repair import split_cycles
 from optfuse.solver.master.cycles import find_cuts
 from optfuse.solver.master.master import CycleCut, Master, total
-from optfuse.solver.master.objective import add_objective
 from optfuse.solver.master.relaxation import UNIT, LinearMaster, Relaxation
-from optfuse.solver.master.variables import Variables, add_variables
 
-#: Columns that CP-SAT sees first, while the best solution known is still far from the bound: those that the relaxation
-#: uses, then those of least reduced cost.
+#: The columns of the first CP-SAT model while the gap is wide: those that the relaxation uses, then those of least
+#: reduced cost.
 CORE_COLUMNS = 800
-#: Time to build the model of one column: without time for all of them there is no use to begin.
+#: Rough seconds to build the model, for each column.
 BUILD_SECONDS = 3e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best acyclic solution known. ``kernels`` is None when it came from outside and only its cost is known."""
+    """The best acyclic solution known. ``kernels`` is None when only its cost is known."""
 
     kernels: tuple[Candidate, ...] | None
     cost: int
@@ -42,7 +40,7 @@ class Incumbent:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search ends with: ``bound`` holds for all solutions made of the master's candidates."""
+    """The result of a search. ``bound`` holds for all solutions made of the master's candidates."""
 
     incumbent: Incumbent
     bound: int
@@ -52,7 +50,7 @@ class Found:
 
 @dataclass(slots=True)
 class _State:
-    """What changes while a master problem is solved. ``known`` are its candidates by mask, once they are wanted."""
+    """The state of a search. ``known`` are the candidates by mask, filled at the first repair."""
 
     problem: Instance
     master: Master
@@ -75,7 +73,7 @@ class _State:
         self.master = replace(self.master, cuts=(*self.master.cuts, *(cut for cut in cuts if cut not in known)))
 
     def consider(self, columns: Sequence[int]) -> bool:
-        """Whether a solution is acyclic: then it may become the incumbent, otherwise it is split and cut off."""
+        """Whether a solution is acyclic. It may become the incumbent; with a cycle, it is repaired and cut off."""
         kernels = tuple(self.master.candidates[column] for column in columns)
         cuts = find_cuts(self.atoms, [kernel.mask for kernel in kernels])
         if not cuts:
@@ -119,7 +117,7 @@ def search(
 
 
 def _search(state: _State) -> None:
-    """Relax, take the relaxation if it is a solution, branch if it is not."""
+    """Solve the relaxation; where it is no solution, branch with CP-SAT."""
     master, incumbent = state.master, state.incumbent
     masks = {kernel.mask for kernel in incumbent.kernels or ()}
     first = [column for column, candidate in enumerate(master.candidates) if candidate.mask in masks]
@@ -146,7 +144,7 @@ def _is_integral(values: Iterable[float]) -> bool:
 
 
 def _covers(master: Master, columns: Iterable[int]) -> bool:
-    """Whether a choice covers everything exactly; only without variants, where that is plain to see."""
+    """Whether some columns are an exact cover; False with variants, where this is not tested."""
     covered = 0
     for column in columns:
         mask = master.candidates[column].mask
@@ -157,9 +155,9 @@ def _covers(master: Master, columns: Iterable[int]) -> bool:
 
 
 def _branch(state: _State, relaxation: Relaxation) -> None:
-    """CP-SAT on the candidates that could be part of a better solution; first on the most likely of them.
+    """Solve with CP-SAT the candidates not fixed by reduced cost; a core of the most likely ones first.
 
-    The better the solution known, the fewer candidates are left. Cuts leave the relaxation's proof intact.
+    The better the incumbent, the fewer candidates are left. Cuts leave the relaxation's proof intact.
     """
     order = sorted(
         range(len(relaxation.slack)), key=lambda column: (relaxation.values[column] <= 0, relaxation.slack[column])
@@ -184,7 +182,7 @@ def _settle(state: _State, columns: Sequence[int], deadline: float, *, bounding:
 
 
 def _core(state: _State, columns: Sequence[int], size: int) -> list[int]:
-    """The first of some columns, and those that make sure of a solution: single atoms and the best solution known."""
+    """The first of some columns, with single atoms and the incumbent's kernels, which make the model feasible."""
     masks = {kernel.mask for kernel in state.incumbent.kernels or ()}
     likely = set(columns[:size])
     for column, candidate in enumerate(state.master.candidates):
@@ -194,15 +192,15 @@ def _core(state: _State, columns: Sequence[int], size: int) -> list[int]:
 
 
 def _in_play(state: _State, relaxation: Relaxation, order: Sequence[int]) -> list[int]:
-    """Candidates, in a given order, with which a solution could still beat the best one known."""
+    """The candidates, in the given order, whose reduced cost allows a solution better than the incumbent."""
     room = state.incumbent.cost * UNIT - relaxation.level
     return [column for column in order if relaxation.slack[column] < room]
 
 
 def _solve(state: _State, columns: Sequence[int], deadline: float, *, bounding: bool) -> bool:
-    """Find a better solution among some columns; with ``bounding``, those left out cannot be part of one.
+    """Solve the model of some columns; False when the solution found has a cycle.
 
-    Returns False when the solution found has a cycle.
+    ``bounding``: no other column can be part of a better solution, so the model's bound is one of the block.
     """
     if state.clock.now() + BUILD_SECONDS * len(columns) > deadline:
         return True
@@ -215,7 +213,7 @@ def _solve(state: _State, columns: Sequence[int], deadline: float, *, bounding: 
     _hint(model, variables, state)
     state.clock.spend(BUILD_SECONDS * len(columns))
     solver = configured(state.options, state.clock, deadline)
-    # The relaxation has done what presolve could do: half of the time went into looking again.
+    # Presolve took half of the time and finds nothing that the relaxation has not fixed.
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.symmetry_level = 0
     solver.parameters.max_presolve_iterations = 1
@@ -225,7 +223,7 @@ def _solve(state: _State, columns: Sequence[int], deadline: float, *, bounding: 
             state.bound = max(state.bound, state.incumbent.cost)
         return True
     if bounding and status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN):
-        # A solution of other columns costs at least as much as the best one known.
+        # A solution of other columns costs at least as much as the incumbent.
         state.bound = max(state.bound, min(state.incumbent.cost, _whole_bound(solver.best_objective_bound)))
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return state.consider([column for column in columns if solver.boolean_value(variables.chosen[column])])

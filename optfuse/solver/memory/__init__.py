@@ -1,1 +1,1 @@
-"""Order and memory of given kernels: lifetimes, the order with the least peak, and places in one arena."""
+"""Order and memory of given kernels: lifetimes, the order of least peak, and offsets in one arena."""

@@ -1,4 +1,4 @@
-"""From a partition to a whole solution: writes, an order, offsets, and the totals."""
+"""Assemble a solution from a partition: writes, an order, offsets, and the totals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def assemble(
 
 
 def _as_given(instance: Instance, kernels: Sequence[Kernel]) -> Solution:
-    """What ``arrange`` makes of kernels in a hurry when they run as they are given, sooner."""
+    """``arrange(..., hurried=True)`` of kernels in the given order, computed faster."""
     ends, base = live_spans(instance, kernels)
     spans = _in_arena(instance, ends)
     living = [(instance.buffers[number].bytes, first, last) for number, first, last in ends]
@@ -97,7 +97,7 @@ def _solution(
 
 
 def arena_spans(instance: Instance, problem: OrderProblem, order: Sequence[int]) -> list[Span]:
-    """The buffers that live in the arena, with their lifetimes in an order: no outputs, inputs or fixed buffers."""
+    """The buffers placed in the arena, with their lifetimes in an order: no outputs, inputs or fixed buffers."""
     return _spans(instance, problem, lifetimes(problem, order))
 
 
@@ -106,7 +106,7 @@ def _spans(instance: Instance, problem: OrderProblem, ends: Iterable[tuple[int, 
 
 
 def _in_arena(instance: Instance, ends: Iterable[tuple[int, int, int]]) -> list[Span]:
-    """The spans of those of some buffers, with their first and last position, that live in the arena."""
+    """Of triples (buffer, first, last), the spans of the buffers placed in the arena."""
     spans: list[Span] = []
     for number, first, last in ends:
         buffer = instance.buffers[number]

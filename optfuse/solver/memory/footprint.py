@@ -1,10 +1,10 @@
-"""What the allocator will have handed out at most while a schedule runs, and the way to hold memory that keeps it low.
+"""The allocator's peak while a schedule runs, and the choice between one arena and separate buffers.
 
-Temporaries lie in one *arena*, which is there for the whole call beside what is allocated by itself: outputs, and
-results that libraries allocate. Its size is a maximum over the call, theirs another, and the two rarely fall together.
-Or every buffer lives *apart*: by itself from its first to its last use, and where the kernel that makes it is the last
-to use another of the same size, in that one's place. Then the peak is the maximum of the sum. An arena costs the host
-less, and programs that run one after the other can share it; so it is kept where it takes as little.
+Temporaries lie in one *arena*, allocated for the whole call beside outputs and library results; its size is a maximum
+over the call that rarely falls together with theirs. Or every buffer is allocated *apart*, from its first to its last
+use, in the memory of a dying buffer of the same size where its kernel is the last to use that one; the peak is then the
+maximum of the sum. An arena costs the host less, and programs that run one after the other can share it, so it is kept
+unless separate buffers lower the peak.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
 from optfuse.solver.memory.arena import Span
-from optfuse.solver.memory.order_problem import lifetimes, order_problem
-from optfuse.solver.memory.reuse import inplace_pairs, matched_pairs
+from optfuse.solver.memory.order_problem import lifetimes, order_problem, running_sum
+from optfuse.solver.memory.reuse import inplace_pairs, join_spans, matched_pairs
 
 #: Bytes that a caching allocator rounds every allocation up to.
 ROUNDING = 512
@@ -26,9 +26,9 @@ TOLERANCE = 1 / 64
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes that the allocator has handed out at most, inputs and constants included, and how they are held.
+    """The allocator's peak bytes, inputs and constants included, and how temporaries are held.
 
-    ``heirs``: each buffer that takes over another's memory, to that other. ``arena``: temporaries lie in one.
+    ``arena``: they lie in one arena. ``heirs``: otherwise, each buffer that reuses the memory of another, to that other.
     """
 
     peak_bytes: int
@@ -39,24 +39,23 @@ class Footprint:
 def footprint(instance: Instance, solution: Solution, lent: Collection[int] = ()) -> Footprint:
     """The arena, or every buffer apart where this lowers the peak by more than ``TOLERANCE``.
 
-    ``lent``: buffers that a library allocates (``fixed``) and that are nobody else's, so that others may take over
-    their memory.
+    ``lent``: buffers that a library allocates (``fixed``) and does not keep, so that others may reuse their memory.
     """
     arena, apart = arena_footprint(instance, solution), apart_footprint(instance, solution, lent)
     return apart if apart.peak_bytes < (1 - TOLERANCE) * arena.peak_bytes else arena
 
 
 def arena_footprint(instance: Instance, solution: Solution) -> Footprint:
-    """Temporaries where the solution places them."""
+    """The footprint with temporaries in one arena, where the solution places them."""
     kept, spans = _spans(instance, solution)
     outside = [span for span in spans if not _placed(instance, span.buffer)]
     length = len(solution.kernels)
     arena = [Span(-1, solution.arena_bytes, 0, max(0, length - 1))] if solution.arena_bytes else []
-    return Footprint(kept + _peak([*outside, *arena], length), arena=True)
+    return Footprint(_peak([*outside, *arena], kept, length), arena=True)
 
 
 def apart_footprint(instance: Instance, solution: Solution, lent: Collection[int] = ()) -> Footprint:
-    """Every buffer by itself, as many as can be in the place of another."""
+    """The footprint with separate buffers, as many as possible in the memory of another."""
     kept, spans = _spans(instance, solution)
     pairs = [
         (old, new)
@@ -64,14 +63,8 @@ def apart_footprint(instance: Instance, solution: Solution, lent: Collection[int
         if _placed(instance, spans[old].buffer) or spans[old].buffer in lent
     ]
     heirs = matched_pairs(pairs)
-    joined: list[Span] = []
-    for head in sorted(set(range(len(spans))) - set(heirs.values())):
-        tail = head
-        while tail in heirs:
-            tail = heirs[tail]
-        joined.append(Span(spans[head].buffer, spans[head].bytes, spans[head].first, spans[tail].last))
-    taken = {spans[new].buffer: spans[old].buffer for old, new in heirs.items()}
-    return Footprint(kept + _peak(joined, len(solution.kernels)), arena=False, heirs=taken)
+    peak = _peak(join_spans(spans, heirs).spans, kept, len(solution.kernels))
+    return Footprint(peak, arena=False, heirs={spans[new].buffer: spans[old].buffer for old, new in heirs.items()})
 
 
 def _placed(instance: Instance, number: int) -> bool:
@@ -80,21 +73,13 @@ def _placed(instance: Instance, number: int) -> bool:
 
 
 def _spans(instance: Instance, solution: Solution) -> tuple[int, list[Span]]:
-    """Bytes that are there throughout, and all else from the first to the last kernel that needs it."""
+    """Bytes that are live throughout, and the spans of all other buffers."""
     problem = order_problem(instance, solution.kernels)
     ends = lifetimes(problem, range(len(solution.kernels)))
     spans = [Span(s.buffer, s.bytes, *end) for s, end in zip(problem.storages, ends, strict=True)]
     return problem.base, spans
 
 
-def _peak(spans: Iterable[Span], length: int) -> int:
-    change = [0] * (length + 2)
-    for span in spans:
-        size = -(-span.bytes // ROUNDING) * ROUNDING
-        change[span.first] += size
-        change[max(span.last, 0) + 1] -= size
-    live = peak = 0
-    for step in change:
-        live += step
-        peak = max(peak, live)
-    return peak
+def _peak(spans: Iterable[Span], base: int, length: int) -> int:
+    rounded = ((-(-span.bytes // ROUNDING) * ROUNDING, span.first, span.last) for span in spans)
+    return max(running_sum(rounded, base, length))

@@ -1,6 +1,6 @@
-"""The order and the arena of a chosen partition: heuristics first, then proofs, within a deadline.
+"""The order and the arena of a chosen partition: heuristics first, then exact search, within a deadline.
 
-Deadlines are times of a clock. Where answers must repeat, there is none: searches are limited by their own counts.
+Deadlines are times of a clock. A deterministic solve has none: its searches are limited by step counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from optfuse.solver.memory.order_search import STEP_SECONDS, OrderOutcome, least
 #: Seconds at most for the exact search before CP-SAT has its turn, and for a smaller arena.
 EXACT_ORDER_S = 2.0
 ARENA_S = 5.0
-#: What the heuristics are called in results.
+#: The heuristics' names in results.
 NAMES = {
     "program_order": "program",
     "depth_first": "dfs",
@@ -35,7 +35,7 @@ class Ordering:
 
 
 def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float, clock: Clock = WALL) -> Ordering:
-    """The order of least peak that can be found by the deadline; the program's if so asked."""
+    """The order of least peak found by the deadline, or the program's order if the options ask for it."""
     first = program_order(problem)
     orders = {NAMES["program_order"]: first}
     for heuristic in HEURISTICS:
@@ -61,7 +61,7 @@ def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float,
 def improve_arena(
     spans: Sequence[Span], start: Packing, options: SolveOptions, deadline: float, clock: Clock = WALL
 ) -> Packing:
-    """Look for offsets in a smaller arena than ``start``'s for a few seconds; ``start`` itself when there are none."""
+    """A packing into a smaller arena than ``start``'s, found in some seconds; else ``start`` itself."""
     if start.arena_bytes <= arena_floor(spans) or options.solver != "cpsat":
         return start
     from optfuse.solver.memory.order_model import improve_packing

@@ -1,6 +1,6 @@
 """Order and offsets by CP-SAT: lifetimes as intervals, the peak as a cumulative capacity, offsets as a packing.
 
-Both start from a good answer and only ever return a better one, with a bound that is true whatever was reached.
+Both models start from a known answer and return it unless they find a better one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from ortools.sat.python import cp_model
 
 from optfuse.solver.control.clock import WALL, Clock
+from optfuse.solver.control.native import run
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.control.running import run
 from optfuse.solver.memory.arena import ALIGNMENT, Packing, Span, aligned, arena_floor
 from optfuse.solver.memory.order_problem import OrderProblem, peak_bytes
 from optfuse.solver.memory.order_search import OrderOutcome
@@ -25,7 +25,7 @@ MAX_SPANS = 400
 def improve_order(
     problem: OrderProblem, start: OrderOutcome, options: SolveOptions, deadline: float, clock: Clock = WALL
 ) -> OrderOutcome:
-    """Look for an order of lower peak than ``start``'s until the deadline, a time of ``clock``.
+    """An order of lower peak than ``start``'s, if one is found by the deadline, a time of ``clock``; with a bound.
 
     Returns ``start`` itself when the problem is larger than ``MAX_KERNELS`` or there is no time.
     """
@@ -50,7 +50,7 @@ def improve_order(
 
 
 def _add_positions(model: cp_model.CpModel, problem: OrderProblem, start: Sequence[int]) -> list[cp_model.IntVar]:
-    """A place in line for each kernel, all different, after what must be before; ``start`` as a hint."""
+    """A position for each kernel, all different, after its predecessors'; ``start`` as a hint."""
     count = len(problem.before)
     past, future = _reach(problem.before, start), _reach(problem.after, list(reversed(start)))
     positions = [
@@ -67,7 +67,7 @@ def _add_positions(model: cp_model.CpModel, problem: OrderProblem, start: Sequen
 
 
 def _reach(neighbours: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
-    """All kernels that are before (or after) each, as masks; ``order`` lists neighbours first."""
+    """The ancestors (or descendants) of each kernel, as masks; ``order`` lists neighbours first."""
     masks = [0] * len(neighbours)
     for kernel in order:
         for other in neighbours[kernel]:
@@ -104,7 +104,7 @@ def _add_lifetimes(
 def improve_packing(
     spans: Sequence[Span], start: Packing, options: SolveOptions, deadline: float, clock: Clock = WALL
 ) -> Packing:
-    """Look for offsets in a smaller arena than ``start``'s until the deadline, a time of ``clock``.
+    """A packing into a smaller arena than ``start``'s, if one is found by the deadline, a time of ``clock``.
 
     Returns ``start`` itself when it is already as small as the live bytes, when there are more than ``MAX_SPANS``
     spans, or when there is no time.

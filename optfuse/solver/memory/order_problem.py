@@ -1,4 +1,4 @@
-"""The order of kernels and its peak of live bytes: what must precede what, lifetimes, and quick good orders.
+"""The problem of ordering kernels: precedences, lifetimes, live bytes, and heuristic orders.
 
 Kernels are numbered as in the list given. An *order* is a permutation of those numbers. See ``memory_check`` for what
 the peak is; this module computes the same number its own way.
@@ -33,7 +33,7 @@ class Storage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderProblem:
-    """What an order must respect and what it is judged by.
+    """The precedences and the storages of some kernels.
 
     ``before[k]`` and ``after[k]`` are the kernels directly before and after kernel ``k``; ``base`` are the bytes that
     are live throughout; ``anchor[k]`` is its first op, the tie-breaker everywhere.
@@ -64,7 +64,7 @@ def order_problem(instance: Instance, kernels: Sequence[Kernel]) -> OrderProblem
 
 
 def precedences(instance: Instance, kernels: Sequence[Kernel]) -> set[tuple[int, int]]:
-    """Pairs (kernel, later kernel). An op in several kernels is taken from the first of them that writes the value."""
+    """Pairs (kernel, later kernel). A recomputed op's value comes from the first of its kernels that writes it."""
     owner = {op: number for number, kernel in enumerate(kernels) for op in kernel.ops}
     if len(owner) == sum([len(kernel.ops) for kernel in kernels]):
         once = {(owner.get(edge.src), owner.get(edge.dst)) for edge in instance.edges}
@@ -109,13 +109,13 @@ def _storages(instance: Instance, kernels: Sequence[Kernel]) -> tuple[tuple[Stor
 
 
 def _returned(instance: Instance) -> set[int]:
-    """The buffers whose storage the caller is left with."""
+    """The buffers whose storage is returned to the caller."""
     outputs = ((number, buffer) for number, buffer in enumerate(instance.buffers) if buffer.output)
     return {number if buffer.alias is None else buffer.alias for number, buffer in outputs}
 
 
 def _storages_touched(instance: Instance, kernels: Sequence[Kernel]) -> Iterator[Collection[int]]:
-    """By kernel, the buffers that it writes or takes from memory; an input for whatever aliases it."""
+    """By kernel, the buffers that it reads from memory or writes; an alias counts as the input it aliases."""
     index = topology(instance)
     running = {op for kernel in kernels for op in kernel.ops}
     root = {number: buffer.alias for number, buffer in enumerate(instance.buffers) if buffer.alias is not None}
@@ -125,7 +125,7 @@ def _storages_touched(instance: Instance, kernels: Sequence[Kernel]) -> Iterator
 
 
 def _touched(index: Topology, kernel: Kernel, running: Container[int]) -> set[int]:
-    """The buffers that a kernel writes, or takes from memory; ``running`` ops are those of all kernels."""
+    """The buffers that a kernel reads from memory or writes; ``running`` ops are those of all kernels."""
     if len(kernel.ops) == 1:
         (op,) = kernel.ops
         touched = {read.buffer for read in index.offers[op][kernel.scheme].reads}
@@ -150,7 +150,7 @@ def _touched(index: Topology, kernel: Kernel, running: Container[int]) -> set[in
 
 
 def live_spans(instance: Instance, kernels: Sequence[Kernel]) -> tuple[list[tuple[int, int, int]], int]:
-    """``lifetimes`` of kernels that run as they are given, sooner: (buffer, first, last), and the bytes of all else."""
+    """``lifetimes`` in the given order, computed faster: (buffer, first, last), and the bytes live throughout."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for position, touched in enumerate(_storages_touched(instance, kernels)):
@@ -196,7 +196,7 @@ def live_bytes(
 
 
 def running_sum(living: Iterable[tuple[int, int, int]], base: int, length: int) -> list[int]:
-    """By position, ``base`` and what lives then, of triples (bytes, first position, last position)."""
+    """Live bytes at each position: ``base`` plus the intervals (bytes, first position, last position) around it."""
     change = [0] * (length + 2)
     for size, first, last in living:
         change[first] += size
@@ -210,7 +210,7 @@ def peak_bytes(problem: OrderProblem, order: Sequence[int]) -> int:
 
 
 def floor_bytes(problem: OrderProblem) -> int:
-    """A lower bound on the peak of any order: what one kernel alone keeps live, at the start and at the end."""
+    """A lower bound on the peak of any order: the most that one kernel, the start or the end keeps live."""
     touched = [0] * max(1, len(problem.before))
     start = end = 0
     for storage in problem.storages:
@@ -239,7 +239,7 @@ def nearest_order(anchor: Sequence[int], pairs: Collection[tuple[int, int]]) -> 
     after: list[list[int]] = [[] for _ in anchor]
     for first, then in pairs:
         after[first].append(then)
-    return _list_schedule(after, anchor, anchor.__getitem__)
+    return _acyclic_schedule(after, anchor, anchor.__getitem__)
 
 
 def breadth_first(problem: OrderProblem) -> list[int]:
@@ -247,11 +247,11 @@ def breadth_first(problem: OrderProblem) -> list[int]:
     level = [0] * len(problem.before)
     for kernel in program_order(problem):
         level[kernel] = max((level[earlier] + 1 for earlier in problem.before[kernel]), default=0)
-    return _list_schedule(problem.after, problem.anchor, level.__getitem__)
+    return _acyclic_schedule(problem.after, problem.anchor, level.__getitem__)
 
 
 def depth_first(problem: OrderProblem) -> list[int]:
-    """Each kernel right after all that it needs: kernels that nobody follows, in program order, each with its past."""
+    """Depth-first order: the kernels without successors in program order, each right after all its predecessors."""
     placed: set[int] = set()
     order: list[int] = []
     sinks = [kernel for kernel in program_order(problem) if not problem.after[kernel]]
@@ -272,7 +272,7 @@ def depth_first(problem: OrderProblem) -> list[int]:
 
 
 def least_memory_first(problem: OrderProblem) -> list[int]:
-    """Always the ready kernel that adds the fewest bytes: those it allocates less those it is the last to use."""
+    """Greedy order: always the ready kernel that adds the fewest bytes, allocated minus freed."""
     tracker = _Growth(problem)
     waiting = [len(mine) for mine in problem.before]
     heap = [tracker.key(kernel) for kernel, count in enumerate(waiting) if count == 0]
@@ -305,13 +305,8 @@ HEURISTICS: tuple[Callable[[OrderProblem], list[int]], ...] = (
 )
 
 
-def best_heuristic(problem: OrderProblem) -> list[int]:
-    """The heuristic order with the lowest peak; the earliest listed wins ties."""
-    return min((heuristic(problem) for heuristic in HEURISTICS), key=lambda order: peak_bytes(problem, order))
-
-
 class _Growth:
-    """How many bytes each kernel would add if it ran next; changes as kernels run."""
+    """The bytes that each kernel would add if it ran next, updated as kernels run."""
 
     def __init__(self, problem: OrderProblem) -> None:
         self.problem = problem
@@ -347,8 +342,27 @@ class _Growth:
             changed.add(kernel)
 
 
-def _list_schedule(after: Sequence[Sequence[int]], anchor: Sequence[int], priority: Callable[[int], int]) -> list[int]:
-    """The ready kernel of lowest priority first, program order among equals."""
+def _acyclic_schedule(
+    after: Sequence[Sequence[int]], anchor: Sequence[int], priority: Callable[[int], int]
+) -> list[int]:
+    order = list_schedule(after, anchor, priority)
+    if len(order) < len(after):
+        placed = set(order)
+        stuck = sorted(anchor[k] for k in range(len(after)) if k not in placed)
+        raise IllegalKernelError(
+            f"kernels wait for each other in a cycle, among those that start with ops {stuck[:8]}; split one of them"
+        )
+    return order
+
+
+def list_schedule(
+    after: Sequence[Collection[int]], anchor: Sequence[int], priority: Callable[[int], int] | None = None
+) -> list[int]:
+    """Nodes in a topological order: of those ready, the lowest ``priority``, then the lowest ``anchor``, first.
+
+    ``after[k]`` are the successors of node ``k``. Nodes on a cycle, and all behind one, are left out.
+    """
+    priority = anchor.__getitem__ if priority is None else priority
     waiting = [0] * len(after)
     for later in chain.from_iterable(after):
         waiting[later] += 1
@@ -362,9 +376,4 @@ def _list_schedule(after: Sequence[Sequence[int]], anchor: Sequence[int], priori
             waiting[later] -= 1
             if waiting[later] == 0:
                 heapq.heappush(heap, (priority(later), anchor[later], later))
-    if len(order) < len(waiting):
-        stuck = sorted(anchor[k] for k, count in enumerate(waiting) if count > 0)
-        raise IllegalKernelError(
-            f"kernels wait for each other in a cycle, among those that start with ops {stuck[:8]}; split one of them"
-        )
     return order

@@ -5,9 +5,9 @@ these sets, always onward from the one reached at the lowest peak; the first to 
 of the set in hand is a lower bound on every order's peak at any time. A kernel that fits under the peak reached so far
 and leaves no more bytes live than it found is run at once: doing so never raises another kernel's peak.
 
-The search runs forwards and backwards in turns (an order and its reverse have the same peak). Each is at a loss where
-the other is not: forwards, kernels that need nothing and make much may run at any time, and every set of them is a
-set of its own; backwards they are run at once, right after whoever reads them.
+The search runs forwards and backwards in turns (an order and its reverse have the same peak). One direction is often
+far smaller: forwards, kernels without predecessors may run at any time, and every subset of them is a state of its
+own; backwards each runs at once, right after its consumers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from optfuse.problem.legality import bits, mask_of
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.memory.order_problem import OrderProblem, Storage, floor_bytes, peak_bytes
 
-#: Sets of finished kernels looked at, and the bits of all those kept: each is a mask of all kernels.
+#: The most sets of finished kernels examined, and the most bits of those kept: each is a mask of all kernels.
 MAX_STATES = 100_000
 MAX_BITS = 4_000_000_000
-#: What a step takes, roughly: where answers must repeat, steps are counted, not seconds.
+#: Rough seconds of a step; a deterministic solve counts steps instead of seconds.
 STEP_SECONDS = 6e-6
-#: Steps (a kernel tried after a set) that one direction takes before the other has its turn. A count of sets would not
-#: do: what one set costs differs a hundredfold between directions.
+#: Steps (a kernel tried after a set) of one direction before the other has its turn. Sets are not counted: one costs a
+#: hundred times as much in one direction as in the other.
 TURN = 4000
 
 
@@ -36,7 +36,7 @@ TURN = 4000
 class OrderOutcome:
     """An order, its peak, and a lower bound on the peak of any order; they are equal exactly when it is optimal.
 
-    ``steps`` is how much work that was.
+    ``steps`` counts the work done.
     """
 
     order: tuple[int, ...]
@@ -58,9 +58,9 @@ def least_peak_order(
     max_steps: int | None = None,
     clock: Clock = WALL,
 ) -> OrderOutcome:
-    """Improve on ``start``, a valid order. Stops with a bound after ``max_states``, ``max_steps`` or at a deadline.
+    """An order of least peak, or ``start`` and a bound after ``max_states``, ``max_steps`` or at a deadline.
 
-    ``deadline`` is a time of ``clock``.
+    ``start`` is a valid order; ``deadline`` is a time of ``clock``.
     """
     start_peak = peak_bytes(problem, start)
     bound = floor_bytes(problem)
@@ -69,7 +69,7 @@ def least_peak_order(
     until = math.inf if deadline is None else deadline
     states = min(max_states, MAX_BITS // (2 * len(problem.before)))
     searches = (_Search(problem, start_peak, until, clock), _Search(_backwards(problem), start_peak, until, clock))
-    # Masks of very many kernels take a while to build: that is when a deadline may have passed.
+    # Building the masks of very many kernels takes so long that the deadline may have passed.
     while all(search.looked_at <= states for search in searches) and clock.now() < until:
         if max_steps is not None and _steps(searches) >= max_steps:
             break
@@ -91,8 +91,8 @@ def _steps(searches: Iterable[_Search]) -> int:
 def _backwards(problem: OrderProblem) -> OrderProblem:
     """The problem with time reversed: the reverse of an order has the same peak.
 
-    Donated inputs that nobody uses would be live at the last kernel instead of the first: they are left out, so that
-    the bound stays true.
+    Unused donated inputs would be live at the last kernel instead of the first: they are left out, so that the bound
+    stays true.
     """
     storages = tuple(
         Storage(storage.buffer, storage.bytes, storage.users, storage.to_end, storage.from_start)
@@ -119,11 +119,11 @@ class _Search:
 
     @property
     def looked_at(self) -> int:
-        """How many sets were taken up."""
+        """The number of sets examined."""
         return len(self.reached)
 
     def advance(self, steps: int, max_looked_at: int) -> tuple[int, ...] | None:
-        """Go on for about so many steps, or to the deadline; an order of least peak when the last set is reached."""
+        """Search for about so many steps, or to the deadline; an order of least peak when the last set is reached."""
         end = self.states.steps + steps
         while self.heap and self.states.steps < end and self.looked_at <= max_looked_at:
             here = heapq.heappop(self.heap)
@@ -139,7 +139,7 @@ class _Search:
                 during, after = self.states.step(here.done, here.live, kernel)
                 peak = max(here.peak, during)
                 if peak < self.limit:
-                    entry = self.states.run_free(here, kernel, peak, after, max(peak, self.bound), self.late)
+                    entry = self.states.run_dominant(here, kernel, peak, after, max(peak, self.bound), self.late)
                     if entry.done not in self.reached:
                         heapq.heappush(self.heap, entry)
         self.exhausted = not self.heap
@@ -185,7 +185,7 @@ class _States:
                 self.of_kernel[user].append(number)
         from_start = [storage for storage in problem.storages if storage.from_start]
         self.at_start = problem.base + sum(storage.bytes for storage in from_start)
-        #: Live during the first kernel only: donated inputs that nobody uses.
+        #: Live during the first kernel only: unused donated inputs.
         self.brief = sum(storage.bytes for storage in from_start if not storage.users and not storage.to_end)
 
     def step(self, done: int, live: int, kernel: int) -> tuple[int, int]:
@@ -202,12 +202,12 @@ class _States:
                 freed += storage.bytes
         return during, during - freed
 
-    def run_free(
+    def run_dominant(
         self, here: _Entry, kernel: int, peak: int, live: int, allowance: int, late: Callable[[], bool]
     ) -> _Entry:
-        """Run ``kernel``, then all that stay within ``allowance`` and do not add to what is live after them.
+        """The entry after ``kernel`` and all kernels that fit in ``allowance`` and leave no more bytes live.
 
-        Those not yet run once it is ``late`` are left for later: the entry is as true, only less far.
+        It stops early once it is ``late``; the entry is then valid, only less far.
         """
         done, ready = self.advance(here.done, here.ready, kernel)
         path = [kernel]

@@ -1,7 +1,7 @@
-"""In-place reuse: a buffer that a kernel writes takes the place of one that the kernel is the last to read.
+"""In-place reuse: a buffer that a kernel writes takes the memory of one that the kernel is the last to read.
 
-Such pairs join to chains, each with one place in the arena from its first buffer's first kernel to its last one's last.
-Which pairs are taken matters only within a kernel: as many as can be, since the buffers of a pair are of equal size.
+Such pairs join to chains, each with one span in the arena. The pairs of a kernel are a maximum matching, since the
+buffers of a pair are of equal size.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Cells:
 def arena_cells(
     instance: Instance, kernels: Sequence[Kernel], order: Sequence[int], spans: Sequence[Span]
 ) -> tuple[Cells, ...]:
-    """Ways to join the spans of an order: with as much reuse in place as there can be, then (if that is any) with none.
+    """The spans of an order with as much in-place reuse as possible, then (if there is any) without.
 
-    The live bytes of the first are the least of all: what they need is a lower bound on every arena.
+    The live bytes of the first are a lower bound on every arena.
     """
     none = Cells(tuple(spans), tuple(range(len(spans))))
     heirs = matched_pairs(inplace_pairs(instance, [kernels[number] for number in order], spans))
-    return (_joined(spans, heirs), none) if heirs else (none,)
+    return (join_spans(spans, heirs), none) if heirs else (none,)
 
 
 def pack_cells(choices: Sequence[Cells], deadline: float | None = None, clock: Clock = WALL) -> tuple[Cells, Packing]:
-    """Of ``arena_cells``, the choice that packs smallest (the first among equals), and the packing of its spans.
+    """The choice of ``arena_cells`` that packs smallest (the first among equals), and the packing of its spans.
 
     ``deadline`` is a time of ``clock``.
     """
@@ -55,7 +55,7 @@ def pack_cells(choices: Sequence[Cells], deadline: float | None = None, clock: C
 
 
 def inplace_pairs(instance: Instance, kernels: Sequence[Kernel], spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """All pairs (dying span, born span), as positions in ``spans``, in which the second may take the first's place.
+    """All pairs (dying span, born span), as positions in ``spans``, in which the second may take the first's memory.
 
     ``kernels`` are in the order of the spans' lifetimes.
     """
@@ -78,9 +78,9 @@ def inplace_pairs(instance: Instance, kernels: Sequence[Kernel], spans: Sequence
 
 
 def _places(instance: Instance, kernel: Kernel) -> tuple[dict[int, int], dict[int, int]]:
-    """Where a kernel reads the buffers that it does not make, and where it writes those that it leaves in memory.
+    """The places at which a kernel reads buffers that it does not make, and at which it writes buffers.
 
-    Left out, or 0, is what it reads or writes at no one place.
+    A buffer accessed at several places, or at an unknown one, is left out or 0.
     """
     index = topology(instance)
     found: dict[int, set[int]] = {}
@@ -100,10 +100,7 @@ def _places(instance: Instance, kernel: Kernel) -> tuple[dict[int, int], dict[in
 
 
 def matched_pairs(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """As many of ``inplace_pairs`` as possible so that no span occurs twice on one side: {dying: born}.
-
-    By augmenting paths.
-    """
+    """A maximum matching of ``inplace_pairs``, by augmenting paths: {dying: born}."""
     options: dict[int, list[int]] = {}
     for dying, born in pairs:
         options.setdefault(born, []).append(dying)
@@ -123,8 +120,8 @@ def matched_pairs(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     return heirs
 
 
-def _joined(spans: Sequence[Span], heirs: Mapping[int, int]) -> Cells:
-    """One span a chain: all its buffers are of equal size."""
+def join_spans(spans: Sequence[Span], heirs: Mapping[int, int]) -> Cells:
+    """One span a chain of buffers that reuse each other's memory; all its buffers are of equal size."""
     joined: list[Span] = []
     cell = [0] * len(spans)
     for head in sorted(set(range(len(spans))) - set(heirs.values())):

@@ -23,12 +23,12 @@ from optfuse.solver.reduce.components import Components
 from optfuse.solver.reduce.optional import optional_uses
 
 #: Readers of one buffer that are tested pair by pair, and tests of one instance.
-FEW_READERS = 16
-MANY_TESTS = 1_000_000
+PAIRWISE_READERS = 16
+MAX_TESTS = 1_000_000
 #: Blocks of more ops are large: their candidates are not worth listing twice, and each step over them takes long.
 LARGE_OPS = 1500
 #: Edges between two looks at the clock.
-LOOK_UP_EDGES = 256
+EDGES_PER_CHECK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class Block:
     shape: Shape
 
 
-def find_blocks(instance: Instance, look_up: Callable[[], None] = lambda: None) -> list[tuple[int, ...]]:
+def find_blocks(instance: Instance, check_time: Callable[[], None] = lambda: None) -> list[tuple[int, ...]]:
     """Partition the ops so that every legal kernel lies within one part, and so do the alternatives of a variant.
 
     So do an op and its user that need not run: whether the op's kernel writes the value is decided with the variant.
 
-    ``look_up`` is called now and then; what it raises ends the search.
+    ``check_time`` is called now and then; what it raises ends the search.
     """
     components = Components(len(instance.ops))
     for variant in instance.variants:
@@ -80,15 +80,15 @@ def find_blocks(instance: Instance, look_up: Callable[[], None] = lambda: None) 
         components.join(ops)
     links = _Links(instance)
     for number, edge in enumerate(instance.edges):
-        if number % LOOK_UP_EDGES == 0:
-            look_up()
+        if number % EDGES_PER_CHECK == 0:
+            check_time()
         if components.find(edge.src) != components.find(edge.dst) and any(
             links.test(edge.src, edge.dst, scheme) for scheme in edge.schemes
         ):
             components.join((edge.src, edge.dst))
-    for scheme, groups in _meeting(instance).items():
+    for scheme, groups in _linked_by_reads(instance).items():
         for ops in groups:
-            look_up()
+            check_time()
             links.join(ops, scheme, components)
         links.forget()
     return components.groups()
@@ -112,7 +112,7 @@ def _differing_writers(instance: Instance) -> list[list[int]]:
     return found
 
 
-def _meeting(instance: Instance) -> dict[int, list[list[int]]]:
+def _linked_by_reads(instance: Instance) -> dict[int, list[list[int]]]:
     """By scheme, the ops that a common read or (where kernels need not be connected) the scheme itself may link."""
     meeting: dict[tuple[int, ...], list[int]] = {}
     for number, op in enumerate(instance.ops):
@@ -164,7 +164,7 @@ class _Links:
         them at once. After very many tests the rest counts as linked: blocks may be larger than they need be.
         """
         waiting = mask_of(ops)
-        few = len(ops) <= FEW_READERS
+        few = len(ops) <= PAIRWISE_READERS
         while waiting:
             first = waiting & -waiting
             waiting ^= first
@@ -174,7 +174,7 @@ class _Links:
                 for other in bits(waiting if few else waiting & ~self._kept_apart(scheme)[op]):
                     known = components.find(op) == components.find(other)
                     self._tests += not known
-                    if known or self._tests > MANY_TESTS or self.test(min(op, other), max(op, other), scheme):
+                    if known or self._tests > MAX_TESTS or self.test(min(op, other), max(op, other), scheme):
                         components.join((op, other))
                         waiting ^= 1 << other
                         frontier.append(other)

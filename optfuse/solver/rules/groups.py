@@ -1,12 +1,10 @@
-"""The groups of ops that the user's rules put together, by a quick rule or exactly.
+"""The groups of ops that the user's rules fuse: the named ops and the ops on paths between them.
 
-Mostly the rules ask for no more than the ops they name and what lies between. Where that is no legal kernel, a larger
-one may be, and whether there is one is decided exactly (``solver.rules.feasible``).
+Where such a group is no legal kernel, a larger one may be; the model of ``solver.rules.feasible`` decides that exactly.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import Literal
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index, listed, mask_of, why_illegal
+from optfuse.solver.memory.order_problem import list_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,47 +70,37 @@ def exact_groups(instance: Instance, deadline: float) -> tuple[Status, list[Grou
 
 
 def quick_groups(instance: Instance) -> list[Group]:
-    """The starting groups if the rules need no more than what they name and what lies between.
+    """The starting groups: single ops, and for each rule its ops with those on paths between them.
 
     Raises:
-        IllegalKernelError: When such a kernel may not be, or two of them wait for each other; rarely, a larger one may.
+        IllegalKernelError: When such a kernel is illegal, or two of them form a cycle; a larger one may still be legal.
     """
     if not instance.rules.fuse and not instance.rules.single_kernel:
         running = bits(first_alternatives(instance)) if instance.variants else range(len(instance.ops))
         barrier = set(instance.rules.barrier)
-        # No rule asks for company: alone, an op may run in whatever scheme it offers.
         return [Group((op,), frozenset([o.scheme for o in instance.ops[op].offers]), op in barrier) for op in running]
     active = first_alternatives(instance)
     return _ordered(instance, _joined(instance, active))
 
 
 def _ordered(instance: Instance, masks: Iterable[int]) -> list[Group]:
-    """Groups of ops, each after those it waits for."""
+    """The groups in a topological order.
+
+    Raises:
+        IllegalKernelError: When they form a cycle, or one of them is no legal kernel.
+    """
     groups = [_group(instance, mask) for mask in masks]
     owner = {op: number for number, group in enumerate(groups) for op in group.ops}
     after: list[set[int]] = [set() for _ in groups]
     for edge in instance.edges:
         if edge.src in owner and edge.dst in owner and owner[edge.src] != owner[edge.dst]:
             after[owner[edge.src]].add(owner[edge.dst])
-    waiting = [0] * len(groups)
-    for targets in after:
-        for target in targets:
-            waiting[target] += 1
-    heap = [(group.ops[0], number) for number, group in enumerate(groups) if not waiting[number]]
-    heapq.heapify(heap)
-    ordered: list[Group] = []
-    while heap:
-        _, number = heapq.heappop(heap)
-        ordered.append(groups[number])
-        for target in after[number]:
-            waiting[target] -= 1
-            if not waiting[target]:
-                heapq.heappush(heap, (groups[target].ops[0], target))
-    if len(ordered) < len(groups):
-        stuck = [groups[n].ops for n, count in enumerate(waiting) if count and len(groups[n].ops) > 1]
+    order = list_schedule(after, [group.ops[0] for group in groups])
+    if len(order) < len(groups):
+        stuck = [group.ops for number, group in enumerate(groups) if number not in order and len(group.ops) > 1]
         names = "; ".join(listed(instance, ops) for ops in stuck)
         raise IllegalKernelError(f"the kernels that the rules ask for wait for each other: {names}")
-    return ordered
+    return [groups[number] for number in order]
 
 
 def _joined(instance: Instance, active: int) -> list[int]:

@@ -10,10 +10,10 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, is_legal, mask_of
 from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.control.clock import WALL, Clock, within
+from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.control.running import configured, run
 from optfuse.solver.reduce.limits import Kernel, fewest_kernels
-from optfuse.solver.slots.slot_separators import add_parts, hubs_of
+from optfuse.solver.slots.slot_separators import add_parts, high_degree_separators
 from optfuse.solver.slots.slots import (
     SlotModel,
     Slots,
@@ -43,14 +43,14 @@ class SlotResult:
     bound: int
 
 
-def is_plain(problem: Instance) -> bool:
+def fits_slot_model(problem: Instance) -> bool:
     """Whether the model can say the block: no variants and no rules, and one device."""
     rules = problem.rules
     ruled = rules.fuse or rules.no_fuse or rules.single_kernel or rules.barrier
     return not (problem.variants or ruled) and len({op.device for op in problem.ops}) == 1
 
 
-def few_kernels(
+def solve_by_kernel_count(
     problem: Instance,
     start: tuple[Kernel, ...],
     bound: int,
@@ -98,11 +98,11 @@ def _with_slots(
     """The best partition, if one of so many kernels is cheaper; and what any of so many kernels costs at least."""
     floor, gap = 0, FIRST_GAP
     if model.problem.limits.connected:
-        hubs = hubs_of(model.problem, model.modes)
-        for separator in hubs:
+        high_degree = high_degree_separators(model.problem, model.modes)
+        for separator in high_degree:
             add_separator(model, separator)
-        if hubs:
-            add_parts(model, max((separator.parts for separator in hubs), key=len))
+        if high_degree:
+            add_parts(model, max((separator.parts for separator in high_degree), key=len))
     for _ in range(MOST_ROUNDS):
         model.cp.add(model.objective < best.cost)
         solver = configured(options, clock, deadline)

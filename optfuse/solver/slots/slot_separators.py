@@ -18,7 +18,7 @@ from optfuse.solver.slots.slots import Mode, Separator, SlotModel, links_of, pie
 MANY_LINKS = 8
 
 
-def hubs_of(problem: Instance, modes: Iterable[Mode]) -> list[Separator]:
+def high_degree_separators(problem: Instance, modes: Iterable[Mode]) -> list[Separator]:
     """In each scheme the ops that are linked to many, where without them it falls apart."""
     found: list[Separator] = []
     for scheme in sorted({mode.scheme for mode in modes if mode.scheme}):
@@ -26,10 +26,10 @@ def hubs_of(problem: Instance, modes: Iterable[Mode]) -> list[Separator]:
         offering = 0
         for mode in modes:
             offering |= mode.ops if mode.scheme == scheme else 0
-        hubs = mask_of(op for op in bits(offering) if (links[op] & offering).bit_count() >= MANY_LINKS)
-        parts = pieces_of(links, offering & ~hubs)
-        if hubs and len(parts) > 1:
-            found.append(Separator(scheme, hubs, tuple(parts)))
+        high_degree = mask_of(op for op in bits(offering) if (links[op] & offering).bit_count() >= MANY_LINKS)
+        parts = pieces_of(links, offering & ~high_degree)
+        if high_degree and len(parts) > 1:
+            found.append(Separator(scheme, high_degree, tuple(parts)))
     return found
 
 
@@ -37,7 +37,7 @@ def add_parts(model: SlotModel, parts: Iterable[int]) -> None:
     """Beside what must cross memory in any case, each of some disjoint parts that is not whole hands something on."""
     problem, cp = model.problem, model.cp
     launch = problem.devices[problem.ops[0].device].launch_ps
-    total: list[cp_model.LinearExprT] = [cost_bound(without_launches(without_limits(problem)), copies=False)]
+    total: list[cp_model.LinearExprT] = [cost_bound(without_launches(without_limits(problem)), recompute=False)]
     for part in parts:
         least = least_split(problem, part)
         if not least:

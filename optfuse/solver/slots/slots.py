@@ -28,12 +28,12 @@ from optfuse.solver.columns.pricing import Key, Terms, pricer
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A scheme, and what its kernels pay for memory: ``many``/``few`` of the sum. ``ops`` may run in it."""
+    """A scheme, and what its kernels pay for memory: ``numerator``/``denominator`` of the sum. ``ops`` may run in it."""
 
     scheme: int
     ops: int
-    many: int = 1
-    few: int = 1
+    numerator: int = 1
+    denominator: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SlotModel:
     modes: tuple[Mode, ...]
     cp: cp_model.CpModel = field(default_factory=cp_model.CpModel)
     at: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
-    walks: list[list[cp_model.IntVar]] = field(default_factory=list)
+    in_mode: list[list[cp_model.IntVar]] = field(default_factory=list)
     before: list[list[cp_model.LinearExprT]] = field(default_factory=list)
     objective: cp_model.LinearExprT = 0
 
@@ -101,7 +101,7 @@ def slot_model(problem: Instance, count: int, modes: tuple[Mode, ...]) -> SlotMo
     _add_order(model)
     _add_sizes(model)
     if problem.limits.connected:
-        _add_company(model)
+        _add_connectivity(model)
     model.objective = sum(_add_cost(model, slot) for slot in range(count))
     model.cp.minimize(model.objective)
     return model
@@ -142,9 +142,9 @@ def add_separator(model: SlotModel, separator: Separator) -> None:
 def _add_variables(model: SlotModel) -> None:
     """Each op in one slot and mode, each slot in one mode and not empty."""
     cp = model.cp
-    model.walks = [[cp.new_bool_var("") for _ in model.modes] for _ in range(model.count)]
-    for walks in model.walks:
-        cp.add_exactly_one(walks)
+    model.in_mode = [[cp.new_bool_var("") for _ in model.modes] for _ in range(model.count)]
+    for in_mode in model.in_mode:
+        cp.add_exactly_one(in_mode)
     for op in range(len(model.problem.ops)):
         mine: list[list[cp_model.IntVar]] = []
         for slot in range(model.count):
@@ -153,7 +153,7 @@ def _add_variables(model: SlotModel) -> None:
                 if mode.ops >> op & 1:
                     here.append(cp.new_bool_var(""))
                     model.at[op, slot, number] = here[-1]
-                    cp.add_implication(here[-1], model.walks[slot][number])
+                    cp.add_implication(here[-1], model.in_mode[slot][number])
             mine.append(here)
         cp.add_exactly_one(variable for here in mine for variable in here)
         model.before.append(
@@ -176,7 +176,7 @@ def _add_order(model: SlotModel) -> None:
             both = 1 << edge.src | 1 << edge.dst
             if mode.ops & both == both and edge.schemes and mode.scheme not in edge.schemes:
                 for slot in range(model.count):
-                    model.cp.add(sum(model.members(slot, number, both)) <= model.walks[slot][number])
+                    model.cp.add(sum(model.members(slot, number, both)) <= model.in_mode[slot][number])
 
 
 def _add_sizes(model: SlotModel) -> None:
@@ -188,14 +188,14 @@ def _add_sizes(model: SlotModel) -> None:
         for number, mode in enumerate(model.modes):
             most = max(1, limits.max_ops) if mode.scheme else 1
             here = model.members(slot, number, everything)
-            model.cp.add(sum(here) <= most * model.walks[slot][number])
-            model.cp.add(sum(here) >= model.walks[slot][number])
+            model.cp.add(sum(here) <= most * model.in_mode[slot][number])
+            model.cp.add(sum(here) >= model.in_mode[slot][number])
             if weighs:
                 weight = sum(ops[op].weight * model.at[op, slot, number] for op in bits(mode.ops))
                 model.cp.add(weight <= limits.max_weight)
 
 
-def _add_company(model: SlotModel) -> None:
+def _add_connectivity(model: SlotModel) -> None:
     """No op is without any that it is linked to, unless it is alone."""
     room = max(1, model.problem.limits.max_ops)
     for number, mode in enumerate(model.modes):
@@ -205,8 +205,8 @@ def _add_company(model: SlotModel) -> None:
             here = model.members(slot, number, mode.ops)
             model.cp.add(sum(here) <= 1 + (room - 1) * ~alone)
             for op in bits(mode.ops):
-                company = model.members(slot, number, links[op])
-                model.cp.add(sum(company) + alone >= model.at[op, slot, number])
+                neighbours = model.members(slot, number, links[op])
+                model.cp.add(sum(neighbours) + alone >= model.at[op, slot, number])
 
 
 def _add_cost(model: SlotModel, slot: int) -> cp_model.LinearExprT:
@@ -214,12 +214,12 @@ def _add_cost(model: SlotModel, slot: int) -> cp_model.LinearExprT:
     problem = model.problem
     prices = pricer(problem)
     device = problem.devices[problem.ops[0].device]
-    stretch = max(-(-mode.many // mode.few) for mode in model.modes)
+    stretch = max(-(-mode.numerator // mode.denominator) for mode in model.modes)
     slowest = stretch * sum(_dearest(offers) for offers in prices.terms) + sum(prices.compute)
     time = model.cp.new_int_var(0, slowest, "")
     for number, mode in enumerate(model.modes):
         memory = _memory(model, slot, number)
-        model.cp.add(mode.few * time + mode.few - 1 >= mode.many * memory)
+        model.cp.add(mode.denominator * time + mode.denominator - 1 >= mode.numerator * memory)
     if any(prices.compute):
         work = sum(prices.compute[op] * variable for (op, here, _), variable in model.at.items() if here == slot)
         model.cp.add(time >= work)
@@ -235,12 +235,12 @@ def _memory(model: SlotModel, slot: int, number: int) -> cp_model.LinearExprT:
     least: dict[Key, int] = {}
     for op in bits(mode.ops):
         mine = terms[op][mode.scheme]
-        for key, price, _, makers in mine.reads:
-            readers.setdefault(key, []).append((op, makers))
+        for key, price, _, producers in mine.reads:
+            readers.setdefault(key, []).append((op, producers))
             least[key] = min(least.get(key, price), price)
-        takers = dict(mine.users)
+        consumers = dict(mine.users)
         for buffer, price, always in mine.writes:
-            users = takers.get(buffer, 0)
+            users = consumers.get(buffer, 0)
             if always or users & ~mode.ops:
                 total.append(price * at[op, slot, number])
             elif users:
@@ -250,8 +250,8 @@ def _memory(model: SlotModel, slot: int, number: int) -> cp_model.LinearExprT:
                 total.append(price * written)
     for key, those in readers.items():
         read = cp.new_bool_var("")
-        for op, makers in those:
-            cp.add(read >= at[op, slot, number] - sum(model.members(slot, number, makers)))
+        for op, producers in those:
+            cp.add(read >= at[op, slot, number] - sum(model.members(slot, number, producers)))
         total.append(least[key] * read)
     return sum(total)
 

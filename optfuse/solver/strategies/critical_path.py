@@ -1,12 +1,12 @@
 """A start for a block of many candidates: fuse the critical path first, then attach the remaining ops.
 
-The steps of a recurrent network's backward pass follow each other, and each leaves sums for the gradients of weights
-that all steps share. Pair by pair these sums end in the kernel at hand, or in one of their own at every step, though
-nothing waits for them but the next addition to a gradient. Deferred, the sums of many steps fit one kernel.
+The backward pass of a recurrent network is a long chain of steps, each of which adds to the gradients of shared
+weights. Greedy fusion puts these sums into the kernel at hand or into one of their own at every step. Deferred, the
+sums of many steps fit one kernel.
 
-The path with the most changes of kernel, and all that leads to its last one, comes first and is fused greedily. What is
-left feeds none of it. There, ops join the one that alone uses them, up to ops that work on small values only (the
-additions); then these groups join what they touch, one after another, as long as that saves time.
+The critical path is the one with the most edges that no kernel can hold. Its ops and their ancestors are fused
+greedily. Of the remaining ops, each joins its sole consumer, unless it works on small values only (the additions); then
+these groups join earlier kernels that they share a value with, as long as that saves time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index, mask_of
 from optfuse.solver.baseline.greedy import greedy_partition
-from optfuse.solver.bounds.parts import small_buffers
+from optfuse.solver.bounds.parts_bound import small_buffers
 from optfuse.solver.columns.pricing import Pricer, pricer
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.reduce.blocks import cut_out
@@ -31,9 +31,9 @@ Group = tuple[int, ...]
 
 
 def critical_path_partition(problem: Instance, deadline: float = math.inf, clock: Clock = WALL) -> tuple[Kernel, ...]:
-    """A legal, acyclic partition of a block without rules and variants; a poor one after ``deadline``, of ``clock``."""
+    """A legal, acyclic partition of a block without rules and variants; less fused after ``deadline``, of ``clock``."""
     first = _critical(problem)
-    parts = [(first, _greedily)]
+    parts = [(first, lambda problem, deadline, clock: greedy_partition(problem, deadline, clock).partition)]
     if rest := (1 << len(problem.ops)) - 1 & ~first:
         parts.append((rest, _gathered))
     kernels: list[Kernel] = []
@@ -45,7 +45,7 @@ def critical_path_partition(problem: Instance, deadline: float = math.inf, clock
 
 
 def _critical(problem: Instance) -> int:
-    """The end of the path with the most edges that no kernel holds, and all before it."""
+    """The last op of the critical path and all its ancestors, as a bitmask."""
     ins = topology(problem).ins
     changes = [0] * len(problem.ops)
     for op in range(len(problem.ops)):
@@ -53,10 +53,6 @@ def _critical(problem: Instance) -> int:
             changes[op] = max(changes[op], changes[edge.src] + (not edge.schemes))
     last = max(range(len(problem.ops)), key=lambda op: (changes[op], -op))
     return legal_index(problem).reach().ancestors[last] | 1 << last
-
-
-def _greedily(problem: Instance, deadline: float, clock: Clock) -> Sequence[Kernel]:
-    return greedy_partition(problem, deadline, clock).partition
 
 
 def _gathered(problem: Instance, deadline: float, clock: Clock) -> Sequence[Kernel]:
@@ -69,7 +65,7 @@ def _gathered(problem: Instance, deadline: float, clock: Clock) -> Sequence[Kern
 
 
 def _with_only_user(problem: Instance) -> list[Group]:
-    """Ops with the one that alone uses them, as far as one kernel may hold them; small values' ops join nobody."""
+    """Groups of each op with its sole consumer, where legal; ops on small values only stay alone."""
     users = topology(problem).users
     small = small_buffers(problem)
     head = list(range(len(problem.ops)))
@@ -89,7 +85,7 @@ def _with_only_user(problem: Instance) -> list[Group]:
 
 
 class _Gathering:
-    """Kernels by number, which grow as groups of ops join those that they touch."""
+    """Kernels by number, which grow as groups of ops join kernels that they share a value with."""
 
     def __init__(self, problem: Instance, groups: Sequence[Group]) -> None:
         self.problem = problem
@@ -110,7 +106,7 @@ class _Gathering:
             self.kernels[number] = ops, scheme
 
     def join(self, number: int) -> None:
-        """Let a group join, again and again, the earlier kernel that saves the most."""
+        """Merge a group with the earlier kernel that saves the most, until none saves anything."""
         touched = self._touched(number)
         while True:
             touched = {self._current(other) for other in touched} - {number}
@@ -128,7 +124,7 @@ class _Gathering:
             number = merged
 
     def _touched(self, number: int) -> set[int]:
-        """The groups before this one that feed it or read what it reads."""
+        """The earlier groups that this one reads from or shares a read with."""
         sources = topology(self.problem).sources
         ops = self.kernels[number][0]
         found = {self._owner[source] for op in ops for source, _ in sources[op]}
@@ -146,7 +142,7 @@ class _Gathering:
         return number
 
     def _saving(self, one: int, two: int) -> tuple[int, int, Kernel, int] | None:
-        """What joining two kernels saves, the first one, the kernel that they become and its cost; None for nothing."""
+        """(saving, ``one``, merged kernel, its cost); None where merging saves nothing."""
         ops = tuple(sorted((*self.kernels[one][0], *self.kernels[two][0])))
         if len(ops) > self.problem.limits.max_ops:
             return None
@@ -155,7 +151,7 @@ class _Gathering:
         return (apart - cost, one, (ops, scheme), cost) if cost < apart else None
 
     def _ways(self, ops: Group) -> Iterator[tuple[int, int]]:
-        """What a kernel of some ops costs in each scheme in which it is legal, with the scheme."""
+        """Pairs (cost, scheme) for each scheme in which a kernel of some ops is legal."""
         mask = mask_of(ops)
         for scheme in common_schemes(self.problem, ops):
             if is_legal(self.problem, ops, scheme):

@@ -1,4 +1,4 @@
-"""Solve a block by choosing among its candidate kernels: presolve, list the candidates, solve the master problem."""
+"""Solve a block over listed candidates: presolve, enumerate the candidate kernels, solve the master problem."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from optfuse.solver.reduce.blocks import Shape
 from optfuse.solver.strategies.block import BlockResult, Budget, Partition, cost_of
 from optfuse.solver.strategies.neighbourhood import improve
 
-#: Seconds that presolve takes for an op, that the warm start takes for an op, and that a candidate takes, roughly.
+#: Rough seconds of presolve for each op, of the warm start for each op, and of the model for each candidate.
 PRESOLVE_SECONDS = 3e-4
 START_SECONDS = 1e-4
 CANDIDATE_SECONDS = 2e-5
-#: Of a strategy's time, the shares that presolve, a complete list, and a list of the first candidates may take.
+#: The shares of a strategy's time for presolve, for a complete list, and for a sample of the candidates.
 PRESOLVE_SHARE = 0.6
 LISTING_SHARE = 0.5
 SAMPLE_SHARE = 0.1
@@ -30,7 +30,7 @@ SAMPLE_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Presolved:
-    """A block as it is and presolved, its atoms, and what must be covered."""
+    """A block before and after presolve, its atoms, and the covers of the master problem."""
 
     whole: Instance
     reduced: Instance
@@ -120,7 +120,7 @@ def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:
 
 
 def _incumbent(whole: Instance, atoms: Atoms, candidates: Sequence[Candidate], warm: Partition) -> Incumbent:
-    """The warm start as candidates, where it can be said in atoms, in the cheapest scheme known for each kernel."""
+    """The warm start as candidates, each in its cheapest known scheme; without kernels where it splits an atom."""
     by_mask = {candidate.mask: candidate for candidate in candidates}
     prices = pricer(whole)
     kernels: list[Candidate] = []
@@ -135,7 +135,7 @@ def _incumbent(whole: Instance, atoms: Atoms, candidates: Sequence[Candidate], w
 
 
 def _partition(atoms: Atoms, kernels: Sequence[Candidate] | None, otherwise: Partition) -> Partition:
-    """Candidates as ops and schemes."""
+    """Candidates as a partition; ``otherwise`` if there are none."""
     if kernels is None:
         return otherwise
     return tuple((atoms.ops_of(kernel.mask), kernel.scheme) for kernel in kernels)

@@ -1,6 +1,6 @@
-"""Improve a partition window by window: some kernels that touch are replaced by the best partition of their ops.
+"""Large neighbourhood search: the kernels of a window are replaced by the best partition of their ops.
 
-For blocks with too many candidates to list. A window has few, or some of many, and the rest stays as it is meanwhile.
+For blocks with too many candidates to list. A window holds some linked kernels; the others stay fixed meanwhile.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from optfuse.solver.master.cycles import find_cuts
 from optfuse.solver.master.master import Cover, Master, total
 from optfuse.solver.master.search import Incumbent, search
 
-#: Atoms of a window, unless its first kernel alone has more; candidates of a window, and of those of one scheme that
-#: start at one atom, the small ones first.
+#: The most atoms of a window (unless its first kernel alone has more), the most candidates of a window, and the most of
+#: one scheme and first atom, small ones first.
 WINDOW_ATOMS = 36
 WINDOW_CANDIDATES = 20_000
 WINDOW_EACH = 400
@@ -33,9 +33,9 @@ def improve(
     deadline: float,
     clock: Clock = WALL,
 ) -> tuple[Candidate, ...]:
-    """An acyclic partition at most as dear as ``kernels``, until no window improves or ``deadline`` (of ``clock``).
+    """The partition when no window improves it further, or at ``deadline`` (of ``clock``): acyclic, at most as costly.
 
-    Not for blocks with variants, whose windows depend on what is chosen elsewhere.
+    Not for blocks with variants, whose windows depend on alternatives chosen outside.
     """
     near = _links(problem, atoms)
     current = list(kernels)
@@ -70,7 +70,7 @@ def _links(problem: Instance, atoms: Atoms) -> list[int]:
 
 
 def _window(kernels: Sequence[Candidate], centre: int, near: Sequence[int]) -> list[Candidate]:
-    """The kernel of a centre and kernels linked to it, then to those, up to the size of a window."""
+    """The centre kernel and kernels linked to it, directly or through others, up to the size of a window."""
     window = [kernel for kernel in kernels if kernel.mask == centre]
     inside = centre
     grew = True

@@ -1,6 +1,6 @@
-"""An instance with its variants decided: the ops of one alternative of each, and no others; and which to decide for.
+"""Choose an alternative for each variant, by local search over classes of equal variants.
 
-Variants that look alike are decided alike; each class is offered each of its alternatives in turn.
+``decide`` gives the instance without variants in which the chosen alternatives run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def decide(instance: Instance, chosen: Sequence[int]) -> Decided:
         peak_memory=rules.peak_memory,
     )
     made = {write.buffer for op in ops for offer in instance.ops[op].offers for write in offer.writes}
-    # A temporary that nobody makes any more keeps its number, as nothing.
+    # A temporary without a producer keeps its number, with no bytes.
     buffers = tuple(
         replace(buffer, kind="constant", bytes=0) if buffer.kind == "temporary" and place not in made else buffer
         for place, buffer in enumerate(instance.buffers)
@@ -86,7 +86,7 @@ def decide(instance: Instance, chosen: Sequence[int]) -> Decided:
     return Decided(decided, ops)
 
 
-def apart(instance: Instance) -> tuple[int, ...]:
+def cheapest_unfused(instance: Instance) -> tuple[int, ...]:
     """By variant, the alternative whose ops cost least when each is a kernel of its own."""
 
     def alone(op: int) -> int:
@@ -99,16 +99,16 @@ def apart(instance: Instance) -> tuple[int, ...]:
 
 
 def classes(instance: Instance) -> list[list[int]]:
-    """Variants that look alike, by what their ops compute, read and write: repeated layers are decided together."""
+    """Classes of variants whose ops compute, read and write the same: repeated layers are decided together."""
     found: dict[object, list[int]] = {}
     for number, variant in enumerate(instance.variants):
-        look = tuple(tuple(_look(instance.ops[op]) for op in alternative) for alternative in variant.alternatives)
-        found.setdefault(look, []).append(number)
+        key = tuple(tuple(_key(instance.ops[op]) for op in alternative) for alternative in variant.alternatives)
+        found.setdefault(key, []).append(number)
     return list(found.values())
 
 
-def _look(op: Op) -> object:
-    """An op without its place: its arithmetic, and the sizes of what it reads and writes."""
+def _key(op: Op) -> object:
+    """An op without its place: its arithmetic, and the sizes of its reads and writes."""
     sizes = {
         (tuple(sorted(read.bytes for read in offer.reads)), tuple(sorted(write.bytes for write in offer.writes)))
         for offer in op.offers
@@ -116,12 +116,10 @@ def _look(op: Op) -> object:
     return op.work, tuple(sorted(sizes))
 
 
-def choose_greedily(
-    instance: Instance, deadline: float = math.inf, clock: Clock = WALL, most: float = math.inf
-) -> Chosen:
-    """Decide by the cost of greedy's schedules, class by class, with about ``most`` of them.
+def choose_greedily(instance: Instance, deadline: float = math.inf, clock: Clock = WALL) -> Chosen:
+    """The alternatives for which greedy fusion costs least, by ``descend``.
 
-    Starts from the best of: the first alternatives, the last ones, and those that are cheapest apart.
+    Starts from the best of: the first alternatives, the last ones, and those that are cheapest unfused.
     """
 
     def greedily(alternatives: tuple[int, ...]) -> Chosen:
@@ -134,9 +132,9 @@ def choose_greedily(
         return Chosen(alternatives, kernels, solution.objective, 1)
 
     last = tuple(len(variant.alternatives) - 1 for variant in instance.variants)
-    starts = dict.fromkeys((apart(instance), (0,) * len(last), last))
+    starts = dict.fromkeys((cheapest_unfused(instance), (0,) * len(last), last))
     best = min(map(greedily, starts), key=lambda chosen: chosen.cost)
-    return descend(instance, replace(best, solves=len(starts)), greedily, deadline, clock, most)
+    return descend(instance, replace(best, solves=len(starts)), greedily, deadline, clock)
 
 
 def descend(
@@ -145,20 +143,15 @@ def descend(
     attempt: Callable[[tuple[int, ...]], Chosen],
     deadline: float,
     clock: Clock,
-    most: float = math.inf,
 ) -> Chosen:
-    """Offer each class each of its alternatives, large ones first, until none is better or time is up.
-
-    It is up, too, after ``most`` solves.
-    """
+    """The choice when no class, large ones first, improves by another of its alternatives, or at the deadline."""
     groups, solves = sorted(classes(instance), key=len, reverse=True), best.solves
     moved = True
-    while moved and clock.now() < deadline and solves < most:
+    while moved and clock.now() < deadline:
         moved = False
         for group in groups:
             for alternative in range(len(instance.variants[group[0]].alternatives)):
-                late = clock.now() >= deadline or solves >= most
-                if late or alternative == best.alternatives[group[0]]:
+                if clock.now() >= deadline or alternative == best.alternatives[group[0]]:
                     continue
                 decided = list(best.alternatives)
                 for variant in group:

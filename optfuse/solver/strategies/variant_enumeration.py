@@ -1,4 +1,4 @@
-"""A block choice by choice: every combination of its alternatives is a block without variants, solved on its own."""
+"""Solve a block with variants by enumeration: each combination of alternatives is a block of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Solve = Callable[[Shape, Partition, float], BlockResult]
 
 
 def choice_count(instance: Instance, group: Sequence[int]) -> int:
-    """How many combinations of alternatives some ops have."""
+    """The number of combinations of alternatives of the variants that some ops belong to."""
     inside = set(group)
     return math.prod(
         len(variant.alternatives)
@@ -37,8 +37,7 @@ def choice_count(instance: Instance, group: Sequence[int]) -> int:
 def solve_choices(shape: Shape, warm: Partition, solve: Solve, deadline: float, clock: Clock) -> BlockResult:
     """The cheapest partition over all combinations of alternatives; the bound is the least of theirs.
 
-    A combination that no schedule can have under the rules is left out. What there was no time for counts with the
-    bound that needs no search.
+    A combination that the rules forbid is left out; one that there was no time for counts with ``block_bound``.
     """
     problem = shape.problem
     cost = cost_of(problem, warm)

@@ -24,7 +24,7 @@ def fresh_dynamo() -> None:
     torch.manual_seed(0)
 
 
-def attended(cache: Tensor, new: Tensor) -> Any:
+def interruptibly(cache: Tensor, new: Tensor) -> Any:
     """A step of decoding: reads the cache before and after a row of it is written."""
     before = cache.sum()
     cache.index_copy_(0, ROW, new)
@@ -104,7 +104,7 @@ def run(function: Callable[..., Any], *, train: bool = False) -> Any:
     return runs[0].record.schedules[0]
 
 
-@pytest.mark.parametrize("function", [attended, windows, twice, own_value, scattered])
+@pytest.mark.parametrize("function", [interruptibly, windows, twice, own_value, scattered])
 def test_updates_are_written_in_place(function: Callable[..., Any]) -> None:
     schedule = run(function)
     written = [op for op in schedule.library_ops if op.split(".")[1].endswith("_")]
@@ -118,13 +118,13 @@ def test_others_are_right(function: Callable[..., Any]) -> None:
     run(function)
 
 
-@pytest.mark.parametrize("function", [attended, windows, twice, own_value, scattered, old_value_too])
+@pytest.mark.parametrize("function", [interruptibly, windows, twice, own_value, scattered, old_value_too])
 def test_gradients(function: Callable[..., Any]) -> None:
     run(function, train=True)
 
 
 def test_an_update_is_priced_by_what_it_writes() -> None:
-    schedule = run(attended)
+    schedule = run(interruptibly)
     names = [op.name for op in schedule.instance.ops]
     (offer,) = schedule.instance.ops[names.index("index_copy")].offers
     cache = next(k for k, buffer in enumerate(schedule.instance.buffers) if buffer.bytes == 128 * 128 * 4)

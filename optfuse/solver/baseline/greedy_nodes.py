@@ -1,4 +1,4 @@
-"""What greedy fusion fuses: nodes of ops, with what each would take from memory in every scheme that is left to it."""
+"""The nodes of greedy fusion: groups of fused ops with their reads and writes in each scheme left to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Footprints = dict[tuple[int, int], int]
 class Node:
     """Ops fused so far. ``reads[s]``: bytes of each footprint read from memory in scheme ``s``, one of its schemes.
 
-    ``single_use`` are the sizes of the temporaries read that nobody else uses. ``closed`` nodes fuse with nothing.
+    ``single_use`` are the sizes of the temporaries of which it is the only reader. ``closed`` nodes are not fused.
     """
 
     ops: tuple[int, ...]
@@ -44,7 +44,7 @@ class Nodes:
         self._users_of = _user_counts(topology)
 
     def leaf(self, ops: tuple[int, ...], schemes: frozenset[int], closed: bool) -> Node:
-        """A node of ops that are together from the start: one op, or what the rules put in one kernel."""
+        """The starting node of one op, or of a group that the rules fuse."""
         instance = self._instance
         parts = [self._offers[op] for op in ops]
         writes = frozenset(write.buffer for offers in parts for offer in offers.values() for write in offer.writes)
@@ -79,7 +79,7 @@ class Nodes:
         )
 
     def fused(self, one: Node, two: Node, schemes: frozenset[int]) -> Node:
-        """The node of the ops of two."""
+        """The node of the ops of both."""
         writes = one.writes | two.writes
         reads = {scheme: self._external({**one.reads[scheme], **two.reads[scheme]}, writes) for scheme in schemes}
         touched = frozenset(buffer for found in reads.values() for buffer, _ in found)
@@ -101,7 +101,7 @@ class Nodes:
         )
 
     def _external(self, reads: Footprints, writes: frozenset[int]) -> Footprints:
-        """Reads that a kernel takes from memory: not the temporaries that it makes itself."""
+        """The reads that come from memory: all but those of temporaries that the node makes itself."""
         return {
             key: size
             for key, size in reads.items()
@@ -119,7 +119,7 @@ class Nodes:
 
 
 def _user_counts(index: Topology) -> dict[int, int]:
-    """In how many ops each produced buffer is used."""
+    """By produced buffer, the number of ops that use it."""
     users: dict[int, set[int]] = {}
     for pairs in index.users:
         for user, buffer in pairs:

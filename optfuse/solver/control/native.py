@@ -42,14 +42,14 @@ def run(solver: cp_model.CpSolver, model: cp_model.CpModel, clock: Clock) -> cp_
     Raises:
         DefectError: When the model is none that CP-SAT takes.
     """
-    status = attended(lambda: solver.solve(model), solver.stop_search, clock)
+    status = interruptibly(lambda: solver.solve(model), solver.stop_search, clock)
     if status == cp_model.MODEL_INVALID:
         raise DefectError(f"CP-SAT refused a model: {model.validate()}; this is a defect of optfuse, please report it")
     clock.spend(solver.response_proto.deterministic_time)
     return status
 
 
-def attended(work: Callable[[], T], halt: Callable[[], object], clock: Clock) -> T:
+def interruptibly(work: Callable[[], T], halt: Callable[[], object], clock: Clock) -> T:
     """What native work returns. ``halt`` makes it end early; it is called when the clock is stopped."""
     found: list[T] = []
     failures: list[Exception] = []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Write
 from optfuse.solver.baseline.exhaustive import exhaustive
-from optfuse.solver.bounds.parts import Loosened, fewest_across, loosened, parts_bound
+from optfuse.solver.bounds.parts_bound import Loosened, fewest_across, loosened, parts_bound
 from optfuse.solver.reduce.blocks import Shape
 from tests.layered import build, layered
 from tests.strategies import DEVICE
@@ -29,8 +29,8 @@ def least(part: Shape) -> int:
 
 
 def test_no_solution_is_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optfuse.solver.bounds.parts.SMALL_SHARE", 2)
-    monkeypatch.setattr("optfuse.solver.bounds.parts.MANY_USERS", 1)
+    monkeypatch.setattr("optfuse.solver.bounds.parts_bound.SMALL_SHARE", 2)
+    monkeypatch.setattr("optfuse.solver.bounds.parts_bound.MANY_USERS", 1)
     tight: list[bool] = []
 
     @settings(QUIET, max_examples=250)
@@ -52,12 +52,12 @@ def test_kernels_across_parts_are_as_few_as_the_makers() -> None:
     four = Loosened(build(0, 5), 1, ((0,), (1, 2), (3, 4), (5, 6)))
     assert fewest_across(four, most=3) == 3  # the first two in one kernel, the others in one each
     assert fewest_across(four, most=7) == 1
-    assert fewest_across(replace(four, makers=0), most=7) == 4
+    assert fewest_across(replace(four, producers=0), most=7) == 4
 
 
 def test_a_kernel_across_all_parts_is_allowed_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """One op makes a small value that three others take: all four in one kernel is best, and not below the bound."""
-    monkeypatch.setattr("optfuse.solver.bounds.parts.MANY_USERS", 3)
+    monkeypatch.setattr("optfuse.solver.bounds.parts_bound.MANY_USERS", 3)
     takers = range(1, 4)
     buffers = [Buffer("small", 4), *(Buffer(f"in{k}", 4096, "input") for k in takers)]
     buffers += [Buffer(f"out{k}", 4096, output=True) for k in takers]
@@ -71,7 +71,7 @@ def test_a_kernel_across_all_parts_is_allowed_for(monkeypatch: pytest.MonkeyPatc
     instance = Instance("star", (DEVICE,), schemes, tuple(buffers), (maker, *others), edges)
     loose = loosened(instance)
     assert loose is not None
-    assert (loose.makers, len(loose.parts)) == (1, 4)
+    assert (loose.producers, len(loose.parts)) == (1, 4)
     assert parts_bound(instance, loose, least) <= optimum(instance) < 2 * DEVICE.launch_ps
 
 

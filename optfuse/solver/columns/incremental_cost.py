@@ -1,4 +1,4 @@
-"""Prices that add up: where memory time is a sum, a kernel's price follows from that of the kernel it grew from."""
+"""The cost of a kernel, updated in constant time per access as the enumeration adds an atom to it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SumTable:
-    """Memory time of a scheme's kernels as a sum, by atom. Bits are atoms; picoseconds throughout.
+class IncrementalCost:
+    """The memory time of a scheme's kernels as a sum over reads and writes. Bits are atoms; times are picoseconds.
 
-    A key costs ``keys[key][0]`` when one of its readers ``keys[key][1]`` is inside and its maker ``keys[key][2]`` is
+    A key costs ``keys[key][0]`` when one of its readers ``keys[key][1]`` is inside and its producer ``keys[key][2]`` is
     not; ``later[key]`` is the price of another pass over it. A write costs when one of its users is outside.
-    ``reads[a]`` and ``makes[a]`` are keys; ``fixed[a]`` is paid always; ``writes[a]`` are pairs (price, users);
-    ``feeds[a]`` are triples (maker, price, users) of the writes that atom a uses. ``reduces`` are the atoms that bring
-    a reduction. All run on ``device``. ``loop`` is what a looped kernel reads again.
+    ``reads[a]`` and ``makes[a]`` are keys; ``fixed[a]`` is always paid; ``writes[a]`` are pairs (price, users);
+    ``feeds[a]`` are triples (producer, price, users) of the writes that atom a uses. ``reduces`` are the atoms with a
+    reduction. All atoms run on ``device``. ``loop`` gives the reads that a looped kernel repeats.
     """
 
     keys: tuple[tuple[int, int, int], ...]
@@ -41,8 +41,8 @@ class SumTable:
         inside = mask | 1 << atom
         memory += self.fixed[atom]
         for key in self.reads[atom]:
-            price, readers, maker = self.keys[key]
-            if not (readers | maker) & mask:
+            price, readers, producer = self.keys[key]
+            if not (readers | producer) & mask:
                 memory += price
         for key in self.makes[atom]:
             price, readers, _ = self.keys[key]
@@ -51,22 +51,22 @@ class SumTable:
         for price, users in self.writes[atom]:
             if users & ~inside:
                 memory += price
-        for maker, price, users in self.feeds[atom]:
-            if maker & mask and not users & ~inside:
+        for producer, price, users in self.feeds[atom]:
+            if producer & mask and not users & ~inside:
                 memory -= price
         return memory
 
     def repeated(self, mask: int) -> int | None:
-        """What a looped kernel pays for later passes; None where this table cannot tell."""
+        """The price of a looped kernel's later passes; None where the kernel must be priced as a whole."""
         return self.loop.later_passes(mask, self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """Ops, as bitmasks, in the order in which a looped kernel meets them.
+    """The ops of a scheme as bitmasks, to find the passes of a looped kernel.
 
-    ``ops[a]`` are the ops of atom a, ``after[op]`` those behind an op, ``users[op]`` those that take a value from it,
-    ``reads[op]`` its keys. ``full`` ops run at every point and do not reduce; ``reduces`` do.
+    ``ops[a]`` are the ops of atom a, ``after[op]`` the descendants of an op, ``users[op]`` its consumers, ``reads[op]``
+    its keys. ``full`` ops run at every point and do not reduce; ``reduces`` do.
     """
 
     ops: Mapping[int, int]
@@ -76,10 +76,10 @@ class Loop:
     full: int
     reduces: int
 
-    def later_passes(self, mask: int, table: SumTable) -> int | None:
+    def later_passes(self, mask: int, table: IncrementalCost) -> int | None:
         """The price of the keys used before a reduction and, with no reduction in between, after one.
 
-        None where one reduction of the kernel follows another: then there are more than two passes to tell apart.
+        None where one reduction of the kernel follows another: then there may be more than two passes.
         """
         inside = behind = 0
         for atom in bits(mask):
@@ -100,11 +100,11 @@ class Loop:
         return sum(table.later[key] for key in keys)
 
 
-def sum_table(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int) -> SumTable | None:
-    """The table of a scheme over the ``allowed`` atoms; None where prices do not add up.
+def incremental_cost(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int) -> IncrementalCost | None:
+    """The table of a scheme over the ``allowed`` atoms; None where memory time is no sum over them.
 
-    They do not when ops differ in device, in what one key costs them or in who makes it, when a buffer has several
-    writers, or when alternatives of a variant excuse each other's writes.
+    That is so when ops differ in device, in the price or the producer of a key, when a buffer has several writers, or
+    when only one of several alternatives' writes is paid.
     """
     inside = [op for atom in bits(allowed) for op in atoms.ops[atom]]
     problem = pricing.problem
@@ -120,11 +120,11 @@ def sum_table(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int) -> SumTa
         compute[atoms.of[op]] += pricing.compute[op]
         fixed[atoms.of[op]] += sum(price for _, price, always in pricing.terms[op][scheme].writes if always)
     loop = _loop(pricing, atoms, scheme, allowed, {key.key: k for k, key in enumerate(keys)})
-    return SumTable(
-        keys=tuple((key.price, key.readers, key.maker) for key in keys),
+    return IncrementalCost(
+        keys=tuple((key.price, key.readers, key.producer) for key in keys),
         later=tuple(key.later for key in keys),
         reads=_listed(members, ((atom, k) for k, key in enumerate(keys) for atom in bits(key.readers))),
-        makes=_listed(members, ((atom, k) for k, key in enumerate(keys) for atom in bits(key.maker & allowed))),
+        makes=_listed(members, ((atom, k) for k, key in enumerate(keys) for atom in bits(key.producer & allowed))),
         fixed=fixed,
         writes=_listed(members, ((write.atom, (write.price, write.users)) for write in writes)),
         feeds=_listed(
@@ -148,8 +148,8 @@ def _loop(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int, numbers: Map
     terms = {op: pricing.terms[op][scheme] for mask in ops.values() for op in bits(mask)}
     users = dict.fromkeys(terms, 0)
     for op, term in terms.items():
-        for _, takers in term.users:
-            users[op] |= takers
+        for _, consumers in term.users:
+            users[op] |= consumers
     return Loop(
         ops=ops,
         after=reach.descendants,
@@ -166,7 +166,7 @@ class _Key:
     price: int
     later: int
     readers: int
-    maker: int
+    producer: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,32 +181,35 @@ def _keys(pricing: Pricer, atoms: Atoms, scheme: int, inside: Iterable[int]) -> 
     facts: dict[Key, tuple[int, int, int]] = {}
     readers: dict[Key, int] = {}
     for op in inside:
-        for key, price, later, makers in pricing.terms[op][scheme].reads:
-            if facts.setdefault(key, (price, later, makers)) != (price, later, makers) or makers & makers - 1:
+        for key, price, later, producers in pricing.terms[op][scheme].reads:
+            if (
+                facts.setdefault(key, (price, later, producers)) != (price, later, producers)
+                or producers & producers - 1
+            ):
                 return None
             readers[key] = readers.get(key, 0) | 1 << atoms.of[op]
     found: list[_Key] = []
-    for key, (price, later, makers) in facts.items():
-        maker = atoms.mask(list(bits(makers)))
-        if readers[key] & ~maker:
-            found.append(_Key(key, price, later, readers[key] & ~maker, maker))
+    for key, (price, later, producers) in facts.items():
+        producer = atoms.mask(list(bits(producers)))
+        if readers[key] & ~producer:
+            found.append(_Key(key, price, later, readers[key] & ~producer, producer))
     return found
 
 
 def _writes(pricing: Pricer, atoms: Atoms, scheme: int, inside: Iterable[int]) -> list[_Write] | None:
-    """The writes that are paid only when somebody outside needs them; None when a buffer has several writers."""
+    """The writes that are paid only when an op outside the kernel reads them; None when a buffer has several writers."""
     found: list[_Write] = []
     written: set[int] = set()
     for op in inside:
         term = pricing.terms[op][scheme]
-        takers = dict(term.users)
+        consumers = dict(term.users)
         for buffer, price, always in term.writes:
             if always:
                 continue
             if buffer in written:
                 return None
             written.add(buffer)
-            users = atoms.mask(list(bits(takers.get(buffer, 0)))) & ~(1 << atoms.of[op])
+            users = atoms.mask(list(bits(consumers.get(buffer, 0)))) & ~(1 << atoms.of[op])
             if users:
                 found.append(_Write(atoms.of[op], price, users))
     return found

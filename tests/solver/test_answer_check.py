@@ -11,7 +11,7 @@ from optfuse.errors import DefectError
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance, Limits
 from optfuse.solver import solve as stages
-from optfuse.solver.baseline import judge
+from optfuse.solver.baseline import answer_check
 from optfuse.solver.baseline.greedy import GreedyOutcome
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.solve import solve
@@ -59,6 +59,6 @@ def test_what_the_search_found_is_replaced_and_proves_nothing(monkeypatch: pytes
 
 
 def test_a_defect_of_both_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "why_refused", lambda *_, **__: "order: nothing holds")
+    monkeypatch.setattr(answer_check, "why_refused", lambda *_, **__: "order: nothing holds")
     with pytest.raises(DefectError, match=r"^instance 'example'.*defect of optfuse, please report it"):
         solve(example(), OPTIONS)

@@ -1,7 +1,7 @@
-"""Which ops of a stretch to keep together, so that its columns can all be listed: no proof, a choice of where to cut.
+"""Groups of ops of a window that its columns do not separate, so that all columns can be listed. A heuristic.
 
-A value that is cut is written and read. Of a chain of values the small ones are the places to cut: so what makes values
-no smaller than those that it takes joins the first of its users.
+A value between two kernels is written and read, so kernels should be cut at small values: an op whose outputs are no
+smaller than its inputs joins the first of its consumers.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from optfuse.problem.legality import bits, common_schemes, mask_of
 from optfuse.solver.joint.scope import Scope
 
 
-def ties(scope: Scope, percent: int = 100) -> dict[int, int]:
-    """By op of the scope: the ops, as a bitmask, that every column takes together with it, itself included.
+def op_groups(scope: Scope, percent: int = 100) -> dict[int, int]:
+    """By op of the scope: its group as a bitmask, itself included.
 
-    ``percent``: how many bytes, of those taken, must be made for a tie. Fewer make fewer, larger ties.
+    An op joins a consumer when its outputs have at least ``percent`` of the bytes of its inputs.
     """
     instance = scope.instance
     index = topology(instance)
     group = {op: 1 << op for op in bits(scope.ops)}
     alone = mask_of(op for op in group if set(index.offers[op]) == {ALONE})
-    sealed = alone | scope.copies | mask_of(instance.rules.barrier)
+    sealed = alone | scope.recomputable | mask_of(instance.rules.barrier)
     sealed |= mask_of(op for ops in instance.rules.single_kernel for op in ops)
     sizes = {storage.buffer: storage.bytes for storage in scope.storages}
 
@@ -42,7 +42,7 @@ def ties(scope: Scope, percent: int = 100) -> dict[int, int]:
 
 
 def _around(scope: Scope, mine: int) -> tuple[set[int], set[int], set[int]]:
-    """Of some ops: who uses what they make, the buffers that they make for others, and those that they take."""
+    """Of some ops: their consumers, the buffers that they make for them, and the buffers that they read."""
     index = topology(scope.instance)
     users: set[int] = set()
     made: set[int] = set()

@@ -1,16 +1,37 @@
-"""Constraints: every op runs once, one alternative of each variant runs, and no cycle is chosen."""
+"""The master problem in CP-SAT: one Boolean a candidate and an alternative, the constraints, and the objective."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
 from optfuse.problem.legality import bits
 from optfuse.solver.master.master import Master
-from optfuse.solver.master.variables import Variables
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """``chosen[k]``: candidate k is a kernel of the solution (only candidates in the model have one).
+
+    ``taken[j]``: alternative j of its variant runs.
+    """
+
+    chosen: dict[int, cp_model.IntVar]
+    taken: tuple[cp_model.IntVar, ...]
+
+
+def add_variables(model: cp_model.CpModel, master: Master, columns: Iterable[int]) -> Variables:
+    """The variables of some candidates (``columns``) and of all alternatives."""
+    return Variables(
+        {column: model.new_bool_var(f"kernel {column}") for column in columns},
+        tuple(model.new_bool_var(f"alternative {number}") for number in range(master.alternatives)),
+    )
 
 
 def add_cover(model: cp_model.CpModel, variables: Variables, master: Master) -> None:
-    """Each atom lies in exactly one chosen kernel; an atom of alternatives, in one just when one of them is taken."""
+    """Each atom lies in exactly one chosen kernel; an atom of alternatives does so exactly when one of them is taken."""
     holding: dict[int, list[cp_model.IntVar]] = {cover.atom: [] for cover in master.covers}
     for column, variable in variables.chosen.items():
         for atom in bits(master.candidates[column].mask):
@@ -42,3 +63,13 @@ def add_cuts(model: cp_model.CpModel, variables: Variables, master: Master) -> N
             if (weight := cut.weight(master.candidates[column].mask))
         ]
         model.add(sum(terms) <= cut.limit)
+
+
+def add_objective(model: cp_model.CpModel, variables: Variables, master: Master) -> None:
+    """Minimise the sum of the chosen kernels' costs."""
+    columns = list(variables.chosen)
+    model.minimize(
+        cp_model.LinearExpr.weighted_sum(
+            [variables.chosen[column] for column in columns], [master.candidates[column].cost for column in columns]
+        )
+    )

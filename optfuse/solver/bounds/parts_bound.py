@@ -1,10 +1,10 @@
-"""A bound for blocks that hang together by small values only, such as an optimizer's step over many parameters.
+"""A lower bound for blocks connected by small values only, such as an optimizer's step over many parameters.
 
-A few ops make values of a few bytes, and everything else takes them. Without those edges the block falls into parts. A
-kernel with ops of two parts holds such an edge, hence one of the few ops that make the small values, and there are no
-more such kernels than such ops. All other kernels lie in one part each: every part has one, unless it went whole into
-kernels of the first kind, which have room for only so many ops. So many launches there are at least; what crosses
-memory beside them is at least what the parts need by themselves, launches, arithmetic and small values left out.
+Some producers make values of a few bytes that everything else reads. Without those edges the block falls into parts. A
+kernel with ops of two parts holds such an edge, hence a producer of a small value, so there are at most as many such
+kernels as producers. Every other kernel lies in one part, and every part has one unless it lies whole in kernels of the
+first kind, which hold a limited number of ops. This bounds the launches; the parts by themselves, without launches,
+arithmetic and small values, bound the memory traffic.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ MANY_USERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Loosened:
-    """A block without the edges that carry small values, and how many ops make these."""
+    """A block without the edges that carry small values, and the number of their producers."""
 
     problem: Instance
-    makers: int
+    producers: int
     parts: tuple[tuple[int, ...], ...]
 
 
 def loosened(problem: Instance) -> Loosened | None:
-    """The block taken apart at its small values; None where that leaves it whole, or would prove nothing."""
+    """The block without its small values' edges; None where it stays connected, or little would be proven."""
     rules = problem.rules
     if problem.variants or rules.fuse or rules.single_kernel or not problem.limits.connected:
         return None
-    small = _taken_by_many(problem)
-    makers = {edge.src for edge in problem.edges if edge.buffer in small}
-    few = len(makers) * problem.limits.max_ops < len(problem.ops)
-    if not makers or (len(problem.ops) > LARGE_OPS and not few):  # little is proven then, and a large block takes long
+    small = _small_and_shared(problem)
+    producers = {edge.src for edge in problem.edges if edge.buffer in small}
+    worthwhile = len(problem.ops) <= LARGE_OPS or len(producers) * problem.limits.max_ops < len(problem.ops)
+    if not producers or not worthwhile:
         return None
     loose = replace(
         without_launches(problem),
@@ -50,11 +50,11 @@ def loosened(problem: Instance) -> Loosened | None:
         rules=Rules(),
     )
     parts = tuple(find_blocks(loose))
-    return Loosened(loose, len(makers), parts) if len(parts) > 1 else None
+    return Loosened(loose, len(producers), parts) if len(parts) > 1 else None
 
 
 def parts_bound(problem: Instance, loose: Loosened, least: Callable[[Shape], int]) -> int:
-    """A bound on the block. ``least`` bounds the cost of a part from below."""
+    """A lower bound on the cost of the block. ``least`` bounds the cost of a part from below."""
     known: dict[Shape, int] = {}
     total = 0
     for part in loose.parts:
@@ -67,17 +67,17 @@ def parts_bound(problem: Instance, loose: Loosened, least: Callable[[Shape], int
 
 
 def fewest_across(loose: Loosened, most: int) -> int:
-    """How many kernels there are at least, if those across parts number from none to one a maker of small values."""
+    """The least number of kernels, with at most one kernel across parts for each producer of a small value."""
     filled = list(accumulate(sorted(map(len, loose.parts))))
 
     def absorbed(across: int) -> int:
         return sum(size <= across * most for size in filled)
 
-    return min(len(loose.parts) - absorbed(across) + across for across in range(loose.makers + 1))
+    return min(len(loose.parts) - absorbed(across) + across for across in range(loose.producers + 1))
 
 
 def small_buffers(problem: Instance) -> set[int]:
-    """The buffers of which no read and no write takes long beside a launch."""
+    """The buffers of which every read and write is negligible beside a launch."""
     limit = min(device.launch_ps for device in problem.devices) // SMALL_SHARE
     prices = pricer(problem)
     dearest: dict[int, int] = {}
@@ -90,14 +90,14 @@ def small_buffers(problem: Instance) -> set[int]:
     return {buffer for buffer in range(len(problem.buffers)) if dearest.get(buffer, 0) <= limit}
 
 
-def _taken_by_many(problem: Instance) -> set[int]:
-    """The small buffers that many ops of the block take from another."""
+def _small_and_shared(problem: Instance) -> set[int]:
+    """The small buffers that many ops of the block read from another."""
     users = Counter(edge.buffer for edge in problem.edges if edge.buffer is not None)
     return {buffer for buffer in small_buffers(problem) if users[buffer] >= MANY_USERS}
 
 
 def _loose_op(op: Op, small: set[int]) -> Op:
-    """The op without arithmetic, and with small values for nothing."""
+    """The op without arithmetic, its accesses to small buffers free."""
 
     def kept(offer: Offer) -> Offer:
         return replace(

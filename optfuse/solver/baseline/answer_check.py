@@ -1,4 +1,4 @@
-"""Our own answers before the checker: for one that it refuses, every op on its own is returned, and that is said."""
+"""Run the checker on a solver's answer; a refused answer is replaced by the unfused schedule, and reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 3
 
 
 def unfused(instance: Instance) -> Solution:
-    """Every op on its own, but for what the rules put together, each in its cheapest scheme."""
+    """The unfused schedule: a kernel an op, or a group that the rules fuse, each in its cheapest scheme."""
     return assemble(instance, cheapest_schemes(instance, seed_groups(instance)), hurried=True)
 
 
@@ -25,11 +25,13 @@ def why_refused(instance: Instance, solution: Solution, *, ignore_cap: bool = Fa
     return f"{shown} ({len(violations)} in all)" if len(violations) > SHOWN else shown
 
 
-def judged(instance: Instance, solution: Solution, solver: str, *, ignore_cap: bool = False) -> tuple[Solution, str]:
-    """The solution, or every op on its own if the checker refuses it, with a line that says so.
+def checked_or_unfused(
+    instance: Instance, solution: Solution, solver: str, *, ignore_cap: bool = False
+) -> tuple[Solution, str]:
+    """The solution and "", or the unfused schedule and the reason if the checker refuses the solution.
 
     Raises:
-        DefectError: When that is refused too.
+        DefectError: When the unfused schedule is refused too.
     """
     why = why_refused(instance, solution, ignore_cap=ignore_cap)
     if not why:
