@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optfuse.cache import Cache
 from optfuse.compiler.extract.build import Extraction
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.inference import capture
@@ -174,10 +175,15 @@ def optimize(
 
 
 def schedule_graph(
-    captured: Captured, problem: Extraction, options: SolveOptions, model: Any = None, measure: int = 0
+    captured: Captured,
+    problem: Extraction,
+    options: SolveOptions,
+    model: Any = None,
+    measure: int = 0,
+    cache: Cache | None = None,
 ) -> Schedule:
-    """The solver and the stages after it, for one graph."""
-    made = solve_prepared(Prepared(problem, interface_of(captured, model)), options)
+    """The solver and the stages after it, for one graph. ``cache``: where solutions are kept; None: it is solved."""
+    made = solve_prepared(Prepared(problem, interface_of(captured, model)), options, cache)
     return Schedule.of(rank(made, options, measure) if measure else made)
 
 

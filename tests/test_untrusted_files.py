@@ -188,7 +188,7 @@ from optfuse.problem.serialize import load_instance, load_solution
 from optfuse.report.html.extras import bench_extra, pareto_extra
 from optfuse.report.html.plans import read_plan
 from optfuse.rules import load_rules
-from optfuse.tuning.cache import Cache
+from optfuse.cache import Cache
 
 def cache(path):
     return Cache(Path(path).parent).read({"key": 1})

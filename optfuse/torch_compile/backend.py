@@ -25,6 +25,7 @@ from optfuse.rules import load_rules
 from optfuse.runtime import environment
 from optfuse.runtime.graphs import checked_choice, interest_of, runner
 from optfuse.runtime.program import Arena, Program
+from optfuse.schedule.solve_once import solution_cache
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.compiled import remember_left, remember_scheduled
 from optfuse.tuning.rank import require_measurable
@@ -33,7 +34,7 @@ logger = logging.getLogger("optfuse")
 
 DEVICE = "h200"
 #: Options that are not the solver's.
-_OWN = ("device", "cudagraphs", "tune", "measure")
+_OWN = ("device", "cudagraphs", "tune", "measure", "cache")
 
 
 @dataclass(slots=True)
@@ -76,7 +77,8 @@ def backend(
     options
         Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file ("h200" by default);
         ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are
-        searched on the GPU, as by ``Schedule.tune`` (False by default); and ``measure``, as for ``optfuse.optimize``.
+        searched on the GPU, as by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``; and
+        ``cache``: whether solutions are kept between processes (True by default), see ``schedule.solve_once``.
         ``rules`` may be rules, a table as in a TOML file, or the path of one. A rule that matches no op of a graph is
         logged and kept in the record: torch.compile may still bring the graph that it is meant for.
     mode
@@ -97,6 +99,7 @@ def backend(
     cudagraphs = checked_choice(options.get("cudagraphs", "auto"))
     tune, measure = options.get("tune", False), options.get("measure", 0)
     require_measurable(measure)
+    cache = solution_cache() if options.get("cache", True) else None
     record = Record()
     arena = Arena()
 
@@ -107,7 +110,7 @@ def backend(
         try:
             problem = fusion_problem(captured, device)
             chosen = _with_matching_rules(problem.instance, solve_options, record)
-            made = schedule_graph(captured, problem, chosen, measure=measure)
+            made = schedule_graph(captured, problem, chosen, measure=measure, cache=cache)
         except CaptureError as error:
             record.leave(captured.name, str(error))
             return as_traced(captured)
@@ -194,8 +197,9 @@ def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
             raise InvalidOptionError(f"unknown option {key!r}; did you mean {near!r}? (known: {', '.join(known)})")
-    if not isinstance(options.get("tune", False), bool):
-        raise InvalidOptionError(f"tune must be True or False, not {options['tune']!r}")
+    for key in ("tune", "cache"):
+        if not isinstance(options.get(key, False), bool):
+            raise InvalidOptionError(f"{key} must be True or False, not {options[key]!r}")
     device = str(options.get("device", DEVICE))
     load_device(device)
     values = {key: value for key, value in options.items() if key not in _OWN}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
+from optfuse.cache import Cache
 from optfuse.errors import OutputError
-from optfuse.tuning.cache import Cache, versions
+from optfuse.tuning.device import versions
 
 CONTENT = {
     "kernel": "abc",
@@ -55,3 +57,18 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
 
 def test_versions_name_what_compiles():
     assert set(versions()) == {"optfuse", "torch", "triton"}
+
+
+def test_the_longest_unused_records_go_where_the_folder_is_full(tmp_path: Path):
+    size = 0
+    for number in range(8):
+        cache = Cache(tmp_path, most_bytes=10**9 if number < 4 else 5 * size)
+        cache.write(CONTENT | {"kernel": str(number)}, RECORD)
+        if not number:
+            size = next(tmp_path.iterdir()).stat().st_size
+        for path in tmp_path.iterdir():  # every record a second older, so that the order does not hang on the clock
+            stamp = path.stat().st_mtime - 1
+            os.utime(path, (stamp, stamp))
+        assert cache.read(CONTENT | {"kernel": "0"}) == RECORD
+    kept = {number for number in range(8) if cache.read(CONTENT | {"kernel": str(number)})}
+    assert kept == {0, 4, 5, 6, 7}
