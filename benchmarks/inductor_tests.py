@@ -39,7 +39,7 @@ CLASSES = ("CpuTests", "SweepInputsCpuTest", "TestFull")
 #: A test with one of these in its source looks at what Inductor generated or counted.
 INSIDES = re.compile(
     r"get_code|get_cpp_code|get_triton_code|FileCheck|metrics\.|counters\[|KernelCount|no_indirect_indexing"
-    r"|aoti_|aot_inductor|DataTypePropagation|_inductor\.(?!config|utils|metrics\.reset)|inductor_config|load_cache"
+    r"|aoti_|aot_inductor|DataTypePropagation|_inductor\.(?!config|utils|metrics\.reset)|inductor_config|load_cache|frame_count"
 )
 OPTIONS = {"time_limit": 2, "workers": 1}
 

@@ -45,6 +45,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     static_value,
     tree_leaves,
 )
+from optfuse.compiler.frontend.windows import Window, take_windows
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
 #: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.
@@ -68,6 +69,7 @@ class Adapted:
     kept: tuple[int, ...]
     literals: tuple[tuple[int, object], ...]
     objects: tuple[tuple[int, int], ...] = ()
+    windows: tuple[Window, ...] = ()
 
     def bind(self, function: Program) -> Callable[[list[Any]], Any]:
         """``function`` in torch's calling convention: all arguments in one list, which is emptied."""
@@ -79,6 +81,8 @@ class Adapted:
             outputs = list(function(tensors))
             for position, value in (*self.literals, *handed_on):
                 outputs[position] = value
+            for window, view in [(window, window.cut(outputs)) for window in self.windows]:
+                outputs[window.position] = view
             return outputs
 
         return boxed(run)
@@ -214,7 +218,9 @@ def adapt(
         None if node in tokens else _binding(node, k, len(placeholders), feeds, backward)
         for k, node in enumerate(placeholders)
     ]
+    returned = range(len(graph.graph.output_node().args[0]))  # type: ignore[arg-type]
     written = take_writes(graph)
+    windows = take_windows(graph, returned if visible is None else visible)
     objects = take_objects(graph)
     literals = take_literals(graph)
     inputs, constants = bind_placeholders(graph, bindings)
@@ -222,7 +228,7 @@ def adapt(
     mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
     constants |= attribute_tensors(graph)
     captured = Captured(name, graph, inputs, constants, mutations, visible)
-    return Adapted(update_in_place(choose_layouts(normalize(captured), given)), kept, literals, objects)
+    return Adapted(update_in_place(choose_layouts(normalize(captured), given)), kept, literals, objects, windows)
 
 
 def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:
