@@ -156,3 +156,8 @@ def test_which_windows_overlap() -> None:
             base.zero_()
             one.fill_(1)
             assert overlap(one, other) == bool(other.any())
+
+
+def test_a_result_without_elements_needs_no_constant(compiled: Compiler) -> None:
+    got = compiled(lambda: (torch.logspace(1, 3, 0), torch.tensor([1.5, 2.5])[:0].exp()))()
+    assert [tuple(y.shape) for y in got] == [(0,), (0,)]
