@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from optfuse.compiler.frontend.windows import _overlap
 from torch import Tensor, nn
 
+from optfuse.compiler.frontend.windows import overlapping
 from optfuse.runtime.environment import mode
 from tests.torch_compile.test_torch_compile import Compiler, planned
 
@@ -147,7 +147,7 @@ def test_which_windows_overlap() -> None:
 
     def overlap(one: Tensor, other: Tensor) -> bool:
         nodes = [SimpleNamespace(meta={"val": value}) for value in (one, other)]
-        return _overlap(*nodes)  # type: ignore[arg-type]
+        return overlapping(*nodes)  # type: ignore[arg-type]
 
     windows = [base[1:3], base[:, ::2], base[:, 1::2], base.t()[2:4], base[3], base[:2, 4:], base[:0], base[2, 2:3]]
     windows += [base.diagonal(), base.unfold(1, 3, 2), base[:1].expand(4, 6)]

@@ -53,7 +53,7 @@ def take_windows(graph: GraphModule, positions: Collection[int]) -> tuple[Window
             groups.setdefault(root, []).append(position)
     found: list[Window] = []
     for root, members in groups.items():
-        if any(_overlap(flat[a], flat[b]) for a, b in combinations(members, 2)):
+        if any(overlapping(flat[a], flat[b]) for a, b in combinations(members, 2)):
             keep = next((k for k in members if flat[k] is root), members[0])
             found += [_window(flat[k], k, keep, root) for k in members if k != keep or flat[k] is not root]
             flat = [None if k in members else value for k, value in enumerate(flat)]
@@ -78,7 +78,7 @@ def _window(node: Node, position: int, base: int, root: Node) -> Window:
     return Window(position, base, tuple(value.shape), tuple(value.stride()), offset)
 
 
-def _overlap(one: Node, other: Node) -> bool:
+def overlapping(one: Node, other: Node) -> bool:
     """Whether two windows of one memory share an element; one and the same node is one result, returned twice."""
     if one is other:
         return False
