@@ -161,3 +161,17 @@ def test_which_windows_overlap() -> None:
 def test_a_result_without_elements_needs_no_constant(compiled: Compiler) -> None:
     got = compiled(lambda: (torch.logspace(1, 3, 0), torch.tensor([1.5, 2.5])[:0].exp()))()
     assert [tuple(y.shape) for y in got] == [(0,), (0,)]
+
+
+@pytest.mark.parametrize("shape", [(16,), (4, 4)])
+def test_places_count_from_a_tensor_that_lies_in_an_arena(compiled: Compiler, shape: tuple[int, ...]) -> None:
+    """The gradient's zeros lie behind another value in the arena: ATen counted from the arena's beginning."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return torch.as_strided_scatter(x, y, (2, 1, 1, 2), (1, 2, 4, 8), 2)
+
+    x, y = torch.randn(shape, requires_grad=True), torch.randn(2, 1, 1, 2, requires_grad=True)
+    weights = torch.arange(16.0).view(shape)
+    wanted, got = (torch.autograd.grad((f(x, y) * weights).sum(), (x, y)) for f in (function, compiled(function)))
+    torch.testing.assert_close(got, wanted)
+    assert planned(compiled)
