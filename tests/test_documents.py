@@ -34,6 +34,10 @@ def test_relative_links_lead_to_files(document: str) -> None:
     assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
+NOTEBOOK = ROOT / "docs" / "lab" / "notebook"
+NOTES = sorted(path.name for path in NOTEBOOK.glob("*.md") if path.name != "index.md")
+
+
 def missing(text: str) -> list[str]:
     """The paths in optfuse, Python files, and dotted names of optfuse in a text that do not exist."""
     paths = [name.rstrip(".") for name in re.findall(r"\boptfuse(?:/\w[\w.]*)+", text)]
@@ -91,6 +95,21 @@ def test_what_does_not_exist_is_found() -> None:
         *("solve/cpsat", "optfuse/solve/model.py", "exact_order.py"),
         *("optfuse.api.solved", "optfuse.problem.Problem"),
     ]
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_a_laboratory_note_begins_with_its_date_and_command(note: str) -> None:
+    title, first, dated, second, fence, command, *_ = (NOTEBOOK / note).read_text().splitlines()
+
+    assert (title[:2], first, second, fence) == ("# ", "", "", "```")
+    assert re.match(r"20\d\d-\d\d-\d\d( to 20\d\d-\d\d-\d\d)?, .*:$", dated)
+    assert command.split()[0] in {"optfuse", "python"}
+
+
+def test_every_laboratory_note_is_listed() -> None:
+    text = (NOTEBOOK / "index.md").read_text()
+
+    assert [note for note in NOTES if f"({note})" not in text] == []
 
 
 def test_every_page_has_a_place_in_the_site() -> None:
