@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+
+from optfuse.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = (".", "instances", "models", "notebooks", "notebooks/data")
@@ -117,6 +120,20 @@ def test_every_page_has_a_place_in_the_site() -> None:
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
 
     assert [page for page in pages if f" {page}\n" not in navigation] == []
+
+
+def test_the_readme_is_short_and_says_how_to_test() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+
+    assert len(lines) <= 80
+    assert any(line.startswith("make test ") for line in lines)
+
+
+def test_every_command_is_listed() -> None:
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    commands = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+
+    assert sorted(re.findall(r"^\| `optfuse (\w+)` \|", text, flags=re.MULTILINE)) == sorted(commands)
 
 
 def test_the_example_of_the_format_is_the_file() -> None:
