@@ -37,6 +37,7 @@ def test_relative_links_lead_to_files(document: str) -> None:
     assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
+NOTEBOOKS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb"))
 NOTEBOOK = ROOT / "docs" / "lab" / "notebook"
 NOTES = sorted(path.name for path in NOTEBOOK.glob("*.md") if path.name != "index.md")
 
@@ -107,6 +108,13 @@ def test_a_laboratory_note_begins_with_its_date_and_command(note: str) -> None:
     assert (title[:2], first, second, fence) == ("# ", "", "", "```")
     assert re.match(r"20\d\d-\d\d-\d\d( to 20\d\d-\d\d-\d\d)?, .*:$", dated)
     assert command.split()[0] in {"optfuse", "python"}
+
+
+@pytest.mark.parametrize("page", [*PRESENT, *NOTEBOOKS])
+def test_pages_and_notebooks_import_from_optfuse_alone(page: str) -> None:
+    text = (ROOT / page).read_text()
+
+    assert re.findall(r"(?:from|import) optfuse\.[\w.]+", text) == []
 
 
 def test_every_laboratory_note_is_listed() -> None:
