@@ -83,7 +83,7 @@ def greedy_partition(
 ) -> GreedyOutcome:
     """The kernels that greedy fusion ends with, or has by ``deadline``, a time of ``clock``.
 
-    ``on_fusion`` is told of each fusion when it happens: the ops of both sides, and the bytes that it saves.
+    ``on_fusion`` is called at each fusion with the ops of both sides and the bytes that the fusion saves.
     """
     groups = seed_groups(instance)
     search = _Greedy(instance, groups, deadline, clock, on_fusion)
