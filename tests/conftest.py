@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ["OPTFUSE_STRICT"] = "1"  # a defect fails the test that meets it
+
 GOLDEN = Path(__file__).parent / "golden"
 
 # Imports and traces of torch and sympy allocate so much that collections took a sixth of the time of tests.
