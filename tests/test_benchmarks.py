@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_a_solve_is_measured_from_outside() -> None:
     measure = runpy.run_path(str(ROOT / "benchmarks" / "solver.py"))["measure"]
     row = measure(ROOT / "instances" / "example.json", limit=20.0, workers=1)

@@ -29,6 +29,7 @@ def test_scalars() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3)])
+@pytest.mark.spread(2)
 def test_empty_tensors(shape: tuple[int, ...]) -> None:
     def work(x: Tensor) -> tuple[Tensor, ...]:
         return (x * 2).exp(), x.sum(), x.sum(-1), torch.cat([x, x + 1]), F.pad(x, (1, 1)), x.prod(0)
@@ -67,6 +68,7 @@ def test_channels_last() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+@pytest.mark.spread(2)
 def test_integers(dtype: torch.dtype) -> None:
     a, b = (torch.arange(-10, 11).to(dtype).roll(k).view(3, 7) for k in (0, 4))
 
@@ -212,6 +214,7 @@ def test_unused_input() -> None:
 @pytest.mark.parametrize(
     "op", [torch.exp, torch.sum, torch.neg, Tensor.t, torch.argmax, torch.clone, Tensor.contiguous, torch.sort]
 )
+@pytest.mark.spread(4)
 def test_one_op(op: Any) -> None:
     check(lambda x: op(x), randn(5, 7))
 

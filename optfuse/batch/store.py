@@ -41,8 +41,8 @@ ROOM_BYTES = 1 << 20
 class Store:
     """The folder of a run, opened for writing by one process."""
 
-    def __init__(self, run: Path, settings: dict[str, Any], *, resume: bool) -> None:
-        """Open or make the folder.
+    def __init__(self, run: Path, settings: dict[str, Any], *, resume: bool, compact_from: int = COMPACT_FROM) -> None:
+        """Open or make the folder; when it opens and closes, ``compact_from`` files of rows or more become one.
 
         Raises
         ------
@@ -50,6 +50,7 @@ class Store:
             If it holds something else, or a run and not ``resume``, or another process writes to it.
         """
         self.run = run
+        self._compact_from = compact_from
         if (run / "run.json").is_file():
             require_run(run)
             if not resume:
@@ -114,7 +115,7 @@ class Store:
     def compact(self) -> None:
         """Write many small files as one, then remove them; a reader in between sees some rows twice."""
         files = _files(self.run)
-        if len(files) >= COMPACT_FROM:
+        if len(files) >= self._compact_from:
             self._write(read_table(self.run))
             with self._writing():
                 for path in files:

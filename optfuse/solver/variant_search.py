@@ -34,16 +34,17 @@ def solve_variants(
     floor: int,
     deadline: float,
     clock: Clock = WALL,
+    joint_ops: int = JOINT_OPS,
 ) -> CpsatOutcome:
     """The cheapest partition, variants included, as far as it can be found and proven.
 
-    Small blocks are one model with their variants. Where a block with variants is large, its variants are decided one
-    class after the other; the bound is then ``floor``, one that needs no search.
+    Blocks of up to ``joint_ops`` are one model with their variants. Where a block with variants is larger, its
+    variants are decided one class after the other; the bound is then ``floor``, one that needs no search.
     """
     open_groups = [group for group in find_blocks(instance) if _undecided(instance, group)]
     largest = max(map(len, open_groups), default=0)
     many = bool(optional_uses(instance)) and any(choice_count(instance, group) > MOST_CHOICES for group in open_groups)
-    if largest <= JOINT_OPS and not many:
+    if largest <= joint_ops and not many:
         return solve_cpsat(instance, options, warm, deadline, clock)
     chosen = choose(instance, options, deadline, clock)
     running = {op for ops, _ in chosen.kernels for op in ops}

@@ -28,10 +28,10 @@ from optfuse.problem.serialize import (
 )
 from optfuse.solver.baseline.greedy import greedy
 from tests.problem.cases import answer, example
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 @given(instances(variants=True, rules=True))
 def test_round_trip(instance: Instance) -> None:
     again = instance_from_json(instance_to_json(instance))

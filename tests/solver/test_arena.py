@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optfuse.solver.memory.arena import ALIGNMENT, Packing, Span, aligned, arena_floor, pack, sweep
+from tests.strategies import share
 
 
 @st.composite
@@ -30,7 +31,7 @@ def assert_valid(problem: list[Span], offsets: tuple[int, ...], arena_bytes: int
 
 
 @pytest.mark.parametrize("packed", [pack, sweep])
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=share(200), deadline=None, derandomize=True)
 @given(problem=spans(max_size=20))
 def test_packings_are_valid(packed: Callable[[list[Span]], Packing], problem: list[Span]) -> None:
     packing = packed(problem)

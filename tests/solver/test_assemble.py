@@ -14,10 +14,10 @@ from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.memory.assemble import arena_spans, arrange, assemble
 from optfuse.solver.memory.order_problem import HEURISTICS, order_problem, program_order
 from tests.problem.cases import answer, example
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 @given(instances(variants=True))
 def test_every_order_of_a_partition_is_a_valid_solution(instance: Instance) -> None:
     kernels = greedy(instance).kernels
@@ -28,7 +28,7 @@ def test_every_order_of_a_partition_is_a_valid_solution(instance: Instance) -> N
         assert solution.objective == sum(kernel_cost(instance, kernel.ops, kernel.scheme) for kernel in kernels)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=share(100), deadline=None, derandomize=True)
 @given(instances(variants=True), st.randoms(use_true_random=False))
 def test_in_a_hurry_it_is_the_same_with_a_quicker_arena(instance: Instance, random: Random) -> None:
     kernels = list(greedy(instance).kernels)

@@ -12,12 +12,12 @@ from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.bounds.cost_bound import cost_bound
 from tests.layered import build, layered
-from tests.strategies import DEVICE, instances
+from tests.strategies import DEVICE, instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(QUIET, max_examples=100)
+@settings(QUIET, max_examples=share(100))
 @given(st.one_of(layered(3, 8), instances(min_ops=2, max_ops=7, variants=True)))
 def test_no_solution_is_below_it(instance: Instance) -> None:
     solution = exhaustive(instance).solution
@@ -25,7 +25,7 @@ def test_no_solution_is_below_it(instance: Instance) -> None:
     assert cost_bound(instance) <= cost_bound(instance, copies=False) <= solution.objective
 
 
-@settings(QUIET, max_examples=40)
+@settings(QUIET, max_examples=share(40))
 @given(st.one_of(layered(3, 5), instances(min_ops=2, max_ops=4)))
 def test_nor_with_copies(instance: Instance) -> None:
     ops = tuple(replace(op, recompute=op.kind == "loop") for op in instance.ops)

@@ -16,7 +16,7 @@ from optfuse.solver.reduce.blocks import cut_out, find_blocks
 from optfuse.solver.reduce.components import Components
 from tests.layered import build
 from tests.solver.test_cpsat_candidates import legal_kernels
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -35,7 +35,7 @@ def kernels_of_blocks(instance: Instance) -> dict[int, int]:
     return found
 
 
-@settings(QUIET, max_examples=150)
+@settings(QUIET, max_examples=share(150))
 @given(instances(min_ops=2, max_ops=8, variants=True, rules=True))
 def test_blocks_hold_all_legal_kernels_at_their_price(instance: Instance) -> None:
     assert kernels_of_blocks(instance) == legal_kernels(instance)

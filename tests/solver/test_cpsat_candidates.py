@@ -16,7 +16,7 @@ from optfuse.solver.columns.candidates import Pool, enumerate_candidates
 from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.columns.sums import sum_table
 from tests.layered import build, layered
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 PLENTY = 1_000_000
@@ -44,7 +44,7 @@ def legal_kernels(instance: Instance) -> dict[int, int]:
     return found
 
 
-@settings(QUIET, max_examples=150)
+@settings(QUIET, max_examples=share(150))
 @given(instances(min_ops=2, max_ops=8, variants=True, rules=True))
 def test_candidates_are_the_legal_kernels(instance: Instance) -> None:
     pool = listed(instance)
@@ -52,7 +52,7 @@ def test_candidates_are_the_legal_kernels(instance: Instance) -> None:
     assert by_ops(instance, pool) == legal_kernels(instance)
 
 
-@settings(QUIET, max_examples=60)
+@settings(QUIET, max_examples=share(60))
 @given(layered(3, 9))
 def test_candidates_of_layered_problems_are_the_legal_kernels(instance: Instance) -> None:
     pool = listed(instance)
@@ -61,7 +61,7 @@ def test_candidates_of_layered_problems_are_the_legal_kernels(instance: Instance
     assert by_ops(instance, pool) == legal_kernels(instance)
 
 
-@settings(QUIET, max_examples=100)
+@settings(QUIET, max_examples=share(100))
 @given(layered(4, 13))
 def test_candidates_of_tied_ops_are_legal_and_priced_right(instance: Instance) -> None:
     reduced = presolve(instance).instance
@@ -72,7 +72,7 @@ def test_candidates_of_tied_ops_are_legal_and_priced_right(instance: Instance) -
         assert candidate.cost == kernel_cost(instance, ops, candidate.scheme)
 
 
-@settings(QUIET, max_examples=100)
+@settings(QUIET, max_examples=share(100))
 @given(instances(min_ops=2, max_ops=7, variants=True))
 def test_the_pricer_is_the_cost_function(instance: Instance) -> None:
     prices = pricer(instance)

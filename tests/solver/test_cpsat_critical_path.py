@@ -16,13 +16,13 @@ from optfuse.solver.solve_block import STRATEGIES, Subject
 from optfuse.solver.strategies.block import BlockResult, Budget
 from optfuse.solver.strategies.critical_path import critical_path_partition
 from tests.layered import build, layered
-from tests.strategies import DEVICE
+from tests.strategies import DEVICE, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 STEPS = 9
 
 
-@settings(QUIET, max_examples=150)
+@settings(QUIET, max_examples=share(150))
 @given(layered(6, 12))
 def test_it_is_a_solution(instance: Instance) -> None:
     solution = assemble(instance, critical_path_partition(instance))

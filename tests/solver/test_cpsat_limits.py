@@ -16,7 +16,7 @@ from optfuse.solver.bounds.block_bound import block_bound
 from optfuse.solver.memory.assemble import assemble
 from optfuse.solver.reduce.limits import cut_to_size, fewest_kernels, fits, launches, without_launches, without_limits
 from tests.layered import build, layered
-from tests.strategies import DEVICE, instances
+from tests.strategies import DEVICE, instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -25,7 +25,7 @@ def narrow(instance: Instance, most: int, heaviest: int = 1 << 30) -> Instance:
     return replace(instance, limits=replace(instance.limits, max_ops=most, max_weight=heaviest))
 
 
-@settings(QUIET, max_examples=80)
+@settings(QUIET, max_examples=share(80))
 @given(instances(min_ops=3, max_ops=8, variants=True), st.integers(1, 4), st.sampled_from([2, 5, 1 << 30]))
 def test_no_solution_has_fewer_kernels(instance: Instance, most: int, heaviest: int) -> None:
     """With launches dear enough, the cheapest solution is the one of fewest kernels."""
@@ -71,7 +71,7 @@ def test_a_chain_needs_as_many_kernels_as_it_fills() -> None:
     assert fewest_kernels(chain) == 9
 
 
-@settings(QUIET, max_examples=80)
+@settings(QUIET, max_examples=share(80))
 @given(layered(5, 9), st.integers(1, 4))
 def test_a_launch_for_each_kernel_beside_what_all_else_costs_is_a_bound(instance: Instance, most: int) -> None:
     instance = narrow(instance, most)
@@ -81,7 +81,7 @@ def test_a_launch_for_each_kernel_beside_what_all_else_costs_is_a_bound(instance
     assert free.objective + launches(instance) <= best.objective
 
 
-@settings(QUIET, max_examples=80)
+@settings(QUIET, max_examples=share(80))
 @given(layered(8, 30), st.integers(1, 6))
 def test_kernels_cut_to_size_are_a_solution(instance: Instance, most: int) -> None:
     wide = greedy(replace(instance, limits=Limits(64, connected=instance.limits.connected)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from ortools.sat.python import cp_model
 
@@ -20,7 +19,7 @@ from optfuse.solver.master.objective import add_objective
 from optfuse.solver.master.relaxation import UNIT, LinearMaster
 from optfuse.solver.master.variables import Variables, add_variables
 from tests.layered import build, layered
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -43,7 +42,7 @@ def random_partition(master: Master, rng: random.Random) -> list[int]:
     return chosen
 
 
-@settings(QUIET, max_examples=100)
+@settings(QUIET, max_examples=share(100))
 @given(layered(6, 11))
 def test_cuts_forbid_what_they_were_made_from_and_nothing_acyclic(instance: Instance) -> None:
     master, atoms = master_of(instance)
@@ -70,7 +69,7 @@ def test_some_partitions_of_convex_kernels_are_cycles() -> None:
     assert cycles > 3
 
 
-@settings(QUIET, max_examples=100)
+@settings(QUIET, max_examples=share(100))
 @given(layered(6, 14))
 def test_cycles_are_repaired_by_splitting(instance: Instance) -> None:
     master, atoms = master_of(instance)
@@ -94,7 +93,7 @@ def test_cycles_are_shortest_and_found_once() -> None:
     assert find_cycles({0: {1}, 1: set()}) == []
 
 
-@settings(QUIET, max_examples=100)
+@settings(QUIET, max_examples=share(100))
 @given(instances(min_ops=3, max_ops=8, variants=True))
 def test_the_relaxation_is_a_certificate(instance: Instance) -> None:
     """No candidate costs less than the prices of what it covers, whatever floating point did."""
@@ -118,12 +117,11 @@ def test_without_time_the_certificate_is_weak_and_true() -> None:
     assert list(late.slack) == [candidate.cost * UNIT for candidate in master.candidates]
 
 
-def test_columns_join_the_relaxation_as_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_join_the_relaxation_as_they_are_wanted() -> None:
     master, _ = master_of(build(5, 14))
     whole = LinearMaster(master, ()).relax(time.monotonic() + 60)
-    monkeypatch.setattr("optfuse.solver.master.relaxation.FIRST_COLUMNS", 5)
-    monkeypatch.setattr("optfuse.solver.master.relaxation.MORE_COLUMNS", 3)
-    assert LinearMaster(master, ()).relax(time.monotonic() + 60).bound == whole.bound
+    few = LinearMaster(master, (), columns=(5, 3))
+    assert few.relax(time.monotonic() + 60).bound == whole.bound
 
 
 CANDIDATES = (Candidate(0b01, 0, 5), Candidate(0b10, 0, 7), Candidate(0b11, 0, 10))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,16 +27,14 @@ def least(part: Shape) -> int:
     return optimum(part.problem)
 
 
-def test_no_solution_is_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optfuse.solver.bounds.parts.SMALL_SHARE", 2)
-    monkeypatch.setattr("optfuse.solver.bounds.parts.MANY_USERS", 1)
+def test_no_solution_is_below_the_bound() -> None:
     tight: list[bool] = []
 
     @settings(QUIET, max_examples=250)
     @given(layered(6, 9), st.integers(2, 6))
     def check(instance: Instance, most: int) -> None:
         instance = replace(instance, limits=Limits(most))
-        loose = loosened(instance)
+        loose = loosened(instance, small_share=2, many_users=1)
         if loose is not None:
             bound, best = parts_bound(instance, loose, least), optimum(instance)
             assert bound <= best
@@ -55,9 +52,8 @@ def test_kernels_across_parts_are_as_few_as_the_makers() -> None:
     assert fewest_across(replace(four, makers=0), most=7) == 4
 
 
-def test_a_kernel_across_all_parts_is_allowed_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_across_all_parts_is_allowed_for() -> None:
     """One op makes a small value that three others take: all four in one kernel is best, and not below the bound."""
-    monkeypatch.setattr("optfuse.solver.bounds.parts.MANY_USERS", 3)
     takers = range(1, 4)
     buffers = [Buffer("small", 4), *(Buffer(f"in{k}", 4096, "input") for k in takers)]
     buffers += [Buffer(f"out{k}", 4096, output=True) for k in takers]
@@ -69,7 +65,7 @@ def test_a_kernel_across_all_parts_is_allowed_for(monkeypatch: pytest.MonkeyPatc
     edges = tuple(Edge(0, k, 0, (1,)) for k in takers)
     schemes = (Scheme("alone", 1), Scheme("flat", 1024, parallel=1024))
     instance = Instance("star", (DEVICE,), schemes, tuple(buffers), (maker, *others), edges)
-    loose = loosened(instance)
+    loose = loosened(instance, many_users=3)
     assert loose is not None
     assert (loose.makers, len(loose.parts)) == (1, 4)
     assert parts_bound(instance, loose, least) <= optimum(instance) < 2 * DEVICE.launch_ps

@@ -25,7 +25,7 @@ from optfuse.solver.solve_blocks import CpsatOutcome, solve_cpsat
 from optfuse.solver.strategies.block import BlockResult, Partition
 from tests.layered import build, layered
 from tests.solver.test_cpsat_blocks import twice
-from tests.strategies import DEVICE
+from tests.strategies import DEVICE, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 ONE_WORKER = SolveOptions(workers=1, deterministic=True)
@@ -60,7 +60,7 @@ def kernels_of_two(instance: Instance) -> list[tuple[int, ...]]:
     return [kernel.ops for kernel in greedy(instance).kernels if len(kernel.ops) > 1]
 
 
-@settings(QUIET, max_examples=60)
+@settings(QUIET, max_examples=share(60))
 @given(layered(6, 9))
 def test_fuse_and_single_kernel_are_obeyed(instance: Instance) -> None:
     groups = kernels_of_two(instance)
@@ -144,7 +144,7 @@ def test_without_time_blocks_on_a_cycle_go_back_to_the_warm_start(monkeypatch: p
     assert not outcome.proven
 
 
-@settings(QUIET, max_examples=80)
+@settings(QUIET, max_examples=share(80))
 @given(layered(6, 9))
 def test_cp_sat_alone_finds_the_optimum(instance: Instance) -> None:
     """Most relaxations are integral; here none is taken for it, and CP-SAT sees few columns at first."""

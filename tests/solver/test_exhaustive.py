@@ -17,7 +17,7 @@ from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.memory.assemble import assemble
 from tests.problem.cases import ADD, GELU, MATMUL, SCALE, SHIFT, SUM, example
 from tests.solver.test_greedy import Graph
-from tests.strategies import SCHEMES, instances
+from tests.strategies import SCHEMES, instances, share
 
 
 def partitions(ops: list[int]) -> Iterator[list[list[int]]]:
@@ -53,7 +53,7 @@ def cheapest_by_checker(instance: Instance) -> int:
     return best
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=share(40), deadline=None, derandomize=True)
 @given(instances(max_ops=4, variants=True, rules=True))
 def test_agrees_with_the_checker_alone(instance: Instance) -> None:
     outcome = exhaustive(instance)
@@ -62,7 +62,7 @@ def test_agrees_with_the_checker_alone(instance: Instance) -> None:
     assert outcome.solution.objective == cheapest_by_checker(instance)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 @given(instances(max_ops=8, variants=True, rules=True))
 def test_valid_and_never_above_greedy(instance: Instance) -> None:
     solution = exhaustive(instance).solution

@@ -23,7 +23,7 @@ from optfuse.solver.solve import solve
 from tests.problem.cases import ADD, GELU, MATMUL, SCALE, SHIFT, SUM, answer, claims, example, with_kernels
 from tests.solver.test_exhaustive import partitions
 from tests.solver.test_rules import ruled
-from tests.strategies import SCHEMES, instances
+from tests.strategies import SCHEMES, instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 ONE_WORKER = SolveOptions(workers=1, deterministic=True)
@@ -81,14 +81,14 @@ def agrees(instance: Instance, left: int, right: int, solution: Solution) -> Non
     assert found.verdict == ("dearer" if difference > 0 else "cheaper" if difference < 0 else "tie")
 
 
-@settings(QUIET, max_examples=80)
+@settings(QUIET, max_examples=share(80))
 @given(st.data())
 def test_agrees_with_all_partitions(data: st.DataObject) -> None:
     instance = data.draw(instances(min_ops=2, max_ops=5, variants=True, rules=True))
     pairs(data, instance)
 
 
-@settings(QUIET, max_examples=80)
+@settings(QUIET, max_examples=share(80))
 @given(st.data())
 def test_agrees_with_all_partitions_under_rules(data: st.DataObject) -> None:
     instance = data.draw(ruled(instances(min_ops=3, max_ops=5)))

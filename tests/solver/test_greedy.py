@@ -24,20 +24,20 @@ from optfuse.problem.instance import (
 )
 from optfuse.solver.baseline.greedy import greedy, greedy_partition
 from tests.problem.cases import ADD, GELU, MATMUL, SCALE, SHIFT, SUM, example
-from tests.strategies import DEVICE, instances
+from tests.strategies import DEVICE, instances, share
 
 FLAT, ROWS = 1, 2
 SCHEMES = (Scheme("alone", 1), Scheme("flat", 4096, 1, 4096), Scheme("rows", 64, 64, 64))
 KIB = 1 << 10
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=share(150), deadline=None, derandomize=True)
 @given(instances(variants=True, rules=True))
 def test_always_legal(instance: Instance) -> None:
     assert check(instance, greedy(instance)) == ()
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=share(30), deadline=None, derandomize=True)
 @given(instances())
 def test_legal_when_stopped_at_once(instance: Instance) -> None:
     assert check(instance, greedy(instance, time.monotonic() - 1)) == ()
@@ -50,7 +50,7 @@ def test_says_when_it_was_stopped() -> None:
     assert len(stopped.partition) == len(example().ops)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=share(50), deadline=None, derandomize=True)
 @given(instances())
 def test_the_fusions_that_it_tells_of_make_its_kernels(instance: Instance) -> None:
     groups = {frozenset([op]) for op in range(len(instance.ops))}

@@ -9,11 +9,13 @@ import pytest
 
 from optfuse.errors import DefectError
 from optfuse.problem.checker import check
-from optfuse.problem.instance import Instance, Limits
+from optfuse.problem.instance import Limits, Rules
+from optfuse.problem.solution import Solution
 from optfuse.solver import solve as stages
-from optfuse.solver.baseline import judge
-from optfuse.solver.baseline.greedy import GreedyOutcome
+from optfuse.solver.baseline.greedy import greedy
+from optfuse.solver.baseline.judge import judged
 from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.memory.assemble import arrange, assemble
 from optfuse.solver.solve import solve
 from tests.problem.cases import FLAT, SCALE, SHIFT, example
 
@@ -24,33 +26,26 @@ def refused(lines: tuple[str, ...]) -> list[str]:
     return [line for line in lines if line.startswith("checker: ")]
 
 
-def test_greedy_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_checker_refuses_is_replaced() -> None:
     instance = replace(example(), limits=Limits(max_ops=1))
-
-    def too_large(problem: Instance, *_: Any) -> GreedyOutcome:
-        alone = [
-            ((op,), problem.ops[op].offers[0].scheme) for op in range(len(problem.ops)) if op not in (SCALE, SHIFT)
-        ]
-        return GreedyOutcome((((SCALE, SHIFT), FLAT), *alone), 1, complete=True)
-
-    monkeypatch.setattr(stages, "greedy_partition", too_large)
-    result = solve(instance, replace(OPTIONS, solver="greedy"))
-    assert check(instance, result.solution) == ()
-    assert all(len(kernel.ops) == 1 for kernel in result.solution.kernels)
-    (line,) = refused(result.statistics.given_up)
-    assert "greedy solver's answer was refused" in line
+    alone = [((op,), op_.offers[0].scheme) for op, op_ in enumerate(instance.ops) if op not in (SCALE, SHIFT)]
+    too_large = assemble(example(), [((SCALE, SHIFT), FLAT), *alone])
+    solution, line = judged(instance, too_large, "greedy")
+    assert check(instance, solution) == ()
+    assert all(len(kernel.ops) == 1 for kernel in solution.kernels)
+    assert line.startswith("checker: the greedy solver's answer was refused")
     assert "a kernel an op is returned" in line
 
 
 def test_what_the_search_found_is_replaced_and_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a plan whose price is wrong, in place of the one that the search made."""
     instance = example()
-    whole = stages._plan  # noqa: SLF001
 
-    def spoilt(*args: Any) -> Any:
-        plan = whole(*args)
-        return replace(plan, solution=replace(plan.solution, objective=plan.solution.objective - 1))
+    def spoilt(*args: Any) -> Solution:
+        solution = arrange(*args)
+        return replace(solution, objective=solution.objective - 1)
 
-    monkeypatch.setattr(stages, "_plan", spoilt)
+    monkeypatch.setattr(stages, "arrange", spoilt)
     result = solve(instance, OPTIONS)
     assert check(instance, result.solution) == ()
     assert len(refused(result.statistics.given_up)) == 1
@@ -58,7 +53,8 @@ def test_what_the_search_found_is_replaced_and_proves_nothing(monkeypatch: pytes
     assert result.bound < result.objective
 
 
-def test_a_defect_of_both_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "why_refused", lambda *_, **__: "order: nothing holds")
+def test_a_defect_of_both_is_one_line() -> None:
+    """No schedule keeps a cap of one byte, a kernel an op included."""
+    capped = replace(example(), rules=Rules(peak_memory=1))
     with pytest.raises(DefectError, match=r"^instance 'example'.*defect of optfuse, please report it"):
-        solve(example(), OPTIONS)
+        judged(capped, greedy(example()), "cpsat")

@@ -22,7 +22,7 @@ from optfuse.solver.memory.order_problem import (
     peak_bytes,
 )
 from tests.problem.cases import ADD, FLAT, GELU, MATMUL, MIB, ROWS, SCALE, SHIFT, SUM, answer, example
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 
 def unfused(instance: Instance) -> list[Kernel]:
@@ -37,7 +37,7 @@ def assert_topological(problem: OrderProblem, order: list[int]) -> None:
         assert all(place[earlier] < place[kernel] for earlier in before)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=share(80), deadline=None, derandomize=True)
 @given(instances(rules=True))
 def test_heuristics_are_topological_and_above_the_floor(instance: Instance) -> None:
     for kernels in (unfused(instance), list(greedy(instance).kernels)):

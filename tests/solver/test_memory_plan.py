@@ -17,12 +17,12 @@ from optfuse.solver.memory.order_problem import HEURISTICS, OrderProblem, Storag
 from tests.packings import perfect
 from tests.solver.test_arena import assert_valid
 from tests.solver.test_memory import assert_topological
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 OPTIONS = SolveOptions(workers=1, time_limit=20)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=share(40), deadline=None, derandomize=True)
 @given(instances())
 def test_no_heuristic_is_better_and_each_is_reported(instance: Instance) -> None:
     problem = order_problem(instance, greedy(instance).kernels)

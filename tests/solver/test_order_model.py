@@ -15,12 +15,12 @@ from optfuse.solver.memory.order_search import OrderOutcome
 from tests.solver.test_arena import assert_valid, spans
 from tests.solver.test_memory import assert_topological, unfused
 from tests.solver.test_order_search import by_permutation
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 OPTIONS = SolveOptions(workers=1, deterministic=True, time_limit=40)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=share(40), deadline=None, derandomize=True)
 @given(instances(max_ops=6, min_ops=3))
 def test_orders_agree_with_every_permutation(instance: Instance) -> None:
     problem = order_problem(instance, unfused(instance))
@@ -53,7 +53,7 @@ def stacked(problem: list[Span]) -> Packing:
     return Packing(tuple(offsets), top)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=share(40), deadline=None, derandomize=True)
 @given(spans(max_size=7))
 def test_packings_are_valid_and_no_worse(problem: list[Span]) -> None:
     start = stacked(problem)

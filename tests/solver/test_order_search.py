@@ -19,7 +19,7 @@ from optfuse.solver.memory.order_problem import (
 )
 from optfuse.solver.memory.order_search import OrderOutcome, least_peak_order
 from tests.solver.test_memory import assert_topological, unfused
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 
 def by_permutation(problem: OrderProblem) -> int:
@@ -34,7 +34,7 @@ def by_permutation(problem: OrderProblem) -> int:
     return best
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=share(80), deadline=None, derandomize=True)
 @given(instances(max_ops=6))
 def test_best_first_search_is_exact(instance: Instance) -> None:
     problem = order_problem(instance, unfused(instance))
@@ -44,7 +44,7 @@ def test_best_first_search_is_exact(instance: Instance) -> None:
     assert found.peak == peak_bytes(problem, found.order) == by_permutation(problem)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=share(80), deadline=None, derandomize=True)
 @given(instances(max_ops=9, min_ops=5))
 def test_a_stopped_search_keeps_a_true_bound(instance: Instance) -> None:
     problem = order_problem(instance, greedy(instance).kernels)
@@ -64,7 +64,7 @@ def test_an_outcome_is_proven_when_its_bound_is_reached() -> None:
     assert not OrderOutcome((0,), 5, 4).proven
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=share(40), deadline=None, derandomize=True)
 @given(instances())
 def test_the_floor_is_below_the_optimum(instance: Instance) -> None:
     problem = order_problem(instance, greedy(instance).kernels)

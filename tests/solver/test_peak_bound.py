@@ -16,7 +16,7 @@ from optfuse.solver.joint.peak_bound import least_peak_bound
 from optfuse.solver.joint.scope import whole_scope
 from tests.layered import layered
 from tests.rematerial import MIB, SMALL, masked, rematerial
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -32,7 +32,7 @@ def least_peak(instance: Instance, *, recompute: bool) -> int:
     return found.bound
 
 
-@settings(QUIET, max_examples=120)
+@settings(QUIET, max_examples=share(120))
 @given(st.one_of(rematerial(2, 6), instances(max_ops=6, variants=True), layered(4, 7)), st.booleans())
 def test_never_above_the_least_peak(instance: Instance, recompute: bool) -> None:
     bound = least_peak_bound(instance, recompute=recompute)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optfuse.solver.reduce.quotient import Quotient
+from tests.strategies import share
 
 Edges = set[tuple[int, int]]
 
@@ -20,7 +21,7 @@ def has_cycle(edges: Edges, nodes: set[int]) -> bool:
     return False
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=share(200), deadline=None, derandomize=True)
 @given(st.data())
 def test_merges_agree_with_a_full_search(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 9))

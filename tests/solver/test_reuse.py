@@ -24,7 +24,7 @@ from optfuse.solver.memory.reuse import Cells, arena_cells, inplace_pairs, pack_
 from optfuse.solver.solve import solve
 from tests.layered import build
 from tests.solver.test_arena import assert_valid
-from tests.strategies import DEVICE
+from tests.strategies import DEVICE, share
 
 KIB = 1 << 10
 
@@ -63,7 +63,7 @@ def spans_of(instance: Instance, solution: Solution) -> list[Span]:
     return arena_spans(instance, order_problem(instance, solution.kernels), range(len(solution.kernels)))
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=share(250), deadline=None, derandomize=True)
 @given(INSTANCES)
 def test_the_checker_accepts_exactly_the_pairs(instance: Instance) -> None:
     """Every buffer on its own, but for one that lies where another does."""
@@ -85,7 +85,7 @@ def test_the_checker_accepts_exactly_the_pairs(instance: Instance) -> None:
                 assert codes == (set() if (old, new) in pairs else {"overlap"})
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=share(250), deadline=None, derandomize=True)
 @given(INSTANCES)
 def test_reuse_is_valid_and_never_makes_the_arena_larger(instance: Instance) -> None:
     for solution in schedules(instance):
@@ -98,7 +98,7 @@ def test_reuse_is_valid_and_never_makes_the_arena_larger(instance: Instance) -> 
             assert arranged.arena_bytes <= pack(spans, deadline=0.0).arena_bytes
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=share(250), deadline=None, derandomize=True)
 @given(INSTANCES)
 def test_joined_spans_are_as_few_bytes_as_can_be(instance: Instance) -> None:
     """At each kernel: the live bytes, less those of a largest matching of its pairs."""
@@ -123,7 +123,7 @@ def sorted_pair(edge: tuple[tuple[str, int], tuple[str, int]]) -> list[tuple[str
     return sorted(edge, key=lambda node: node[0], reverse=True)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=share(25), deadline=None, derandomize=True)
 @given(INSTANCES)
 def test_a_solve_reuses_and_its_arena_bound_is_true(instance: Instance) -> None:
     result = solve(instance, SolveOptions(workers=1, deterministic=True))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from itertools import product
 
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.validate import validate
 from optfuse.solver.baseline.exhaustive import exhaustive
+from optfuse.solver.baseline.greedy import greedy
+from optfuse.solver.bounds.cost_bound import cost_bound
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.assemble import assemble
-from optfuse.solver.solve import solve
 from optfuse.solver.strategies.variant_choice import classes, decide
-from optfuse.solver.variant_search import choose
-from tests.strategies import instances
+from optfuse.solver.variant_search import choose, solve_variants
+from tests.strategies import instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 ONE_WORKER = SolveOptions(workers=1, deterministic=True)
@@ -28,7 +28,7 @@ def optimum(instance: Instance) -> int:
     return solution.objective
 
 
-@settings(QUIET, max_examples=40)
+@settings(QUIET, max_examples=share(40))
 @given(instances(min_ops=4, max_ops=7, variants=True, rules=True))
 def test_the_best_of_all_decisions_is_the_optimum(instance: Instance) -> None:
     assume(instance.variants)
@@ -41,7 +41,7 @@ def test_the_best_of_all_decisions_is_the_optimum(instance: Instance) -> None:
     assert min(best) == optimum(instance)
 
 
-@settings(QUIET, max_examples=40)
+@settings(QUIET, max_examples=share(40))
 @given(instances(min_ops=4, max_ops=7, variants=True))
 def test_a_descent_is_a_solution(instance: Instance) -> None:
     found = choose(instance, ONE_WORKER, time.monotonic() + 60)
@@ -49,15 +49,11 @@ def test_a_descent_is_a_solution(instance: Instance) -> None:
     assert sorted(number for group in classes(instance) for number in group) == list(range(len(instance.variants)))
 
 
-def test_large_blocks_are_decided_class_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optfuse.solver.variant_search.JOINT_OPS", 0)
-
-    @settings(QUIET, max_examples=30)
-    @given(instances(min_ops=4, max_ops=7, variants=True))
-    def check(instance: Instance) -> None:
-        assume(instance.variants)
-        result = solve(instance, SolveOptions(workers=1, time_limit=20))
-        assert result.bound <= optimum(instance) <= result.objective
-        assert any("class by class" in line for line in result.statistics.given_up)
-
-    check()
+@settings(QUIET, max_examples=share(30))
+@given(instances(min_ops=4, max_ops=7, variants=True))
+def test_large_blocks_are_decided_class_by_class(instance: Instance) -> None:
+    assume(instance.variants)
+    floor, deadline = cost_bound(instance), time.monotonic() + 20
+    outcome = solve_variants(instance, ONE_WORKER, greedy(instance), floor, deadline, joint_ops=0)
+    assert outcome.bound <= optimum(instance) <= outcome.objective
+    assert any("class by class" in line for line in outcome.given_up)

@@ -13,8 +13,9 @@ from optfuse.solver.control.clock import WALL, Clock, within
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.running import configured, run
 from optfuse.solver.reduce.limits import Kernel, fewest_kernels
-from optfuse.solver.slots.slot_separators import add_parts, hubs_of
+from optfuse.solver.slots.slot_separators import MANY_LINKS, add_parts, hubs_of
 from optfuse.solver.slots.slots import (
+    Separator,
     SlotModel,
     Slots,
     add_separator,
@@ -58,6 +59,7 @@ def few_kernels(
     options: SolveOptions,
     deadline: float,
     clock: Clock = WALL,
+    many_links: int = MANY_LINKS,
 ) -> SlotResult:
     """The cheapest partition of a plain block, searched by its number of kernels.
 
@@ -69,6 +71,8 @@ def few_kernels(
         What every partition costs at least, and what it costs without its launches.
     deadline
         A time of ``clock``.
+    many_links
+        An op that is linked to so many may be what holds a kernel together.
     """
     launch = problem.devices[problem.ops[0].device].launch_ps
     prices = pricer(problem)
@@ -86,23 +90,23 @@ def few_kernels(
         clock.spend(PLACE_SECONDS * count * places)
         model.cp.add(model.objective >= max(bound, count * launch + memory))
         last = (count + 1) * launch + memory >= best.cost
-        best, floor = _with_slots(model, best, options, deadline if last else within(clock, deadline, 0.8), clock)
+        hubs = hubs_of(problem, modes, many_links) if problem.limits.connected else []
+        until = deadline if last else within(clock, deadline, 0.8)
+        best, floor = _with_slots(model, hubs, best, options, until, clock)
         floors.append(max(floor, count * launch + memory))
         count += 1
     return SlotResult(best.kernels, best.cost, min(best.cost, max(bound, min(floors, default=best.cost))))
 
 
 def _with_slots(
-    model: SlotModel, best: SlotResult, options: SolveOptions, deadline: float, clock: Clock
+    model: SlotModel, hubs: list[Separator], best: SlotResult, options: SolveOptions, deadline: float, clock: Clock
 ) -> tuple[SlotResult, int]:
     """The best partition, if one of so many kernels is cheaper; and what any of so many kernels costs at least."""
     floor, gap = 0, FIRST_GAP
-    if model.problem.limits.connected:
-        hubs = hubs_of(model.problem, model.modes)
-        for separator in hubs:
-            add_separator(model, separator)
-        if hubs:
-            add_parts(model, max((separator.parts for separator in hubs), key=len))
+    for separator in hubs:
+        add_separator(model, separator)
+    if hubs:
+        add_parts(model, max((separator.parts for separator in hubs), key=len))
     for _ in range(MOST_ROUNDS):
         model.cp.add(model.objective < best.cost)
         solver = configured(options, clock, deadline)

@@ -19,15 +19,9 @@ MLP = str(Path(__file__).parents[3] / "models" / "mlp.py")
 SETTINGS = Settings(size="small", time_limit=3.0, workers=1, seconds=0.01)
 
 
-@pytest.fixture(autouse=True)
-def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It compiles with Inductor, which takes seconds."""
-    monkeypatch.setattr("optfuse.lab.bench.worker._warm_up", lambda _: None)
-
-
 def events(task: Task, deadline: float) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
-    work([task], SETTINGS, found.append, deadline, CpuMeter())
+    work([task], SETTINGS, found.append, deadline, CpuMeter(), warm_up=False)
     assert [event["event"] for event in found[:2]] == ["versions", "yardstick"]
     assert found[0]["inductor"]["epilogue_fusion"] is True
     return {event["system"]: event for event in found if event["event"] == "done"}

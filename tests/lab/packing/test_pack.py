@@ -91,7 +91,6 @@ def no_numba(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.rpartition(".")[2] in ("compiled", "machine_code", "tree", "restarts", "windows", "portfolio"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.setattr("optfuse.lab.packing.fitting.find_spec", lambda name: None)
 
 
 @pytest.mark.usefixtures("no_numba")
