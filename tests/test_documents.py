@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +39,11 @@ def test_relative_links_lead_to_files(document: str) -> None:
 
 
 NOTEBOOKS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb"))
+SCRIPTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("benchmarks", "docs", "instances", "models", "notebooks", "notebooks/data")
+    for path in (ROOT / folder).glob("*.py")
+)
 NOTEBOOK = ROOT / "docs" / "lab" / "notebook"
 NOTES = sorted(path.name for path in NOTEBOOK.glob("*.md") if path.name != "index.md")
 
@@ -89,6 +95,14 @@ def test_a_link_that_is_named_like_a_file_leads_to_it(document: str) -> None:
     links = re.findall(r"\[`?([\w/]+\.py)`?\]\(([^)#]+)", (ROOT / document).read_text())
 
     assert [(name, target) for name, target in links if not f"/{target}".endswith(f"/{name}")] == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_what_a_script_imports_of_optfuse_exists(script: str) -> None:
+    imports = [node for node in ast.walk(ast.parse((ROOT / script).read_text())) if isinstance(node, ast.ImportFrom)]
+    names = [f"{node.module}.{alias.name}" for node in imports for alias in node.names]
+
+    assert [name for name in names if name.startswith("optfuse.") and not exists(name)] == []
 
 
 def test_what_does_not_exist_is_found() -> None:
