@@ -23,15 +23,11 @@ from optfuse.solver.reduce.blocks import LARGE_OPS, Shape
 from optfuse.solver.reduce.limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solver.reduce.optional import optional_uses
 from optfuse.solver.slots.slot_search import few_kernels, is_plain
-from optfuse.solver.strategies.block import BlockResult, Budget, Partition, cost_of
+from optfuse.solver.strategies.block import LISTS, BlockResult, Budget, ListLimits, Partition, cost_of
 from optfuse.solver.strategies.critical_path import critical_path_partition
 from optfuse.solver.strategies.listing import Presolved, best_nearby, best_of_all, best_of_some, presolved
 from optfuse.solver.strategies.variant_enumeration import solve_choices
 
-#: Candidates of one block that are listed at first, and at most; and of a sample, those of a scheme and first atom.
-FIRST_CANDIDATES = 200_000
-MAX_CANDIDATES = 600_000
-SAMPLE_CANDIDATES = 200
 #: The most kernels for which a block is searched by their number.
 MOST_SLOTS = 8
 #: What the start from the critical path takes for an op, roughly.
@@ -92,7 +88,12 @@ class Strategy:
 
 
 def solve_block(
-    shape: Shape, warm: Partition, options: SolveOptions, deadline: float, clock: Clock = WALL
+    shape: Shape,
+    warm: Partition,
+    options: SolveOptions,
+    deadline: float,
+    clock: Clock = WALL,
+    lists: ListLimits = LISTS,
 ) -> BlockResult:
     """The best partition of a block that is found, and a bound. ``warm`` is a legal, acyclic one: none costs more.
 
@@ -104,11 +105,11 @@ def solve_block(
         return _single(problem)
     cost = cost_of(problem, warm)
     known = BlockResult(warm, cost, min(block_bound(problem), cost))
-    budget = Budget(options, clock, deadline)
+    budget = Budget(options, clock, deadline, lists)
     if not budget.spent and optional_uses(problem):
 
         def solve(decided: Shape, start: Partition, until: float) -> BlockResult:
-            return solve_block(decided, start, options, until, clock)
+            return solve_block(decided, start, options, until, clock, lists)
 
         return solve_choices(shape, warm, solve, deadline, clock)
     subject = Subject(shape, without_limits(problem))
@@ -131,7 +132,7 @@ def bound_by_parts(subject: Subject, known: BlockResult, budget: Budget) -> Bloc
 
     def least(part: Shape) -> int:
         start = tuple((kernel.ops, kernel.scheme) for kernel in greedy(part.problem).kernels)
-        return solve_block(part, start, budget.options, budget.deadline, budget.clock).bound
+        return solve_block(part, start, budget.options, budget.deadline, budget.clock, budget.lists).bound
 
     bound = parts_bound(subject.problem, loose, least)
     return replace(known.idle(), bound=max(known.bound, bound))
@@ -153,7 +154,7 @@ def list_without_limits(subject: Subject, known: BlockResult, budget: Budget) ->
     Presolve needs to know that a kernel has room for one more, so it does more without the limits.
     """
     form = subject.presolved(subject.roomy, budget)
-    found = None if form is None else best_of_all(form, known, FIRST_CANDIDATES, budget)
+    found = None if form is None else best_of_all(form, known, budget.lists.first, budget)
     if found is None:
         return known.idle()
     problem = subject.problem
@@ -171,7 +172,7 @@ def bound_by_launches(subject: Subject, known: BlockResult, budget: Budget) -> B
     cost = cost_of(shape.problem, known.unlimited)
     start = BlockResult(known.unlimited, cost, min(cost, block_bound(shape.problem)))
     form = presolved(shape, shape.problem, budget)
-    found = None if form is None else best_of_all(form, start, FIRST_CANDIDATES, budget)
+    found = None if form is None else best_of_all(form, start, budget.lists.first, budget)
     free = start if found is None else found
     bound = max(known.bound, free.bound + launches(subject.problem))
     return replace(known.idle(), bound=bound, memory=free.bound)
@@ -192,13 +193,13 @@ def search_by_kernel_count(subject: Subject, known: BlockResult, budget: Budget)
 def list_candidates(subject: Subject, known: BlockResult, budget: Budget, most: int = 0) -> BlockResult:
     """The best choice among all candidates, if they are not too many to list."""
     form = subject.presolved(subject.problem, budget)
-    found = None if form is None else best_of_all(form, known, most or FIRST_CANDIDATES, budget)
+    found = None if form is None else best_of_all(form, known, most or budget.lists.first, budget)
     return known.idle() if found is None else found
 
 
 def list_more_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
     """The best choice among all candidates, as far as memory allows."""
-    return list_candidates(subject, known, budget, MAX_CANDIDATES)
+    return list_candidates(subject, known, budget, budget.lists.most)
 
 
 def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
@@ -206,7 +207,7 @@ def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> B
     form = subject.presolved(subject.problem, budget)
     if form is None:
         return known.idle()
-    return best_of_some(form, known, MAX_CANDIDATES, SAMPLE_CANDIDATES, budget)
+    return best_of_some(form, known, budget.lists.most, budget.lists.each, budget)
 
 
 def improve_windows(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:

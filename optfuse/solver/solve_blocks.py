@@ -20,7 +20,7 @@ from optfuse.solver.outcome import CpsatOutcome
 from optfuse.solver.reduce.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solver.reduce.components import Components
 from optfuse.solver.solve_block import solve_block
-from optfuse.solver.strategies.block import BlockResult, Partition, cost_of, lifted
+from optfuse.solver.strategies.block import LISTS, BlockResult, ListLimits, Partition, cost_of, lifted
 
 #: What a block gets at least, as long as four times as much is left.
 LEAST_SECONDS = 5.0
@@ -58,6 +58,7 @@ class _Work:
     deadline: float
     clock: Clock
     journal: Journal
+    lists: ListLimits
     results: dict[Shape, BlockResult] = field(default_factory=dict)
     blocks: dict[tuple[int, ...], Block] = field(default_factory=dict)
     shapes: dict[Shape, Shape] = field(default_factory=dict)
@@ -87,6 +88,7 @@ def solve_cpsat(
     deadline: float,
     clock: Clock | None = None,
     journal: Journal | None = None,
+    lists: ListLimits = LISTS,
 ) -> CpsatOutcome:
     """The cheapest partition of an instance into kernels, as far as it can be found and proven before ``deadline``.
 
@@ -98,6 +100,8 @@ def solve_cpsat(
         A time of ``clock``; of ``time.monotonic`` if that is not given.
     journal
         Where to note objective and bound as they change.
+    lists
+        How many candidates are listed.
 
     Raises
     ------
@@ -112,7 +116,7 @@ def solve_cpsat(
             "drop rules.peak_memory, or use 'exhaustive' on a small instance"
         )
     clock = Clock(interruptible=False) if clock is None else clock
-    work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal)
+    work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal, lists)
     if clock.now() >= deadline:
         return _as_it_was(work)
     try:
@@ -168,10 +172,10 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
 def _solved(work: _Work, shape: Shape, start: Partition, deadline: float) -> BlockResult:
     """Solve a block; when interrupted, its start is the answer."""
     try:
-        return solve_block(shape, start, work.options, deadline, work.clock)
+        return solve_block(shape, start, work.options, deadline, work.clock, work.lists)
     except KeyboardInterrupt:
         work.clock.interrupted()
-        return solve_block(shape, start, work.options, deadline, work.clock)
+        return solve_block(shape, start, work.options, deadline, work.clock, work.lists)
 
 
 class _Tally:

@@ -194,12 +194,11 @@ def test_a_full_disk_ends_the_run_and_keeps_its_rows(
     assert batch([zoo], run, resume=True).kept == 1
 
 
-def test_a_task_that_fails_on_a_full_disk_is_no_row(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_fails_on_a_full_disk_is_no_row(zoo: Path, tmp_path: Path) -> None:
     write_bad(zoo, "raising")
-    monkeypatch.setattr("optfuse.batch.store.ROOM_BYTES", 1 << 62)  # no disk has so much
     run = tmp_path / "run"
     with pytest.raises(BatchError, match="make room on its disk"):
-        batch([zoo / "raising.py"], run)
+        batch([zoo / "raising.py"], run, room=1 << 62)  # no disk has so much
     assert optfuse.read_run(run).empty
 
 

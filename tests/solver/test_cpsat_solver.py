@@ -16,9 +16,13 @@ from optfuse.problem.solution import Kernel
 from optfuse.solver import solve_blocks as module
 from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
+from optfuse.solver.columns.atoms import find_atoms
+from optfuse.solver.columns.candidates import enumerate_candidates
 from optfuse.solver.control.clock import Clock, WorkClock
 from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.master.master import Master, covers_of
 from optfuse.solver.master.relaxation import LinearMaster, Relaxation
+from optfuse.solver.master.search import Incumbent, search
 from optfuse.solver.memory.assemble import assemble
 from optfuse.solver.reduce.blocks import Shape, find_blocks
 from optfuse.solver.solve_blocks import CpsatOutcome, solve_cpsat
@@ -148,18 +152,18 @@ def test_without_time_blocks_on_a_cycle_go_back_to_the_warm_start(monkeypatch: p
 @given(layered(6, 9))
 def test_cp_sat_alone_finds_the_optimum(instance: Instance) -> None:
     """Most relaxations are integral; here none is taken for it, and CP-SAT sees few columns at first."""
-    relax = LinearMaster.relax
 
-    def undecided(self: LinearMaster, deadline: float) -> Relaxation:
-        found = relax(self, deadline)
+    def undecided(linear: LinearMaster, deadline: float) -> Relaxation:
+        found = linear.relax(deadline)
         return replace(found, values=tuple(0.5 for _ in found.values), bound=0)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LinearMaster, "relax", undecided)
-        patch.setattr("optfuse.solver.master.search.CORE_COLUMNS", 4)
-        outcome = solved(instance)
-    assert outcome.proven
-    assert outcome.objective == optimum(instance)
+    atoms = find_atoms(instance)
+    deadline = time.monotonic() + 60
+    pool = enumerate_candidates(instance, atoms, 1_000_000, deadline)
+    master = Master(pool.candidates, *covers_of(instance, atoms))
+    start = Incumbent(None, greedy(instance).objective + 1)
+    found = search(instance, master, atoms, start, 0, ONE_WORKER, deadline, relax=undecided, core=4)
+    assert found.bound == found.incumbent.cost == optimum(instance)
 
 
 def test_a_warm_start_that_is_already_optimal_is_kept_in_no_time() -> None:

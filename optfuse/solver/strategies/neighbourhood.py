@@ -17,10 +17,9 @@ from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.master.cycles import find_cuts
 from optfuse.solver.master.master import Cover, Master, total
 from optfuse.solver.master.search import Incumbent, search
+from optfuse.solver.strategies.block import LISTS
 
-#: Atoms of a window, unless its first kernel alone has more; candidates of a window, and of those of one scheme that
-#: start at one atom, the small ones first.
-WINDOW_ATOMS = 36
+#: Candidates of a window, and of those of one scheme that start at one atom, the small ones first.
 WINDOW_CANDIDATES = 20_000
 WINDOW_EACH = 400
 
@@ -32,8 +31,11 @@ def improve(
     options: SolveOptions,
     deadline: float,
     clock: Clock = WALL,
+    most: int = LISTS.window,
 ) -> tuple[Candidate, ...]:
     """An acyclic partition at most as dear as ``kernels``, until no window improves or ``deadline`` (of ``clock``).
+
+    A window has ``most`` atoms, unless its first kernel alone has more.
 
     Not for blocks with variants, whose windows depend on what is chosen elsewhere.
     """
@@ -44,7 +46,7 @@ def improve(
         centre = centres.pop()
         if all(kernel.mask != centre for kernel in current):
             continue
-        window = _window(current, centre, near)
+        window = _window(current, centre, near, most)
         better = _solved(problem, atoms, window, options, deadline, clock)
         if better is None:
             continue
@@ -69,7 +71,7 @@ def _links(problem: Instance, atoms: Atoms) -> list[int]:
     return near
 
 
-def _window(kernels: Sequence[Candidate], centre: int, near: Sequence[int]) -> list[Candidate]:
+def _window(kernels: Sequence[Candidate], centre: int, near: Sequence[int], most: int) -> list[Candidate]:
     """The kernel of a centre and kernels linked to it, then to those, up to the size of a window."""
     window = [kernel for kernel in kernels if kernel.mask == centre]
     inside = centre
@@ -80,7 +82,7 @@ def _window(kernels: Sequence[Candidate], centre: int, near: Sequence[int]) -> l
         for atom in bits(inside):
             beside |= near[atom]
         for kernel in kernels:
-            fits = (inside | kernel.mask).bit_count() <= WINDOW_ATOMS
+            fits = (inside | kernel.mask).bit_count() <= most
             if kernel.mask & beside and not kernel.mask & inside and fits:
                 window.append(kernel)
                 inside |= kernel.mask
