@@ -66,7 +66,6 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.spread(2)
 def test_like_eager(name: str) -> None:
     function, args = CASES[name]
     capture_and_compare(Function(function), args)
