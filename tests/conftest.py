@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """``@pytest.mark.spread(n, first)``: of a test's cases every n-th is quick, from ``first`` on; the others are slow."""
+    """``@pytest.mark.spread(n, first)``: every n-th case of a test is quick, from ``first`` on; the rest is slow."""
     seen: Counter[str] = Counter()
     for item in items:
         spread = item.get_closest_marker("spread")
