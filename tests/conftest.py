@@ -39,13 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """``@pytest.mark.spread(n)``: of the cases of a parametrized test every n-th is quick, the others are slow."""
+    """``@pytest.mark.spread(n, first)``: every n-th case of a test is quick, from ``first`` on; the rest is slow."""
     seen: Counter[str] = Counter()
     for item in items:
         spread = item.get_closest_marker("spread")
         if spread is not None and not item.get_closest_marker("slow"):
             test = item.nodeid.partition("[")[0]
-            if seen[test] % spread.args[0]:
+            step, first = (*spread.args, 0)[:2]
+            if (seen[test] - first) % step:
                 item.add_marker(pytest.mark.slow)
             seen[test] += 1
 

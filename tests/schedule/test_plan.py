@@ -279,6 +279,7 @@ PARTS = ("plan.json", "graph.json", "instance.json", "solution.json", "greedy.js
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("damage", [Path.unlink, truncate, empty, binary, foreign, listed, newer, hollow])
+@pytest.mark.spread(3)
 def test_damage_is_named_in_one_line(folder: Path, part: str, damage: Callable[[Path], None]) -> None:
     damage(folder / part)
     with pytest.raises(PlanError) as caught:

@@ -237,6 +237,7 @@ def written_input(x: Tensor) -> Tensor:
         (written_input, "auto_functionalized"),
     ],
 )
+@pytest.mark.spread(2)
 def test_what_only_torch_can_run_costs_itself_and_nothing_else(
     compiled: Compiler, function: Callable[[Tensor], Tensor], name: str
 ) -> None:

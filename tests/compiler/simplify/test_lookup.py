@@ -91,7 +91,6 @@ def captured_of(function: Callable[..., object]) -> Captured:
 
 
 @pytest.mark.parametrize("function", [*COMPUTED, *KEPT], ids=lambda f: f.__name__)
-@pytest.mark.spread(3)
 def test_results_are_the_same_to_the_bit(function: Callable[..., object]) -> None:
     captured, tensors = captured_of(function), tensors_of(function)
     graph = lowered(captured)

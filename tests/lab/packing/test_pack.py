@@ -11,11 +11,12 @@ import optfuse
 from optfuse.errors import InfeasibleError, InvalidOptionError, InvalidPackingError
 from optfuse.problem.packing import Lifetime, check_packing
 from tests.packings import least_height, perfect, random_lifetimes
+from tests.strategies import share
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_least_height_on_small_problems(workers: int) -> None:
-    for seed in range(25):
+    for seed in range(share(25)):
         buffers = random_lifetimes(seed, 6, (1, 1, 4))
         result = optfuse.pack(buffers, workers=workers)
         assert check_packing(buffers, result.offsets, result.height) == ()

@@ -15,8 +15,8 @@ from optfuse.solver.memory.arena import Span, aligned, arena_floor, pack
 from optfuse.solver.memory.memory_plan import improve_arena, order_kernels
 from optfuse.solver.memory.order_problem import HEURISTICS, OrderProblem, Storage, order_problem, peak_bytes
 from tests.packings import perfect
-from tests.solver.test_arena import assert_valid
-from tests.solver.test_memory import assert_topological
+from tests.solver.memory.test_arena import assert_valid
+from tests.solver.memory.test_memory import assert_topological
 from tests.strategies import instances, share
 
 OPTIONS = SolveOptions(workers=1, time_limit=20)

@@ -16,7 +16,7 @@ from optfuse.solver.baseline.exhaustive import MAX_OPS, exhaustive
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.memory.assemble import assemble
 from tests.problem.cases import ADD, GELU, MATMUL, SCALE, SHIFT, SUM, example
-from tests.solver.test_greedy import Graph
+from tests.solver.baseline.test_greedy import Graph
 from tests.strategies import SCHEMES, instances, share
 
 

@@ -28,7 +28,7 @@ from optfuse.solver.reduce.blocks import Shape, find_blocks
 from optfuse.solver.solve_blocks import CpsatOutcome, solve_cpsat
 from optfuse.solver.strategies.block import BlockResult, Partition
 from tests.layered import build, layered
-from tests.solver.test_cpsat_blocks import twice
+from tests.solver.reduce.test_blocks import twice
 from tests.strategies import DEVICE, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))

@@ -12,9 +12,9 @@ from optfuse.solver.memory.arena import Packing, Span, aligned, arena_floor
 from optfuse.solver.memory.order_model import improve_order, improve_packing
 from optfuse.solver.memory.order_problem import floor_bytes, order_problem, peak_bytes, program_order
 from optfuse.solver.memory.order_search import OrderOutcome
-from tests.solver.test_arena import assert_valid, spans
-from tests.solver.test_memory import assert_topological, unfused
-from tests.solver.test_order_search import by_permutation
+from tests.solver.memory.test_arena import assert_valid, spans
+from tests.solver.memory.test_memory import assert_topological, unfused
+from tests.solver.memory.test_order_search import by_permutation
 from tests.strategies import instances, share
 
 OPTIONS = SolveOptions(workers=1, deterministic=True, time_limit=40)

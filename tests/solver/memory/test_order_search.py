@@ -18,7 +18,7 @@ from optfuse.solver.memory.order_problem import (
     program_order,
 )
 from optfuse.solver.memory.order_search import OrderOutcome, least_peak_order
-from tests.solver.test_memory import assert_topological, unfused
+from tests.solver.memory.test_memory import assert_topological, unfused
 from tests.strategies import instances, share
 
 

@@ -21,7 +21,7 @@ from optfuse.solver.memory.assemble import assemble
 from optfuse.solver.rules.groups import rules_status
 from optfuse.solver.solve import solve
 from tests.problem.cases import ADD, GELU, MATMUL, SCALE, SHIFT, SUM, answer, claims, example, with_kernels
-from tests.solver.test_exhaustive import partitions
+from tests.solver.baseline.test_exhaustive import partitions
 from tests.solver.test_rules import ruled
 from tests.strategies import SCHEMES, instances, share
 

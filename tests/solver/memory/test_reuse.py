@@ -23,7 +23,7 @@ from optfuse.solver.memory.order_problem import HEURISTICS, order_problem
 from optfuse.solver.memory.reuse import Cells, arena_cells, inplace_pairs, pack_cells
 from optfuse.solver.solve import solve
 from tests.layered import build
-from tests.solver.test_arena import assert_valid
+from tests.solver.memory.test_arena import assert_valid
 from tests.strategies import DEVICE, share
 
 KIB = 1 << 10

@@ -15,7 +15,7 @@ from optfuse.solver.columns.candidates import enumerate_candidates
 from optfuse.solver.reduce.blocks import cut_out, find_blocks
 from optfuse.solver.reduce.components import Components
 from tests.layered import build
-from tests.solver.test_cpsat_candidates import legal_kernels
+from tests.solver.columns.test_candidates import legal_kernels
 from tests.strategies import instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
