@@ -106,9 +106,16 @@ def test_native_search_ends_on_an_interrupt() -> None:
     clock = Clock()
     solver = configured(SolveOptions(workers=1), clock, clock.now() + 600)
     assert not solver.parameters.catch_sigint_signal
-    main = threading.main_thread().ident
-    assert main == threading.get_ident()
-    threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+    here = threading.get_ident()
+    assert here == threading.main_thread().ident
+
+    def interrupt() -> None:
+        while not any(thread.name == "native" for thread in threading.enumerate()):
+            time.sleep(0.01)
+        time.sleep(0.3)
+        signal.pthread_kill(here, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
     assert run(solver, endless(), clock) in (cp_model.FEASIBLE, cp_model.UNKNOWN)
     assert clock.stopped
 

@@ -65,11 +65,12 @@ def attended(work: Callable[[], T], halt: Callable[[], object], clock: Clock) ->
 
     threading.Thread(target=task, name="native", daemon=True).start()
     # Not the thread's own ``join``: before Python 3.13 an interrupt in it marks the thread as ended while it runs.
-    while not done.is_set():
+    while True:
         try:
-            done.wait(POLL_SECONDS)
-            if clock.stopped:
-                halt()
+            while not done.wait(POLL_SECONDS):
+                if clock.stopped:
+                    halt()
+            break
         except KeyboardInterrupt:
             halt()
             clock.interrupted()
