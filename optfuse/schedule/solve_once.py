@@ -55,12 +55,10 @@ def solve_once(instance: Instance, options: SolveOptions, cache: Cache) -> Solve
 
 def without_names(instance: Instance) -> Instance:
     """The instance with numbers for names: what the solver decides does not depend on them."""
-    numbers = {buffer.name: str(number) for number, buffer in enumerate(instance.buffers)}
-    numbered = (replace(b, name=numbers[b.name], alias=b.alias and numbers[b.alias]) for b in instance.buffers)
     return replace(
         instance,
         name="",
-        buffers=tuple(numbered),
+        buffers=tuple(replace(buffer, name=str(number)) for number, buffer in enumerate(instance.buffers)),
         ops=tuple(replace(op, name=str(number)) for number, op in enumerate(instance.ops)),
         variants=tuple(replace(variant, name=str(number)) for number, variant in enumerate(instance.variants)),
     )

@@ -12,7 +12,7 @@ import pytest
 from optfuse.cache import Cache
 from optfuse.lab.generated.families import generate
 from optfuse.problem.checker import check
-from optfuse.problem.instance import Instance
+from optfuse.problem.instance import Buffer, Instance, Offer, Op, Read, Scheme, Write
 from optfuse.problem.serialize import digest
 from optfuse.schedule import solve_once as module
 from optfuse.schedule.solve_once import solve_once
@@ -38,15 +38,25 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def renamed(instance: Instance) -> Instance:
     """The same problem under other names."""
-    buffers = tuple(
-        replace(buffer, name=f"other_{buffer.name}", alias=buffer.alias and f"other_{buffer.alias}")
-        for buffer in instance.buffers
-    )
+    buffers = tuple(replace(buffer, name=f"other_{buffer.name}") for buffer in instance.buffers)
     ops = tuple(replace(op, name=f"other_{op.name}") for op in instance.ops)
     return replace(instance, name="other", buffers=buffers, ops=ops)
 
 
-@pytest.mark.parametrize("instance", [example(), generate("layers", 60, 0)], ids=["example", "layers"])
+def with_alias() -> Instance:
+    """An input, and a window of it that an op reads."""
+    buffers = (
+        Buffer("x", 4096, "input"),
+        Buffer("window", 1024, "input", alias=0),
+        Buffer("y", 1024, output=True),
+    )
+    op = Op("double", "loop", (Offer(1, (Read(1, 1024),), (Write(2, 1024),)),))
+    return replace(example(), buffers=buffers, ops=(op,), edges=(), schemes=(Scheme("alone", 1), Scheme("flat", 256)))
+
+
+@pytest.mark.parametrize(
+    "instance", [example(), generate("layers", 60, 0), with_alias()], ids=lambda i: str(len(i.ops))
+)
 def test_what_was_solved_is_read(instance: Instance, tmp_path: Path, solved: list[str]) -> None:
     first = solve_once(instance, OPTIONS, Cache(tmp_path))
     assert solve_once(instance, OPTIONS, Cache(tmp_path)) == first
