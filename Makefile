@@ -6,6 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Processes that run tests, each a file at a time.
 TESTERS ?= 2
+# In the order of the folders: those that are last begun are many and short.
+SPREAD := --dist loadfile --no-loadscope-reorder
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -30,7 +32,7 @@ test: lint imports  ## everything that a change must pass
 	@$(MAKE) --no-print-directory notebooks docs
 
 test-all: lint imports types notebooks docs  ## the same with slow tests and every example: hours on two cores
-	@$(BIN)/pytest -q -m "not gpu" --hypothesis-profile=nightly -n $(TESTERS) --dist loadfile
+	@$(BIN)/pytest -q -m "not gpu" --hypothesis-profile=nightly -n $(TESTERS) $(SPREAD)
 
 lint: $(READY)  ## ruff: rules and format
 	@$(BIN)/ruff check --quiet .
@@ -42,8 +44,8 @@ types: $(READY)  ## pyright over optfuse/
 imports: $(READY)  ## import-linter: which package may import which
 	@$(BIN)/lint-imports --no-logo >$(VENV)/imports.log 2>&1 || { cat $(VENV)/imports.log; exit 1; }
 
-unit: $(READY)  ## pytest, without the tests that need a GPU or minutes
-	@$(BIN)/pytest -q -m "not gpu and not slow" -n $(TESTERS) --dist loadfile
+unit: $(READY)  ## pytest, without the tests that need a GPU and those marked slow
+	@$(BIN)/pytest -q -m "not gpu and not slow" -n $(TESTERS) $(SPREAD)
 
 notebooks: $(READY)  ## run the notebooks; what they show is refreshed by notebooks/refresh.py
 	@$(BIN)/pytest -q --nbmake --nbmake-timeout=300 -n $(TESTERS) notebooks

@@ -26,7 +26,7 @@ import sys
 import time
 import unittest
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -39,7 +39,7 @@ CLASSES = ("CpuTests", "SweepInputsCpuTest", "TestFull")
 #: A test with one of these in its source looks at what Inductor generated or counted.
 INSIDES = re.compile(
     r"get_code|get_cpp_code|get_triton_code|FileCheck|metrics\.|counters\[|KernelCount|no_indirect_indexing"
-    r"|aoti_|aot_inductor|DataTypePropagation|_inductor\.(?!config|utils|metrics\.reset)|inductor_config|load_cache"
+    r"|aoti_|aot_inductor|DataTypePropagation|_inductor\.(?!config|utils|metrics\.reset)|inductor_config|load_cache|frame_count"
 )
 OPTIONS = {"time_limit": 2, "workers": 1}
 
@@ -209,7 +209,7 @@ def main() -> None:
         redirect.compiler = backends()[backend]
         with options.out.open("a") as file:
             for row in run_all(tests, backend, left, options.limit):
-                row = Row(**{**asdict(row), "insides": looks_inside(tests, row.test)})
+                row = replace(row, insides=looks_inside(tests, row.test))
                 file.write(json.dumps(asdict(row)) + "\n")
                 file.flush()
                 print(f"{row.backend} {row.outcome} {row.test} {row.error}", flush=True)

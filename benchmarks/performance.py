@@ -1,8 +1,8 @@
-"""The tables of ``docs/performance.md``, from what ``optfuse bench --json`` wrote.
+"""The tables of ``docs/lab/notebook/performance.md``, from what ``optfuse bench --json`` wrote.
 
     optfuse bench models/gpt2.py ... --both --size bench --json rows.json
     optfuse bench models/gpt2.py ... --train --size bench --only thesis --json thesis.json
-    python benchmarks/performance.py rows.json thesis.json [MORE.json...] --page docs/performance.md
+    python benchmarks/performance.py rows.json thesis.json [MORE.json...] --page docs/lab/notebook/performance.md
 
 Documents are merged, the later one's figures first. A table for which they have no figures stays as it is.
 """

@@ -3,8 +3,8 @@
     optfuse batch models --out runs/zoo --solvers greedy,cpsat,inductor --jobs 2 --time-limit 10
     python benchmarks/zoo.py runs/zoo [MORE...]
 
-rewrites what stands between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->`` in ``docs/measured.md``,
-``inductor.md``, ``index.md``, ``faq.md`` and ``batch.md``. Figures that the run has no rows for stay
+rewrites what stands between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->`` in ``docs/results.md``,
+``index.md``, ``faq.md`` and ``batch.md``. Figures that the run has no rows for stay
 as they are. With ``--print`` nothing is written.
 """
 
@@ -263,8 +263,7 @@ def named(graphs: Sequence[str]) -> str:
 
 #: Page, and the text of each of its places.
 PAGES: dict[str, dict[str, Callable[[Zoo], str]]] = {
-    "measured.md": {"graphs": graphs_text},
-    "inductor.md": {"inductor": inductor_text},
+    "results.md": {"graphs": graphs_text, "inductor": inductor_text},
     "index.md": {"zoo": index_text},
     "faq.md": {"ties": ties_text, "losses": losses_text},
     "batch.md": {"batch": batch_text},

@@ -32,21 +32,12 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
-#: Pages that have a place in the navigation from the moment that they are written.
-AWAITED = frozenset({"solver.md", "inductor.md"})
 #: Where a page lists the commands.
 COMMANDS = "<!-- commands -->"
 #: Code that draws is folded from so many lines on.
 FOLDED_LINES = 12
 LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".csv": "text"}
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave out of the navigation what is awaited and not there."""
-    missing = {name for name in AWAITED if not (Path(config.docs_dir) / name).exists()}
-    config.nav = _without(config.nav, missing)
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -155,20 +146,3 @@ def _commands() -> str:
         table = "\n".join(["| argument or option | |", "|---|---|", *rows])
         parts.append(f"## optfuse {name}\n\n{command.help}\n\n```\n{usage}\n```\n\n{table}")
     return "\n\n".join(parts)
-
-
-def _without(nav: Any, missing: set[str]) -> Any:
-    """The navigation without the pages named."""
-    match nav:
-        case list():
-            return [_without(item, missing) for item in nav if not missing.intersection(_leaves(item))]
-        case dict():
-            return {title: _without(item, missing) for title, item in nav.items()}
-        case _:
-            return nav
-
-
-def _leaves(item: Any) -> Iterable[str]:
-    """The page of an entry; none of a section, whose entries are looked at one by one."""
-    pages = item.values() if isinstance(item, dict) else (item,)
-    return (page for page in pages if isinstance(page, str))

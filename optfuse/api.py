@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optfuse.cache import Cache
 from optfuse.compiler.extract.build import Extraction
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.inference import capture
@@ -174,10 +175,15 @@ def optimize(
 
 
 def schedule_graph(
-    captured: Captured, problem: Extraction, options: SolveOptions, model: Any = None, measure: int = 0
+    captured: Captured,
+    problem: Extraction,
+    options: SolveOptions,
+    model: Any = None,
+    measure: int = 0,
+    cache: Cache | None = None,
 ) -> Schedule:
-    """The solver and the stages after it, for one graph."""
-    made = solve_prepared(Prepared(problem, interface_of(captured, model)), options)
+    """The solver and the stages after it, for one graph. ``cache``: where solutions are kept; None: it is solved."""
+    made = solve_prepared(Prepared(problem, interface_of(captured, model)), options, cache)
     return Schedule.of(rank(made, options, measure) if measure else made)
 
 
@@ -193,7 +199,8 @@ def fusion_problems(
 ) -> tuple[Instance, ...]:
     """The fusion problems of a model, unsolved: one for inference, two (forward, backward) for a training step.
 
-    Parameters and errors are those of ``optimize``, and ``variants`` as in ``compiler.stages``.
+    Parameters and errors are those of ``optimize``. ``variants="all"`` leaves to the solver whether each reduction is
+    split in two stages; with ``"rule"`` long ones with few results are split before.
     """
     load_device(device)
     name = type(model).__name__.lower() if name is None else name
@@ -207,7 +214,21 @@ def fusion_problems(
 def load(path: str | Path, *, operators: Collection[str] = ()) -> Schedule:
     """Read a plan, check its solution, and emit its module again. Nothing of the folder is run, imported or unpickled.
 
-    Parameters and errors are those of ``schedule.plan.load_plan``.
+    Parameters
+    ----------
+    path
+        The folder. A link in it that leads elsewhere is refused.
+    operators
+        Namespaces of custom operators that the plan may call, such as "torchvision", whose library you trust and have
+        imported. Without, those of torch and optfuse are called alone, and of these none that takes a file's name.
+
+    Raises
+    ------
+    PlanError
+        If a file is missing or malformed, the solution does not answer the graph's own fusion problem, or the graph
+        calls an operator that it may not.
+    UnknownClassError
+        If arguments or results have a class whose library is not imported.
     """
     return Schedule.of(load_plan(path, operators=operators))
 

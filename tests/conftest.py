@@ -1,14 +1,17 @@
-"""Fixtures that every test may use: golden files, and how hypothesis draws; and when garbage is collected."""
+"""Fixtures that every test may use: golden files, and how hypothesis draws; which cases are slow; garbage."""
 
 from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+os.environ["OPTFUSE_STRICT"] = "1"  # a defect fails the test that meets it
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -16,7 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 gc.set_threshold(50_000, 10, 20)
 
 settings.register_profile(
-    "dev", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    "dev", deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
 settings.register_profile("nightly", parent=settings.get_profile("dev"), max_examples=100)
@@ -32,6 +35,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """Of what a failed test caught, show what it printed: torch logs every fake tensor, which buries the report."""
     if config.option.showcapture == "all":
         config.option.showcapture = "stdout"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``@pytest.mark.spread(n, first)``: every n-th case of a test is quick, from ``first`` on; the rest is slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        spread = item.get_closest_marker("spread")
+        if spread is not None and not item.get_closest_marker("slow"):
+            test = item.nodeid.partition("[")[0]
+            step, first = (*spread.args, 0)[:2]
+            if (seen[test] - first) % step:
+                item.add_marker(pytest.mark.slow)
+            seen[test] += 1
 
 
 def pytest_collection_finish() -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import optfuse
 from optfuse.batch.rows import SCHEMA
 from optfuse.batch.store import Store
+from optfuse.cache import Cache
 from optfuse.compiler.codegen.libraries import takes_out
 from optfuse.compiler.extract.build import extract
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, Origin
 from optfuse.problem.serialize import digest, load_instance, save_instance, save_solution
 from optfuse.schedule.prepared import Prepared, save_prepared, save_problem
 from optfuse.solver.solve import solve
-from optfuse.tuning.cache import Cache
 from tests.oracle.judging import GREEDY
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import time
+import unittest
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_a_solve_is_measured_from_outside() -> None:
     measure = runpy.run_path(str(ROOT / "benchmarks" / "solver.py"))["measure"]
     row = measure(ROOT / "instances" / "example.json", limit=20.0, workers=1)
@@ -56,3 +61,41 @@ def test_the_zoo_s_tables_say_what_the_rows_say(monkeypatch: pytest.MonkeyPatch)
     )
     assert "25.0% dearer" in script["losses_text"](zoo)
     assert script["ties_text"](zoo) == ""
+
+
+class Outcomes(unittest.TestCase):
+    """What a test may do to its runner; collected by the runner under test alone."""
+
+    __test__ = False
+
+    def test_crash(self) -> None:
+        os._exit(3)
+
+    def test_fail(self) -> None:
+        self.fail("on purpose")
+
+    def test_hang(self) -> None:
+        time.sleep(60)
+
+    def test_metrics(self) -> None:
+        metrics = SimpleNamespace(count=2)
+        assert metrics.count == 1
+
+    def test_pass(self) -> None:
+        assert self.id().endswith("test_pass")
+
+
+def test_a_crash_or_a_hang_costs_one_test() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "inductor_tests.py"))
+    module = ModuleType("outcomes")
+    module.CpuTests = module.SweepInputsCpuTest = module.TestFull = Outcomes  # type: ignore[attr-defined]
+    tests = [name for name in script["names"](module) if name.startswith("CpuTests.")]
+    rows = list(script["run_all"](module, "optfuse", tests, 2.0))
+    assert [row.outcome for row in rows] == ["crashed", "failed", "late", "failed", "passed"]
+    assert rows[1].error == "AssertionError: on purpose"
+    assert [script["looks_inside"](module, test) for test in tests] == [False, False, False, True, False]
+    marked = {(row.test, "optfuse"): replace(row, insides="metrics" in row.test) for row in rows}
+    text = script["table"](marked)
+    assert "run under optfuse: 5; passed under both: 1" in text
+    assert "failed under optfuse alone: 3" in text
+    assert "insides: 1\n  CpuTests.test_metrics (failed): AssertionError" in text

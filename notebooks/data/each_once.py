@@ -10,6 +10,7 @@ from pathlib import Path
 
 from optfuse.compiler.codegen.libraries import takes_out
 from optfuse.compiler.extract.build import extract
+from optfuse.compiler.frontend.captured import donated_inputs
 from optfuse.compiler.frontend.training import capture_training
 from optfuse.compiler.frontend.zoo import load_model_file
 from optfuse.compiler.simplify.split import split_reductions
@@ -17,7 +18,6 @@ from optfuse.compiler.stages import lowered
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import save_instance
-from optfuse.schedule.interface import donated_inputs
 
 HERE = Path(__file__).parent
 

@@ -14,7 +14,7 @@ from optfuse.batch.sources import Source, source_digest
 from optfuse.problem.device_files import load_device
 from optfuse.solver.control.options import SolveOptions, Solver
 from optfuse.solver.result import installed
-from optfuse.version import __version__
+from optfuse.version import __version__, code_digest
 
 Size = Literal["full", "bench", "small"]
 Mode = Literal["inference", "training", "instance"]
@@ -133,16 +133,7 @@ def solve_tasks(
 @cache
 def versions() -> tuple[tuple[str, str], ...]:
     """The packages that results depend on, and a digest of optfuse's own source."""
-    return (("optfuse", __version__), ("source", _source_digest()), *installed(*PACKAGES))
-
-
-def _source_digest() -> str:
-    """Twelve hex digits over the package's files: results of code that was edited since are stale."""
-    root = Path(__file__).parent.parent
-    total = hashlib.sha256()
-    for path in sorted((*root.rglob("*.py"), *root.rglob("*.json"))):
-        total.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return total.hexdigest()[:12]
+    return (("optfuse", __version__), ("source", code_digest()), *installed(*PACKAGES))
 
 
 def _key(**parts: Any) -> str:

@@ -34,15 +34,25 @@ RUN_VERSION = 1
 
 #: More files than this are written into one when a run starts or ends.
 COMPACT_FROM = 64
-#: So much must fit on the disk of a run after a task has failed, else it failed for lack of room.
+#: What must fit on the disk of a run after a task has failed.
 ROOM_BYTES = 1 << 20
 
 
 class Store:
     """The folder of a run, opened for writing by one process."""
 
-    def __init__(self, run: Path, settings: dict[str, Any], *, resume: bool) -> None:
-        """Open or make the folder.
+    def __init__(
+        self,
+        run: Path,
+        settings: dict[str, Any],
+        *,
+        resume: bool,
+        compact_from: int = COMPACT_FROM,
+        room: int = ROOM_BYTES,
+    ) -> None:
+        """Open or make the folder; when it opens and closes, ``compact_from`` files of rows or more become one.
+
+        ``room``: the bytes that must fit on its disk after a task has failed, else it failed for lack of room.
 
         Raises
         ------
@@ -50,6 +60,7 @@ class Store:
             If it holds something else, or a run and not ``resume``, or another process writes to it.
         """
         self.run = run
+        self._compact_from, self._room = compact_from, room
         if (run / "run.json").is_file():
             require_run(run)
             if not resume:
@@ -89,7 +100,7 @@ class Store:
             made = temporary(self.run)
             try:
                 with made.open("wb") as file:
-                    os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+                    os.posix_fallocate(file.fileno(), 0, self._room)
             finally:
                 made.unlink(missing_ok=True)
 
@@ -114,7 +125,7 @@ class Store:
     def compact(self) -> None:
         """Write many small files as one, then remove them; a reader in between sees some rows twice."""
         files = _files(self.run)
-        if len(files) >= COMPACT_FROM:
+        if len(files) >= self._compact_from:
             self._write(read_table(self.run))
             with self._writing():
                 for path in files:

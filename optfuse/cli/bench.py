@@ -22,8 +22,8 @@ Against = Annotated[
     str, typer.Option(help="Peers, by commas: eager, inductor, inductor-graphs, inductor-max-autotune.")
 ]
 SYSTEMS_HELP = (
-    'Exactly these systems, by commas; "ours" is optfuse,optfuse-graphs, "thesis" one code generator with several '
-    "partitions, ours and Inductor's."
+    'Exactly these systems, by commas; "ours" is optfuse,optfuse-graphs, "called" each compiler by torch.compile, '
+    '"thesis" one code generator with several partitions, ours and Inductor\'s.'
 )
 Only = Annotated[str | None, typer.Option(help=SYSTEMS_HELP)]
 Limit = Annotated[float, typer.Option(metavar="S", help="Seconds after which nothing more is begun.")]
@@ -41,6 +41,7 @@ def command(
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 10.0,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Solver threads; one a core when left out.")] = None,
     check: Annotated[bool, typer.Option(help="Compare results with eager and float64.")] = True,
+    loss: Annotated[str, typer.Option(help="inside or outside: where a training step's loss is computed.")] = "inside",
     limit: Limit = 3600.0,
     patience: Patience = 400.0,
     json: Annotated[Path | None, typer.Option(metavar="OUT.json", help="Everything, rewritten as it grows.")] = None,
@@ -60,9 +61,11 @@ def command(
     for name, value in (("limit", limit), ("patience", patience)):
         if not 0 < value < math.inf:
             raise InvalidOptionError(f"--{name} must be a number of seconds above zero, not {value!r}")
+    if loss not in ("inside", "outside"):
+        raise InvalidOptionError(f"--loss must be inside or outside, not {loss!r}")
     systems = known_systems(only if only is not None else f"{against},ours")
     kept = "" if plans is None else str(plans)
-    settings = Settings(known_size(size), device, time_limit, workers or 0, check, plans=kept)
+    settings = Settings(known_size(size), device, time_limit, workers or 0, check, plans=kept, loss=loss)
     load_device(device)
     tasks: list[Task] = []
     for path in models:

@@ -144,9 +144,9 @@ def default_writes(
 
 
 def kernel_price(instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None) -> Price:
-    """Price a kernel. ``writes`` is given only when ops are recomputed; otherwise it follows from the consumers.
+    """The price of a kernel. ``writes`` is given only when ops are recomputed; otherwise it follows from the consumers.
 
-    The kernel must be legal (each op offers ``scheme``); legality is the checker's business, not this function's.
+    The kernel must be legal (each op offers ``scheme``): the checker tests that, this function does not.
     """
     return Price(*_price(instance, topology(instance), ops, scheme, writes))
 

@@ -27,7 +27,7 @@ def summary(
     """
     statistics = result.statistics
     if library_ops is None:
-        library_ops = (op.name for op in instance.ops if op.kind == "library")
+        library_ops = (op.name for op in instance.ops if op.kind != "loop")
     return {
         "name": instance.name,
         "status": result.status,

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from optfuse.cache import cache_dir
 from optfuse.errors import InvalidOptionError, PlanError, VerificationError
-from optfuse.runtime.loader import cache_dir
 from optfuse.runtime.processes import session
 
 WORKER = Path(__file__).with_name("aot_worker.py")

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from optfuse.cache import Cache
 from optfuse.compiler.simplify.decisions import standing
 from optfuse.schedule.emit import emit
 from optfuse.schedule.prepared import Prepared
 from optfuse.schedule.scheduled import ScheduledGraph
+from optfuse.schedule.solve_once import solve_once
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.rules.conflict import under_rules
 from optfuse.solver.solve import solve
 
 
-def solve_prepared(prepared: Prepared, options: SolveOptions) -> ScheduledGraph:
-    """The solver and the stages after it, for a graph that may come from a folder."""
+def solve_prepared(prepared: Prepared, options: SolveOptions, cache: Cache | None = None) -> ScheduledGraph:
+    """The solver and the stages after it, for a graph that may come from a folder.
+
+    ``cache``: where solutions are kept, see ``schedule.solve_once``. None: it is solved in any case.
+    """
     problem = prepared.extraction
     extraction = replace(problem, instance=under_rules(problem.instance, options.rules))  # the user's rules
     capped = options.peak_memory is not None or extraction.instance.rules.peak_memory is not None
     extraction = replace(extraction, decided=standing(extraction.decided, capped=capped))
-    result = solve(extraction.instance, replace(options, rules=()))  # fusion problem to proven solution, checked
+    options = replace(options, rules=())
+    # fusion problem to proven solution, checked
+    result = solve_once(extraction.instance, options, cache) if cache else solve(extraction.instance, options)
     source = emit(extraction, result)  # solution to Triton and host source
     return ScheduledGraph(extraction, result, source, prepared.interface)

@@ -33,9 +33,8 @@ from optfuse.problem.serialize import load_solution, save_solution
 from optfuse.schedule.emit import emit
 from optfuse.schedule.interface import Interface, interface_from_json, interface_to_json
 from optfuse.schedule.prepared import load_problem, load_tensors, read_json, save_problem, save_tensors
+from optfuse.schedule.result_file import result_from_plain, result_to_plain
 from optfuse.schedule.scheduled import ScheduledGraph
-from optfuse.solver.control.progress import Progress, relative_gap
-from optfuse.solver.result import SolveResult, Statistics
 
 PLAN_FORMAT = "optfuse-plan"
 PLAN_VERSION = 2
@@ -121,16 +120,7 @@ def _write(schedule: ScheduledGraph, folder: Path, *, weights: bool) -> None:
         "format": PLAN_FORMAT,
         "version": PLAN_VERSION,
         "name": schedule.name,
-        "result": {
-            "status": result.status,
-            "objective": result.objective,
-            "bound": result.bound,
-            "gap": result.gap,
-            "greedy_objective": result.greedy_objective,
-            "statistics": asdict(result.statistics),
-            "seed": result.seed,
-            "versions": [list(pair) for pair in result.versions],
-        },
+        "result": result_to_plain(result),
         "tiles": {name: asdict(config) for name, config in schedule.tiles.items()},
         **interface_to_json(interface),
     }
@@ -171,24 +161,10 @@ def _rebuild(folder: Path, data: dict[str, Any], operators: Collection[str]) -> 
     violations = check(extraction.instance, solution)
     if violations:
         raise PlanError(f"{folder / 'solution.json'}: {violations[0].message}")
-    found = data["result"]
-    figures = (int(found["objective"]), int(found["greedy_objective"]))
-    bound, objective = int(found["bound"]), solution.objective
-    status = "OPTIMAL" if bound == objective else "FEASIBLE"
-    if figures != (objective, greedy.objective) or not 0 <= bound <= objective or found["status"] != status:
-        raise PlanError(f"{folder / 'plan.json'}: its figures are not those of the solutions beside it; save it again")
-    result = SolveResult(
-        status=status,
-        solution=solution,
-        objective=objective,
-        bound=bound,
-        gap=relative_gap(objective, bound),
-        greedy_objective=greedy.objective,
-        greedy_solution=greedy,
-        statistics=_statistics(found["statistics"]),
-        seed=int(found["seed"]),
-        versions=tuple((str(a), str(b)) for a, b in found["versions"]),
-    )
+    try:
+        result = result_from_plain(data["result"], solution, greedy)
+    except ValueError as error:
+        raise PlanError(f"{folder / 'plan.json'}: {error}; save it again") from error
     interface = interface_from_json(
         data, load_tensors(folder / "constants.safetensors"), load_tensors(folder / "weights.safetensors")
     )
@@ -197,15 +173,6 @@ def _rebuild(folder: Path, data: dict[str, Any], operators: Collection[str]) -> 
     _require_fit(folder, interface, extraction.graph)
     tiles = {str(name): TileConfig.from_json(config) for name, config in data.get("tiles", {}).items()}
     return ScheduledGraph(extraction, result, emit(extraction, result, tiles=tiles), interface, tiles)
-
-
-def _statistics(data: dict[str, Any]) -> Statistics:
-    tuples: dict[str, Any] = {
-        "given_up": tuple(data["given_up"]),
-        "heuristic_peaks": tuple((str(name), int(peak)) for name, peak in data["heuristic_peaks"]),
-        "progress": tuple(Progress(**record) for record in data["progress"]),
-    }
-    return Statistics(**{**data, **tuples})
 
 
 def _require_fit(folder: Path, interface: Interface, graph: LoopGraph) -> None:

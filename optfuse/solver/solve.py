@@ -159,7 +159,7 @@ def _first_solution(context: _Context, partition: GreedyOutcome, deadline: float
 
 
 def _best_of(context: _Context, search: _Found, greedy_solution: Solution, floor: int, finish_by: float) -> Capped:
-    """The cheapest schedule known; under a memory cap or with recomputation, the joint model's, started from them all."""
+    """The cheapest schedule; under a memory cap or with recomputation the joint model's, started from them all."""
     if not _is_joint(context):
         solution = min((*search.solutions, greedy_solution), key=lambda solution: solution.objective)
         return Capped(solution, search.bound)
@@ -230,7 +230,7 @@ def _result(
 
 
 def _guarded(clock: Clock, action: Callable[[], T], otherwise: Callable[[], T] | None = None) -> T:
-    """The result of ``action``; after a KeyboardInterrupt, that of ``otherwise``, or of ``action`` with no time left."""
+    """The result of ``action``; after a KeyboardInterrupt that of ``otherwise``, or of ``action`` without time."""
     try:
         return action()
     except KeyboardInterrupt:

@@ -22,15 +22,11 @@ from optfuse.solver.reduce.blocks import LARGE_OPS, Shape
 from optfuse.solver.reduce.limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solver.reduce.optional import optional_uses
 from optfuse.solver.slots.slot_search import fits_slot_model, solve_by_kernel_count
-from optfuse.solver.strategies.block import BlockResult, Budget, Partition, cost_of
+from optfuse.solver.strategies.block import LISTS, BlockResult, Budget, ListLimits, Partition, cost_of
 from optfuse.solver.strategies.critical_path import critical_path_partition
 from optfuse.solver.strategies.listing import Presolved, best_nearby, best_of_all, best_of_some, presolved
 from optfuse.solver.strategies.variant_enumeration import solve_choices
 
-#: The most candidates of one block in the first list, in the long list, and of a sample for each scheme and first atom.
-FIRST_CANDIDATES = 200_000
-MAX_CANDIDATES = 600_000
-SAMPLE_CANDIDATES = 200
 #: The most kernels for which a block is searched by their number.
 MOST_SLOTS = 8
 #: Rough seconds of the start from the critical path for each op.
@@ -91,7 +87,12 @@ class Strategy:
 
 
 def solve_block(
-    shape: Shape, warm: Partition, options: SolveOptions, deadline: float, clock: Clock = WALL
+    shape: Shape,
+    warm: Partition,
+    options: SolveOptions,
+    deadline: float,
+    clock: Clock = WALL,
+    lists: ListLimits = LISTS,
 ) -> BlockResult:
     """The best partition of a block found, and a bound. ``warm`` is a legal, acyclic partition to start from.
 
@@ -103,11 +104,11 @@ def solve_block(
         return _single(problem)
     cost = cost_of(problem, warm)
     known = BlockResult(warm, cost, min(block_bound(problem), cost))
-    budget = Budget(options, clock, deadline)
+    budget = Budget(options, clock, deadline, lists)
     if not budget.spent and optional_uses(problem):
 
         def solve(decided: Shape, start: Partition, until: float) -> BlockResult:
-            return solve_block(decided, start, options, until, clock)
+            return solve_block(decided, start, options, until, clock, lists)
 
         return solve_choices(shape, warm, solve, deadline, clock)
     subject = Subject(shape, without_limits(problem))
@@ -130,7 +131,7 @@ def bound_by_parts(subject: Subject, known: BlockResult, budget: Budget) -> Bloc
 
     def least(part: Shape) -> int:
         start = tuple((kernel.ops, kernel.scheme) for kernel in greedy(part.problem).kernels)
-        return solve_block(part, start, budget.options, budget.deadline, budget.clock).bound
+        return solve_block(part, start, budget.options, budget.deadline, budget.clock, budget.lists).bound
 
     bound = parts_bound(subject.problem, loose, least)
     return replace(known.idle(), bound=max(known.bound, bound))
@@ -152,7 +153,7 @@ def list_without_limits(subject: Subject, known: BlockResult, budget: Budget) ->
     Presolve is stronger without the limits: its rules need room for another op in a kernel.
     """
     form = subject.presolved(subject.roomy, budget)
-    found = None if form is None else best_of_all(form, known, FIRST_CANDIDATES, budget)
+    found = None if form is None else best_of_all(form, known, budget.lists.first, budget)
     if found is None:
         return known.idle()
     problem = subject.problem
@@ -170,7 +171,7 @@ def bound_by_launches(subject: Subject, known: BlockResult, budget: Budget) -> B
     cost = cost_of(shape.problem, known.unlimited)
     start = BlockResult(known.unlimited, cost, min(cost, block_bound(shape.problem)))
     form = presolved(shape, shape.problem, budget)
-    found = None if form is None else best_of_all(form, start, FIRST_CANDIDATES, budget)
+    found = None if form is None else best_of_all(form, start, budget.lists.first, budget)
     free = start if found is None else found
     bound = max(known.bound, free.bound + launches(subject.problem))
     return replace(known.idle(), bound=bound, memory=free.bound)
@@ -191,13 +192,13 @@ def search_by_kernel_count(subject: Subject, known: BlockResult, budget: Budget)
 def list_candidates(subject: Subject, known: BlockResult, budget: Budget, most: int = 0) -> BlockResult:
     """The best choice among all candidates, if there are at most ``most`` of them."""
     form = subject.presolved(subject.problem, budget)
-    found = None if form is None else best_of_all(form, known, most or FIRST_CANDIDATES, budget)
+    found = None if form is None else best_of_all(form, known, most or budget.lists.first, budget)
     return known.idle() if found is None else found
 
 
 def list_more_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
     """The best choice among all candidates, with the larger limit on their number."""
-    return list_candidates(subject, known, budget, MAX_CANDIDATES)
+    return list_candidates(subject, known, budget, budget.lists.most)
 
 
 def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
@@ -205,7 +206,7 @@ def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> B
     form = subject.presolved(subject.problem, budget)
     if form is None:
         return known.idle()
-    return best_of_some(form, known, MAX_CANDIDATES, SAMPLE_CANDIDATES, budget)
+    return best_of_some(form, known, budget.lists.most, budget.lists.each, budget)
 
 
 def improve_windows(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:

@@ -19,7 +19,7 @@ from optfuse.solver.memory.order_problem import nearest_order, precedences
 from optfuse.solver.reduce.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solver.reduce.components import Components
 from optfuse.solver.solve_block import solve_block
-from optfuse.solver.strategies.block import BlockResult, Partition, cost_of, lifted
+from optfuse.solver.strategies.block import LISTS, BlockResult, ListLimits, Partition, cost_of, lifted
 
 #: The least time of a block, as long as four times as much is left.
 LEAST_SECONDS = 5.0
@@ -61,7 +61,7 @@ class CpsatOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A block's partition in the ids of the whole instance, its cost and a bound. ``complete``: all candidates known."""
+    """A block's partition in the whole instance's ids, its cost and a bound. ``complete``: all candidates known."""
 
     kernels: Partition
     cost: int
@@ -83,6 +83,7 @@ class _Work:
     deadline: float
     clock: Clock
     journal: Journal
+    lists: ListLimits
     results: dict[Shape, BlockResult] = field(default_factory=dict)
     blocks: dict[tuple[int, ...], Block] = field(default_factory=dict)
     shapes: dict[Shape, Shape] = field(default_factory=dict)
@@ -112,6 +113,7 @@ def solve_cpsat(
     deadline: float,
     clock: Clock | None = None,
     journal: Journal | None = None,
+    lists: ListLimits = LISTS,
 ) -> CpsatOutcome:
     """The cheapest partition of an instance into kernels found before ``deadline``, and a bound on every partition.
 
@@ -123,6 +125,8 @@ def solve_cpsat(
         A time of ``clock``; of ``time.monotonic`` if that is not given.
     journal
         Where to note objective and bound as they change.
+    lists
+        How many candidates are listed.
 
     Raises
     ------
@@ -137,7 +141,7 @@ def solve_cpsat(
             "drop rules.peak_memory, or use 'exhaustive' on a small instance"
         )
     clock = Clock(interruptible=False) if clock is None else clock
-    work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal)
+    work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal, lists)
     if clock.now() >= deadline:
         return _warm_start_outcome(work)
     try:
@@ -193,10 +197,10 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
 def _solved(work: _Work, shape: Shape, start: Partition, deadline: float) -> BlockResult:
     """The result of a block; after a KeyboardInterrupt, its warm start."""
     try:
-        return solve_block(shape, start, work.options, deadline, work.clock)
+        return solve_block(shape, start, work.options, deadline, work.clock, work.lists)
     except KeyboardInterrupt:
         work.clock.interrupted()
-        return solve_block(shape, start, work.options, deadline, work.clock)
+        return solve_block(shape, start, work.options, deadline, work.clock, work.lists)
 
 
 class _Tally:

@@ -32,16 +32,17 @@ def solve_variants(
     floor: int,
     deadline: float,
     clock: Clock = WALL,
+    joint_ops: int = JOINT_OPS,
 ) -> CpsatOutcome:
     """The cheapest partition found, variants included, and a bound.
 
-    Small blocks are one model with their variants. Where a block with variants is large, alternatives are chosen by
-    local search, and the bound is ``floor``, which needs no search.
+    Blocks of up to ``joint_ops`` are one model with their variants. Where a block with variants is larger, alternatives
+    are chosen by local search, and the bound is ``floor``, which needs no search.
     """
     open_groups = [group for group in find_blocks(instance) if _undecided(instance, group)]
     largest = max(map(len, open_groups), default=0)
     many = bool(optional_uses(instance)) and any(choice_count(instance, group) > MOST_CHOICES for group in open_groups)
-    if largest <= JOINT_OPS and not many:
+    if largest <= joint_ops and not many:
         return solve_cpsat(instance, options, warm, deadline, clock)
     chosen = choose(instance, options, deadline, clock)
     running = {op for ops, _ in chosen.kernels for op in ops}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -17,7 +18,14 @@ from optfuse.compiler.frontend.aot import as_traced, make_backend
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 from optfuse.compiler.stages import fusion_problem
-from optfuse.errors import CaptureError, InvalidOptionError, RuleError
+from optfuse.errors import (
+    CaptureError,
+    InfeasibleError,
+    InvalidOptionError,
+    OutputError,
+    RuleConflictError,
+    RuleError,
+)
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning, rules_from_plain
@@ -25,7 +33,9 @@ from optfuse.rules import load_rules
 from optfuse.runtime import environment
 from optfuse.runtime.graphs import checked_choice, interest_of, runner
 from optfuse.runtime.program import Arena, Program
+from optfuse.schedule.solve_once import solution_cache
 from optfuse.solver.control.options import SolveOptions
+from optfuse.torch_compile.artifacts import show_left, show_scheduled
 from optfuse.torch_compile.compiled import remember_left, remember_scheduled
 from optfuse.tuning.rank import require_measurable
 
@@ -33,7 +43,9 @@ logger = logging.getLogger("optfuse")
 
 DEVICE = "h200"
 #: Options that are not the solver's.
-_OWN = ("device", "cudagraphs", "tune", "measure")
+_OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict")
+#: Errors that the caller mends: they are raised. Any other one is a defect of ours, and its graph runs as traced.
+_CALLERS = (InvalidOptionError, RuleError, RuleConflictError, InfeasibleError, OutputError)
 
 
 @dataclass(slots=True)
@@ -48,6 +60,13 @@ class Record:
     unplanned: list[tuple[str, str]] = field(default_factory=list)
     unmatched: list[tuple[str, str]] = field(default_factory=list)
 
+    def survive(self, name: str, error: Exception) -> None:
+        """Note and say that compiling a graph has met a defect of ours; raise an error that is not one."""
+        if isinstance(error, _CALLERS) or type(error).__module__.startswith("torch"):
+            raise error
+        logger.warning("%s: a defect of optfuse; please report it with this traceback", name, exc_info=error)
+        self.leave(name, f"a defect of optfuse ({type(error).__name__}: {error})")
+
     @property
     def library_ops(self) -> tuple[str, ...]:
         """ATen operators that are called as they are, in any of the graphs."""
@@ -57,6 +76,7 @@ class Record:
         """Note and say that a graph is not scheduled."""
         self.unplanned.append((name, reason))
         remember_left(name, reason)
+        show_left(name, reason)
         logger.warning("%s is not scheduled and runs as it was traced: %s", name, reason)
 
 
@@ -76,7 +96,10 @@ def backend(
     options
         Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file ("h200" by default);
         ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are
-        searched on the GPU, as by ``Schedule.tune`` (False by default); and ``measure``, as for ``optfuse.optimize``.
+        searched on the GPU, as by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``;
+        ``cache``: whether solutions are kept between processes (True by default), see ``schedule.solve_once``; and
+        ``strict``: whether a defect of optfuse is raised (False by default, True under ``OPTFUSE_STRICT=1``). Else the
+        graph that met it runs as it was traced, which is said, with the traceback, and counted.
         ``rules`` may be rules, a table as in a TOML file, or the path of one. A rule that matches no op of a graph is
         logged and kept in the record: torch.compile may still bring the graph that it is meant for.
     mode
@@ -97,6 +120,8 @@ def backend(
     cudagraphs = checked_choice(options.get("cudagraphs", "auto"))
     tune, measure = options.get("tune", False), options.get("measure", 0)
     require_measurable(measure)
+    strict = options.get("strict", os.environ.get("OPTFUSE_STRICT") == "1")
+    cache = solution_cache() if options.get("cache", True) else None
     record = Record()
     arena = Arena()
 
@@ -107,13 +132,14 @@ def backend(
         try:
             problem = fusion_problem(captured, device)
             chosen = _with_matching_rules(problem.instance, solve_options, record)
-            made = schedule_graph(captured, problem, chosen, measure=measure)
+            made = schedule_graph(captured, problem, chosen, measure=measure, cache=cache)
         except CaptureError as error:
             record.leave(captured.name, str(error))
             return as_traced(captured)
         made = made.tune() if tune else made
         record.schedules.append(made)
         remember_scheduled(made)
+        show_scheduled(captured, made)
         logger.info(
             "%s: %s, gap %.1f%%, %d library operators: %s; %s",
             made.name,
@@ -125,11 +151,12 @@ def backend(
         )
         return runner(Program(made.source, captured.constants), cudagraphs, interest_of(captured), arena)
 
+    survive = None if strict else record.survive
     if any(isinstance(value, torch.Tensor) and value.is_nested for value in example_inputs):
         record.leave("compiled0", "a nested tensor's sizes have no numbers to plan with")
         compiled = graph
     else:
-        compiled = make_backend(compile_graph, leave=record.leave)(graph, example_inputs)
+        compiled = make_backend(compile_graph, leave=record.leave, survive=survive)(graph, example_inputs)
 
     def run(*inputs: Any) -> Any:
         return compiled(*inputs)
@@ -194,8 +221,9 @@ def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
             raise InvalidOptionError(f"unknown option {key!r}; did you mean {near!r}? (known: {', '.join(known)})")
-    if not isinstance(options.get("tune", False), bool):
-        raise InvalidOptionError(f"tune must be True or False, not {options['tune']!r}")
+    for key in ("tune", "cache", "strict"):
+        if not isinstance(options.get(key, False), bool):
+            raise InvalidOptionError(f"{key} must be True or False, not {options[key]!r}")
     device = str(options.get("device", DEVICE))
     load_device(device)
     values = {key: value for key, value in options.items() if key not in _OWN}

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from optfuse.cache import store
 from optfuse.compiler.codegen.kernel import KernelSource, emit_kernel
 from optfuse.compiler.codegen.module import kernels_module
 from optfuse.compiler.ir.kernel import KernelSpec
@@ -20,9 +22,10 @@ from optfuse.compiler.ir.nodes import Buffer
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.aot import KernelReport, compile_kernels
 from optfuse.runtime.environment import mode
-from optfuse.runtime.loader import load_source, store
+from optfuse.runtime.loader import load_source
 from optfuse.tuning.operands import make_operands
 from optfuse.tuning.search import Trial
+from optfuse.version import __version__
 
 #: Bytes written between runs, so that nothing of a kernel's is left in L2: more than twice an H200's.
 FLUSH_BYTES = 128 << 20
@@ -35,6 +38,11 @@ class Problem:
     spec: KernelSpec
     buffers: Mapping[str, Buffer]
     ends: Mapping[str, int]
+
+
+def versions() -> dict[str, str]:
+    """What compiles and runs the kernels."""
+    return {"optfuse": __version__, "torch": torch.__version__, "triton": version("triton")}
 
 
 def require_gpu(what: str) -> torch.device:

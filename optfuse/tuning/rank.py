@@ -9,16 +9,15 @@ from typing import Any
 
 import torch
 
+from optfuse.cache import Cache, cache_dir, digest, store
 from optfuse.errors import InvalidOptionError
-from optfuse.runtime.loader import cache_dir, digest, store
 from optfuse.runtime.program import Expected, Program
 from optfuse.schedule.emit import emit
 from optfuse.schedule.scheduled import PlanTime, ScheduledGraph
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import relative_gap
 from optfuse.solver.nearby import NearPlan, near_plans
-from optfuse.tuning.cache import Cache, versions
-from optfuse.tuning.device import interleaved, precompile, require_gpu
+from optfuse.tuning.device import interleaved, precompile, require_gpu, versions
 
 #: Goes into every key: times that were taken otherwise are another content.
 RANKING = 1

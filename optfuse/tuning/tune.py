@@ -11,17 +11,16 @@ from typing import Any
 
 import torch
 
+from optfuse.cache import Cache, cache_dir, digest
 from optfuse.compiler.codegen.candidates import neighbours
 from optfuse.compiler.codegen.kernel import CodegenOptions, KernelSource, emit_kernel, kernel_axes
 from optfuse.compiler.codegen.prelude import PRELUDE
 from optfuse.compiler.codegen.shared import likeness
 from optfuse.compiler.codegen.tiles import TileConfig
 from optfuse.compiler.ir.nodes import Buffer
-from optfuse.runtime.loader import digest
 from optfuse.schedule.emit import emit, kernel_specs
 from optfuse.schedule.scheduled import ScheduledGraph
-from optfuse.tuning.cache import Cache, versions
-from optfuse.tuning.device import DeviceMeasure, Problem, require_gpu
+from optfuse.tuning.device import DeviceMeasure, Problem, require_gpu, versions
 from optfuse.tuning.operands import index_ends
 from optfuse.tuning.search import Found, Measure, search
 
@@ -91,7 +90,7 @@ def tune(
     if measuring is None:
         where = require_gpu("tuning")
         measuring, device = _on(where), torch.cuda.get_device_name(where)
-    cache = Cache() if cache is None else cache
+    cache = Cache(cache_dir() / "tuned") if cache is None else cache
     buffers = {buffer.name: buffer for buffer in schedule.graph.buffers}
     groups = _groups(schedule, buffers)
     contents = [_content(source, buffers, device) for source, _, _ in groups]

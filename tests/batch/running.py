@@ -20,12 +20,18 @@ LIMITS = Limits(100.0, None)
 
 
 def batch(
-    sources: Iterable[Path], run: Path, *, engine: Engine | None = None, resume: bool = False, **options: Any
+    sources: Iterable[Path],
+    run: Path,
+    *,
+    engine: Engine | None = None,
+    resume: bool = False,
+    room: int = 1 << 20,
+    **options: Any,
 ) -> Progress:
     """A batch of small models with the greedy solver, unless told otherwise."""
     chosen = {"solvers": ("greedy",), "mode": "inference", "size": "small", "limits": LIMITS, **options}
     chosen["solve"] = {"time_limit": 5.0, "workers": 1, **chosen.get("solve", {})}
-    store = Store(run, {}, resume=resume)
+    store = Store(run, {}, resume=resume, room=room)
     try:
         return run_batch(find_sources(sources), store, engine or LocalEngine(2), BatchOptions(**chosen))
     finally:

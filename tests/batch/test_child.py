@@ -63,6 +63,7 @@ def left(tmp_path: Path) -> Iterator[Left]:
 @pytest.mark.parametrize(
     ("then", "outcome"), [("pass", "ok"), ("time.sleep(1000)", "timeout"), ("os._exit(3)", "crash")]
 )
+@pytest.mark.slow
 def test_what_a_model_left_running_ends_with_its_task(left: Left, tmp_path: Path, then: str, outcome: str) -> None:
     batch([left.model(then)], tmp_path / "run", limits=Limits(100.0 if outcome != "timeout" else 5.0, None))
 
@@ -72,6 +73,7 @@ def test_what_a_model_left_running_ends_with_its_task(left: Left, tmp_path: Path
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.slow
 def test_a_batch_that_is_ended_leaves_nothing_and_closes_its_pipes(
     left: Left, tmp_path: Path, how: signal.Signals
 ) -> None:

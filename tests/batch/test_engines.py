@@ -31,15 +31,12 @@ def inputs():
     return (torch.ones(2, 4),), {{}}
 """
 
-CLUSTERS = [
-    pytest.param("dask", id="dask"),
-    pytest.param("ray", id="ray", marks=pytest.mark.slow),
-]
 # What the clusters' own libraries say while they start and lose workers is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("name", ["dask", "ray"])
+@pytest.mark.slow
 def test_a_cluster_loses_a_worker(name: str, zoo: Path, tmp_path: Path) -> None:
     pytest.importorskip({"dask": "distributed", "ray": "ray"}[name])
     mark = tmp_path / "mark"

@@ -86,6 +86,7 @@ def test_a_hang_is_a_row(zoo: Path, tmp_path: Path) -> None:
     assert row.wall_s >= 1
 
 
+@pytest.mark.slow
 def test_resume_does_what_is_missing_or_stale(zoo: Path, tmp_path: Path) -> None:
     write_bad(zoo, "dying")
     run = tmp_path / "run"
@@ -120,6 +121,7 @@ def test_a_missing_plan_or_graph_is_made_again(zoo: Path, tmp_path: Path) -> Non
         assert (run / part / "tiny.inference").is_dir()
 
 
+@pytest.mark.slow
 def test_interrupt_leaves_a_usable_run(zoo: Path, tmp_path: Path) -> None:
     write_bad(zoo, "hanging")
     run = tmp_path / "run"
@@ -136,6 +138,7 @@ def test_interrupt_leaves_a_usable_run(zoo: Path, tmp_path: Path) -> None:
     assert batch([zoo], run, resume=True, solve={"time_limit": 30.0, "seed": 0}).kept == 2
 
 
+@pytest.mark.slow
 def test_kill_loses_only_what_is_in_flight(zoo: Path, tmp_path: Path) -> None:
     (zoo / "hanging.py").write_text(
         "import os, time\ndef model(): pass\ndef inputs():\n"
@@ -191,19 +194,19 @@ def test_a_full_disk_ends_the_run_and_keeps_its_rows(
     assert batch([zoo], run, resume=True).kept == 1
 
 
-def test_a_task_that_fails_on_a_full_disk_is_no_row(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_fails_on_a_full_disk_is_no_row(zoo: Path, tmp_path: Path) -> None:
     write_bad(zoo, "raising")
-    monkeypatch.setattr("optfuse.batch.store.ROOM_BYTES", 1 << 62)  # no disk has so much
     run = tmp_path / "run"
     with pytest.raises(BatchError, match="make room on its disk"):
-        batch([zoo / "raising.py"], run)
+        batch([zoo / "raising.py"], run, room=1 << 62)  # no disk has so much
     assert optfuse.read_run(run).empty
 
 
-def test_many_small_files_become_one(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optfuse.batch.store.COMPACT_FROM", 2)
+def test_many_small_files_become_one(zoo: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     batch([zoo], run)
+    assert len(list((run / "results").iterdir())) == 2
+    Store(run, {}, resume=True, compact_from=2).close()
     assert len(list((run / "results").iterdir())) == 1
     assert len(optfuse.read_run(run)) == 2
 
@@ -221,6 +224,7 @@ def test_an_engine_closes_with_its_tasks(zoo: Path, tmp_path: Path) -> None:
     assert engine.wait(0.2) == []
 
 
+@pytest.mark.slow
 def test_inductor_is_a_solver_with_rows_of_its_own(zoo: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     (zoo / "below" / "trained.py").unlink()

@@ -35,6 +35,7 @@ def test_bad_options_leave_nothing(optfuse: Callable[..., Any], tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_counts_and_rows(optfuse: Callable[..., Any], tmp_path: Path) -> None:
     flags = ("--solvers", "greedy", "--json", "--jobs", 1)
     first = optfuse("batch", EXAMPLE, "--out", tmp_path / "run", *flags)

@@ -46,6 +46,7 @@ def test_json_is_one_object(optfuse: Run, pair: tuple[Path, Path]) -> None:
     assert record["difference"] == record["other"]["objective"] - record["plan"]["objective"]
 
 
+@pytest.mark.slow
 def test_explain_of_an_instance_needs_no_torch(pair: tuple[Path, Path]) -> None:
     blocked = "import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'sympy', 'transformers')));"
     args = ["explain", str(pair[0].parent), "add", "gelu", "--workers", "1"]

@@ -72,6 +72,7 @@ def test_out_holds_a_checked_plan_a_graph(optfuse: Run, net: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("train", [False, True])
+@pytest.mark.spread(2)
 def test_verify_holds_the_program_against_eager(optfuse: Run, net: Path, train: bool) -> None:
     outcome = optfuse("optimize", net, "--verify", *(["--train"] if train else []), *QUICK)
 

@@ -73,6 +73,7 @@ def test_files_that_are_not_there(optfuse: Run, full: Path, tmp_path: Path) -> N
     assert "there is no folder" in optfuse("pack", full, "--out", tmp_path / "no" / "o.csv").error_line()
 
 
+@pytest.mark.slow
 def test_pack_needs_no_torch(full: Path) -> None:
     blocked = "import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'sympy', 'transformers')));"
     code = f"{blocked} sys.argv = ['optfuse', 'pack', {str(full)!r}]; from optfuse.cli import main; main()"

@@ -44,6 +44,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.spread(3)
 def test_a_full_disk_behind_standard_output(command: str, files: dict[str, str]) -> None:
     done = run(*command.format(**files).split(), shell="> /dev/full", check=False)
 
@@ -55,6 +56,7 @@ def test_a_full_disk_behind_standard_output(command: str, files: dict[str, str])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.spread(3)
 def test_a_reader_that_has_gone(command: str, files: dict[str, str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -81,6 +81,7 @@ def test_a_sound_program_passes(net: Path, train: bool) -> None:
 
 
 @pytest.mark.parametrize(("train", "kind"), [(False, Schedule), (True, TrainingSchedule)])
+@pytest.mark.spread(2)
 def test_a_loss_that_is_off_by_a_millionth_fails(
     net: Path, monkeypatch: pytest.MonkeyPatch, train: bool, kind: type
 ) -> None:

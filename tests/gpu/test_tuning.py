@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import optfuse
-from optfuse.tuning.cache import Cache
+from optfuse.cache import Cache
 from optfuse.tuning.rank import rank
 from optfuse.tuning.tune import tune
 

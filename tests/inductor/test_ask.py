@@ -38,6 +38,7 @@ def test_what_inductor_left_running_ends_with_it(tmp_path: Path) -> None:
     until(lambda: alive([int((tmp_path / "pid").read_text())]) == [], 10)
 
 
+@pytest.mark.slow
 def test_the_kernels_of_a_small_model() -> None:
     captured, extraction = small()
     answer = inductor_answer(extraction, ask_inductor(graph_record(captured)))

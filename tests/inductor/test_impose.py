@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from optfuse.inductor.ask import ask_inductor
@@ -28,6 +29,7 @@ def test_what_inductor_leaves_apart_is_one_kernel() -> None:
     assert set(kernels) == {frozenset(kernel.ops) for kernel in solution.kernels}
 
 
+@pytest.mark.slow
 def test_a_program_with_another_partition_computes_the_same() -> None:
     captured, _ = small()
     norm = ["var_mean", "add", "rsqrt", "sub", "mul", "mul_1", "add_1"]

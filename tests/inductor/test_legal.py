@@ -11,7 +11,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.recompute import recomputable_ops
 from optfuse.solver.baseline.greedy import greedy, greedy_partition
 from tests.inductor.models import small
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 
 @st.composite
@@ -23,7 +23,7 @@ def grouped(draw: st.DrawFn) -> tuple[Instance, list[set[int]]]:
 
 
 @given(grouped())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=share(150), deadline=None)
 def test_every_grouping_becomes_a_schedule(case: tuple[Instance, list[set[int]]]) -> None:
     instance, sets = case
     found = legalize(instance, sets)
@@ -35,7 +35,7 @@ def test_every_grouping_becomes_a_schedule(case: tuple[Instance, list[set[int]]]
 
 
 @given(instances())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share(60), deadline=None)
 def test_a_legal_partition_is_kept(instance: Instance) -> None:
     partition = [ops for ops, _ in greedy_partition(instance).partition]
     found = legalize(instance, partition)

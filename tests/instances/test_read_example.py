@@ -18,7 +18,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import instance_to_json, load_instance, save_solution, solution_to_json
 from optfuse.solver.baseline.greedy import greedy
 from tests.instances.library import FOLDER, files
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 SCRIPT = FOLDER / "read_example.py"
 READER: dict[str, Any] = runpy.run_path(str(SCRIPT))
@@ -41,7 +41,7 @@ def test_library_files(name: str) -> None:
     assert READER["objective"](data, alone) == sum(kernel_cost(instance, k["ops"], k["scheme"]) for k in alone)
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=share(150), deadline=None)
 @given(instances(max_ops=8, variants=True))
 def test_odd_instances(instance: Instance) -> None:
     solution = greedy(instance)

@@ -20,6 +20,7 @@ from tests.oracle.agreeing import assert_agrees, best_cost, capped
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 #: All with ``--hypothesis-profile=nightly``.
 MANY = settings.default.max_examples >= 100
+EXAMPLES = 2000 if MANY else 40
 #: What ``features`` can find; each occurs, and so does each pair but for those that exclude each other.
 FEATURES = frozenset(
     "access alias alone_or_not alternatives barrier compute constant donated edge_of_rivals empty_alternative fixed "
@@ -30,7 +31,7 @@ FEATURES = frozenset(
 statuses: Counter[str] = Counter()
 
 
-@settings(QUIET, max_examples=2000 if MANY else 100)
+@settings(QUIET, max_examples=EXAMPLES)
 @given(fuzzed(6), st.booleans(), st.sampled_from([None, None, 0, 25, 50, 75, 90, 100]))
 def test_solve_agrees_with_the_oracles(instance: Instance, recompute: bool, percent: int | None) -> None:
     if percent is not None:
@@ -42,9 +43,9 @@ def test_all_statuses_were_met() -> None:
     """Runs after the test above: a fuzzer that meets no infeasible instance says nothing of false proofs."""
     if not statuses:
         pytest.skip("the examples were not run")
-    assert statuses["OPTIMAL"] > 50
-    assert statuses["INFEASIBLE"] >= 5
-    assert statuses["CONFLICT"] >= 2
+    assert statuses["OPTIMAL"] > min(50, EXAMPLES // 2)
+    assert statuses["INFEASIBLE"] >= min(5, EXAMPLES // 20)
+    assert statuses["CONFLICT"] >= min(2, EXAMPLES // 20)
 
 
 def test_each_feature_and_each_pair_of_features_occurs() -> None:
@@ -59,13 +60,13 @@ def test_each_feature_and_each_pair_of_features_occurs() -> None:
     assert missing == []
 
 
-@settings(QUIET, max_examples=300 if MANY else 25)
+@settings(QUIET, max_examples=300 if MANY else 10)
 @given(fuzzed(6))
 def test_files_say_all_of_an_instance(instance: Instance) -> None:
     assert instance_from_json(instance_to_json(instance)) == instance
 
 
-@settings(QUIET, max_examples=500 if MANY else 25)
+@settings(QUIET, max_examples=500 if MANY else 10)
 @given(fuzzed(5), st.booleans())
 def test_no_schedule_has_a_lower_peak_than_the_bound(instance: Instance, recompute: bool) -> None:
     bound = least_peak_bound(instance, recompute=recompute)

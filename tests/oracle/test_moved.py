@@ -14,5 +14,6 @@ MOVED = ["pad", "pad on both sides", "crop", "pad of a pad", "slice", "turned", 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", MOVED)
+@pytest.mark.spread(3)
 def test_moved(case: str, dtype: torch.dtype) -> None:
     assert_all_pass(judge(model(CASES[case][0]), tuple(tensors_of(case, dtype))))

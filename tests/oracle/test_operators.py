@@ -377,8 +377,12 @@ LIBRARY: dict[str, Case] = {
 }
 
 
-#: What takes the interpreter long, though it differs little from others.
-SLOW = {"gru", "losses", "cubic interpolation"}
+#: What takes the interpreter long, though it differs little from others: activations, sums and norms are in the odd
+#: sizes too, layers and attention in the models.
+SLOW = {
+    *("activations", "sums", "norms", "batch norms", "losses", "cross entropies", "cubic interpolation"),
+    *("gru", "lstm in inference", "encoder layer", "encoder layer in evaluation", "multi-head attention"),
+}
 
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes? self.module._flat_weights")  # recurrent layers, of torch

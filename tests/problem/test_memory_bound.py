@@ -12,7 +12,7 @@ from optfuse.problem.flow import Network
 from optfuse.problem.instance import Instance
 from optfuse.problem.memory_bound import is_memory_bound
 from tests.layered import build, layered
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -31,13 +31,13 @@ def check(instance: Instance) -> None:
             assert not exceptions(instance, scheme)
 
 
-@settings(QUIET, max_examples=80)
+@settings(QUIET, max_examples=share(80))
 @given(layered(4, 8))
 def test_a_certificate_is_true_of_every_set(instance: Instance) -> None:
     check(instance)
 
 
-@settings(QUIET, max_examples=80)
+@settings(QUIET, max_examples=share(80))
 @given(instances(min_ops=3, max_ops=7))
 def test_a_certificate_is_true_of_odd_problems(instance: Instance) -> None:
     check(instance)

@@ -28,10 +28,10 @@ from optfuse.problem.serialize import (
 )
 from optfuse.solver.baseline.greedy import greedy
 from tests.problem.cases import answer, example
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 @given(instances(variants=True, rules=True))
 def test_round_trip(instance: Instance) -> None:
     again = instance_from_json(instance_to_json(instance))
@@ -170,6 +170,7 @@ def named(family: str, name: str) -> str:
         ("x" * 5000, "at most 4096"),
     ],
 )
+@pytest.mark.spread(3)
 def test_names_that_are_no_text_are_refused_in_one_line(family: str, name: str, why: str) -> None:
     for text in (named(family, name), changed(name=name)):
         with pytest.raises(InvalidInstanceError, match=why) as refused:
@@ -197,6 +198,7 @@ NUMBERS = ["NaN", "Infinity", "-Infinity", "1e3", "1.0", "1e400", "true", '"1"',
 
 @pytest.mark.parametrize("number", [*NUMBERS, pytest.param("9" * 5000, id="long")])
 @pytest.mark.parametrize("place", ['"bytes": 1048576', '"src": 0', '"max_weight": 16', '"version": 1', '"launch_ps": '])
+@pytest.mark.spread(3)
 def test_what_is_no_whole_number_in_range_is_refused(number: str, place: str) -> None:
     text = instance_to_json(example())
     key = place.split(":")[0]

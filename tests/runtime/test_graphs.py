@@ -73,9 +73,11 @@ class Tape:
 class Case:
     """A program of three inputs with its graphs."""
 
-    def __init__(self, folder: Path, n: int = SMALL, choice: Any = "auto", **interest: Any) -> None:
+    def __init__(
+        self, folder: Path, n: int = SMALL, choice: Any = "auto", *, source: str = SOURCE, **interest: Any
+    ) -> None:
         self.tape = Tape()
-        self.program = Program(SOURCE.replace("{n}", str(n)), folder=folder)
+        self.program = Program(source.replace("{n}", str(n)), folder=folder)
         self.weight, self.count, self.n = torch.arange(float(n)), torch.zeros(2), n
         self.arena = Arena()
         self.graphed = GraphedProgram(
@@ -262,9 +264,8 @@ def test_what_cannot_be_recorded_runs_plainly(tmp_path: Path) -> None:
     assert case.count.tolist() == [3, 3]
 
 
-def test_numbers_drawn_on_the_host_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(tmp_path)
-    monkeypatch.setattr(case.program.module, "DRAWS_ON_HOST", True, raising=False)
+def test_numbers_drawn_on_the_host_are_not_recorded(tmp_path: Path) -> None:
+    case = Case(tmp_path, source=SOURCE + "\nDRAWS_ON_HOST = True\n")
     for k in range(3):
         case.check(case(x := case.fresh(k)), x)
     assert case.graphed.statistics.replays == 0

@@ -100,27 +100,6 @@ def test_custom_reductions(kernels):
     torch.testing.assert_close(m2, x.var(1, correction=0) * 32, equal_nan=True)
 
 
-def test_custom_reduction_works_on_whole_arrays(kernels, monkeypatch):
-    """The combine function is called once a level of the tree, not once an element."""
-    calls = []
-    original = kernels.nan_max.rewrite
-
-    def counting():
-        function = original()
-
-        def called(*args):
-            calls.append(1)
-            return function(*args)
-
-        return called
-
-    monkeypatch.setattr(kernels.nan_max, "rewrite", counting)
-    x = torch.randn(4, 32, generator=torch.Generator().manual_seed(4))
-    out = [torch.empty(4) for _ in range(3)]
-    kernels.custom_reductions[(1,)](x, *out, torch.empty(1), R=4, C=32)
-    assert len(calls) == 5 + 7
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
 def test_plain_reductions(kernels, dtype):
     x = torch.randn(4, 32, generator=torch.Generator().manual_seed(5)).to(dtype)

@@ -1,7 +1,8 @@
 import pytest
 
+from optfuse.cache import digest, store
 from optfuse.errors import OutputError
-from optfuse.runtime.loader import digest, load_source, store
+from optfuse.runtime.loader import load_source
 
 
 def test_same_text_is_imported_once_from_a_file_named_by_it(tmp_path):

@@ -173,6 +173,7 @@ def test_models_compute_the_same_bit_for_bit() -> None:
         assert torch.equal(got.logits, wanted.logits)
 
 
+@pytest.mark.slow
 def test_gradients_are_the_same_bit_for_bit() -> None:
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(32, 4, 48, dropout=0.0, activation="gelu", batch_first=True)

@@ -157,6 +157,7 @@ assert not any(name.split(".")[0] == "ortools" for name in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_replays_in_another_process_without_ortools(schedule: optfuse.Schedule, folder: Path, tmp_path: Path) -> None:
     torch.save(batch(), tmp_path / "x.pt")
     torch.save(schedule.compile()(batch(), scale=0.5)["y"], tmp_path / "y.pt")
@@ -214,6 +215,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("quote", ["", '"', '"""', "'", ")"])
 @pytest.mark.parametrize("part", ["graph.json", "plan.json"])
+@pytest.mark.spread(4)
 def test_no_string_of_a_plan_becomes_code(folder: Path, tmp_path: Path, part: str, quote: str) -> None:
     """One string a kind of place is followed by a statement; loading refuses, or what is emitted does not run it."""
     sentinel = tmp_path / "ran"
@@ -277,6 +279,7 @@ PARTS = ("plan.json", "graph.json", "instance.json", "solution.json", "greedy.js
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("damage", [Path.unlink, truncate, empty, binary, foreign, listed, newer, hollow])
+@pytest.mark.spread(3)
 def test_damage_is_named_in_one_line(folder: Path, part: str, damage: Callable[[Path], None]) -> None:
     damage(folder / part)
     with pytest.raises(PlanError) as caught:

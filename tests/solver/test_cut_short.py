@@ -19,7 +19,7 @@ from optfuse.solver.memory.assemble import assemble
 from optfuse.solver.result import SolveResult
 from optfuse.solver.solve import solve
 from tests.layered import build
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 
 class AtLook(threading.Event):
@@ -47,7 +47,7 @@ def optimum(instance: Instance) -> int:
     return solution.objective
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=share(150), deadline=None, derandomize=True)
 @given(instances(max_ops=7, variants=True, rules=True), st.integers(0, 60))
 def test_stopped_at_any_look(instance: Instance, looks: int) -> None:
     stop = AtLook(looks)
@@ -58,7 +58,7 @@ def test_stopped_at_any_look(instance: Instance, looks: int) -> None:
         assert result.statistics.given_up
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 @given(instances(max_ops=7, rules=True), st.integers(0, 60), st.booleans())
 def test_stopped_at_any_look_under_a_cap(instance: Instance, looks: int, recompute: bool) -> None:
     whole = solve(instance, SolveOptions(workers=1, time_limit=60))
@@ -74,7 +74,7 @@ def test_stopped_at_any_look_under_a_cap(instance: Instance, looks: int, recompu
     assert as_said
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=share(50), deadline=None, derandomize=True)
 @given(instances(max_ops=7, variants=True, rules=True))
 def test_without_any_time(instance: Instance) -> None:
     result = solve(instance, SolveOptions(workers=1, time_limit=1e-9))
@@ -91,7 +91,7 @@ def test_a_larger_one_stopped_on_its_way(looks: int, deterministic: bool) -> Non
     assert_sound(instance, solve(instance, options, stop=AtLook(looks)))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=share(100), deadline=None, derandomize=True)
 @given(instances(variants=True, rules=True), st.integers(0, 30))
 def test_greedy_has_fused_a_part_of_what_it_would_have(instance: Instance, looks: int) -> None:
     cut_short = greedy_partition(instance, 1e20, Clock(AtLook(looks)))

@@ -16,7 +16,7 @@ from optfuse.solver.control.options import SolveOptions, Solver
 from optfuse.solver.result import SolveResult
 from optfuse.solver.solve import solve
 from tests.problem.cases import ADD, MATMUL, SCALE, SHIFT, example
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 
 def options(solver: Solver, order: Literal["memory", "program"] = "memory") -> SolveOptions:
@@ -33,7 +33,7 @@ def assert_sound(instance: Instance, result: SolveResult) -> None:
     assert result.statistics.arena_bound <= result.solution.arena_bytes
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=share(25), deadline=None, derandomize=True)
 @given(instances(variants=True, rules=True, max_ops=7))
 def test_every_solver_is_sound_and_their_bounds_are_true(instance: Instance) -> None:
     optimum = exhaustive(instance).solution

@@ -129,6 +129,7 @@ def test_an_unknown_mode_is_refused_with_the_known_ones(model):
         backend(graph, [torch.randn(5, 9)], mode="fastest")
 
 
+@pytest.mark.slow
 def test_registered_by_entry_point_for_those_who_import_torch_alone():
     code = """if True:
         import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from optfuse.compiler.frontend.windows import overlapping
 from optfuse.runtime.environment import mode
 from tests.torch_compile.test_torch_compile import Compiler, planned
 
@@ -39,7 +41,7 @@ def _(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("function", [as_strided_image, by_place, lambda x: by_place(F.relu(x).flatten(0, 1)[2:])])
+@pytest.mark.parametrize("function", [as_strided_image, by_place, lambda x: by_place(F.relu(x)[1:])])
 def test_memory_that_is_read_by_place_lies_as_in_eager(compiled: Compiler, function: Any, train: bool) -> None:
     convolution = nn.Conv2d(16, 8, 1, bias=False).requires_grad_(train and function is as_strided_image)
     x = torch.randn(2, 16, 16, 16)
@@ -95,3 +97,81 @@ def test_the_last_compile_takes_every_size(compiled: Compiler) -> None:
         torch.testing.assert_close(fast(x), torch.softmax(x, -1).chunk(2))
     assert len(compiled.names()) == limit - 1
     assert len(compiled.runs) == limit
+
+
+def constants_in_one_memory(x: Tensor) -> tuple[Tensor, ...]:
+    a = torch.tensor([1, 2, 3])
+    b = a[0:2]
+    a[0] = 0
+    return a, b, x + 1
+
+
+def image_in_one_memory(x: Tensor) -> tuple[Tensor, ...]:
+    y = F.relu(F.conv2d(x, torch.ones(8, 4, 1, 1)))
+    return y[0], y, y.flatten(2)[:, :, 1::2]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "function", [constants_in_one_memory, image_in_one_memory, lambda x: ((x * 2)[1:], (x * 2)[1:], (x + 1).chunk(2))]
+)
+def test_results_that_share_memory_in_eager_share_it(compiled: Compiler, function: Any, grad: bool) -> None:
+    x = torch.randn(2, 4, 6, 6, requires_grad=grad)
+    wanted, got = (torch.utils._pytree.tree_leaves(f(x)) for f in (function, compiled(function)))  # noqa: SLF001
+    for y, z in zip(wanted, got, strict=True):
+        assert z.stride() == y.stride()
+        torch.testing.assert_close(z, y)
+    with torch.no_grad():
+        for k in range(len(wanted)):
+            for results in (wanted, got):
+                results[k].detach().flatten()[0] += 5 + k
+                results[k].detach()[0] += 1
+            torch.testing.assert_close(got, wanted)
+    assert planned(compiled)
+
+
+def test_results_share_memory_at_every_size(compiled: Compiler) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        return y[1:], y[2:]
+
+    fast = compiled(function)
+    for rows in (4, 6, 5):
+        first, second = fast(torch.ones(rows, 3))
+        first.add_(1)
+        assert torch.equal(second, torch.full((rows - 2, 3), 3.0))
+
+
+def test_which_windows_overlap() -> None:
+    base = torch.zeros(4, 6)
+
+    def overlap(one: Tensor, other: Tensor) -> bool:
+        nodes = [SimpleNamespace(meta={"val": value}) for value in (one, other)]
+        return overlapping(*nodes)  # type: ignore[arg-type]
+
+    windows = [base[1:3], base[:, ::2], base[:, 1::2], base.t()[2:4], base[3], base[:2, 4:], base[:0], base[2, 2:3]]
+    windows += [base.diagonal(), base.unfold(1, 3, 2), base[:1].expand(4, 6)]
+    for one in windows:
+        for other in windows:
+            base.zero_()
+            one.fill_(1)
+            assert overlap(one, other) == bool(other.any())
+
+
+def test_a_result_without_elements_needs_no_constant(compiled: Compiler) -> None:
+    got = compiled(lambda: (torch.logspace(1, 3, 0), torch.tensor([1.5, 2.5])[:0].exp()))()
+    assert [tuple(y.shape) for y in got] == [(0,), (0,)]
+
+
+@pytest.mark.parametrize("shape", [(16,), (4, 4)])
+def test_places_count_from_a_tensor_that_lies_in_an_arena(compiled: Compiler, shape: tuple[int, ...]) -> None:
+    """The gradient's zeros lie behind another value in the arena: ATen counted from the arena's beginning."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return torch.as_strided_scatter(x, y, (2, 1, 1, 2), (1, 2, 4, 8), 2)
+
+    x, y = torch.randn(shape, requires_grad=True), torch.randn(2, 1, 1, 2, requires_grad=True)
+    weights = torch.arange(16.0).view(shape)
+    wanted, got = (torch.autograd.grad((f(x, y) * weights).sum(), (x, y)) for f in (function, compiled(function)))
+    torch.testing.assert_close(got, wanted)
+    assert planned(compiled)

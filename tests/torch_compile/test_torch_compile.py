@@ -237,6 +237,7 @@ def written_input(x: Tensor) -> Tensor:
         (written_input, "auto_functionalized"),
     ],
 )
+@pytest.mark.spread(2)
 def test_what_only_torch_can_run_costs_itself_and_nothing_else(
     compiled: Compiler, function: Callable[[Tensor], Tensor], name: str
 ) -> None:
@@ -558,6 +559,7 @@ def test_views_by_another_dtype_of_what_is_written(compiled: Compiler, function:
 
 @pytest.mark.parametrize("function", [torch.zeros_like, torch.ones_like, lambda x: torch.full_like(x, 3.0) + 1])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
+@pytest.mark.spread(2)
 def test_tensors_like_others_have_their_strides(compiled: Compiler, function: Any, order: tuple[int, ...]) -> None:
     x = torch.randn(2, 3, 4, 5).permute(order)
     got, wanted = compiled(function)(x), function(x)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import optfuse
+from optfuse.cache import Cache
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.checker import check
 from optfuse.runtime.environment import mode
 from optfuse.runtime.program import Expected
-from optfuse.tuning.cache import Cache
 from optfuse.tuning.rank import made_up, rank, ranking_text
 from tests.oracle.judging import OPTIONS
 

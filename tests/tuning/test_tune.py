@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import optfuse
+from optfuse.cache import Cache
 from optfuse.errors import InvalidOptionError, PlanError
 from optfuse.runtime.environment import mode
-from optfuse.tuning.cache import Cache
 from optfuse.tuning.device import Problem
 from optfuse.tuning.search import Measure, Trial
 from optfuse.tuning.tune import tune

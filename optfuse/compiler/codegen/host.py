@@ -109,7 +109,7 @@ class _Host:
         arenas = {f"arena_{self.buffers[name].dtype}" for name in self.offsets}
         local = {"arena", "device", "empty", "inputs", "constants", "call", *arenas}
         self.names = variables(self.buffers, {*reserved, *local})
-        self.device_of_program, self.device_source = _main_device(graph, self.buffers)
+        self.device_of_program, self.device_source = _main_device(graph, steps, self.buffers)
         self.last_use = last_uses(steps)
         self.read = {view.buffer for step in steps if isinstance(step, LibraryCall) for view in views(step)}
         self.read |= {name for step in steps if not isinstance(step, LibraryCall) for name in step.pointers}
@@ -363,12 +363,12 @@ def last_uses(steps: Sequence[Step]) -> dict[str, int]:
     return last
 
 
-def _main_device(graph: LoopGraph, buffers: Mapping[str, Buffer]) -> tuple[str, str]:
+def _main_device(graph: LoopGraph, steps: Sequence[Step], buffers: Mapping[str, Buffer]) -> tuple[str, str]:
     """The device that the program runs on, as planned, and the argument that says which one that is at run time.
 
     Scalars on the CPU travel with GPU programs, so a tensor on another device decides where there is one.
     """
     device = main_device(buffer.device for buffer in graph.buffers)
-    given = (*graph.inputs, *graph.constants)
+    given = (*graph.inputs, *used_constants(graph, steps))
     there = [name for name in given if buffers[name].device == device]
     return device, next((name for name in there if buffers[name].shape), there[0] if there else "")

@@ -20,6 +20,9 @@ from optfuse.compiler.simplify.variants import Alternatives
 from optfuse.problem import instance as problem
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
 
+#: The namespace of the operators that torch.distributed traces to.
+COLLECTIVES = "_c10d_functional"
+
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
@@ -152,13 +155,22 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
     moved = sum(read.bytes for read in largest.values()) + sum(write.bytes for write in writes)
     return problem.Op(
         call.name,
-        "library",
+        _kind(call, buffers),
         (Offer(ALONE, tuple(largest.values()), writes),),
         library_work(call, buffers, device, moved),
         node=_node(call),
         module=call.origin.module,
         source=call.origin.source,
     )
+
+
+def _kind(call: LibraryCall, buffers: Mapping[str, Buffer]) -> problem.OpKind:
+    """What sort of call it is: reasons and reports say it, legality and price are those of any library call."""
+    namespace, _, operator = call.target.partition(".")
+    if namespace == COLLECTIVES:
+        return "wait" if operator.startswith("wait_tensor") else "collective"
+    devices = {buffers[name].device for name in (*(view.buffer for view in views(call)), *call.outputs) if name}
+    return "copy" if len(devices) > 1 and operator.startswith(("_to_copy", "copy")) else "library"
 
 
 def _node(op: LoopNest | LibraryCall) -> str:

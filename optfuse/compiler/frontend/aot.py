@@ -45,6 +45,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     static_value,
     tree_leaves,
 )
+from optfuse.compiler.frontend.windows import Window, take_windows
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
 #: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.
@@ -55,6 +56,8 @@ Feed = InputSource | torch.Tensor
 
 #: Told a graph's name and the reason for which it runs as it was traced.
 Leave = Callable[[str, str], None]
+#: Told a graph's name and the error that compiling it raised; raises it again if the graph is not to run as traced.
+Survive = Callable[[str, Exception], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Adapted:
     kept: tuple[int, ...]
     literals: tuple[tuple[int, object], ...]
     objects: tuple[tuple[int, int], ...] = ()
+    windows: tuple[Window, ...] = ()
 
     def bind(self, function: Program) -> Callable[[list[Any]], Any]:
         """``function`` in torch's calling convention: all arguments in one list, which is emptied."""
@@ -79,6 +83,8 @@ class Adapted:
             outputs = list(function(tensors))
             for position, value in (*self.literals, *handed_on):
                 outputs[position] = value
+            for window, view in [(window, window.cut(outputs)) for window in self.windows]:
+                outputs[window.position] = view
             return outputs
 
         return boxed(run)
@@ -112,6 +118,7 @@ def compile_flat(
     *,
     eager_backward: bool = False,
     leave: Leave | None = None,
+    survive: Survive | None = None,
     why_not: str | None = None,
 ) -> Callable[..., Any]:
     """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
@@ -130,6 +137,9 @@ def compile_flat(
     leave
         Called for a graph that runs as it was traced, because it has a size that only its run tells. Without it such a
         graph is an error.
+    survive
+        Called with an error that is raised while a graph is compiled: it raises it again, or the graph runs as it was
+        traced. Without it every error is raised.
     why_not
         A reason for which none of the graphs is to be scheduled.
 
@@ -145,17 +155,28 @@ def compile_flat(
             if reason is not None and leave is not None:
                 leave(f"{name}.{kind}", reason)
                 return boxed(lambda arguments: module(*arguments))
-            visible = range(split.user_outputs) if kind == "forward" and split.user_outputs is not None else None
-            with outside_of_modes():  # torch calls us while tensors are fake
-                given = split.kept if kind == "backward" else {}
-                seen = None if visible is None else frozenset(visible)
-                adapted = adapt(module, f"{name}.{kind}", feeds, seen, given)
-                if kind == "forward":
-                    split.kept = kept_strides(adapted.captured, _output_names(module))
-                compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
-                return adapted.bind(compile_one(adapted.captured))
+            try:
+                with outside_of_modes():  # torch calls us while tensors are fake
+                    return compile_adapted(module, kind)
+            except Exception as error:
+                if survive is None:
+                    raise
+                survive(f"{name}.{kind}", error)
+                split.kept = {}
+                return boxed(lambda arguments: module(*arguments))
 
         return compile_
+
+    def compile_adapted(module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
+        visible = range(split.user_outputs) if kind == "forward" and split.user_outputs is not None else None
+        given = split.kept if kind == "backward" else {}
+        seen = None if visible is None else frozenset(visible)
+        adapted = adapt(module, f"{name}.{kind}", feeds, seen, given)
+        compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
+        bound = adapted.bind(compile_one(adapted.captured))
+        if kind == "forward":
+            split.kept = kept_strides(adapted.captured, _output_names(module))
+        return bound
 
     known = {
         node.name: feed
@@ -214,7 +235,9 @@ def adapt(
         None if node in tokens else _binding(node, k, len(placeholders), feeds, backward)
         for k, node in enumerate(placeholders)
     ]
+    returned = range(len(graph.graph.output_node().args[0]))  # type: ignore[arg-type]
     written = take_writes(graph)
+    windows = take_windows(graph, returned if visible is None else visible)
     objects = take_objects(graph)
     literals = take_literals(graph)
     inputs, constants = bind_placeholders(graph, bindings)
@@ -222,7 +245,7 @@ def adapt(
     mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
     constants |= attribute_tensors(graph)
     captured = Captured(name, graph, inputs, constants, mutations, visible)
-    return Adapted(update_in_place(choose_layouts(normalize(captured), given)), kept, literals, objects)
+    return Adapted(update_in_place(choose_layouts(normalize(captured), given)), kept, literals, objects, windows)
 
 
 def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:
@@ -261,14 +284,18 @@ def _binding(node: torch.fx.Node, k: int, total: int, feeds: Sequence[Feed], bac
 
 
 def make_backend(
-    compile_graph: CompileGraph, *, name: str = "compiled", leave: Leave | None = None
+    compile_graph: CompileGraph,
+    *,
+    name: str = "compiled",
+    leave: Leave | None = None,
+    survive: Survive | None = None,
 ) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
     Shapes are specialised: where torch.compile asks for a symbolic size, the present one becomes a guard, and another
     size compiles again; the last time that torch.compile allows, the graph runs as traced for all sizes. Graphs are
     named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing.
-    ``leave``: see ``compile_flat``.
+    ``leave``, ``survive``: see ``compile_flat``.
     """
     numbers = count()
 
@@ -279,10 +306,15 @@ def make_backend(
             static_value(value)  # installs the guards while torch.compile still collects them
         pairs = zip(placeholders, example_inputs, strict=True)
         feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
-        number = next(numbers)
-        return compile_flat(
-            graph, example_inputs, feeds, f"{name}{number}", compile_graph, leave=leave, why_not=request
-        )
+        called = f"{name}{next(numbers)}"
+        compiled = partial(compile_flat, graph, example_inputs, feeds, called, compile_graph, leave=leave)
+        try:
+            return compiled(survive=survive, why_not=request)
+        except Exception as error:
+            if survive is None:
+                raise
+            survive(called, error)
+            return compiled(why_not=f"{type(error).__name__}: {error}")
 
     return backend
 

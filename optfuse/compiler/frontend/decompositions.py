@@ -160,11 +160,23 @@ def _zeros_like(self: Tensor, **kwargs: Any) -> Tensor:
 def _as_strided_scatter(
     self: Tensor, src: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> Tensor:
-    """A scatter that covers all of a contiguous tensor is its source (pooling to 1 x 1 leaves such ones behind)."""
-    expected = torch.empty(size, device="meta").stride()
-    if not self.is_contiguous() or storage_offset or src.numel() != self.numel() or tuple(stride) != expected:
+    """A scatter by place in a contiguous tensor, whose places count from its first element.
+
+    ATen's own counts from the start of the storage, and a buffer of a planned program may lie anywhere in its arena. A
+    scatter that covers all of the tensor is its source (pooling to 1 x 1 leaves such ones behind).
+    """
+    first = 0 if storage_offset is None else storage_offset - self.storage_offset()
+    last = first + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if not self.is_contiguous() or 0 in size or first < 0 or last >= self.numel():
         return NotImplemented
-    return aten.view.default(aten.clone.default(src, memory_format=torch.contiguous_format), list(self.shape))
+    if src.numel() == self.numel() and tuple(stride) == torch.empty(size, device="meta").stride():
+        return aten.view.default(aten.clone.default(src, memory_format=torch.contiguous_format), list(self.shape))
+    places = torch.full((1,) * len(size), first, dtype=torch.int64, device=self.device)
+    for k, (n, step) in enumerate(zip(size, stride, strict=True)):
+        along = torch.arange(n, device=self.device) * step
+        places = places + along.view([n if k == m else 1 for m in range(len(size))])
+    flat = torch.scatter(self.reshape(-1), 0, places.reshape(-1), src.reshape(-1))
+    return flat.view(self.shape)
 
 
 def _convolution(

@@ -226,9 +226,11 @@ def static_value(value: Any) -> Any:
         isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())
     ):
         return value
-    shape, stride = [int(n) for n in value.shape], [int(n) for n in value.stride()]
+    shape, stride, offset = [int(n) for n in value.shape], [int(n) for n in value.stride()], int(value.storage_offset())
+    elements = offset + 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
     with FakeTensorMode():
-        return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+        storage = torch.empty(max(elements, offset), dtype=value.dtype, device=value.device)
+        return storage.as_strided(shape, stride, offset)
 
 
 def requested_dynamic(inputs: Sequence[Any]) -> str | None:

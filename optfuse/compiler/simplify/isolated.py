@@ -25,8 +25,8 @@ MOST_TOGETHER = 128
 MOST_BYTES = 32 << 20
 
 
-def join_isolated(graph: LoopGraph) -> LoopGraph:
-    """The graph with isolated computations, of the same sizes in the same order, as one.
+def join_isolated(graph: LoopGraph, most: int = MOST_TOGETHER) -> LoopGraph:
+    """The graph with isolated computations, of the same sizes in the same order, as one; ``most`` share a kernel.
 
     >>> show("join_isolated", lambda x, y: (x + 1, y + 1), single(4), single(4))
     before:
@@ -39,10 +39,10 @@ def join_isolated(graph: LoopGraph) -> LoopGraph:
         add[i0] = tensors_0[i0] + 1.0
         add_1[i0] = tensors_1[i0] + 1.0
     """
-    return _join_prepared(_join_tiny(graph))
+    return _join_prepared(_join_tiny(graph, most), most)
 
 
-def _join_tiny(graph: LoopGraph) -> LoopGraph:
+def _join_tiny(graph: LoopGraph, most: int) -> LoopGraph:
     devices = {buffer.name: buffer.device for buffer in graph.buffers}
     alike: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
     for members in _components(graph):
@@ -51,10 +51,10 @@ def _join_tiny(graph: LoopGraph) -> LoopGraph:
             form = (devices[nests[0].stores[0].buffer], *(tuple(nest.sizes) for nest in nests))
             alike.setdefault(form, []).append(members)
     # by step: what an op needs is in an earlier step of its own computation
-    return _joined(graph, [step for several in alike.values() for step in _steps(several, MOST_TOGETHER)])
+    return _joined(graph, [step for several in alike.values() for step in _steps(several, most)])
 
 
-def _join_prepared(graph: LoopGraph) -> LoopGraph:
+def _join_prepared(graph: LoopGraph, most: int) -> LoopGraph:
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     returned = {output.buffer for output in graph.outputs if isinstance(output, View)}
     touched = [footprint(op, accesses(op) if isinstance(op, LoopNest) else None) for op in graph.ops]
@@ -74,7 +74,7 @@ def _join_prepared(graph: LoopGraph) -> LoopGraph:
         [
             step
             for (_, _, size), several in alike.items()
-            for step in _steps(several, max(1, min(MOST_TOGETHER, MOST_BYTES // max(1, size))))
+            for step in _steps(several, max(1, min(most, MOST_BYTES // max(1, size))))
         ],
     )
 

@@ -39,8 +39,8 @@ class _Users:
     buffers: Mapping[str, Buffer]
 
 
-def join_leaves(graph: LoopGraph) -> LoopGraph:
-    """The graph with second stages of the same sizes, whose results only leave it, as one.
+def join_leaves(graph: LoopGraph, most: int = MOST_TOGETHER) -> LoopGraph:
+    """The graph with second stages of the same sizes, whose results only leave it, as one; ``most`` share a kernel.
 
     >>> show("join_leaves", lambda x, y: (x.sum(0), y.sum(0)), single(16384, 64), single(16384, 64))
     before:
@@ -78,8 +78,8 @@ def join_leaves(graph: LoopGraph) -> LoopGraph:
             alike.setdefault((device, tuple(op.sizes), tuple(op.rsizes)), []).append((k, *after))
     places: dict[int, list[Op]] = {k: [op] for k, op in enumerate(graph.ops)}
     for several in alike.values():
-        for first in range(0, len(several), MOST_TOGETHER):
-            together = several[first : first + MOST_TOGETHER]
+        for first in range(0, len(several), most):
+            together = several[first : first + most]
             nests = [op for op in (graph.ops[k] for k, *_ in together) if isinstance(op, LoopNest)]
             rest = [graph.ops[j] for _, *after in together for j in after]
             for members in together:

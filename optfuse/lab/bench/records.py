@@ -16,6 +16,8 @@ System = Literal[
     "optfuse-graphs",
     "optfuse-greedy",
     "optfuse-greedy-graphs",
+    "optfuse-compile",
+    "optfuse-compile-graphs",
     "inductor-own",
     "inductor-imposed",
     "inductor-imposed-greedy",
@@ -25,6 +27,9 @@ SYSTEMS: tuple[System, ...] = get_args(System)
 #: Peers of a row's ratio: the best of those that were measured.
 PEERS: tuple[System, ...] = ("eager", "inductor", "inductor-graphs")
 OURS: tuple[System, ...] = ("optfuse", "optfuse-graphs")
+#: What a user calls: torch.compile with a backend or a mode, and nothing else.
+COMPILED: tuple[System, ...] = ("optfuse-compile", "optfuse-compile-graphs")
+CALLED: tuple[System, ...] = (*PEERS, *COMPILED)
 #: The same code generator with greedy's partition and with the solver's, for two code generators: ours and Inductor's
 #: (``lab.bench.inductors``), all under CUDA graphs.
 THESIS: tuple[System, ...] = (
@@ -70,6 +75,8 @@ class Settings:
         Whether results are compared with eager and float64.
     seconds
         How long a system is timed, at most; at least ten runs.
+    loss
+        Where a training step's loss is computed: "inside" of the model, if it does that, or "outside", of its results.
     plans
         A folder for the plan of each graph of optfuse's, without weights; empty for none.
     """
@@ -81,10 +88,11 @@ class Settings:
     check: bool = True
     seconds: float = 0.5
     plans: str = ""
+    loss: Literal["inside", "outside"] = "inside"
 
 
 def known_systems(text: str) -> tuple[System, ...]:
-    """Systems by name, separated by commas; "ours" stands for optfuse with and without graphs, "thesis" for ``THESIS``.
+    """Systems by name, separated by commas; and "ours", "called" and "thesis" for ``OURS``, ``CALLED`` and ``THESIS``.
 
     Raises
     ------
@@ -93,7 +101,7 @@ def known_systems(text: str) -> tuple[System, ...]:
     """
     found: list[System] = []
     for word in (word.strip() for word in text.split(",") if word.strip()):
-        groups: dict[str, tuple[System, ...]] = {"ours": OURS, "thesis": THESIS}
+        groups: dict[str, tuple[System, ...]] = {"ours": OURS, "called": CALLED, "thesis": THESIS}
         names = groups.get(word, tuple(name for name in SYSTEMS if name == word))
         if not names:
             raise InvalidOptionError(f"unknown system {word!r}; known: {', '.join((*groups, *SYSTEMS))}")

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from optfuse.lab.bench.records import OURS, PEERS, SYSTEMS, Record
+from optfuse.lab.bench.records import COMPILED, OURS, PEERS, SYSTEMS, Record
 from optfuse.lab.bench.statistics import geomean, median_or_none, relative_errors, spearman
 
 #: Kernels that move less are judged by launches rather than by bytes.
@@ -83,7 +83,7 @@ def _row_summary(row: Mapping[str, Any]) -> Record:
     good = {name: facts for name, facts in row["systems"].items() if facts["status"] == "ok"}
     times = {name: facts["median_ms"] for name, facts in good.items()}
     peers = {name: times[name] for name in PEERS if name in times}
-    ours = {name: times[name] for name in OURS if name in times}
+    ours = {name: times[name] for name in (*OURS, *COMPILED) if name in times}
     peer, mine = (min(side, key=lambda name: side[name], default=None) for side in (peers, ours))
 
     def ratio(key: str, theirs: Sequence[str], mine: Sequence[str]) -> float | None:
@@ -97,9 +97,9 @@ def _row_summary(row: Mapping[str, Any]) -> Record:
         "best_peer": peer,
         "best_ours": mine,
         "speedup": peers[peer] / ours[mine] if peer and mine else None,
-        "triton_ratio": ratio("triton_ms", ("inductor-graphs", "inductor"), ("optfuse-graphs", "optfuse")),
-        "memory_ratio": ratio("peak_bytes", ("inductor",), ("optfuse",)),
-        "compile_ratio": ratio("compile_s", ("inductor",), ("optfuse",)),
+        "triton_ratio": ratio("triton_ms", ("inductor-graphs", "inductor"), ("optfuse-graphs", "optfuse", *COMPILED)),
+        "memory_ratio": ratio("peak_bytes", ("inductor",), ("optfuse", "optfuse-compile")),
+        "compile_ratio": ratio("compile_s", ("inductor",), ("optfuse", "optfuse-compile")),
         "wrong": [name for name, facts in good.items() if facts.get("check", {}).get("passed") is False],
         "failed": {name: facts["reason"] for name, facts in row["systems"].items() if facts["status"] == "failed"},
     }

@@ -25,6 +25,8 @@ from optfuse.lab.bench.meter import Meter
 from optfuse.lab.bench.records import Record, Settings, System, Task
 from optfuse.runtime.graphs import GraphStatistics
 from optfuse.solver.control.options import SolveOptions
+from optfuse.torch_compile.backend import Record as Compiled
+from optfuse.torch_compile.backend import backend
 
 if TYPE_CHECKING:
     from optfuse.api import TrainingSchedule
@@ -84,7 +86,8 @@ def load_case(task: Task, settings: Settings, device: torch.device) -> Case:
     """Build the model once for all systems of a row."""
     entry, size = load_model_file(task.path), known_size(settings.size)
     model = entry.model(size).to(device).train(task.train)
-    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), entry.inputs(size, train=task.train))
+    inside = task.train and settings.loss == "inside"  # with labels, a model computes its loss itself
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), entry.inputs(size, train=inside))
     return Case(task, model, args, dict(kwargs), loss_of)
 
 
@@ -128,6 +131,10 @@ class Systems:
                 return self._optfuse_graphs("cpsat")
             case "optfuse-greedy-graphs":
                 return self._optfuse_graphs("greedy")
+            case "optfuse-compile":
+                return self._called({})
+            case "optfuse-compile-graphs":
+                return self._called({"cudagraphs": True})
 
     def _timed(self, step: Callable[[], Any], phases: dict[str, float], *, compiled: bool = True) -> Prepared:
         start = time.perf_counter()
@@ -149,6 +156,31 @@ class Systems:
         if mode is not None:  # graphs are recorded in the second and third run
             step()
             step()
+        return prepared
+
+    def _called(self, options: dict[str, Any]) -> Prepared:
+        """``torch.compile`` with our backend, as a user calls it; solutions of earlier processes are not taken."""
+        torch._dynamo.reset()  # noqa: SLF001 - torch's name for it
+        records: list[Compiled] = []
+        chosen: dict[str, Any] = {
+            "cache": False,
+            "time_limit": self.settings.time_limit,
+            "device": self.settings.device,
+        }
+        if self.settings.workers:
+            chosen["workers"] = self.settings.workers
+
+        def compiler(graph: Any, inputs: Any) -> Any:
+            made = backend(graph, inputs, options={**chosen, **options})
+            records.append(made.record)  # type: ignore[attr-defined]
+            return made
+
+        compiled = torch.compile(self.case.model, backend=compiler)
+        with fresh_triton_cache():
+            prepared = self._timed(lambda: self.case.run(compiled), {})
+        self._record(lambda: self.case.run(compiled))
+        prepared.schedules = tuple(schedule for record in records for schedule in record.schedules)
+        prepared.note = "; ".join(f"{name}: {why}" for record in records for name, why in record.unplanned)
         return prepared
 
     def _on_our_graph(self, choose: Choose) -> Prepared:

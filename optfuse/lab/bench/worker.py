@@ -40,11 +40,23 @@ class BrokenDeviceError(RuntimeError):
     """A kernel failed in a way that no later call survives."""
 
 
-def work(tasks: Sequence[Task], settings: Settings, write: Write, deadline: float, device: Meter | None = None) -> None:
-    """Measure every task; what fails is a record with its reason. Nothing is begun after ``deadline`` (monotonic)."""
+def work(
+    tasks: Sequence[Task],
+    settings: Settings,
+    write: Write,
+    deadline: float,
+    device: Meter | None = None,
+    *,
+    warm_up: bool = True,
+) -> None:
+    """Measure every task; what fails is a record with its reason. Nothing is begun after ``deadline`` (monotonic).
+
+    Without ``warm_up`` the first row pays for what every compilation needs once.
+    """
     device = meter() if device is None else device
     write({"event": "versions", **versions(), "inductor": inductor_flags()})
-    _warm_up(device)
+    if warm_up:
+        _warm_up(device)
     with device.alone():
         yardstick = measure_yardstick(device)
     write({"event": "yardstick", **asdict(yardstick)})

@@ -10,7 +10,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -26,36 +26,49 @@ from optfuse.lab.packing.tree import TreeSearch
 
 #: Seconds between two looks at whether it is done.
 POLL_SECONDS = 0.05
-COMMAND = [sys.executable, "-m", __name__]
+
+
+class Compilation:
+    """The compilation of the search: the command that does it, and the file that says that it is done."""
+
+    def __init__(self, kept: Path, command: Sequence[str]) -> None:
+        self.kept, self.command = kept, command
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ready(self, deadline: float, stop: Callable[[], bool]) -> bool:
+        """Whether it is done by the deadline, before ``stop`` returns True. A later call tries again what failed."""
+        if not self.kept.exists():
+            process = self._process = self._process or self._begun()
+            while process.poll() is None:
+                if time.monotonic() >= deadline or stop():
+                    return False
+                time.sleep(POLL_SECONDS)
+            if process.returncode or not self.kept.exists():
+                self._process = None
+                return False
+        return True
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        # A session of its own: an interrupt of ours is none of its. It may outlive us, so it gets none of our pipes.
+        with self.kept.with_suffix(".log").open("wb") as said:
+            return subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
 
 def ready(deadline: float, stop: Callable[[], bool] = lambda: False) -> bool:
     """Whether the search is compiled by the deadline (``time.monotonic``), and before ``stop`` returns True.
 
-    It goes on beside, so that a later call, in any process, finds it done. What failed, a later call tries again.
+    It goes on beside, so that a later call, in any process, finds it done.
     """
-    if not _kept().exists():
-        process = _compiling()
-        while process.poll() is None:
-            if time.monotonic() >= deadline or stop():
-                return False
-            time.sleep(POLL_SECONDS)
-        if process.returncode or not _kept().exists():
-            _compiling.cache_clear()
-            return False
-    return True
+    return _compilation().ready(deadline, stop)
 
 
 @cache
-def _compiling() -> subprocess.Popen[bytes]:
-    # A session of its own: an interrupt of ours is none of its. It may outlive us, so it gets none of our pipes.
-    with _kept().with_suffix(".log").open("wb") as said:
-        return subprocess.Popen(
-            COMMAND, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
-        )
+def _compilation() -> Compilation:
+    return Compilation(_kept(), [sys.executable, "-m", __name__])
 
 
-@cache
 def _kept() -> Path:
     """The file that says that the machine code is whole, of this source and versions, for this processor."""
     source = Path(compiled.__file__).stat()

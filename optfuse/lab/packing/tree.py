@@ -49,13 +49,17 @@ class TreeSearch:
     the one without room.
     """
 
-    def __init__(self, problem: Layout, capacity: int, pinned: Ints | None = None) -> None:
+    def __init__(
+        self, problem: Layout, capacity: int, pinned: Ints | None = None, steps: int = SLICE, rows: int = ROWS
+    ) -> None:
+        """``steps``: between two looks at the clock; ``rows``: of the stacks at first."""
         self.count = problem.count
         self.nodes = 0
         # By time: what is live together has near numbers.
         self._order = np.argsort(problem.first, kind="stable")
         self._facts = _facts(problem, capacity, pinned, self._order)
-        self._search = _search(problem)
+        self._steps = steps
+        self._search = _search(problem, rows)
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -82,7 +86,7 @@ class TreeSearch:
         self._search.rank[:] = rank[self._order]
         begin(self._facts, self._search)
         while self.nodes < max_nodes and time.monotonic() < deadline:
-            steps = min(SLICE, max_nodes - self.nodes)
+            steps = min(self._steps, max_nodes - self.nodes)
             found, taken = advance(self._facts, self._search, by_offset, steps)
             self.nodes += taken
             if found == PACKED:
@@ -133,13 +137,13 @@ def _twins(*columns: Ints) -> Ints:
     return twins
 
 
-def _search(problem: Layout) -> Search:
+def _search(problem: Layout, least: int) -> Search:
     count, sections = problem.count, problem.sections
 
     def zeros(*shape: int) -> Ints:
         return np.zeros(shape, np.int64)
 
-    rows = max(ROWS, 2 * (count + 2 * sections))
+    rows = max(least, 2 * (count + 2 * sections))
     return Search(
         lowest=zeros(count),
         left=zeros(sections),

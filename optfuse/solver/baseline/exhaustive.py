@@ -97,7 +97,7 @@ class _Search:
         self.extend(active, by_first, [], 0)
 
     def in_schemes(self, mask: int, running: set[int]) -> list[Best]:
-        """The kernel in its cheapest legal scheme, if any; under a memory cap in all: a costlier one may use less memory."""
+        """The kernel in its cheapest legal scheme; under a memory cap in all: a costlier one may use less memory."""
         ops = tuple(bits(mask))
         options: list[Best] = []
         for scheme in common_schemes(self.instance, ops):

@@ -19,7 +19,7 @@ from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.reduce.blocks import LARGE_OPS, Shape, cut_out, find_blocks
 from optfuse.solver.reduce.limits import without_launches
 
-#: A value is small when no access to it takes this share of a launch, and ties a block together when so many take it.
+#: The share of a launch that no access to a small value takes, and how many ops take one that ties a block together.
 SMALL_SHARE = 1000
 MANY_USERS = 8
 
@@ -33,12 +33,18 @@ class Loosened:
     parts: tuple[tuple[int, ...], ...]
 
 
-def loosened(problem: Instance) -> Loosened | None:
-    """The block without its small values' edges; None where it stays connected, or little would be proven."""
+def loosened(problem: Instance, small_share: int = SMALL_SHARE, many_users: int = MANY_USERS) -> Loosened | None:
+    """The block without its small values' edges; None where it stays connected, or little would be proven.
+
+    Args:
+        problem: The block.
+        small_share: A value is small when no access to it takes this share of a launch.
+        many_users: The least number of ops that read a value which connects a block.
+    """
     rules = problem.rules
     if problem.variants or rules.fuse or rules.single_kernel or not problem.limits.connected:
         return None
-    small = _small_and_shared(problem)
+    small = _small_and_shared(problem, small_share, many_users)
     producers = {edge.src for edge in problem.edges if edge.buffer in small}
     worthwhile = len(problem.ops) <= LARGE_OPS or len(producers) * problem.limits.max_ops < len(problem.ops)
     if not producers or not worthwhile:
@@ -76,9 +82,9 @@ def fewest_across(loose: Loosened, most: int) -> int:
     return min(len(loose.parts) - absorbed(across) + across for across in range(loose.producers + 1))
 
 
-def small_buffers(problem: Instance) -> set[int]:
+def small_buffers(problem: Instance, share: int = SMALL_SHARE) -> set[int]:
     """The buffers of which every read and write is negligible beside a launch."""
-    limit = min(device.launch_ps for device in problem.devices) // SMALL_SHARE
+    limit = min(device.launch_ps for device in problem.devices) // share
     prices = pricer(problem)
     dearest: dict[int, int] = {}
     for terms in prices.terms:
@@ -90,10 +96,10 @@ def small_buffers(problem: Instance) -> set[int]:
     return {buffer for buffer in range(len(problem.buffers)) if dearest.get(buffer, 0) <= limit}
 
 
-def _small_and_shared(problem: Instance) -> set[int]:
+def _small_and_shared(problem: Instance, small_share: int, many_users: int) -> set[int]:
     """The small buffers that many ops of the block read from another."""
     users = Counter(edge.buffer for edge in problem.edges if edge.buffer is not None)
-    return {buffer for buffer in small_buffers(problem) if users[buffer] >= MANY_USERS}
+    return {buffer for buffer in small_buffers(problem, small_share) if users[buffer] >= many_users}
 
 
 def _loose_op(op: Op, small: set[int]) -> Op:

@@ -197,7 +197,7 @@ def _keys(pricing: Pricer, atoms: Atoms, scheme: int, inside: Iterable[int]) -> 
 
 
 def _writes(pricing: Pricer, atoms: Atoms, scheme: int, inside: Iterable[int]) -> list[_Write] | None:
-    """The writes that are paid only when an op outside the kernel reads them; None when a buffer has several writers."""
+    """The writes that are paid only when an op outside the kernel reads them; None if a buffer has several writers."""
     found: list[_Write] = []
     written: set[int] = set()
     for op in inside:

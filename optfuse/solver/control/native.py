@@ -53,20 +53,24 @@ def interruptibly(work: Callable[[], T], halt: Callable[[], object], clock: Cloc
     """What native work returns. ``halt`` makes it end early; it is called when the clock is stopped."""
     found: list[T] = []
     failures: list[Exception] = []
+    done = threading.Event()
 
     def task() -> None:
         try:
             found.append(work())
         except Exception as error:
             failures.append(error)
+        finally:
+            done.set()
 
-    worker = threading.Thread(target=task, name="native", daemon=True)
-    worker.start()
-    while worker.is_alive():
+    threading.Thread(target=task, name="native", daemon=True).start()
+    # Not the thread's own ``join``: before Python 3.13 an interrupt in it marks the thread as ended while it runs.
+    while True:
         try:
-            worker.join(POLL_SECONDS)
-            if clock.stopped:
-                halt()
+            while not done.wait(POLL_SECONDS):
+                if clock.stopped:
+                    halt()
+            break
         except KeyboardInterrupt:
             halt()
             clock.interrupted()

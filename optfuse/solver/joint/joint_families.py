@@ -65,7 +65,7 @@ def add_owed_writes(model: JointModel) -> None:
 
 
 def add_taken_values(model: JointModel) -> None:
-    """A value that a chosen column loads, if it is made in this scope, is written by another, for each of its producers."""
+    """A value that is made in this scope and loaded by a chosen column is written by another, for each producer."""
     scope, index = model.scope, topology(model.scope.instance)
     wanting: dict[tuple[Anchor, int, int | None], list[int]] = {}
     for k, column in enumerate(model.columns):

@@ -1,4 +1,4 @@
-"""``within_cap``: the cheapest schedule within the cap on live bytes, from known schedules, or a proof of infeasibility."""
+"""``within_cap``: the cheapest schedule found within the cap on live bytes, or a proof of infeasibility."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class _Work:
         return pool
 
     def whole(self, starts: Sequence[Solution], *, least_peak: bool = False) -> JointResult | None:
-        """The result of one joint model of the whole problem; None when it would be too large. ``least_peak``: no cap."""
+        """The result of one joint model of the whole problem; None if that is too large. ``least_peak``: no cap."""
         scope = whole_scope(self.instance, recompute=self.options.recompute)
         cap = None if least_peak else self.cap
         if cap is not None and scope.base > cap:
@@ -189,7 +189,7 @@ class _Work:
         )
 
     def repaired(self, kernels: tuple[Kernel, ...]) -> tuple[tuple[Kernel, ...], int]:
-        """The kernels after windows around the peak are optimized until the cap is kept or nothing helps; and the peak."""
+        """The kernels, optimized in windows around the peak until the cap is kept or nothing helps; and the peak."""
         while True:
             live = self.live(kernels)
             peak = max(live)

@@ -137,7 +137,7 @@ class _PeakBound:
         return op != other and not self.schemes[op] & self.schemes[other]
 
     def _passing(self, op: int, after: int) -> set[int]:
-        """Storages that are live while a kernel of ``op`` runs, whatever else it holds; ``after``: ops that run later."""
+        """Storages live while a kernel of ``op`` runs, whatever else it holds; ``after``: ops that run later."""
         before = self.reach.ancestors[op]
         found: set[int] = set()
         for buffer, life in self.lives.items():

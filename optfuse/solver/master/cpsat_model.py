@@ -31,7 +31,7 @@ def add_variables(model: cp_model.CpModel, master: Master, columns: Iterable[int
 
 
 def add_cover(model: cp_model.CpModel, variables: Variables, master: Master) -> None:
-    """Each atom lies in exactly one chosen kernel; an atom of alternatives does so exactly when one of them is taken."""
+    """Each atom lies in exactly one chosen kernel; an atom of alternatives does so when one of them is taken, only."""
     holding: dict[int, list[cp_model.IntVar]] = {cover.atom: [] for cover in master.covers}
     for column, variable in variables.chosen.items():
         for atom in bits(master.candidates[column].mask):

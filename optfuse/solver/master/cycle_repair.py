@@ -62,7 +62,7 @@ def _cheapest_split(
 
 
 def _halves(atoms: Atoms, mask: int, before: int, after: int) -> Iterator[int]:
-    """Two ways to split a kernel: its atoms behind the entry from ``before``, and those ahead of the exit to ``after``."""
+    """Two ways to split a kernel: its atoms behind the entry from ``before``, or ahead of the exit to ``after``."""
     behind = ahead = 0
     for atom in bits(mask):
         if atoms.sources[atom] & before:

@@ -125,15 +125,22 @@ class _Rows:
 class LinearMaster:
     """The linear relaxation of a master problem, with columns and cuts added as they are needed."""
 
-    def __init__(self, master: Master, first: Iterable[int], clock: Clock = WALL) -> None:
-        """``first`` are candidates worth having from the start."""
+    def __init__(
+        self,
+        master: Master,
+        first: Iterable[int],
+        clock: Clock = WALL,
+        columns: tuple[int, int] = (FIRST_COLUMNS, MORE_COLUMNS),
+    ) -> None:
+        """``first`` are candidates worth having from the start; ``columns``: how many at first, and more a round."""
         self.master = master
         self._clock = clock
         self._rows = _Rows(master)
         self._cuts: list[CycleCut] = []
         self._tolerance = TOLERANCE * max((candidate.cost for candidate in master.candidates), default=0)
         self._program = _Program(master, self._rows, clock)
-        self._program.add(_first_columns(master, first))
+        few, self._more = columns
+        self._program.add(_first_columns(master, first, few))
         self.add_cuts(master.cuts)
 
     def add_cuts(self, cuts: Iterable[CycleCut]) -> None:
@@ -157,7 +164,7 @@ class LinearMaster:
             if not waiting:
                 break
             waiting.sort()
-            program.add(column for _, column in waiting[:MORE_COLUMNS])
+            program.add(column for _, column in waiting[: self._more])
             found = program.solve(deadline)
             if found is None:
                 break
@@ -165,14 +172,14 @@ class LinearMaster:
         return _certify(self.master, self._cuts, self._rows, prices, program.values())
 
 
-def _first_columns(master: Master, first: Iterable[int]) -> list[int]:
-    if len(master.candidates) <= FIRST_COLUMNS:
+def _first_columns(master: Master, first: Iterable[int], few: int) -> list[int]:
+    if len(master.candidates) <= few:
         return list(range(len(master.candidates)))
     chosen = dict.fromkeys(first)
     for column, candidate in enumerate(master.candidates):
         if not candidate.mask & candidate.mask - 1:
             chosen[column] = None
-    stride = len(master.candidates) // FIRST_COLUMNS
+    stride = len(master.candidates) // few
     chosen.update(dict.fromkeys(range(0, len(master.candidates), stride)))
     return list(chosen)
 
@@ -258,7 +265,7 @@ def _cover_row(
 def _certify(
     master: Master, cuts: Sequence[CycleCut], rows: _Rows, prices: _Prices | None, values: tuple[float, ...]
 ) -> Relaxation:
-    """The relaxation's certificate: prices rounded and lowered until no reduced cost is negative, and summed exactly."""
+    """The relaxation's certificate: prices rounded, lowered until no reduced cost is negative, and summed exactly."""
     if prices is None:
         prices = _Prices([0.0] * len(master.covers), [0.0] * len(cuts))
     covers = [round(price * UNIT) for price in prices.covers]
@@ -279,7 +286,7 @@ def _certify(
 
 
 def _variant_prices(master: Master, covers: Sequence[int]) -> int:
-    """The sum over variants of the least price of the covers of an alternative: the dual price of each variant's row."""
+    """The sum over variants of the least price of an alternative's covers: the dual price of each variant's row."""
     worth = [0] * master.alternatives
     for cover, price in zip(master.covers, covers, strict=True):
         for number in cover.alternatives or ():

@@ -6,7 +6,7 @@ distance between the best solution known and the bound cannot be part of a bette
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ortools.sat.python import cp_model
@@ -102,21 +102,24 @@ def search(
     options: SolveOptions,
     deadline: float,
     clock: Clock = WALL,
+    relax: Callable[[LinearMaster, float], Relaxation] = LinearMaster.relax,
+    core: int = CORE_COLUMNS,
 ) -> Found:
     """The best choice of candidates: at least as good as ``incumbent``, with a bound of at least ``bound``.
 
     ``bound`` in the result is that of the master problem; it is one of the block only if the candidates are complete.
+    ``relax`` solves a relaxation by a deadline; CP-SAT sees ``core`` columns of it first.
     """
     state = _State(problem, master, atoms, incumbent, bound, options, deadline, clock)
     try:
-        _search(state)
+        _search(state, relax, core)
     except KeyboardInterrupt:
         clock.interrupted()
     bound = min(state.bound, state.incumbent.cost)
     return Found(state.incumbent, bound, state.master.cuts, state.rounds)
 
 
-def _search(state: _State) -> None:
+def _search(state: _State, relax: Callable[[LinearMaster, float], Relaxation], core: int) -> None:
     """Solve the relaxation; where it is no solution, branch with CP-SAT."""
     master, incumbent = state.master, state.incumbent
     masks = {kernel.mask for kernel in incumbent.kernels or ()}
@@ -124,7 +127,7 @@ def _search(state: _State) -> None:
     linear = LinearMaster(master, first, state.clock)
     while not state.done:
         state.rounds += 1
-        relaxation = linear.relax(state.deadline)
+        relaxation = relax(linear, state.deadline)
         state.bound = max(state.bound, relaxation.bound)
         chosen = [column for column, value in enumerate(relaxation.values) if value > 0.5]
         if state.done:
@@ -135,7 +138,7 @@ def _search(state: _State) -> None:
                 linear.add_cuts(state.master.cuts[before:])
                 continue
         if not state.done:
-            _branch(state, relaxation)
+            _branch(state, relaxation, core)
         break
 
 
@@ -154,15 +157,14 @@ def _covers(master: Master, columns: Iterable[int]) -> bool:
     return not master.variants and covered.bit_count() == len(master.covers)
 
 
-def _branch(state: _State, relaxation: Relaxation) -> None:
-    """Solve with CP-SAT the candidates not fixed by reduced cost; a core of the most likely ones first.
+def _branch(state: _State, relaxation: Relaxation, size: int) -> None:
+    """Solve with CP-SAT the candidates not fixed by reduced cost; the ``size`` most likely ones first.
 
     The better the incumbent, the fewer candidates are left. Cuts leave the relaxation's proof intact.
     """
     order = sorted(
         range(len(relaxation.slack)), key=lambda column: (relaxation.values[column] <= 0, relaxation.slack[column])
     )
-    size = CORE_COLUMNS
     while not state.done:
         columns = _in_play(state, relaxation, order)
         if len(columns) <= size:

@@ -28,7 +28,7 @@ TOLERANCE = 1 / 64
 class Footprint:
     """The allocator's peak bytes, inputs and constants included, and how temporaries are held.
 
-    ``arena``: they lie in one arena. ``heirs``: otherwise, each buffer that reuses the memory of another, to that other.
+    ``arena``: they lie in one arena. ``heirs``: otherwise, each buffer that reuses another's memory, to that other.
     """
 
     peak_bytes: int

@@ -13,8 +13,9 @@ from optfuse.solver.control.clock import WALL, Clock, within
 from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.reduce.limits import Kernel, fewest_kernels
-from optfuse.solver.slots.slot_separators import add_parts, high_degree_separators
+from optfuse.solver.slots.slot_separators import MANY_LINKS, add_parts
 from optfuse.solver.slots.slots import (
+    Separator,
     SlotModel,
     Slots,
     add_separator,
@@ -58,6 +59,7 @@ def solve_by_kernel_count(
     options: SolveOptions,
     deadline: float,
     clock: Clock = WALL,
+    many_links: int = MANY_LINKS,
 ) -> SlotResult:
     """The cheapest partition of a plain block, searched by its number of kernels.
 
@@ -69,6 +71,8 @@ def solve_by_kernel_count(
         What every partition costs at least, and what it costs without its launches.
     deadline
         A time of ``clock``.
+    many_links
+        An op that is linked to so many may be what holds a kernel together.
     """
     launch = problem.devices[problem.ops[0].device].launch_ps
     prices = pricer(problem)
@@ -86,23 +90,28 @@ def solve_by_kernel_count(
         clock.spend(PLACE_SECONDS * count * places)
         model.cp.add(model.objective >= max(bound, count * launch + memory))
         last = (count + 1) * launch + memory >= best.cost
-        best, floor = _with_slots(model, best, options, deadline if last else within(clock, deadline, 0.8), clock)
+        separators = high_degree_separators(problem, modes, many_links) if problem.limits.connected else []
+        until = deadline if last else within(clock, deadline, 0.8)
+        best, floor = _with_slots(model, separators, best, options, until, clock)
         floors.append(max(floor, count * launch + memory))
         count += 1
     return SlotResult(best.kernels, best.cost, min(best.cost, max(bound, min(floors, default=best.cost))))
 
 
 def _with_slots(
-    model: SlotModel, best: SlotResult, options: SolveOptions, deadline: float, clock: Clock
+    model: SlotModel,
+    separators: list[Separator],
+    best: SlotResult,
+    options: SolveOptions,
+    deadline: float,
+    clock: Clock,
 ) -> tuple[SlotResult, int]:
     """The best partition, if one of so many kernels is cheaper; and what any of so many kernels costs at least."""
     floor, gap = 0, FIRST_GAP
-    if model.problem.limits.connected:
-        high_degree = high_degree_separators(model.problem, model.modes)
-        for separator in high_degree:
-            add_separator(model, separator)
-        if high_degree:
-            add_parts(model, max((separator.parts for separator in high_degree), key=len))
+    for separator in separators:
+        add_separator(model, separator)
+    if separators:
+        add_parts(model, max((separator.parts for separator in separators), key=len))
     for _ in range(MOST_ROUNDS):
         model.cp.add(model.objective < best.cost)
         solver = configured(options, clock, deadline)

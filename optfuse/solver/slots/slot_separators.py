@@ -18,15 +18,15 @@ from optfuse.solver.slots.slots import Mode, Separator, SlotModel, links_of, pie
 MANY_LINKS = 8
 
 
-def high_degree_separators(problem: Instance, modes: Iterable[Mode]) -> list[Separator]:
-    """In each scheme the ops that are linked to many, where without them it falls apart."""
+def high_degree_separators(problem: Instance, modes: Iterable[Mode], many_links: int = MANY_LINKS) -> list[Separator]:
+    """In each scheme the ops that are linked to ``many_links`` others, where without them it falls apart."""
     found: list[Separator] = []
     for scheme in sorted({mode.scheme for mode in modes if mode.scheme}):
         links = links_of(problem, scheme)
         offering = 0
         for mode in modes:
             offering |= mode.ops if mode.scheme == scheme else 0
-        high_degree = mask_of(op for op in bits(offering) if (links[op] & offering).bit_count() >= MANY_LINKS)
+        high_degree = mask_of(op for op in bits(offering) if (links[op] & offering).bit_count() >= many_links)
         parts = pieces_of(links, offering & ~high_degree)
         if high_degree and len(parts) > 1:
             found.append(Separator(scheme, high_degree, tuple(parts)))

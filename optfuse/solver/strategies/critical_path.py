@@ -30,10 +30,14 @@ from optfuse.solver.reduce.quotient import Quotient
 Group = tuple[int, ...]
 
 
+def _greedily(problem: Instance, deadline: float, clock: Clock) -> Sequence[Kernel]:
+    return greedy_partition(problem, deadline, clock).partition
+
+
 def critical_path_partition(problem: Instance, deadline: float = math.inf, clock: Clock = WALL) -> tuple[Kernel, ...]:
     """A legal, acyclic partition of a block without rules and variants; less fused after ``deadline``, of ``clock``."""
     first = _critical(problem)
-    parts = [(first, lambda problem, deadline, clock: greedy_partition(problem, deadline, clock).partition)]
+    parts: list[tuple[int, Callable[[Instance, float, Clock], Sequence[Kernel]]]] = [(first, _greedily)]
     if rest := (1 << len(problem.ops)) - 1 & ~first:
         parts.append((rest, _gathered))
     kernels: list[Kernel] = []

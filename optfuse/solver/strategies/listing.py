@@ -88,7 +88,7 @@ def best_nearby(problem: Instance, known: BlockResult, budget: Budget) -> BlockR
     start = _incumbent(problem, atoms, (), known.kernels).kernels
     if start is None:
         return known.idle()
-    better = improve(problem, atoms, start, budget.options, budget.deadline, budget.clock)
+    better = improve(problem, atoms, start, budget.options, budget.deadline, budget.clock, budget.lists.window)
     kernels = _partition(atoms, better, known.kernels)
     return replace(known.idle(), kernels=kernels, cost=cost_of(problem, kernels))
 

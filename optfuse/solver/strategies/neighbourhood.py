@@ -17,10 +17,9 @@ from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.master.cycles import find_cuts
 from optfuse.solver.master.master import Cover, Master, total
 from optfuse.solver.master.search import Incumbent, search
+from optfuse.solver.strategies.block import LISTS
 
-#: The most atoms of a window (unless its first kernel alone has more), the most candidates of a window, and the most of
-#: one scheme and first atom, small ones first.
-WINDOW_ATOMS = 36
+#: The most candidates of a window, and the most of one scheme and first atom, small ones first.
 WINDOW_CANDIDATES = 20_000
 WINDOW_EACH = 400
 
@@ -32,10 +31,12 @@ def improve(
     options: SolveOptions,
     deadline: float,
     clock: Clock = WALL,
+    most: int = LISTS.window,
 ) -> tuple[Candidate, ...]:
     """The partition when no window improves it further, or at ``deadline`` (of ``clock``): acyclic, at most as costly.
 
-    Not for blocks with variants, whose windows depend on alternatives chosen outside.
+    A window has ``most`` atoms, unless its first kernel alone has more. Not for blocks with variants, whose windows
+    depend on alternatives chosen outside.
     """
     near = _links(problem, atoms)
     current = list(kernels)
@@ -44,7 +45,7 @@ def improve(
         centre = centres.pop()
         if all(kernel.mask != centre for kernel in current):
             continue
-        window = _window(current, centre, near)
+        window = _window(current, centre, near, most)
         better = _solved(problem, atoms, window, options, deadline, clock)
         if better is None:
             continue
@@ -69,7 +70,7 @@ def _links(problem: Instance, atoms: Atoms) -> list[int]:
     return near
 
 
-def _window(kernels: Sequence[Candidate], centre: int, near: Sequence[int]) -> list[Candidate]:
+def _window(kernels: Sequence[Candidate], centre: int, near: Sequence[int], most: int) -> list[Candidate]:
     """The centre kernel and kernels linked to it, directly or through others, up to the size of a window."""
     window = [kernel for kernel in kernels if kernel.mask == centre]
     inside = centre
@@ -80,7 +81,7 @@ def _window(kernels: Sequence[Candidate], centre: int, near: Sequence[int]) -> l
         for atom in bits(inside):
             beside |= near[atom]
         for kernel in kernels:
-            fits = (inside | kernel.mask).bit_count() <= WINDOW_ATOMS
+            fits = (inside | kernel.mask).bit_count() <= most
             if kernel.mask & beside and not kernel.mask & inside and fits:
                 window.append(kernel)
                 inside |= kernel.mask

@@ -214,6 +214,7 @@ def reduction_input(kind: str, dtype: str, rows: int, columns: int) -> torch.Ten
     ids=["rows-whole", "rows-looped", "columns"],
 )
 @pytest.mark.parametrize(("kind", "dtype"), [(kind, dtype) for kind, dtypes in KINDS.items() for dtype in dtypes])
+@pytest.mark.spread(5)
 def test_reduction(kind, dtype, by, options, tmp_path):
     rows, columns = (3, 2500) if by == "rows" else (70, 129)
     k = Kernel((rows,), (columns,))

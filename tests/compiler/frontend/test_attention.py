@@ -132,6 +132,7 @@ def compare(variant: Variant, dtype: torch.dtype) -> list[Captured]:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.spread(3)
 def test_training_step_like_eager(name: str) -> None:
     graphs = compare(VARIANTS[name], torch.float32)
     assert apart(graphs) == set()
@@ -140,6 +141,7 @@ def test_training_step_like_eager(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("name", ["plain", "learned bias a head", "other head size of values", "grouped, learned mask"])
+@pytest.mark.spread(5)
 def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
     assert apart(compare(VARIANTS[name], dtype)) == set()
 

@@ -1,6 +1,6 @@
 """Ten of the models of ``models/`` at small size: captured inference and training against eager.
 
-What ``tests/oracle/test_models.py`` captures and runs to the end in every run is here with the marker "slow".
+One of each kind is quick: ``tests/oracle/test_models.py`` captures others and runs them to the end in every run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 from optfuse.compiler.frontend import Captured, capture, train_module
 from optfuse.compiler.frontend.zoo import ModelFile, load_model_file
 from tests.compiler.frontend.running import assert_same, call, copied, run_graph, targets
-from tests.oracle.test_models import FAST
 
 pytest.importorskip("transformers")
 
@@ -24,17 +23,16 @@ ATTENDING = {"bert", "gpt2", "llama", "swin", "t5", "vit"}
 BIASED = {"swin", "t5"}
 
 
-def not_judged(work: str) -> list[Any]:
-    """The models; those that are judged as whole programs are slow, and so is the longest training step."""
-    slow = {name for name, done, _ in FAST if done == work} | ({"mobilenetv2"} if work == "train" else set())
-    return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in MODELS]
+def models(*quick: str) -> list[Any]:
+    """The models; all but the quick ones are slow."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in MODELS]
 
 
 def load(name: str) -> ModelFile:
     return load_model_file(Path(__file__).parents[3] / "models" / f"{name}.py")
 
 
-@pytest.mark.parametrize("name", not_judged("infer"))
+@pytest.mark.parametrize("name", models("convnext", "mlp"))
 def test_inference_like_eager(name: str) -> None:
     file = load(name)
     model = file.model("small", torch.float32)
@@ -50,7 +48,7 @@ def test_inference_like_eager(name: str) -> None:
             assert len(node.all_input_nodes) == 3 or name in BIASED
 
 
-@pytest.mark.parametrize("name", not_judged("train"))
+@pytest.mark.parametrize("name", models("bert"))
 def test_training_like_eager(name: str) -> None:
     file = load(name)
     # Float64, since batch norm over few values is ill-conditioned; float32 where torch's own attention is what counts.

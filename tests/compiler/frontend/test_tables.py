@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from optfuse.compiler.frontend import tables
 from optfuse.compiler.frontend.tables import add_at_places, embedding_gradient
 from optfuse.compiler.frontend.training import capture_training
 from tests.compiler.frontend.running import targets
@@ -16,38 +15,37 @@ from tests.oracle.judging import check
 
 aten = torch.ops.aten
 
-#: What the ways demand is what the constants say: with these each way serves tables of a few rows.
-WAYS = {
-    "by product": {"MEETING": 0},
-    "in place": {"MEETING": 1 << 20},
-    "by the last": {"MEETING": 1 << 20, "SMALL_TABLE": 0},
-}
+#: Rows of a table and places, for which a product serves, additions in place, and additions that go round the table.
+EMBEDDINGS = [
+    *((3, (60,)), (2, (4, 9)), (1, (16,)), (2, (2, 2, 8))),
+    *((19, (7,)), (19, (3, 5)), (19, (1, 1)), (19, (2, 2, 2))),
+    *((1 << 18, (7,)), (1 << 18, (3, 5)), (1 << 18, (1, 1))),
+]
+#: Sizes of a table, and how often its places are repeated, for the same three.
+TABLES = [
+    *(((4, 3), 11), ((6,), 16), ((9, 2, 3), 24)),
+    *(((4, 3), 1), ((6,), 1), ((9, 2, 3), 1)),
+    *(((1 << 19, 3), 1), (((1 << 20) + 1,), 1), ((1 << 17, 3, 3), 1)),
+]
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in WAYS[request.param].items():
-        monkeypatch.setattr(tables, name, value)
-    return request.param
-
-
-@pytest.mark.parametrize("padding", [-1, 0, 3])
-@pytest.mark.parametrize("shape", [(7,), (3, 5), (1, 1), (2, 2, 2)])
+@pytest.mark.parametrize("padded", ["none", "first", "last"])
+@pytest.mark.parametrize(("count", "shape"), EMBEDDINGS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.usefixtures("way")
-def test_embedding_gradient(padding: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    places, grad = torch.randint(19, shape), torch.randn(*shape, 6).to(dtype)
-    found = embedding_gradient(grad, places, 19, padding, False)
-    expected = aten.embedding_dense_backward.default(grad.double(), places, 19, padding, False)
+def test_embedding_gradient(padded: str, count: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    padding = {"none": -1, "first": 0, "last": count - 1}[padded]
+    places, grad = torch.randint(count, shape), torch.randn(*shape, 6).to(dtype)
+    places.view(-1)[0] = count - 1
+    found = embedding_gradient(grad, places, count, padding, False)
+    expected = aten.embedding_dense_backward.default(grad.double(), places, count, padding, False)
     assert found.dtype == dtype
     torch.testing.assert_close(found.double(), expected, rtol=1e-2 if dtype == torch.bfloat16 else 1e-12, atol=1e-3)
 
 
-@pytest.mark.parametrize("shape", [(4, 3), (6,), (9, 2, 3)])
-@pytest.mark.usefixtures("way")
-def test_added_at_places(shape: tuple[int, ...]) -> None:
-    table, places = torch.randn(shape, dtype=torch.float64), torch.tensor([[1, -1, 0], [1, 1, -2]])
-    for values in (torch.randn(2, 3, *shape[1:]).double(), torch.tensor(2.5).double()):
+@pytest.mark.parametrize(("shape", "times"), TABLES)
+def test_added_at_places(shape: tuple[int, ...], times: int) -> None:
+    table, places = torch.randn(shape, dtype=torch.float64), torch.tensor([[1, -1, 0], [1, 1, -2]]).repeat(times, 1)
+    for values in (torch.randn(*places.shape, *shape[1:]).double(), torch.tensor(2.5).double()):
         found = add_at_places(table, [places], values, True)
         torch.testing.assert_close(found, aten.index_put.default(table, [places], values, True))
     others: list[Any] = [places] + [None] * (len(shape) - 1)
@@ -96,21 +94,30 @@ def test_each_size_has_its_way(number: int, count: int, expected: dict[str, int]
 
 
 class Biased(nn.Module):
-    """A relative bias as T5 and Swin have it, and an embedding with padding."""
+    """A relative bias as T5 and Swin have it, and an embedding with padding; its places are met ``times`` times."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: int, words: int) -> None:
         super().__init__()
         self.bias = nn.Embedding(5, 3)
         self.table = nn.Parameter(torch.randn(7, 2))
-        self.words = nn.Embedding(11, 6, padding_idx=0)
-        self.register_buffer("places", torch.arange(16) % 7)
+        self.words = nn.Embedding(words, 6, padding_idx=0)
+        self.register_buffer("places", torch.arange(16 * times) % 7)
+        self.length = 4 * min(times, 4)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        near = (torch.arange(4)[:, None] - torch.arange(4)[None]).abs().clamp(max=4)
+        near = (torch.arange(self.length)[:, None] - torch.arange(self.length)[None]).abs().clamp(max=4)
         bias = self.bias(near).permute(2, 0, 1).sin()
-        return (self.words(tokens) ** 2).sum() + bias.sum() + (self.table[self.places].view(4, 4, 2) ** 3).sum()
+        return (self.words(tokens) ** 2).sum() + bias.sum() + (self.table[self.places].view(-1, 4, 2) ** 3).sum()
 
 
-@pytest.mark.usefixtures("way")
-def test_emitted_programs() -> None:
-    check(Biased().bfloat16(), torch.tensor([[0, 3, 3, 10], [1, 0, 9, 3]]), train=True)
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        pytest.param(22, 11, id="by product"),
+        pytest.param(1, 11, id="in place"),
+        pytest.param(1, 180_000, id="by the last"),
+    ],
+)
+def test_emitted_programs(times: int, words: int) -> None:
+    tokens = torch.tensor([[0, 3, 3, 10], [1, 0, 9, 3]]).repeat(times, 1)
+    check(Biased(times, words).bfloat16(), tokens, train=True)

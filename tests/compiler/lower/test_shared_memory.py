@@ -112,5 +112,7 @@ def test_a_collectives_input_is_in_use_until_the_wait() -> None:
     numbers = {buffer.name: k for k, buffer in enumerate(instance.buffers)}
     op = next(op for op in instance.ops if op.name == "wait_tensor")
     assert numbers["exp"] in {read.buffer for read in op.offers[0].reads}
+    kinds = {op.name: op.kind for op in instance.ops}
+    assert (kinds["exp"], kinds["all_gather_into_tensor"], kinds["wait_tensor"]) == ("loop", "collective", "wait")
     names = [op.name for op in graph.ops]
     assert ("exp", "wait_tensor") in {(names[d.src], names[d.dst]) for d in extraction.dependences}

@@ -12,7 +12,6 @@ import optfuse
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.ir.nodes import LoopGraph, LoopNest
 from optfuse.compiler.ir.verify import verify
-from optfuse.compiler.simplify import isolated
 from optfuse.compiler.simplify.isolated import join_isolated
 from optfuse.compiler.stages import lowered
 from tests.oracle.judging import OPTIONS
@@ -72,9 +71,8 @@ def test_batch_norms_count_in_one_kernel() -> None:
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(4, {4}), (3, {3, 1})])
-def test_no_more_than_a_kernel_takes(monkeypatch: pytest.MonkeyPatch, most: int, sizes: set[int]) -> None:
-    monkeypatch.setattr(isolated, "MOST_TOGETHER", most)
-    after = isolated.join_isolated(graph_of(Counted(5), torch.randn(3, 4)))
+def test_no_more_than_a_kernel_takes(most: int, sizes: set[int]) -> None:
+    after = join_isolated(graph_of(Counted(5), torch.randn(3, 4)), most)
     verify(after)
     assert {len(nest.stores) for nest in nests(after) if len(nest.stores) > 1 or 1 in sizes} == sizes
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import LoopGraph, LoopNest
 from optfuse.compiler.ir.verify import verify
-from optfuse.compiler.simplify import leaves
 from optfuse.compiler.simplify.leaves import join_leaves
 from optfuse.compiler.simplify.split import split_reductions
 from optfuse.problem.device_files import load_device
@@ -44,11 +43,10 @@ def widths(graph: LoopGraph) -> list[int]:
 
 
 @pytest.mark.parametrize(("most", "expected"), [(16, [1, 1, 4]), (3, [1, 1, 1, 3])])
-def test_joined(monkeypatch: pytest.MonkeyPatch, most: int, expected: list[int]) -> None:
+def test_joined(most: int, expected: list[int]) -> None:
     before = split()
     assert widths(before) == [1] * 6
-    monkeypatch.setattr(leaves, "MOST_TOGETHER", most)
-    after = join_leaves(before)
+    after = join_leaves(before, most)
     verify(after)
     assert widths(after) == expected
     for ours, theirs in zip(interpret(after, tensors(), {}), sums(*tensors()), strict=True):

@@ -79,6 +79,7 @@ def nests(graph: LoopGraph) -> int:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.spread(3)
 def test_results_are_the_same_to_the_bit(case: str) -> None:
     captured, tensors = captured_of(case, torch.float32), tensors_of(case, torch.float32)
     graph = lowered(captured)
@@ -91,6 +92,7 @@ def test_results_are_the_same_to_the_bit(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.spread(3, 1)
 def test_half_types_are_no_further_from_the_truth(case: str) -> None:
     function, tensors = CASES[case][0], tensors_of(case, torch.bfloat16)
     captured = captured_of(case, torch.bfloat16)
@@ -105,6 +107,7 @@ def test_half_types_are_no_further_from_the_truth(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.spread(3, 2)
 def test_the_best_schedule_is_no_dearer(case: str) -> None:
     graph = lowered(captured_of(case, torch.bfloat16))
     options = SolveOptions(time_limit=10, workers=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,9 @@ MLP = str(Path(__file__).parents[3] / "models" / "mlp.py")
 SETTINGS = Settings(size="small", time_limit=3.0, workers=1, seconds=0.01)
 
 
-@pytest.fixture(autouse=True)
-def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It compiles with Inductor, which takes seconds."""
-    monkeypatch.setattr("optfuse.lab.bench.worker._warm_up", lambda _: None)
-
-
-def events(task: Task, deadline: float) -> dict[str, Any]:
+def events(task: Task, deadline: float, **settings: Any) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
-    work([task], SETTINGS, found.append, deadline, CpuMeter())
+    work([task], replace(SETTINGS, **settings), found.append, deadline, CpuMeter(), warm_up=False)
     assert [event["event"] for event in found[:2]] == ["versions", "yardstick"]
     assert found[0]["inductor"]["epilogue_fusion"] is True
     return {event["system"]: event for event in found if event["event"] == "done"}
@@ -44,6 +39,16 @@ def test_a_row() -> None:
     assert set(ours["phases"]) == {"capture, solve, emit", "load", "first run", "of it, solve"}
     assert found["optfuse-graphs"]["status"] == "failed"
     assert "need a GPU" in found["optfuse-graphs"]["reason"]
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_row_as_users_call_it(train: bool) -> None:
+    found = events(Task(MLP, "mlp", train, ("eager", "optfuse-compile")), time.monotonic() + 600, loss="outside")
+    ours = found["optfuse-compile"]
+    assert ours["check"]["passed"] is True
+    assert len(ours["schedules"]) == 1 + train
+    assert ours["predicted_ms"] > 0
+    assert "note" not in ours, "a graph was not scheduled"
 
 
 def test_nothing_is_begun_after_the_deadline() -> None:

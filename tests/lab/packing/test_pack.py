@@ -11,11 +11,12 @@ import optfuse
 from optfuse.errors import InfeasibleError, InvalidOptionError, InvalidPackingError
 from optfuse.problem.packing import Lifetime, check_packing
 from tests.packings import least_height, perfect, random_lifetimes
+from tests.strategies import share
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_least_height_on_small_problems(workers: int) -> None:
-    for seed in range(25):
+    for seed in range(share(25)):
         buffers = random_lifetimes(seed, 6, (1, 1, 4))
         result = optfuse.pack(buffers, workers=workers)
         assert check_packing(buffers, result.offsets, result.height) == ()
@@ -91,7 +92,6 @@ def no_numba(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.rpartition(".")[2] in ("compiled", "machine_code", "tree", "restarts", "windows", "portfolio"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.setattr("optfuse.lab.packing.fitting.find_spec", lambda name: None)
 
 
 @pytest.mark.usefixtures("no_numba")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from optfuse.lab.packing import machine_code, tree
 from optfuse.lab.packing.layout import layout
+from optfuse.lab.packing.machine_code import Compilation
 from optfuse.lab.packing.restarts import search
+from optfuse.lab.packing.tree import TreeSearch
 from optfuse.problem.packing import check_packing
 from tests.packings import least_height, perfect, random_lifetimes
 
@@ -50,20 +51,17 @@ def test_the_seed_decides() -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("name", "value"), [("SLICE", 1), ("ROWS", 1)])
-def test_interruptions_and_growing_stacks_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: int
-) -> None:
+@pytest.mark.parametrize("small", [{"steps": 1}, {"rows": 1}])
+def test_interruptions_and_growing_stacks_change_nothing(small: dict[str, int]) -> None:
     problem = layout(perfect(2, pieces=60))
-    wanted = search(problem, 1024 // problem.unit, 3, time.monotonic() + 60, max_nodes=20_000)
-    monkeypatch.setattr(tree, name, value)
-    assert search(problem, 1024 // problem.unit, 3, time.monotonic() + 60, max_nodes=20_000) == wanted
+    wanted, other = (TreeSearch(problem, 1024 // problem.unit, **more) for more in ({}, small))
+    found = [tree.run(np.arange(problem.count), True, 20_000, time.monotonic() + 60) for tree in (wanted, other)]
+    assert found[0] == found[1]
+    assert (wanted.nodes, wanted.blame.tolist()) == (other.nodes, other.blame.tolist())
 
 
-def test_compiling_is_tried_again_after_it_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kept = tmp_path / "whole"
-    monkeypatch.setattr(machine_code, "_kept", lambda: kept)
-    monkeypatch.setattr(machine_code, "_compiling", cache(machine_code._compiling.__wrapped__))  # noqa: SLF001
-    for program, works in (("raise SystemExit(1)", False), (f"open({str(kept)!r}, 'w').close()", True)):
-        monkeypatch.setattr(machine_code, "COMMAND", [sys.executable, "-c", program])
-        assert machine_code.ready(time.monotonic() + 60) is works
+def test_compiling_is_tried_again_after_it_failed(tmp_path: Path) -> None:
+    compilation = Compilation(tmp_path / "whole", [sys.executable, "-c", "raise SystemExit(1)"])
+    assert not compilation.ready(time.monotonic() + 60, lambda: False)
+    compilation.command = [sys.executable, "-c", f"open({str(tmp_path / 'whole')!r}, 'w').close()"]
+    assert compilation.ready(time.monotonic() + 60, lambda: False)

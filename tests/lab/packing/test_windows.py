@@ -37,6 +37,7 @@ def test_a_sweep_in_either_direction_is_valid(seed: int) -> None:
         assert check_packing(buffers, [offset * problem.unit for offset in offsets], 1024) == ()
 
 
+@pytest.mark.slow
 def test_sweeps_find_a_packing_here_and_elsewhere() -> None:
     buffers = by_time(perfect(1, 150, duration=1000))
     problem = layout(buffers)

@@ -3,7 +3,7 @@
 - Few channels and a stride of two (the first layer of most nets): two by two pixels become channels, without stride.
 - The gradient of a depthwise convolution's input, with a stride of one: a convolution with the kernel turned around.
 
-What that is worth on an H200 is in docs/measured.md.
+What that is worth on an H200 is in docs/lab/notebook/library_calls.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from optfuse.compiler.frontend.aot import as_traced
-from optfuse.compiler.frontend.passes import rebuild
 from optfuse.compiler.frontend.training import capture_training, train_module
 
 IMAGES, WINDOWS = 64, 4
@@ -16,13 +15,14 @@ IMAGES, WINDOWS = 64, 4
 class Windows(nn.Module):
     """A bias and each window's mask, added and repeated for every image, in a product."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: int = IMAGES) -> None:
         super().__init__()
+        self.images = images
         self.bias = nn.Parameter(torch.randn(32, 48))
         self.register_buffer("mask", torch.randn(WINDOWS, 32, 48))
 
     def forward(self, x: Tensor) -> Tensor:
-        spread = (self.bias + self.mask).expand(IMAGES, WINDOWS, 32, 48).reshape(-1, 32, 48)
+        spread = (self.bias + self.mask).expand(self.images, WINDOWS, 32, 48).reshape(-1, 32, 48)
         return torch.bmm(x, spread)
 
 
@@ -35,20 +35,25 @@ class Written(Windows):
         return result
 
 
-X = torch.randn(IMAGES * WINDOWS, 16, 32)
+def rows(images: int) -> Tensor:
+    return torch.randn(images * WINDOWS, 16, 32).requires_grad_()
 
 
-def kept_bytes(model: nn.Module) -> int:
-    _, backward = capture_training(model, (X.requires_grad_(),))
+X = rows(IMAGES).detach()
+
+
+def kept_bytes(images: int) -> int:
+    _, backward = capture_training(Windows(images), (rows(images),))
     return max(node.meta["val"].nbytes for node in backward.placeholders if node.meta["val"].shape[1:] != (16, 48))
 
 
-def test_small_values_are_kept_in_place_of_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = IMAGES * WINDOWS * 32 * 48 * 4
+def test_small_values_are_kept_in_place_of_a_large_one() -> None:
     small = X.nbytes  # what the product needs for the other gradient
-    assert kept_bytes(Windows()) == max(small, WINDOWS * 32 * 48 * 4)
-    monkeypatch.setattr(rebuild, "LEAST_BYTES", 1 << 40)
-    assert kept_bytes(Windows()) == large
+    assert kept_bytes(IMAGES) == max(small, WINDOWS * 32 * 48 * 4)
+
+
+def test_what_is_not_large_is_kept_itself() -> None:
+    assert kept_bytes(8) == 8 * WINDOWS * 32 * 48 * 4
 
 
 @pytest.mark.parametrize("kind", [Windows, Written])

@@ -1,0 +1,105 @@
+"""Results of a graph that lie in one memory: the graph returns that memory once, and its windows are cut afterwards.
+
+A caller who writes into one result must see the change in the others, as in eager execution. Passes that fold
+constants or choose layouts may give each of them memory of its own, so they get to see one result only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from optfuse.compiler.frontend.passes.rewrite import VIEWS, fake
+
+#: A search that would try more offsets than this takes two windows for overlapping ones.
+LARGEST_SEARCH = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Output ``position`` is a window of the memory in which output ``base`` begins at element 0."""
+
+    position: int
+    base: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def cut(self, outputs: Sequence[Any]) -> torch.Tensor:
+        """The window, of a run's results."""
+        base = outputs[self.base]
+        return base.as_strided(self.shape, self.stride, base.storage_offset() + self.offset)
+
+
+def take_windows(graph: GraphModule, positions: Collection[int]) -> tuple[Window, ...]:
+    """Replace outputs that overlap, in place: one becomes the tensor that all are views of, the others None.
+
+    Parameters
+    ----------
+    positions
+        Of the outputs that the caller sees.
+    """
+    output = graph.graph.output_node()
+    flat = list(output.args[0])  # type: ignore[arg-type]
+    groups: dict[Node, list[int]] = {}
+    for position in sorted(positions):
+        root = _root(flat[position])
+        if root is not None:
+            groups.setdefault(root, []).append(position)
+    found: list[Window] = []
+    for root, members in groups.items():
+        if any(overlapping(flat[a], flat[b]) for a, b in combinations(members, 2)):
+            keep = next((k for k in members if flat[k] is root), members[0])
+            found += [_window(flat[k], k, keep, root) for k in members if k != keep or flat[k] is not root]
+            flat = [None if k in members else value for k, value in enumerate(flat)]
+            flat[keep] = root
+    output.args = (tuple(flat),)
+    return tuple(found)
+
+
+def _root(node: Any) -> Node | None:
+    """The node of the graph's own that an output is a view of."""
+    value = fake(node) if isinstance(node, Node) else None
+    while value is not None and node.op == "call_function" and node.target in VIEWS:
+        node = node.args[0]
+    own = isinstance(node, Node) and node.op == "call_function"
+    whole = fake(node) if own else None
+    return node if whole is not None and value is not None and whole.dtype == value.dtype else None
+
+
+def _window(node: Node, position: int, base: int, root: Node) -> Window:
+    value, whole = node.meta["val"], root.meta["val"]
+    offset = value.storage_offset() - whole.storage_offset()
+    return Window(position, base, tuple(value.shape), tuple(value.stride()), offset)
+
+
+def overlapping(one: Node, other: Node) -> bool:
+    """Whether two windows of one memory share an element; one and the same node is one result, returned twice."""
+    if one is other:
+        return False
+    first, second = one.meta["val"], other.meta["val"]
+    if 0 in first.shape or 0 in second.shape:
+        return False
+    reach: dict[int, tuple[int, int]] = {}
+    for value, sign in ((first, 1), (second, -1)):
+        for size, stride in zip(value.shape, value.stride(), strict=True):
+            low, high = reach.get(stride, (0, 0))
+            reach[stride] = (low, high + size - 1) if sign > 0 else (low - size + 1, high)
+    steps = sorted(((s, low, high) for s, (low, high) in reach.items() if s), reverse=True)
+    distances = {second.storage_offset() - first.storage_offset()}
+    for k, (stride, low, high) in enumerate(steps):
+        rest_low = sum(s * least for s, least, _ in steps[k + 1 :])
+        rest_high = sum(s * most for s, _, most in steps[k + 1 :])
+        distances = {
+            d - n * stride
+            for d in distances
+            for n in range(max(low, -((rest_high - d) // stride)), min(high, (d - rest_low) // stride) + 1)
+        }
+        if len(distances) > LARGEST_SEARCH:
+            return True
+    return 0 in distances
