@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch._logging import getArtifactLogger, trace_structured
+from torch._logging._internal import getArtifactLogger, trace_structured
 
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.problem.serialize import instance_to_json

@@ -171,7 +171,7 @@ def _as_strided_scatter(
         return NotImplemented
     if src.numel() == self.numel() and tuple(stride) == torch.empty(size, device="meta").stride():
         return aten.view.default(aten.clone.default(src, memory_format=torch.contiguous_format), list(self.shape))
-    places = torch.full((1,) * len(size), first, dtype=torch.int64, device=self.device)
+    places = torch.zeros([1] * len(size), dtype=torch.int64, device=self.device) + first
     for k, (n, step) in enumerate(zip(size, stride, strict=True)):
         along = torch.arange(n, device=self.device) * step
         places = places + along.view([n if k == m else 1 for m in range(len(size))])
