@@ -13,7 +13,7 @@ from optfuse.solver.control.clock import WALL, Clock, within
 from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.reduce.limits import Kernel, fewest_kernels
-from optfuse.solver.slots.slot_separators import MANY_LINKS, add_parts
+from optfuse.solver.slots.slot_separators import MANY_LINKS, add_parts, high_degree_separators
 from optfuse.solver.slots.slots import (
     Separator,
     SlotModel,

@@ -28,7 +28,7 @@ from optfuse.solver.columns.pricing import Key, Terms, pricer
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A scheme, and what kernels pay for memory in it: ``numerator``/``denominator`` of the sum. ``ops`` may run in it."""
+    """A scheme, and what its kernels pay for memory: ``numerator``/``denominator`` of the sum; ``ops`` offer it."""
 
     scheme: int
     ops: int

@@ -12,7 +12,7 @@ these groups join earlier kernels that they share a value with, as long as that 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import networkx as nx
 
