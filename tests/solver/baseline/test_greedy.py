@@ -23,6 +23,7 @@ from optfuse.problem.instance import (
     Write,
 )
 from optfuse.solver.baseline.greedy import greedy, greedy_partition
+from optfuse.solver.memory.assemble import assemble
 from tests.problem.cases import ADD, GELU, MATMUL, SCALE, SHIFT, SUM, example
 from tests.strategies import DEVICE, instances, share
 
@@ -40,7 +41,7 @@ def test_always_legal(instance: Instance) -> None:
 @settings(max_examples=share(30), deadline=None, derandomize=True)
 @given(instances())
 def test_legal_when_stopped_at_once(instance: Instance) -> None:
-    assert check(instance, greedy(instance, time.monotonic() - 1)) == ()
+    assert check(instance, assemble(instance, greedy_partition(instance, time.monotonic() - 1).partition)) == ()
 
 
 def test_says_when_it_was_stopped() -> None:
