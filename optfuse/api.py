@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optfuse.cache import Cache
-from optfuse.compiler.extract.build import Extraction
+from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.frontend.training import capture_step, capture_training

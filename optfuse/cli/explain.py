@@ -22,7 +22,7 @@ from optfuse.problem.solution import Solution
 from optfuse.rules import load_rules
 
 if TYPE_CHECKING:
-    from optfuse.compiler.extract.reasons import ExtractionDetails
+    from optfuse.compiler.extract.refusal_details import ExtractionDetails
 
 
 def command(
@@ -152,9 +152,9 @@ def _extracted(path: Path) -> ExtractionDetails:
     Raises:
         PlanError: When the file is malformed, or states another problem.
     """
-    from optfuse.compiler.extract.build import extract
-    from optfuse.compiler.extract.reasons import ExtractionDetails
-    from optfuse.compiler.ir.serialize import graph_from_json
+    from optfuse.compiler.extract.extraction import extract
+    from optfuse.compiler.extract.refusal_details import ExtractionDetails
+    from optfuse.compiler.ir.graph_json import graph_from_json
 
     try:
         graph = graph_from_json(json_format.loads(path.read_text(encoding="utf-8")))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from optfuse.compiler.codegen.libraries import takes_out
-from optfuse.compiler.extract.build import Extraction, extract
+from optfuse.compiler.codegen.library_calls import takes_out
+from optfuse.compiler.extract.extraction import Extraction, extract
 from optfuse.compiler.frontend.captured import Captured, donated_inputs
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
-from optfuse.compiler.ir.verify import verify
+from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.lower import lower
 from optfuse.compiler.simplify.decisions import of_graph
-from optfuse.compiler.simplify.passes import PASSES, UNSPLIT, rewrite
-from optfuse.compiler.simplify.variants import reduction_variants
+from optfuse.compiler.simplify.pass_list import PASSES, UNSPLIT, rewrite
+from optfuse.compiler.simplify.reduction_variants import reduction_variants
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device
 
@@ -39,7 +39,7 @@ def allocates(call: LibraryCall) -> bool:
 
 
 def loop_graph(captured: Captured, device: Device) -> LoopGraph:
-    """The graph that is scheduled: lowered, and rewritten by ``compiler.simplify.passes.PASSES``."""
+    """The graph that is scheduled: lowered, and rewritten by ``compiler.simplify.pass_list.PASSES``."""
     return rewrite(lowered(captured), device).graph
 
 

@@ -25,7 +25,7 @@ import torch
 
 from optfuse.compiler.codegen.tiles import TileConfig
 from optfuse.compiler.ir.nodes import LoopGraph
-from optfuse.compiler.ops.opaque import NAMESPACE
+from optfuse.compiler.ops.opaque_operators import NAMESPACE
 from optfuse.errors import OptfuseError, OutputError, PlanError, UnknownClassError
 from optfuse.problem.checker import check
 from optfuse.problem.enclosed import require_enclosed

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from optfuse.compiler.extract.build import Extraction
-from optfuse.compiler.extract.reasons import ExtractionDetails
+from optfuse.compiler.extract.extraction import Extraction
+from optfuse.compiler.extract.refusal_details import ExtractionDetails
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.simplify.decisions import Decision
 from optfuse.problem.instance import Instance

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import sympy
 import torch
 
-from optfuse.compiler.codegen.passes import operands, stored
+from optfuse.compiler.codegen.reduction_passes import operands, stored
 from optfuse.compiler.ir.interpreter import extent
-from optfuse.compiler.ir.kernel import KernelSpec
+from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, Call, Expr, Load, tvar
 from optfuse.compiler.ir.torch_semantics import torch_dtype
 from optfuse.compiler.ir.verify_nest import loads_under

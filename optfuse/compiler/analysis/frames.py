@@ -16,8 +16,8 @@ import networkx as nx
 
 from optfuse.compiler.analysis.access import Access, NestAccesses
 from optfuse.compiler.analysis.dependence import Dependence
-from optfuse.compiler.analysis.digits import Digit, cuts, is_chain, is_dense, refine
-from optfuse.compiler.analysis.walks import Cover, Piece
+from optfuse.compiler.analysis.iteration_orders import Cover, Piece
+from optfuse.compiler.analysis.mixed_radix import Digit, cuts, is_chain, is_dense, refine
 
 
 @dataclass(frozen=True, slots=True)

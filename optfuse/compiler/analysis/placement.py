@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from optfuse.compiler.analysis.access import Access, NestAccesses
+from optfuse.compiler.analysis.broadcast_producers import fit_projection, projection
 from optfuse.compiler.analysis.dependence import Dependence
-from optfuse.compiler.analysis.digits import extent, is_chain
 from optfuse.compiler.analysis.frames import Frame, frames
-from optfuse.compiler.analysis.projection import fit_projection, projection
-from optfuse.compiler.analysis.walks import (
+from optfuse.compiler.analysis.iteration_orders import (
     Cover,
     DigitSpace,
     Fit,
@@ -22,7 +21,8 @@ from optfuse.compiler.analysis.walks import (
     natural_cover,
     natural_walk,
 )
-from optfuse.compiler.analysis.walks import weights as digit_weights
+from optfuse.compiler.analysis.iteration_orders import weights as digit_weights
+from optfuse.compiler.analysis.mixed_radix import extent, is_chain
 from optfuse.compiler.ir.nodes import LoopNest
 
 Layout = tuple[int, ...]  # coefficients over the digits (x, then r) and, last, the offset

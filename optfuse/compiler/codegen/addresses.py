@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optfuse.compiler.codegen.expressions import ATOM, PRODUCT, SUM, Value, cast, constant, triton_type
-from optfuse.compiler.codegen.indexing import INT32_END, Axis, Linear, Named, Run, runs, starts
-from optfuse.compiler.codegen.writer import Writer
+from optfuse.compiler.codegen.index_arithmetic import INT32_END, Axis, Linear, Named, Run, runs, starts
+from optfuse.compiler.codegen.kernel_writer import Writer
+from optfuse.compiler.codegen.triton_expressions import ATOM, PRODUCT, SUM, Value, cast, constant, triton_type
 
 
 class Addresses:

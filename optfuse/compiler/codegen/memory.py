@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optfuse.compiler.codegen.text import tuple_text
-from optfuse.compiler.ir.memory import span
+from optfuse.compiler.codegen.python_text import tuple_text
+from optfuse.compiler.ir.buffer_layout import span
 from optfuse.compiler.ir.nodes import Buffer, Size, View
 
 

@@ -7,17 +7,17 @@ KERNELS; the host program ``call(inputs, constants)``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from optfuse.compiler.codegen.by_rows import DEFINITION, by_rows
-from optfuse.compiler.codegen.by_rows import NAME as BY_ROWS
-from optfuse.compiler.codegen.carried import carried
-from optfuse.compiler.codegen.host import MemoryLayout, Step, host_program, used_constants
-from optfuse.compiler.codegen.kernel import KernelSource
-from optfuse.compiler.codegen.on_host import host_facts
+from optfuse.compiler.codegen.host_program import MemoryLayout, Step, host_program, used_constants
+from optfuse.compiler.codegen.operator_sources import carried
 from optfuse.compiler.codegen.prelude import PRELUDE
-from optfuse.compiler.codegen.text import INDENT, call_text, docstring, tuple_text, with_callees
-from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest
+from optfuse.compiler.codegen.python_text import INDENT, call_text, docstring, tuple_text, with_callees
+from optfuse.compiler.codegen.triton_kernel import KernelSource
+from optfuse.compiler.codegen.unaligned_matmul import DEFINITION, by_rows
+from optfuse.compiler.codegen.unaligned_matmul import NAME as BY_ROWS
+from optfuse.compiler.ir.devices import HOST, main_device
+from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, views
 from optfuse.errors import PlanError
 from optfuse.version import __version__
 
@@ -216,7 +216,7 @@ def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
 
 
 def _functions(steps: Sequence[Step]) -> list[KernelSource]:
-    """Each kernel function once; several steps may call one (``compiler.codegen.shared``)."""
+    """Each kernel function once; several steps may call one (``compiler.codegen.deduplicate``)."""
     functions: dict[str, KernelSource] = {}
     for step in steps:
         if isinstance(step, KernelSource) and functions.setdefault(step.name, step).source != step.source:
@@ -259,13 +259,38 @@ def _tables(graph: LoopGraph, steps: Sequence[Step]) -> str:
             "# name, dtype, shape, stride, device",
             _table("CONSTANTS", constants),
             "",
-            *host_facts(graph, steps),
+            *_host_facts(graph, steps),
         ]
     )
 
 
 def _table(name: str, rows: Sequence[str]) -> str:
     return "\n".join([f"{name} = (", *rows, ")"]) if rows else f"{name} = ()"
+
+
+def _host_facts(graph: LoopGraph, steps: Sequence[Step]) -> list[str]:
+    """Lines of a module: HOST, if inputs or constants must stay in the host's memory, and DRAWS_ON_HOST.
+
+    They must stay where operators on the host use them, and where the caller gets them back. Others may go to where
+    the kernels are.
+    """
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    if main_device(buffer.device for buffer in graph.buffers) == HOST:
+        return []
+    calls = [step for step in steps if isinstance(step, LibraryCall) and _writes_host(step, buffers)]
+    used = {out.buffer for out in graph.outputs if isinstance(out, View)}
+    used |= {view.buffer for call in calls for view in views(call)}
+    kept = [f'"{name}"' for name in (*graph.inputs, *graph.constants) if name in used and buffers[name].device == HOST]
+    lines: list[str] = []
+    if kept:
+        lines += ["# inputs and constants that stay in the host's memory", f"HOST = {tuple_text(kept)}", ""]
+    if any(call.random for call in calls):
+        lines += ["# random numbers are drawn on the host: a CUDA graph would repeat them", "DRAWS_ON_HOST = True", ""]
+    return lines
+
+
+def _writes_host(call: LibraryCall, buffers: Mapping[str, Buffer]) -> bool:
+    return any(buffers[name].device == HOST for name in (*call.outputs, *call.mutates) if name is not None)
 
 
 def _kernel_table(kernels: Sequence[KernelSource]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import torch
 
 import optfuse.compiler.ops.registered  # noqa: F401 - the operators of ours that a graph may call
-from optfuse.compiler.ir.algebra import evaluate
+from optfuse.compiler.ir.index_expressions import evaluate
 from optfuse.compiler.ir.nodes import (
     Arg,
     Buffer,

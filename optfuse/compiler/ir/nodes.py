@@ -10,7 +10,7 @@ of the access's ``indirect`` expressions (gathers).
 
 Numbers: a half-precision (float16, bfloat16) value is never computed with. A Load yields the buffer's dtype, a "cast"
 Call brings it to float32, and a Store rounds to the buffer's dtype. Every other Call has operands of the dtypes that
-``optfuse.compiler.ir.functions`` says, cast explicitly as ATen promotes them.
+``optfuse.compiler.ir.scalar_functions`` says, cast explicitly as ATen promotes them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Iota:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A scalar function of ``compiler.ir.functions.FUNCTIONS``; "cast" converts its one argument to ``dtype``."""
+    """A scalar function of ``ir.scalar_functions.FUNCTIONS``; "cast" converts its one argument to ``dtype``."""
 
     function: str
     args: tuple[Expr, ...]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import assert_never
 
-from optfuse.compiler.ir.algebra import format_index
+from optfuse.compiler.ir.index_expressions import format_index
 from optfuse.compiler.ir.nodes import (
     Arg,
     Buffer,

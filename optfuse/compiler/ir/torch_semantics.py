@@ -22,7 +22,7 @@ def torch_dtype(text: str) -> torch.dtype:
 
 
 def call_function(name: str, args: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """Apply a function of ``optfuse.compiler.ir.functions.FUNCTIONS``; only "cast" looks at ``dtype``."""
+    """Apply a function of ``optfuse.compiler.ir.scalar_functions.FUNCTIONS``; only "cast" looks at ``dtype``."""
     if name == "cast":
         return args[0].to(dtype)
     if name in ("rand", "randn"):

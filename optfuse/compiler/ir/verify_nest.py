@@ -7,8 +7,7 @@ from typing import assert_never, get_args
 
 import sympy
 
-from optfuse.compiler.ir.algebra import affine, bounds
-from optfuse.compiler.ir.functions import FUNCTIONS
+from optfuse.compiler.ir.index_expressions import affine, bounds
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
@@ -27,6 +26,7 @@ from optfuse.compiler.ir.nodes import (
     rvar,
     tvar,
 )
+from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.errors import InvalidGraphError
 
 HALF = frozenset({"float16", "bfloat16"})

@@ -31,10 +31,10 @@ from optfuse.compiler.ir.nodes import (
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.compiler.lower.collapse import collapse
 from optfuse.compiler.lower.expressions import call, const
-from optfuse.compiler.lower.layout import Index, contiguous_stride, memory_order, overlaps, strided_index, walk
 from optfuse.compiler.lower.origin import origin_of
 from optfuse.compiler.lower.overloads import concrete
 from optfuse.compiler.lower.registry import Declined, Uniform
+from optfuse.compiler.lower.strided_layout import Index, contiguous_stride, memory_order, overlaps, strided_index, walk
 from optfuse.errors import CaptureError
 
 

@@ -6,8 +6,8 @@ from typing import get_args
 
 import torch
 
-from optfuse.compiler.ir.functions import FUNCTIONS
 from optfuse.compiler.ir.nodes import Call, Const, DType, Expr
+from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 
 DTYPES: frozenset[str] = frozenset(get_args(DType))
 HALF: frozenset[str] = frozenset({"float16", "bfloat16"})

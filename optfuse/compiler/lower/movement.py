@@ -12,8 +12,8 @@ import sympy
 from optfuse.compiler.ir.nodes import Const, Expr, Guard, Iota, View
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like
-from optfuse.compiler.lower.layout import Index, contiguous_stride
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.strided_layout import Index, contiguous_stride
 
 Tensor = View | Uniform
 

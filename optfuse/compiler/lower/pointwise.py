@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 from optfuse.compiler.ir.nodes import Expr, View
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import HALF, cast, computable, compute_dtype, const
-from optfuse.compiler.lower.layout import Index
 from optfuse.compiler.lower.promotion import Kind, Operand, Promotion, promote
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.strided_layout import Index
 
 Body = Callable[..., Expr]
 

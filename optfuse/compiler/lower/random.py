@@ -25,8 +25,8 @@ from optfuse.compiler.ir.nodes import (
 )
 from optfuse.compiler.lower.builder import Builder, Spec
 from optfuse.compiler.lower.expressions import HALF, call, cast, compute_dtype, like
-from optfuse.compiler.lower.layout import Index, contiguous_stride
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.strided_layout import Index, contiguous_stride
 
 Tensor = View | Uniform
 

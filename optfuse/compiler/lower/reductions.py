@@ -14,8 +14,8 @@ from typing import Any
 from optfuse.compiler.ir.nodes import Expr, Reduction, ReductionKind, View
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import FLOATING, call, cast, compute_dtype, const, like, truth
-from optfuse.compiler.lower.layout import contiguous_stride
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.strided_layout import contiguous_stride
 
 Tensor = View | Uniform
 Dims = int | Sequence[int] | None

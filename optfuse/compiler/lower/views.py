@@ -15,9 +15,9 @@ from torch import fx
 
 from optfuse.compiler.ir.nodes import View
 from optfuse.compiler.lower.builder import Builder, Spec
-from optfuse.compiler.lower.layout import contiguous_stride, extent
 from optfuse.compiler.lower.overloads import is_overload, shares_storage
 from optfuse.compiler.lower.registry import Declined, Uniform, Value
+from optfuse.compiler.lower.strided_layout import contiguous_stride, extent
 
 aten = torch.ops.aten
 

@@ -8,7 +8,9 @@ import torch
 from torch.library import custom_op
 
 from optfuse.compiler.ops import attention as functions
-from optfuse.compiler.ops import attention_memory, convolution, depth, matmul, pooling, tables
+from optfuse.compiler.ops import attention_memory, convolution, matmul, space_to_depth
+from optfuse.compiler.ops import max_pool as max_pooling
+from optfuse.compiler.ops import sum_rows as row_sums
 
 _FORWARD = (
     "(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout_p, bool is_causal, float scale, bool keep, "
@@ -92,13 +94,13 @@ padded_rows.register_autograd(lambda _, grad: grad)
 
 max_pool = custom_op(
     "optfuse::max_pool",
-    pooling.max_pool,
+    max_pooling.max_pool,
     mutates_args=(),
     schema="(Tensor x, int[] kernel, int[] stride, int[] padding, bool ceil_mode) -> (Tensor, Tensor)",
 )
 max_pool_backward = custom_op(
     "optfuse::max_pool_backward",
-    pooling.max_pool_backward,
+    max_pooling.max_pool_backward,
     mutates_args=(),
     schema="(Tensor grad, Tensor x, int[] kernel, int[] stride, int[] padding, bool ceil_mode, Tensor offsets) "
     "-> Tensor",
@@ -172,12 +174,15 @@ def _addmm_activation_fake(bias: torch.Tensor, x: torch.Tensor, weight: torch.Te
 
 to_depth = custom_op(
     "optfuse::to_depth",
-    depth.to_depth,
+    space_to_depth.to_depth,
     mutates_args=(),
     schema="(Tensor x, int[] before, int[] blocks, int channels) -> Tensor",
 )
 from_depth = custom_op(
-    "optfuse::from_depth", depth.from_depth, mutates_args=(), schema="(Tensor x, int[] before, int[] size) -> Tensor"
+    "optfuse::from_depth",
+    space_to_depth.from_depth,
+    mutates_args=(),
+    schema="(Tensor x, int[] before, int[] size) -> Tensor",
 )
 
 
@@ -193,7 +198,7 @@ def _from_depth_fake(x: torch.Tensor, _: Any, size: Any) -> Any:
 
 sum_rows = custom_op(
     "optfuse::sum_rows",
-    tables.sum_rows,
+    row_sums.sum_rows,
     mutates_args=(),
     schema="(Tensor rows, Tensor places, int count) -> Tensor",
 )

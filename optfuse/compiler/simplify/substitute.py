@@ -17,8 +17,8 @@ import sympy
 from optfuse.compiler.analysis.access import Access, accesses, affine, walk
 from optfuse.compiler.ir.nodes import Call, Const, Expr, Guard, Iota, Load, LoopNest, ivar, rvar
 from optfuse.compiler.ir.verify_nest import FLOATING, HALF
-from optfuse.compiler.simplify.lookup import element
-from optfuse.compiler.simplify.split import rename
+from optfuse.compiler.simplify.gathered_values import element
+from optfuse.compiler.simplify.split_reductions import rename
 
 
 @dataclass(frozen=True, slots=True)

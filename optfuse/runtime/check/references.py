@@ -52,7 +52,7 @@ class Generators:
 
 
 def interpreted(graph: LoopGraph, given: Mapping[str, torch.Tensor], results: tuple[str, ...]) -> Reference:
-    """What the loops of ``graph`` (see ``compiler.ir.part``) store into ``results``, in that order its outputs."""
+    """What the loops of ``graph`` (see ``compiler.ir.subgraph``) store into ``results``, in that order its outputs."""
 
     def run(double: bool) -> Tensors:
         inputs = [strided_copy(given[name], "cpu") for name in graph.inputs]

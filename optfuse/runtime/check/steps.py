@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from optfuse.compiler.codegen.host import last_uses
-from optfuse.compiler.codegen.kernel import KernelSource
+from optfuse.compiler.codegen.host_program import last_uses
+from optfuse.compiler.codegen.triton_kernel import KernelSource
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
-from optfuse.compiler.ir.part import buffers_of, part
+from optfuse.compiler.ir.subgraph import buffers_of, part
 from optfuse.runtime.check.judging import Judgement, judge
 from optfuse.runtime.check.references import Generators, Reference, interpreted, repeated, strided_copy
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from optfuse.compiler.codegen.kernel import KernelSource, TileConfig
 from optfuse.compiler.codegen.prelude import PRELUDE
+from optfuse.compiler.codegen.triton_kernel import KernelSource, TileConfig
 from optfuse.compiler.ir.interpreter import extent, interpret
-from optfuse.compiler.ir.kernel import KernelSpec
+from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, LoopGraph, View
 from optfuse.compiler.ir.torch_semantics import torch_dtype
 from optfuse.compiler.ir.verify_nest import loads

@@ -10,10 +10,10 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optfuse.compiler.analysis.digits import Digit, coalesce, cuts, extent, is_chain, is_dense, refine, row_major
-from optfuse.compiler.extract.build import extract
-from optfuse.compiler.extract.kernel import kernel_spec
-from optfuse.compiler.ir.kernel import KernelSpec, rdigit, xdigit
+from optfuse.compiler.analysis.mixed_radix import Digit, coalesce, cuts, extent, is_chain, is_dense, refine, row_major
+from optfuse.compiler.extract.extraction import extract
+from optfuse.compiler.extract.solution_kernel import kernel_spec
+from optfuse.compiler.ir.kernel_spec import KernelSpec, rdigit, xdigit
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,

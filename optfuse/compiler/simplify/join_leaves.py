@@ -1,0 +1,142 @@
+"""Second stages of split reductions whose results only leave the graph (gradients of weights and biases) run together.
+
+Each reads partial sums that no other op reads, and only ops that convert its result, whose results leave the graph,
+read what it makes. Several of one form become one op, where the last of them was.
+
+Without a cap on memory, and with room for the ops in a kernel, some best schedule survives this. Take a best schedule
+of the graph before. A second stage has no walk in common with its first stage, which has more points, and no input in
+common with any other op; the ops that convert its result read nothing else. So the kernels of these ops hold none but
+a second stage and what converts it. Put the joined op and all that convert its results in one kernel, in the place of
+the last of those: it makes nothing that another op reads, so there is no cycle. It reads and writes no more bytes
+than they did together, in the same walk, since ``split`` lays partial sums of the same sizes out alike; its
+arithmetic is theirs; the larger of two sums is at most the sum of the larger ones; and launches are saved. With a cap
+on memory it may lose: the partial sums of all are then live at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from optfuse.compiler.analysis.access import accesses
+from optfuse.compiler.analysis.dependence import footprint
+from optfuse.compiler.analysis.op_work import buffer_bytes
+from optfuse.compiler.ir.nodes import Buffer, Expr, LoopGraph, LoopNest, Op, Result, Size
+from optfuse.compiler.simplify.split_reductions import with_results
+
+#: So many share a kernel, at most: each takes its time in programs that are few.
+MOST_TOGETHER = 16
+#: A second stage that reads more is no matter of launches.
+MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Users:
+    """By buffer: positions of the ops that read it, and of those that write it; and the buffers themselves."""
+
+    readers: Mapping[str, Sequence[int]]
+    writers: Mapping[str, Sequence[int]]
+    buffers: Mapping[str, Buffer]
+
+
+def join_leaves(graph: LoopGraph, most: int = MOST_TOGETHER) -> LoopGraph:
+    """The graph with second stages of the same sizes, whose results only leave it, as one; ``most`` share a kernel.
+
+    >>> show("join_leaves", lambda x, y: (x.sum(0), y.sum(0)), single(16384, 64), single(16384, 64))
+    before:
+      sum_1_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_0[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_1_partial0[64*i0 + i1] = s0
+      sum_1: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of sum_1_partial0[i0 + 64*r0] for r0 < 256
+        sum_1[i0] = s0
+      sum_2_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_1[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_2_partial0[64*i0 + i1] = s0
+      sum_2: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of sum_2_partial0[i0 + 64*r0] for r0 < 256
+        sum_2[i0] = s0
+    after:
+      sum_1_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_0[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_1_partial0[64*i0 + i1] = s0
+      sum_2_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_1[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_2_partial0[64*i0 + i1] = s0
+      sum_1: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of sum_1_partial0[i0 + 64*r0] for r0 < 256
+        s1 = sum of sum_2_partial0[i0 + 64*r0] for r0 < 256
+        sum_1[i0] = s0
+        sum_2[i0] = s1
+    """
+    users = _users(graph)
+    alike: dict[tuple[str, tuple[Size, ...], tuple[Size, ...]], list[tuple[int, ...]]] = {}
+    for k, op in enumerate(graph.ops):
+        after = _after(graph, k, users) if isinstance(op, LoopNest) else None
+        if isinstance(op, LoopNest) and after is not None:
+            device = users.buffers[op.stores[0].buffer].device
+            alike.setdefault((device, tuple(op.sizes), tuple(op.rsizes)), []).append((k, *after))
+    places: dict[int, list[Op]] = {k: [op] for k, op in enumerate(graph.ops)}
+    for several in alike.values():
+        for first in range(0, len(several), most):
+            together = several[first : first + most]
+            nests = [op for op in (graph.ops[k] for k, *_ in together) if isinstance(op, LoopNest)]
+            rest = [graph.ops[j] for _, *after in together for j in after]
+            for members in together:
+                places |= {k: [] for k in members}
+            places[together[-1][0]] = [_joined(nests), *rest]
+    return replace(graph, ops=tuple(op for k in range(len(graph.ops)) for op in places[k]))
+
+
+def _users(graph: LoopGraph) -> _Users:
+    readers: dict[str, list[int]] = {}
+    writers: dict[str, list[int]] = {}
+    for k, op in enumerate(graph.ops):
+        reads, writes = footprint(op, accesses(op) if isinstance(op, LoopNest) else None)
+        for name in reads:
+            readers.setdefault(name, []).append(k)
+        for name in writes:
+            writers.setdefault(name, []).append(k)
+    return _Users(readers, writers, {buffer.name: buffer for buffer in graph.buffers})
+
+
+def _after(graph: LoopGraph, k: int, users: _Users) -> tuple[int, ...] | None:
+    """The ops that only convert what op ``k`` makes, if it is a second stage whose results leave the graph."""
+    nest = graph.ops[k]
+    assert isinstance(nest, LoopNest), "only loops are split"
+    loaded = {load.buffer for load in accesses(nest).loads}
+    if not nest.reductions or any(reduction.kind != "sum" for reduction in nest.reductions):
+        return None
+    if sum(buffer_bytes(users.buffers[name]) for name in loaded) > MOST_BYTES:
+        return None
+    for name in loaded:
+        writer = graph.ops[users.writers[name][0]] if len(users.writers.get(name, ())) == 1 else None
+        if not isinstance(writer, LoopNest) or not writer.reductions:
+            return None
+        if writer.origin.node != nest.origin.node or users.readers[name] != [k]:
+            return None
+    made = {store.buffer for store in nest.stores}
+    after = sorted({j for name in made for j in users.readers.get(name, ())})
+    return tuple(after) if all(_converts(graph.ops[j], nest, made, users) for j in after) else None
+
+
+def _converts(op: Op, nest: LoopNest, made: set[str], users: _Users) -> bool:
+    """Whether an op is loops over the same points that read nothing but ``made``, and that nobody reads."""
+    if not isinstance(op, LoopNest) or op.reductions or op.sizes != nest.sizes:
+        return False
+    stored = [users.buffers[store.buffer] for store in op.stores]
+    left = all(buffer.kind == "temporary" and buffer.name not in users.readers for buffer in stored)
+    return left and {load.buffer for load in accesses(op).loads} <= made
+
+
+def _joined(nests: Sequence[LoopNest]) -> LoopNest:
+    """Nests over the same points as one; results are numbered through."""
+    stores, before = [], 0
+    for nest in nests:
+        shifted: dict[int, Expr] = {
+            k: Result(before + k, reduction.operand.dtype) for k, reduction in enumerate(nest.reductions)
+        }
+        stores += [replace(store, value=with_results(store.value, shifted)) for store in nest.stores]
+        before += len(nest.reductions)
+    reductions = tuple(reduction for nest in nests for reduction in nest.reductions)
+    return replace(nests[0], reductions=reductions, stores=tuple(stores))

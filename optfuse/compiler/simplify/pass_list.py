@@ -1,0 +1,117 @@
+"""The rewrites between lowering and the solver: one tuple, in the order in which they run, and what each one is.
+
+Three kinds, by what a certificate of the rewritten graph says about the graph before:
+
+- *normal form*: neither the legality nor the price of any schedule changes.
+- *dominance*: without a cap on memory some best schedule survives. The proof is in the pass's module, and
+  ``tests/oracle/test_dominance.py`` holds it against exhaustive search on the graph without the rewrite.
+- *decision*: takes something from the solver, or may. The result names it (``Schedule.decisions``).
+
+What is neither proven nor tested is a decision. Each pass shows in its docstring what it makes of a small function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from optfuse.compiler.ir.nodes import LoopGraph
+from optfuse.compiler.ir.verify_graph import verify
+from optfuse.compiler.simplify.decisions import Decision, Kind
+from optfuse.compiler.simplify.inline_cheap import inline_cheap
+from optfuse.compiler.simplify.inline_moved import inline_moved
+from optfuse.compiler.simplify.join_isolated import join_isolated
+from optfuse.compiler.simplify.join_leaves import join_leaves
+from optfuse.compiler.simplify.round_compared import round_compared
+from optfuse.compiler.simplify.split_reductions import split_reductions
+from optfuse.problem.instance import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A rewrite of the loop graph: a pure function of the graph and the device, and what it is.
+
+    ``says`` is one line about it. ``counts`` names, in the plural, what it does: one for each op that it adds or
+    takes away; empty where the number of ops stays.
+    """
+
+    name: str
+    kind: Kind
+    run: Callable[[LoopGraph, Device], LoopGraph]
+    says: str
+    counts: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A graph behind some passes, and what those that are no normal forms have done to it."""
+
+    graph: LoopGraph
+    decided: tuple[Decision, ...] = ()
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass(
+        "round_compared",
+        "normal form",
+        lambda graph, _: round_compared(graph),
+        "values that are compared with one another are rounded where eager execution rounds them",
+    ),
+    Pass(
+        "join_isolated",
+        "decision",
+        lambda graph, _: join_isolated(graph),
+        "small computations that nothing ties to others become one op for all of the same sizes",
+        "ops joined to others like them",
+    ),
+    Pass(
+        "inline_cheap",
+        "decision",
+        lambda graph, _: inline_cheap(graph),
+        "a value that takes no more bytes than it has is computed by each of its readers",
+        "values inlined",
+    ),
+    Pass(
+        "inline_moved",
+        "decision",
+        lambda graph, _: inline_moved(graph),
+        "a value that is only padded, cut, rolled or concatenated is computed by the op that moves it",
+        "values moved",
+    ),
+    Pass(
+        "split_reductions",
+        "decision",
+        split_reductions,
+        "a long reduction with few results becomes partial results over chunks, and a nest that combines them",
+        "reductions split",
+    ),
+    Pass(
+        "join_leaves",
+        "dominance",
+        lambda graph, _: join_leaves(graph),
+        "second stages of split sums whose results only leave the graph become one op for all of the same sizes",
+        "second stages joined to others",
+    ),
+)
+
+#: Those that leave to the solver whether a reduction is split.
+UNSPLIT: tuple[Pass, ...] = tuple(p for p in PASSES if p.name not in ("split_reductions", "join_leaves"))
+
+
+def rewrite(graph: LoopGraph, device: Device, passes: Sequence[Pass] = PASSES) -> Rewritten:
+    """Run passes in order; the graph is verified behind the last of them (behind each it would take a third longer).
+
+    Raises
+    ------
+    InvalidGraphError
+        If a pass leaves a graph that is none.
+    """
+    decided: list[Decision] = []
+    for each in passes:
+        after = each.run(graph, device)
+        count = abs(len(after.ops) - len(graph.ops))
+        if count and each.kind != "normal form":
+            decided.append(Decision(each.name, each.kind, count, each.counts))
+        graph = after
+    verify(graph)
+    return Rewritten(graph, tuple(decided))

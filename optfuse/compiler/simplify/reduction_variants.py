@@ -1,0 +1,57 @@
+"""Reductions that can be run in several ways, each an alternative of which exactly one runs.
+
+- *whole*: one kernel reduces; with few results it cannot fill the device.
+- *split*: a nest of partial results over chunks, and one that combines them (``split``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from optfuse.compiler.ir.nodes import LoopGraph, LoopNest, Op
+from optfuse.compiler.simplify.split_reductions import device_of, fresh, kept_results, plan_chunks, split
+from optfuse.problem.instance import Device
+
+#: The share of a launch that a whole reduction must lose to idle programs for the split one to be offered.
+SPLIT_PERCENT = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """A graph that holds the ops of all alternatives, and which belong together.
+
+    ``variants`` are tuples (name, alternatives as op positions), the whole reduction first.
+    """
+
+    graph: LoopGraph
+    variants: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
+
+    def rivals(self) -> dict[int, frozenset[int]]:
+        """By op of a variant: the ops that cannot run when it does."""
+        found: dict[int, frozenset[int]] = {}
+        for _, alternatives in self.variants:
+            every = {op for ops in alternatives for op in ops}
+            for ops in alternatives:
+                found |= dict.fromkeys(ops, frozenset(every - set(ops)))
+        return found
+
+
+def reduction_variants(graph: LoopGraph, device: Device) -> Alternatives:
+    """The graph with each long reduction both whole and split; its reductions were not split before."""
+    ops: list[Op] = []
+    buffers = list(graph.buffers)
+    taken = {buffer.name for buffer in buffers}
+    by_name = {buffer.name: buffer for buffer in buffers}
+    variants: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
+    for op in graph.ops:
+        whole = len(ops)
+        ops.append(op)
+        chunks = plan_chunks(op, by_name, device, SPLIT_PERCENT) if isinstance(op, LoopNest) else None
+        if chunks is None or not isinstance(op, LoopNest):
+            continue
+        names = [fresh(f"{op.name}_partial{k}", taken) for k in range(len(kept_results(op)))]
+        first, second, partials = split(op, chunks, names, device_of(op, buffers))
+        ops += [first, replace(second, name=f"{op.name}_combine")]
+        buffers += partials
+        variants.append((op.name, ((whole,), (whole + 1, whole + 2))))
+    return Alternatives(replace(graph, ops=tuple(ops), buffers=tuple(buffers)), tuple(variants))

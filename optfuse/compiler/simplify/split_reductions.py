@@ -1,0 +1,287 @@
+"""Long reductions with few results, in two stages: one program a result would leave the device idle.
+
+A column sum of (200704, 96) has 96 results, and its kernel a handful of programs. Here it becomes a nest of partial
+results over chunks of the rows and a nest that combines them, both ordinary ops that fuse like any other. This is
+decided before the solver, by a rule: a reduction is split when the time that its idle programs lose, whatever kernel
+held it whole, is more than two launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import sympy
+
+from optfuse.compiler.analysis.access import accesses
+from optfuse.compiler.analysis.iteration_orders import natural_cover, natural_walk
+from optfuse.compiler.analysis.memory_traffic import scheme_of
+from optfuse.compiler.analysis.mixed_radix import row_major
+from optfuse.compiler.analysis.op_work import touched_bytes
+from optfuse.compiler.ir.nodes import (
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Guard,
+    Iota,
+    Load,
+    LoopGraph,
+    LoopNest,
+    Op,
+    Reduction,
+    Result,
+    Store,
+    ivar,
+    rvar,
+)
+from optfuse.compiler.ir.verify_nest import result_dtypes
+from optfuse.problem.cost import MIB
+from optfuse.problem.instance import Device
+
+#: Fewer chunks than this are not worth a second stage.
+FEWEST_CHUNKS = 4
+#: Partial results aim at this many times the saturating number of programs.
+WAVES = 8
+#: Neighbouring columns of one program's tile where there is enough to do.
+WIDE_TILE = 64
+#: No chunk has fewer points than this.
+SHORTEST_CHUNK = 64
+
+MERGED_BY_THEMSELVES = frozenset({"sum", "prod", "max", "min", "any", "all"})
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The leading r dimensions ``whole`` count chunks, and ``parts`` of the next one (0: none of it)."""
+
+    whole: int
+    parts: int
+
+    def sizes(self, rsizes: Sequence[int]) -> tuple[int, ...]:
+        """Extents of the dimensions that count chunks."""
+        return (*rsizes[: self.whole], *((self.parts,) if self.parts else ()))
+
+    def inside(self, rsizes: Sequence[int]) -> tuple[int, ...]:
+        """Extents of the dimensions within a chunk."""
+        if not self.parts:
+            return tuple(rsizes[self.whole :])
+        return (rsizes[self.whole] // self.parts, *rsizes[self.whole + 1 :])
+
+
+def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
+    """The graph with every starved reduction in two nests. Results differ only by the order of additions.
+
+    >>> show("split_reductions", lambda x: x.sum(0), single(16384, 64))
+    before:
+      sum_1: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_0[i0 + 64*r0] for r0 < 16384
+        sum_1[i0] = s0
+    after:
+      sum_1_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_0[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_1_partial0[64*i0 + i1] = s0
+      sum_1: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of sum_1_partial0[i0 + 64*r0] for r0 < 256
+        sum_1[i0] = s0
+    """
+    ops: list[Op] = []
+    buffers = list(graph.buffers)
+    taken = {buffer.name for buffer in buffers}
+    by_name = {buffer.name: buffer for buffer in buffers}
+    for op in graph.ops:
+        chunks = plan_chunks(op, by_name, device) if isinstance(op, LoopNest) else None
+        if chunks is None or not isinstance(op, LoopNest):
+            ops.append(op)
+            continue
+        names = [fresh(f"{op.name}_partial{k}", taken) for k in range(len(kept_results(op)))]
+        first, second, partials = split(op, chunks, names, device_of(op, buffers))
+        ops += [first, second]
+        buffers += partials
+    return replace(graph, ops=tuple(ops), buffers=tuple(buffers))
+
+
+def plan_chunks(
+    nest: LoopNest, buffers: Mapping[str, Buffer], device: Device, least_percent: int = 200
+) -> Chunks | None:
+    """How to chunk a nest's r dimensions; None when it does not pay or they cannot be split evenly.
+
+    It pays when idle programs lose ``least_percent`` of a launch.
+    """
+    mergeable = all(r.kind in MERGED_BY_THEMSELVES or r.kind == "welford" for r in nest.reductions)
+    if not nest.reductions or not mergeable:
+        return None
+    touched = accesses(nest)
+    walk = natural_walk(natural_cover(nest, touched))
+    scheme = scheme_of(walk)
+    programs = -(-scheme.x // WIDE_TILE) if walk.by_columns else scheme.parallel
+    sizes = tuple(int(s) for s in (*nest.sizes, *nest.rsizes))
+    read = max((touched_bytes(access, sizes, buffers[access.buffer]) for access in touched.loads), default=0)
+    at_full_rate = read * device.dram_ps_per_mib // MIB
+    if at_full_rate * (device.saturating_programs - programs) * 100 <= least_percent * device.launch_ps * programs:
+        return None
+    rsizes = tuple(int(r) for r in nest.rsizes)
+    wanted = min(-(-device.saturating_programs * WAVES // programs), prod(rsizes) // SHORTEST_CHUNK)
+    whole = 0
+    while whole < len(rsizes) and prod(rsizes[: whole + 1]) <= wanted:
+        whole += 1
+    counted = prod(rsizes[:whole])
+    parts = max((d for d in _divisors(rsizes[whole]) if d * counted <= wanted), default=1) if whole < len(rsizes) else 1
+    return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
+
+
+def split(
+    nest: LoopNest, chunks: Chunks, names: Sequence[str], device: str
+) -> tuple[LoopNest, LoopNest, tuple[Buffer, ...]]:
+    """The nest of partial results (one buffer each, chunks outermost), and the one that combines them."""
+    rsizes = tuple(int(r) for r in nest.rsizes)
+    outer = chunks.sizes(rsizes)
+    inner = chunks.inside(rsizes)
+    shape = (*outer, *(int(s) for s in nest.sizes))
+    renaming = _renaming(nest, chunks, rsizes)
+    dtypes = result_dtypes(nest.reductions)
+    kept = kept_results(nest)
+    strides = row_major(shape)
+    index = sympy.Add(*(t * ivar(k) for k, t in enumerate(strides) if shape[k] > 1))
+    buffers = tuple(Buffer(name, dtypes[k], shape, strides, device=device) for name, k in zip(names, kept, strict=True))
+    first = LoopNest(
+        f"{nest.name}_partial",
+        shape,
+        inner,
+        tuple(Reduction(r.kind, rename(r.operand, renaming)) for r in nest.reductions),
+        tuple(Store(b.name, index, Result(k, dtypes[k])) for b, k in zip(buffers, kept, strict=True)),
+        nest.origin,
+    )
+    reductions, results = combine(nest, dict(zip(kept, buffers, strict=True)), outer, prod(inner))
+    second = LoopNest(
+        nest.name,
+        nest.sizes,
+        outer,
+        reductions,
+        tuple(replace(store, value=with_results(store.value, results)) for store in nest.stores),
+        nest.origin,
+    )
+    return first, second, buffers
+
+
+def combine(
+    nest: LoopNest, partials: Mapping[int, Buffer], outer: tuple[int, ...], points: int
+) -> tuple[tuple[Reduction, ...], dict[int, Expr]]:
+    """Reductions over the chunks, and what stands for each result of the whole nest.
+
+    Chunks have equal sizes, so the mean is the mean of the chunks' means, and the squared deviations add up to those
+    inside the chunks plus ``points`` times those of the means.
+    """
+    strides = row_major((*outer, *(int(s) for s in nest.sizes)))
+    index = sympy.Add(
+        *(t * rvar(k) for k, t in enumerate(strides[: len(outer)]) if outer[k] > 1),
+        *(t * ivar(k) for k, t in enumerate(strides[len(outer) :]) if int(nest.sizes[k]) > 1),
+    )
+    reductions: list[Reduction] = []
+    results: dict[int, Expr] = {}
+    old = new = 0
+    for reduction in nest.reductions:
+        if reduction.kind == "welford":
+            mean, m2 = (Load(partials[k].name, index, partials[k].dtype) for k in (old, old + 1))
+            dtype = mean.dtype
+            reductions += [Reduction("welford", mean), Reduction("sum", m2)]
+            spread = Call("mul", (Result(new + 1, dtype), Const(float(points), dtype)), dtype)
+            results[old] = Result(new, dtype)
+            results[old + 1] = Call("add", (Result(new + 3, dtype), spread), dtype)
+            results[old + 2] = Const(float(points * prod(outer)), dtype)
+            old, new = old + 3, new + 4
+        else:
+            load = Load(partials[old].name, index, partials[old].dtype)
+            reductions.append(Reduction(reduction.kind, load))
+            results[old] = Result(new, load.dtype)
+            old, new = old + 1, new + 1
+    return tuple(reductions), results
+
+
+def kept_results(nest: LoopNest) -> tuple[int, ...]:
+    """Results that need a buffer of partials: all but the counts, which are known."""
+    kept: list[int] = []
+    k = 0
+    for reduction in nest.reductions:
+        kept += [k, k + 1] if reduction.kind == "welford" else [k]
+        k += 3 if reduction.kind == "welford" else 1
+    return tuple(kept)
+
+
+def _renaming(nest: LoopNest, chunks: Chunks, rsizes: tuple[int, ...]) -> dict[sympy.Symbol, sympy.Expr]:
+    """The nest's variables in those of the nest of partials: chunk dimensions come first among the parallel ones."""
+    extra = len(chunks.sizes(rsizes))
+    renaming: dict[sympy.Symbol, sympy.Expr] = {ivar(k): ivar(k + extra) for k in range(len(nest.sizes))}
+    inside = 0
+    for k in range(len(rsizes)):
+        if k < chunks.whole:
+            renaming[rvar(k)] = ivar(k)
+        elif k == chunks.whole and chunks.parts:
+            renaming[rvar(k)] = ivar(k) * (rsizes[k] // chunks.parts) + rvar(0)
+            inside = 1
+        else:
+            renaming[rvar(k)] = rvar(inside)
+            inside += 1
+    return renaming
+
+
+def rename(expr: Expr, variables: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
+    """An expression with its iteration variables replaced; what was shared is shared."""
+    known: dict[int, Expr] = {}
+
+    def index(old: sympy.Expr) -> sympy.Expr:
+        return sympy.expand(sympy.sympify(old).xreplace(dict(variables)))
+
+    def renamed(expr: Expr) -> Expr:
+        if id(expr) not in known:
+            known[id(expr)] = made(expr)
+        return known[id(expr)]
+
+    def made(expr: Expr) -> Expr:
+        match expr:
+            case Load():
+                return replace(
+                    expr,
+                    index=index(expr.index),
+                    guards=tuple(Guard(index(g.expr), g.lower, g.upper) for g in expr.guards),
+                    indirect=tuple(map(renamed, expr.indirect)),
+                )
+            case Iota():
+                return replace(expr, index=index(expr.index))
+            case Call():
+                return replace(expr, args=tuple(map(renamed, expr.args)))
+            case Const() | Result():
+                return expr
+
+    return renamed(expr)
+
+
+def with_results(expr: Expr, results: Mapping[int, Expr]) -> Expr:
+    """An expression with reductions' results replaced."""
+    match expr:
+        case Result():
+            return results[expr.k]
+        case Call():
+            return replace(expr, args=tuple(with_results(arg, results) for arg in expr.args))
+        case _:
+            return expr
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def device_of(nest: LoopNest, buffers: Sequence[Buffer]) -> str:
+    """Where a nest runs."""
+    wanted = nest.stores[0].buffer
+    return next(buffer.device for buffer in buffers if buffer.name == wanted)
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """A name that is not taken, which it is then."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
