@@ -13,8 +13,8 @@ import sympy
 
 from optfuse.compiler.analysis.access import accesses
 from optfuse.compiler.analysis.dependence import footprint
-from optfuse.compiler.analysis.mixed_radix import row_major
 from optfuse.compiler.extract.extraction import extract
+from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,

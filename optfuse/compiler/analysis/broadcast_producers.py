@@ -1,24 +1,26 @@
-"""Small ops inside larger kernels: a value that is broadcast can be computed again wherever it is used.
+"""Small producers inside larger kernels: a value that its consumer broadcasts can be recomputed at each of its points.
 
-A per-channel scale, say, is an op of C points whose user has N*C*HW. In the user's walk the op runs at a projection of
-the points: its dimensions are the digits that the user's index of its value moves along, and it repeats itself along
-all others. It can still store its value, from the points where those others are 0.
+A per-channel scale, for example, is an op of C points whose consumer has N*C*HW. In the consumer's walk the op runs at
+a projection of the points: its dimensions are the digits along which the consumer's index of its value moves, and it is
+recomputed along all others. It can still store its value, from the points where those others are 0.
 """
 
 from __future__ import annotations
 
+from math import prod
+
 from optfuse.compiler.analysis.access import Access
 from optfuse.compiler.analysis.iteration_orders import Cover, Fit, Piece, Walk, cuts_from_x
-from optfuse.compiler.analysis.mixed_radix import Digit, cuts, extent, is_chain, is_dense, refine
+from optfuse.compiler.analysis.mixed_radix import Digit, cuts, is_chain, is_dense, point_count, refine
 from optfuse.compiler.ir.nodes import LoopNest
 
 
 def projection(producer: LoopNest, store: Access, user: Cover, load: Access) -> Cover | None:
-    """The producer's dimensions over the user's digits, so that it computes just the element that the user loads.
+    """The producer's dimensions over the consumer's digits, so that it computes just the element that is loaded.
 
     None when the load does not move along the producer's dimensions one by one, or does not reach all of its points.
     """
-    sizes = tuple(int(s) for s in producer.sizes)
+    sizes = producer.sizes
     steps = store.coefficients or ()
     if not store.exact or load.offset != store.offset or not is_dense(sizes, steps):
         return None
@@ -30,7 +32,7 @@ def projection(producer: LoopNest, store: Access, user: Cover, load: Access) -> 
                 return None
     for size, found in zip(sizes, pieces, strict=True):
         reached = [p.digit.size for p in found]
-        if size > 1 and not (is_dense(reached, [p.weight for p in found]) and _product(reached) == size):
+        if size > 1 and not (is_dense(reached, [p.weight for p in found]) and prod(reached) == size):
             return None
     return Cover(tuple(map(tuple, pieces)), len(sizes))
 
@@ -43,7 +45,7 @@ def _assign(
     ends: set[int],
     pieces: list[list[Piece]],
 ) -> bool:
-    """Give each part of a digit to the dimension along which it moves the address."""
+    """Assign each part of a digit to the dimension along which it moves the address; False where there is none."""
     step = coefficient * piece.weight
     if step < 0:
         return False
@@ -63,17 +65,10 @@ def _assign(
 
 
 def fit_projection(cover: Cover, on_x: bool, walk: Walk) -> Fit | None:
-    """A projected op in its user's walk, counting the same line as the user. One that meets every x repeats nothing."""
+    """How a projected op runs in its consumer's walk (``on_x`` as for the consumer); None where it cannot."""
     own = cuts(cover.parallel)
     points = cuts_from_x(own, walk) if on_x else own
     if points is None or not is_chain(points | walk.cuts):
         return None
-    per_x = on_x and cover.points == extent(walk.x)
+    per_x = on_x and cover.points == point_count(walk.x)
     return Fit("outer" if per_x else "projected", points | walk.cuts, on_x)
-
-
-def _product(sizes: list[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product

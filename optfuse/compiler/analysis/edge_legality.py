@@ -1,20 +1,20 @@
-"""In which walks may two dependent ops share a kernel? And if not, why."""
+"""Which walks allow two dependent ops to share a kernel, and the reason where one does not."""
 
 from __future__ import annotations
 
 from optfuse.compiler.analysis.access import NestAccesses
 from optfuse.compiler.analysis.dependence import Dependence
-from optfuse.compiler.analysis.mixed_radix import extent
+from optfuse.compiler.analysis.mixed_radix import point_count
 from optfuse.compiler.analysis.placement import Placed, Placements
 
-#: Above this many inner points a kernel may walk r more than once, and a store could overtake a later read.
+#: Above this many inner points a kernel may loop over r more than once, and a store could come before a later read.
 ONE_PASS_POINTS = 4096
 
 
 def shared_walks(
     dependence: Dependence, placements: Placements, touched: tuple[NestAccesses | None, ...]
 ) -> tuple[int, ...]:
-    """Walks in which src and dst meet point by point, so that the value (or the old value's memory) is safe."""
+    """The walks in which src and dst access the buffer at the same points, so that they may share a kernel."""
     if dependence.buffer is None:
         return ()
     src, dst = dependence.src, dependence.dst
@@ -28,7 +28,7 @@ def shared_walks(
 def why_apart(
     dependence: Dependence, walk: int, placements: Placements, touched: tuple[NestAccesses | None, ...]
 ) -> str | None:
-    """The reason why the two ends cannot share a kernel in a walk; None when they can."""
+    """Why the two ends of a dependence cannot share a kernel in a walk; None when they can."""
     src, dst = placements.places[dependence.src].get(walk), placements.places[dependence.dst].get(walk)
     if src is None or dst is None:
         return "scheme: one of the two cannot run in it"
@@ -43,7 +43,7 @@ def why_apart(
     if len(written | used) != 1:
         return f"index: {buffer} is not read at the point where it is computed"
     if not dependence.value:
-        if extent(placements.walks[walk].r) > ONE_PASS_POINTS:
+        if point_count(placements.walks[walk].r) > ONE_PASS_POINTS:
             return f"mutation: {buffer} could be overwritten before a later pass reads it"
         together = {"full": ("full", "reduces"), "outer": ("outer",), "reduces": ("outer",)}
         if src.fit.role not in together[dst.fit.role]:

@@ -1,8 +1,8 @@
-"""Schemes as layouts: in which orders a kernel can walk an index space, and how an op follows along.
+"""Iteration orders: the walks in which a kernel can traverse an index space, and how an op runs in one.
 
-Every nest counts its points n = 0, 1, ... in a *natural* order: the memory order of what it writes (pointwise) or of
-its main input (reductions). Its dimensions are digits of n: that is its *cover*. A *walk* splits the digits of n into
-those walked by x (in parallel) and those walked by r (inside, by reductions):
+Every nest numbers its points n = 0, 1, ... in a *natural* order: the memory order of what it writes (pointwise) or of
+its main input (reductions). Its dimensions are digits of n: that is its *cover*. A *walk*, which is a scheme of the
+instance, splits the digits of n into those of x (in parallel) and those of r (the inner loop, of reductions):
 
     row reduction of (8192, 768):     x = (8192, 768)          r = (768, 1)
     column reduction of (8192, 768):  x = (768, 1)             r = (8192, 768)
@@ -10,7 +10,7 @@ those walked by x (in parallel) and those walked by r (inside, by reductions):
     pointwise:                        x = (N*C*HW, 1)          r = ()
 
 A pointwise op of x*r points can run in a reduction's walk as long as its digits and the walk's have a common
-refinement; one of x points rides as the outer part, its own n being the flat x. A reduction runs in its own walk only.
+refinement; one of x points runs once for each x, its own n being the flat x. A reduction runs in its own walk only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from functools import cached_property
 from typing import Literal
 
 from optfuse.compiler.analysis.access import Access, NestAccesses
-from optfuse.compiler.analysis.mixed_radix import Digit, coalesce, cuts, extent, is_chain, is_dense, refine, row_major
+from optfuse.compiler.analysis.mixed_radix import Digit, coalesce, cuts, is_chain, is_dense, point_count, refine
+from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import LoopNest
 
 Role = Literal["full", "outer", "reduces", "projected"]
@@ -37,9 +38,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A nest's dimensions over the digits of n: for each dimension, parallel first, then reduced, its pieces.
+    """A nest's dimensions over the digits of n: the pieces of each dimension, parallel ones first, then reduced ones.
 
-    In the natural order a dimension is one digit; in another frame it may fall into several.
+    In the natural order a dimension is one digit; in another frame it may have several.
     """
 
     dimensions: tuple[tuple[Piece, ...], ...]
@@ -57,16 +58,16 @@ class Cover:
 
     @property
     def points(self) -> int:
-        """How many n there are."""
-        return extent(self.parallel) * extent(self.reduced)
+        """The number of points."""
+        return point_count(self.parallel) * point_count(self.reduced)
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A scheme as a layout: digits of n walked by x and by r, each major first and coalesced.
+    """The iteration order of a scheme: digits of n for x and for r, each major first and coalesced.
 
-    ``frame`` 0 counts n in everybody's natural order. In another frame some ops count in the order of others, to which
-    a transposition ties them. ``group`` tells walks apart whose members have no common refinement.
+    In ``frame`` 0 every op numbers n in its natural order; in another one some ops follow the order of others, across a
+    transposition (``frames``). ``group`` distinguishes walks whose members have no common refinement.
     """
 
     x: tuple[Digit, ...]
@@ -76,18 +77,18 @@ class Walk:
 
     @property
     def name(self) -> str:
-        """Readable and unique among the walks of an instance."""
+        """A readable name, unique among the walks of an instance."""
         text = "x" + _text(self.x) + (" r" + _text(self.r) if self.r else "")
         return text + (f" frame {self.frame}" if self.frame else "") + (f" group {self.group}" if self.group else "")
 
     @cached_property
     def points(self) -> int:
-        """x times r."""
-        return extent(self.x) * extent(self.r)
+        """The number of points: x times r."""
+        return point_count(self.x) * point_count(self.r)
 
     @cached_property
     def cuts(self) -> frozenset[int]:
-        """Cut points of the walk's own digits on the line of n."""
+        """Cut points of the walk's own digits in terms of n."""
         return cuts((*self.x, *self.r))
 
     @cached_property
@@ -98,7 +99,7 @@ class Walk:
 
     @property
     def by_columns(self) -> bool:
-        """Whether x, not r, walks along memory."""
+        """Whether x, not r, runs along memory."""
         return bool(self.r) and bool(self.x) and self.x[-1].stride < self.r[-1].stride
 
 
@@ -107,8 +108,8 @@ def _text(digits: Iterable[Digit]) -> str:
 
 
 def natural_cover(nest: LoopNest, touched: NestAccesses) -> Cover:
-    """Count n along memory: of the first store for a pointwise nest, of the main input for a reduction."""
-    sizes = tuple(int(s) for s in (*nest.sizes, *nest.rsizes))
+    """The cover whose n follows memory: of the first store for a pointwise nest, of the main input for a reduction."""
+    sizes = (*nest.sizes, *nest.rsizes)
     strides = row_major(sizes)
     main = _main_access(nest, touched, sizes)
     steps = None if main is None else main.coefficients
@@ -131,23 +132,23 @@ def _main_access(nest: LoopNest, touched: NestAccesses, sizes: Sequence[int]) ->
 
 
 def _injective(sizes: Sequence[int], coefficients: Sequence[int]) -> bool:
-    """Whether every dimension moves the address upward and no two dimensions move it alike."""
+    """Whether every dimension has a positive stride of its own."""
     moving = [c for s, c in zip(sizes, coefficients, strict=True) if s > 1]
     return all(c > 0 for c in moving) and len(set(moving)) == len(moving)
 
 
 def natural_walk(cover: Cover) -> Walk:
-    """The walk in which a nest runs when nothing else decides: pointwise ops flat, reductions split at r."""
-    if not cover.reduced or extent(cover.reduced) == 1:
+    """The walk of a nest on its own: pointwise ops flat, reductions with their reduced dimensions as r."""
+    if not cover.reduced or point_count(cover.reduced) == 1:
         return Walk((Digit(cover.points, 1),) if cover.points > 1 else ())
     return Walk(coalesce(cover.parallel), coalesce(cover.reduced))
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How an op runs in a walk: its role and the cut points that it needs on the line of n.
+    """How an op runs in a walk: its role and the cut points of n that it needs.
 
-    ``on_x``: the op's digits count the flat x rather than n.
+    ``on_x``: the op's digits are digits of the flat x rather than of n.
     """
 
     role: Role
@@ -156,7 +157,7 @@ class Fit:
 
 
 def fit(cover: Cover, reduces: bool, walk: Walk) -> Fit | None:
-    """Whether and how a nest of this cover can run in the walk. None: it cannot."""
+    """How a nest of this cover can run in the walk; None if it cannot."""
     if reduces:
         own = natural_walk(cover)
         if (own.x, own.r) != (walk.x, walk.r):
@@ -164,7 +165,7 @@ def fit(cover: Cover, reduces: bool, walk: Walk) -> Fit | None:
         return _checked("reduces", cuts((*cover.parallel, *cover.reduced)) | walk.cuts)
     if cover.points == walk.points:
         return _checked("full", cuts(cover.parallel) | walk.cuts)
-    if walk.r and cover.points == extent(walk.x):
+    if walk.r and cover.points == point_count(walk.x):
         return _outer(cover, walk)
     return None
 
@@ -199,7 +200,7 @@ class DigitSpace:
 
 
 def digit_space(walk: Walk, points: Iterable[int]) -> DigitSpace:
-    """Refine a walk's digits at cut points (on the line of n) that form a chain with the walk's own."""
+    """A walk's digits refined at cut points of n that form a chain with the walk's own."""
     points = frozenset(points)
     x = tuple(part for digit in walk.x for part in refine(digit, _inside(points, digit)))
     r = tuple(part for digit in walk.r for part in refine(digit, _inside(points, digit)))
@@ -212,7 +213,7 @@ def _inside(points: frozenset[int], digit: Digit) -> set[int]:
 
 
 def weights(cover: Cover, fitting: Fit, space: DigitSpace) -> tuple[tuple[int, ...], ...]:
-    """For each dimension of a nest (parallel, then reduced) its weights over the digits (x, then r) of the space.
+    """By dimension of a nest (parallel, then reduced): its weights over the digits (x, then r) of the space.
 
     dimension value = sum of weight * digit. The space must be refined at the fit's cut points.
     """

@@ -1,4 +1,4 @@
-"""The offers of a nest: what it reads and writes in each walk, how it touches memory, and which reads coincide."""
+"""The offers of a nest: by walk, its reads and writes with their access classes, and which reads coincide."""
 
 from __future__ import annotations
 
@@ -7,40 +7,32 @@ from collections.abc import Mapping
 from optfuse.compiler.analysis.access import Access, NestAccesses
 from optfuse.compiler.analysis.edge_legality import ONE_PASS_POINTS
 from optfuse.compiler.analysis.iteration_orders import DigitSpace, Walk
-from optfuse.compiler.analysis.mixed_radix import Digit, is_dense
+from optfuse.compiler.analysis.mixed_radix import is_dense, point_count
 from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, touched_bytes
 from optfuse.compiler.analysis.placement import Layout, Placed, Placements
 from optfuse.compiler.ir.nodes import Buffer, LoopNest
 from optfuse.problem.instance import AccessClass, Offer, Read, Scheme, Write
 
-#: Neighbouring points of one program's tile along the contiguous axis, when x walks it and r is reduced: as few as
-#: make a memory transaction, which code generation falls back to where there are few points.
+#: Points of a column reduction's tile along the contiguous axis x: the fewest that fill a memory transaction, which
+#: code generation uses where there are few points.
 COLUMN_TILE = 8
-#: Points of one program's tile.
+#: Points of a tile.
 TILE = 2048
 #: A common read of fewer bytes (a seed, a scale, a bias of a thousand values) is no reason to share a kernel.
 SHARED_BYTES = 4096
 
 
 def scheme_of(walk: Walk) -> Scheme:
-    """A walk as the solver sees it. Parallel programs are estimated from the tiles that code generation would take."""
-    x = _points(walk.x)
-    r = _points(walk.r)
+    """The instance's scheme of a walk. Its parallel programs are estimated from the tiles of code generation."""
+    x, r = point_count(walk.x), point_count(walk.r)
     rows = COLUMN_TILE if walk.by_columns else max(1, TILE // r)
     return Scheme(walk.name, x, r, max(1, -(-x // rows)))
 
 
-def _points(digits: tuple[Digit, ...]) -> int:
-    points = 1
-    for digit in digits:
-        points *= digit.size
-    return points
-
-
 class Footprints:
-    """Numbers for the distinct ways in which a buffer is read: equal number, same address at every point.
+    """Numbers the distinct read patterns of a buffer: reads of equal number have the same address at every point.
 
-    Places are such numbers for any buffer, of addresses that are met at one point only.
+    Places number address functions alike for all buffers, where each address belongs to one point only.
     """
 
     def __init__(self) -> None:
@@ -48,17 +40,16 @@ class Footprints:
         self._places: dict[tuple[object, ...], int] = {}
 
     def number(self, *key: object) -> int:
-        """The number of a key, a new one when it was not seen before."""
+        """The number of a key; a new key gets the next one."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def place(self, layout: Layout | None, item: int, walk: Walk, space: DigitSpace) -> int:
-        """The number of an address function over a walk, for elements of ``item`` bytes; 0 when it is no place.
+        """The number of a walk's address function (elements of ``item`` bytes); 0 if a store could overtake a read.
 
-        An element that is read at several points is none, nor are those of a walk in several passes: what is stored at
-        one point, in one pass, could be read at the next.
+        That is so where an element is read at several points, and in a walk of several passes over r.
         """
         sizes = [digit.size for digit in (*space.x, *space.r)]
-        if layout is None or _points(walk.r) > ONE_PASS_POINTS or not is_dense(sizes, layout[: len(sizes)]):
+        if layout is None or point_count(walk.r) > ONE_PASS_POINTS or not is_dense(sizes, layout[: len(sizes)]):
             return 0
         return self._places.setdefault((walk, item, _shape(layout, space)), len(self._places) + 1)
 
@@ -74,9 +65,9 @@ def offer(
     ids: Mapping[str, int],
     footprints: Footprints,
 ) -> Offer:
-    """What ``nest`` reads and writes when it runs in ``walk``."""
+    """The offer of ``nest`` for ``walk``: what it reads and writes there."""
     walked, space = placements.walks[walk], placements.spaces[walk]
-    sizes = tuple(int(s) for s in (*nest.sizes, *nest.rsizes))
+    sizes = (*nest.sizes, *nest.rsizes)
     reads: dict[tuple[int, int], Read] = {}
     for access, inner, exact in zip(touched.loads, placed.inner, placed.loads, strict=True):
         buffer = buffers[access.buffer]
@@ -86,7 +77,7 @@ def offer(
         shape = (walk, _shape(exact, space)) if common and exact is not None else (nest.name, _window(access))
         print_number = footprints.number(access.buffer, shape)
         key = (ids[access.buffer], print_number)
-        if key in reads:  # a window's elements, together no more than there is
+        if key in reads:  # elements of a window, together at most the buffer
             size = min(size + reads[key].bytes, buffer_bytes(buffer))
         klass = _access_class(inner, space, item, indirect=access.indirect)
         if klass == "contiguous" and walked.by_columns:
@@ -109,16 +100,16 @@ def offer(
 
 
 def _window(access: Access) -> object:
-    """What tells a read that is no walk of its own from others of its nest.
+    """What distinguishes a read that coincides with no other nest's from further reads of its own nest.
 
-    Reads by position that are guarded, or go through quotients and remainders, are of windows that overlap: a buffer
-    is fetched for all of them once. So are those that are affine and apart by a constant.
+    Guarded reads, and those with quotients or remainders in their index, belong to overlapping windows: the buffer is
+    fetched once for all of them, hence None. So do affine reads that differ by a constant.
     """
     return access.load if access.exact or access.indirect else None
 
 
 def _shape(layout: Layout, space: DigitSpace) -> tuple[object, ...]:
-    """An address function in normal form: runs of (points skipped, stride), independent of how digits were refined."""
+    """An address function in normal form: runs of (points, stride), independent of how digits were refined."""
     runs: list[tuple[int, int]] = []
     for digits, coefficients in (
         (space.x, layout[: len(space.x)]),
@@ -135,7 +126,7 @@ def _shape(layout: Layout, space: DigitSpace) -> tuple[object, ...]:
 
 
 def _access_class(layout: Layout | None, space: DigitSpace, item: int, *, indirect: bool) -> AccessClass:
-    """Contiguous along the digit that memory runs along; strided when neighbours are apart; gather by data."""
+    """The access class of an address, by its coefficient along the fastest digit; a gather where data decides."""
     if layout is None:
         return "gather"
     digits = (*space.x, *space.r)

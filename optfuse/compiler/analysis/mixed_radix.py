@@ -1,4 +1,4 @@
-"""Mixed-radix layouts: an index space of n points as digits (size, stride), and their common refinement.
+"""Mixed-radix layouts: an index space of n points as digits (size, stride), and the common refinement of two.
 
 A set of digits *covers* n points when, sorted by stride, each stride is the product of the sizes below it. Two covers
 of the same n have a common refinement when their cut points (the strides) form one chain of divisors; then every digit
@@ -21,16 +21,6 @@ class Digit:
     stride: int
 
 
-def row_major(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense row-major layout."""
-    strides = []
-    step = 1
-    for size in reversed(sizes):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
-
-
 def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether (sizes, strides) is a bijection onto [0, prod(sizes)); size-1 dimensions are ignored."""
     step = 1
@@ -42,7 +32,7 @@ def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def coalesce(digits: Iterable[Digit]) -> tuple[Digit, ...]:
-    """Sort by stride, major first, drop digits of one value, and join neighbours that are one run."""
+    """The digits sorted by stride, major first, without those of one value, and with contiguous neighbours joined."""
     joined: list[Digit] = []
     for digit in sorted((d for d in digits if d.size > 1), key=lambda d: -d.stride):
         if joined and joined[-1].stride == digit.stride * digit.size:
@@ -52,24 +42,24 @@ def coalesce(digits: Iterable[Digit]) -> tuple[Digit, ...]:
     return tuple(joined)
 
 
-def extent(digits: Iterable[Digit]) -> int:
-    """How many points the digits count."""
+def point_count(digits: Iterable[Digit]) -> int:
+    """The number of points that the digits enumerate."""
     return prod(d.size for d in digits)
 
 
 def cuts(digits: Iterable[Digit]) -> frozenset[int]:
-    """The points at which a cover of n is cut: every stride, and every stride times size."""
+    """The cut points of a cover of n: every stride, and every stride times size."""
     return frozenset(cut for d in digits if d.size > 1 for cut in (d.stride, d.stride * d.size))
 
 
 def is_chain(points: Iterable[int]) -> bool:
-    """Whether the cut points divide each other in order, so that a refinement exists."""
+    """Whether each cut point divides the next larger one, so that a refinement exists."""
     ordered = sorted(points)
     return all(b % a == 0 for a, b in itertools.pairwise(ordered))
 
 
 def refine(digit: Digit, points: Iterable[int]) -> tuple[Digit, ...]:
-    """Split a digit at the cut points inside it, major first. The points and the digit's ends must form a chain."""
+    """A digit split at the cut points inside it, major first. The points and the digit's ends must form a chain."""
     low, high = digit.stride, digit.stride * digit.size
     ordered = [low, *sorted(p for p in set(points) if low < p < high), high]
     return tuple(Digit(b // a, a) for a, b in reversed(list(itertools.pairwise(ordered))))

@@ -1,4 +1,4 @@
-"""Bytes and arithmetic of an op, counted from the loop IR (or, for a library call, from its arguments' shapes)."""
+"""Bytes and arithmetic operations of an op, from its loops or, for a library call, from its arguments' shapes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Literal
 
-from optfuse.compiler.analysis.access import Access, roots
+from optfuse.compiler.analysis.access import Access
 from optfuse.compiler.ir.buffer_layout import span
-from optfuse.compiler.ir.nodes import Buffer, Call, Expr, LibraryCall, Load, LoopNest, views
+from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopNest, views
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+from optfuse.compiler.ir.traversal import operands, stored, subexpressions
 from optfuse.problem.cost import GOP, MIB
 from optfuse.problem.instance import Device, Work
 
@@ -25,12 +26,12 @@ SPECIAL_WEIGHT = {"erf": 5, "erfc": 6, "erfinv": 6, "tanh": 3, "lgamma": 12, "po
 
 LibraryKind = Literal["matmul", "attention", "convolution", "depthwise", "other"]
 
-#: Attention kernels work on tiles of so many rows of queries and of keys, and of so many elements of a head.
+#: Tiles of attention kernels: rows of queries and of keys, and elements of a head.
 ATTENTION_ROWS, ATTENTION_WIDTH = 128, 64
-#: Convolution kernels take input channels in such steps.
+#: Convolution kernels process this many input channels at a time.
 CHANNELS = 8
 
-#: Where an attention operator's arguments tell that later keys are hidden.
+#: The position of ``is_causal`` among an attention operator's arguments.
 CAUSAL_POSITION = {
     "scaled_dot_product_attention": 5,
     "_scaled_dot_product_flash_attention": 4,
@@ -44,19 +45,19 @@ CAUSAL_POSITION = {
 }
 
 
-#: Operators that change some places of their first argument, in place: they move what they write and no more.
+#: Operators that update parts of their first argument in place: they move the bytes that they write, not the whole.
 _UPDATES = frozenset(
     "copy_ index_copy_ index_put_ index_add_ index_fill_ scatter_ scatter_add_ scatter_reduce_ masked_scatter_".split()
 )
 
 
 def buffer_bytes(buffer: Buffer) -> int:
-    """Bytes that the buffer's strided window spans (at least the elements it holds, 0 when empty)."""
+    """Bytes of memory that a buffer takes, padding included; 0 when it is empty."""
     return span(buffer) * ITEM_BYTES.get(buffer.dtype, 8)
 
 
 def touched_bytes(access: Access, sizes: Sequence[int], buffer: Buffer) -> int:
-    """Bytes of distinct elements that an access touches over the nest's dimensions, at most the whole buffer."""
+    """Bytes of the distinct elements that an access touches in a nest of these ``sizes``, at most the whole buffer."""
     item = ITEM_BYTES.get(buffer.dtype, 8)
     if access.coefficients is None or access.indirect:
         elements = prod(sizes)
@@ -66,50 +67,38 @@ def touched_bytes(access: Access, sizes: Sequence[int], buffer: Buffer) -> int:
 
 
 def nest_work(nest: LoopNest) -> Work:
-    """Scalar functions of a nest times its points, and one operation a point for every reduction."""
-    points = prod(int(s) for s in (*nest.sizes, *nest.rsizes))
+    """The arithmetic of a nest: its distinct scalar functions and reductions, times its points."""
+    points = prod((*nest.sizes, *nest.rsizes))
     fp32 = sum(3 if r.kind == "welford" else 1 for r in nest.reductions)
     special = 0
-    seen: set[Expr] = set()
-    for root in roots(nest):
-        stack: list[Expr] = [root]
-        while stack:
-            expr = stack.pop()
-            if expr in seen:
-                continue
-            seen.add(expr)
-            if isinstance(expr, Call):
-                stack.extend(expr.args)
-                if FUNCTIONS[expr.function].special:
-                    special += SPECIAL_WEIGHT.get(expr.function, 1)
-                elif expr.function != "cast":
-                    fp32 += 16 if FUNCTIONS[expr.function].rule == "random" else 1
-            elif isinstance(expr, Load):
-                stack.extend(expr.indirect)
+    for expr in set(subexpressions(operands(nest) + stored(nest))):
+        if isinstance(expr, Call) and FUNCTIONS[expr.function].special:
+            special += SPECIAL_WEIGHT.get(expr.function, 1)
+        elif isinstance(expr, Call) and expr.function != "cast":
+            fp32 += 16 if FUNCTIONS[expr.function].rule == "random" else 1
     return Work(fp32=fp32 * points, special=special * points)
 
 
 def updated_bytes(call: LibraryCall, buffers: Mapping[str, Buffer]) -> dict[str, int]:
-    """For an update in place of some places of its first argument: that buffer, and the bytes written. Else nothing."""
+    """For a partial update of its first argument in place: that buffer and the bytes written. Otherwise empty."""
     given = views(call)
     if not call.mutates or not given or given[0].buffer not in call.mutates or _base_name(call) not in _UPDATES:
         return {}
     base, *rest = given
-    elements = max((prod(map(int, view.shape)) for view in rest), default=0)
-    return {base.buffer: min(elements, prod(map(int, base.shape))) * ITEM_BYTES.get(buffers[base.buffer].dtype, 8)}
+    elements = max((prod(view.shape) for view in rest), default=0)
+    return {base.buffer: min(elements, prod(base.shape)) * ITEM_BYTES.get(buffers[base.buffer].dtype, 8)}
 
 
 def library_work(
     call: LibraryCall, buffers: Mapping[str, Buffer], device: Device | None = None, moved: int = 0
 ) -> Work:
-    """Multiply-adds of matmuls, convolutions and attention, as two operations each; additions in place; else nothing.
+    """The tensor-core operations (two for a multiply-add) and atomic additions of a call; others count nothing.
 
-    With a device, a call that moves ``moved`` bytes is stated as those operations of its matmuls that take as long: the
-    tiles that the libraries' kernels fill, how much dearer each kind is, the time to start, and what of the memory's
-    time is not hidden behind the arithmetic.
+    With a device, a call that moves ``moved`` bytes is stated as the operations that take as long as it does: whole
+    tiles, the device's percentage for its kind, the time to start, and memory time that arithmetic does not hide.
     """
     kind, operations = library_operations(call, buffers)
-    atomic = prod(int(s) for s in views(call)[0].shape) if _base_name(call) == "sum_rows" else 0
+    atomic = prod(views(call)[0].shape) if _base_name(call) == "sum_rows" else 0
     if device is None:
         return Work(tensor=operations, atomic=atomic)
     percents: dict[LibraryKind, int] = {
@@ -128,8 +117,8 @@ def library_work(
 
 
 def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tuple[LibraryKind, int]:
-    """What kind of call it is, and the operations that its result needs."""
-    shapes = [tuple(int(s) for s in view.shape) for view in views(call)]
+    """The kind of a call, and the operations that its result needs."""
+    shapes = [view.shape for view in views(call)]
     name = _base_name(call)
     if name in {"mm", "bmm"}:
         return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
@@ -152,8 +141,8 @@ def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tupl
 
 
 def tile_percent(call: LibraryCall, kind: LibraryKind) -> int:
-    """The operations that a call's kernel does, in percent of those that count: its tiles are not always full."""
-    shapes = [tuple(int(s) for s in view.shape) for view in views(call)]
+    """The operations of a call's kernel in percent of those that its result needs: tiles are not always full."""
+    shapes = [view.shape for view in views(call)]
     if kind == "attention":
         backward = "backward" in _base_name(call)
         query, key = shapes[1:3] if backward else shapes[:2]
@@ -178,7 +167,7 @@ def _is_attention(call: LibraryCall) -> bool:
 
 
 def _is_causal(call: LibraryCall) -> bool:
-    """Whether the call says that later keys are hidden; an argument of its own in all of these operators."""
+    """Whether an attention call masks later keys, by its argument ``is_causal``."""
     named = dict(call.kwargs).get("is_causal")
     if named is not None:
         return named is True
@@ -193,4 +182,4 @@ def _convolution_kind(weight: tuple[int, ...]) -> LibraryKind:
 
 def _output_elements(call: LibraryCall, buffers: Mapping[str, Buffer], k: int) -> int:
     name = call.outputs[k]
-    return prod(int(s) for s in buffers[name].shape) if name is not None else 0
+    return prod(buffers[name].shape) if name is not None else 0

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from optfuse.compiler.codegen.python_text import tuple_text
 from optfuse.compiler.ir.buffer_layout import span
-from optfuse.compiler.ir.nodes import Buffer, Size, View
+from optfuse.compiler.ir.nodes import Buffer, View
 
 
 def same_layout(view: View, buffer: Buffer) -> bool:
     return tuple(view.shape) == tuple(buffer.shape) and tuple(view.stride) == tuple(buffer.stride)
 
 
-def is_contiguous(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
+def is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
     expected = 1
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
         if step != expected:
@@ -22,7 +22,7 @@ def is_contiguous(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
     return True
 
 
-def numel(shape: Sequence[Size]) -> int:
+def numel(shape: Sequence[int]) -> int:
     total = 1
     for size in shape:
         total *= int(size)
@@ -33,7 +33,7 @@ def bytes_of(buffer: Buffer) -> int:
     return span(buffer) * itemsize(buffer.dtype)
 
 
-def sizes_text(values: Sequence[Size]) -> str:
+def sizes_text(values: Sequence[int]) -> str:
     return tuple_text([int(value) for value in values])
 
 

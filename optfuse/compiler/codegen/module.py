@@ -245,7 +245,7 @@ def _tables(graph: LoopGraph, steps: Sequence[Step]) -> str:
 
     def row(name: str, *more: object) -> str:
         buffer = buffers[name]
-        shape, stride = tuple_text([int(n) for n in buffer.shape]), tuple_text([int(n) for n in buffer.stride])
+        shape, stride = tuple_text(buffer.shape), tuple_text(buffer.stride)
         facts = [f'"{name}"', f'"{buffer.dtype}"', shape, stride, f'"{buffer.device}"', *map(str, more)]
         return f"    ({', '.join(facts)}),"
 

@@ -14,7 +14,7 @@ from typing import Literal
 from optfuse.compiler.codegen.sum_shortcuts import Shortcuts
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Member
 from optfuse.compiler.ir.nodes import Expr, LoopNest
-from optfuse.compiler.ir.verify_nest import loads_under
+from optfuse.compiler.ir.traversal import loads_under
 
 Role = Literal["full", "outer", "reduces"]
 

@@ -40,7 +40,7 @@ def matmul_parts(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tuple[Part
     bias = next((view for view in added if isinstance(view, View)), None)
     buffer = buffers[call.outputs[0]]
     out = View(buffer.name, buffer.shape, buffer.stride)
-    extents = (*map(int, a.shape), int(b.shape[1]))
+    extents = (*a.shape, b.shape[1])
     if buffer.dtype not in ("bfloat16", "float16") or prod(extents) < LEAST_WORK or not all(map(_aligned, (a, b, out))):
         return ()
     if bias is not None and len(bias.shape) != 1:
@@ -62,7 +62,7 @@ def _along_memory(axis: str, a: View, b: View, out: View) -> bool:
 
 def _aligned(view: View) -> bool:
     """Whether rows (or columns) are contiguous and start on whole vectors."""
-    inner, outer = sorted(map(int, view.stride))
+    inner, outer = sorted(view.stride)
     return inner == 1 and outer % VECTOR == 0 and int(view.offset) % VECTOR == 0
 
 
@@ -90,7 +90,7 @@ def _matmul(added: View | None, a: View, b: View, out: View) -> Part:
 
 def _split(view: View, axis: int) -> tuple[View, View]:
     """A window cut at the last multiple of a vector along an axis."""
-    size = int(view.shape[axis])
+    size = view.shape[axis]
     cut = size - size % VECTOR
     head, tail = (tuple(n if k == axis else s for k, s in enumerate(view.shape)) for n in (cut, size - cut))
     return replace(view, shape=head), replace(view, shape=tail, offset=view.offset + cut * view.stride[axis])

@@ -14,7 +14,7 @@ from optfuse.compiler.codegen.reduction_passes import Passes, operands, stored
 from optfuse.compiler.codegen.triton_expressions import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Member, rdigit, xdigit
 from optfuse.compiler.ir.nodes import Buffer, ivar, rvar, tvar
-from optfuse.compiler.ir.verify_nest import loads_under
+from optfuse.compiler.ir.traversal import loads_under
 
 Digits = tuple[tuple[sympy.Symbol, int], ...]
 Loop = Literal["none", "persistent", "looped"]

@@ -31,7 +31,7 @@ from optfuse.compiler.codegen.triton_expressions import BITS, SUM, Value, pointe
 from optfuse.compiler.codegen.triton_reductions import Accumulators, Fold, fold_one, fold_whole
 from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, LoopNest, Result, Store
-from optfuse.compiler.ir.verify_nest import loads_under
+from optfuse.compiler.ir.traversal import loads_under
 
 __all__ = ["CodegenOptions", "KernelSource", "TileConfig", "emit_kernel", "kernel_axes"]
 
@@ -189,7 +189,7 @@ class _Kernel:
         name = name if direct else f"{name}_{kind}" if kind != "welford" else name
         if number and len(nest.reductions) > 1:
             name = f"{name}_{number}"
-        points = math.prod(int(size) for size in nest.rsizes)
+        points = math.prod(nest.rsizes)
         mask = self.r.mask if self.r is not None and self.r.masked else ""
         return Fold(kind, dtype, points, name, mask)
 

@@ -72,9 +72,9 @@ def by_rows(call: LibraryCall, buffers: Mapping[str, Buffer]) -> ByRows | None:
     if not (isinstance(a, View) and isinstance(b, View) and isinstance(bias, View | None)):
         return None
     out = buffers[call.outputs[0]]
-    rows, columns = map(int, out.shape)
-    gapless = tuple(map(int, out.stride)) == (columns, 1) and columns % VECTOR != 0 and columns >= 2 * VECTOR
-    work = rows * columns * int(a.shape[1])
+    rows, columns = out.shape
+    gapless = out.stride == (columns, 1) and columns % VECTOR != 0 and columns >= 2 * VECTOR
+    work = rows * columns * a.shape[1]
     large = work >= LEAST_WORK and rows * gcd(columns, VECTOR) >= LEAST_ROWS * VECTOR
     plain = bias is None or (len(bias.shape) == 1 and tuple(bias.stride) == (1,))
     if out.dtype not in ("bfloat16", "float16") or not (gapless and large and plain):
@@ -85,5 +85,5 @@ def by_rows(call: LibraryCall, buffers: Mapping[str, Buffer]) -> ByRows | None:
 
 def _whole_vectors(view: View) -> bool:
     """Whether every row is contiguous, starts on a vector and ends with one."""
-    along = view.stride[1] == 1 and int(view.shape[1]) % VECTOR == 0
+    along = view.stride[1] == 1 and view.shape[1] % VECTOR == 0
     return along and all(int(n) % VECTOR == 0 for n in (view.stride[0], view.offset))

@@ -1,9 +1,10 @@
-"""Loop IR to Instance: ops, schemes, buffers and edges, and the map back from schemes to walks."""
+"""Extract the fusion problem of a loop graph: its ops, schemes, buffers and edges, and the map back to the loops."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from optfuse.compiler.analysis.access import NestAccesses, accesses
 from optfuse.compiler.analysis.dependence import Dependence, dependences, footprint
@@ -12,7 +13,7 @@ from optfuse.compiler.analysis.memory_traffic import Footprints, offer, scheme_o
 from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, library_work, nest_work, updated_bytes
 from optfuse.compiler.analysis.placement import Placements, place
 from optfuse.compiler.extract.approximation import may_approximate
-from optfuse.compiler.extract.offered_schemes import useful_walks
+from optfuse.compiler.extract.offered_schemes import offered_walks
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
 from optfuse.compiler.simplify.decisions import Decision
@@ -20,16 +21,16 @@ from optfuse.compiler.simplify.reduction_variants import Alternatives
 from optfuse.problem import instance as problem
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
 
-#: The namespace of the operators that torch.distributed traces to.
+#: The namespace of torch.distributed's operators.
 COLLECTIVES = "_c10d_functional"
 
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """An Instance with what ties it to the loop graph: op k is ``graph.ops[k]``, scheme s+1 is ``placements.walks[s]``.
+    """An Instance and its loop graph: op k is ``graph.ops[k]``, scheme s+1 is ``placements.walks[s]``.
 
-    ``touched`` and ``dependences`` are kept for explanations. ``approximate``: see ``may_approximate``. ``decided``:
-    what was decided before, in numbers.
+    ``touched`` (the ops' accesses) and ``dependences`` serve explanations. ``approximate``: see ``may_approximate``.
+    ``decided``: the decisions made before the solver, with their counts.
     """
 
     graph: LoopGraph
@@ -58,14 +59,14 @@ def extract(
     allocates
         Whether a library call allocates its own results (no ``out=``): those stay outside the arena.
     alternatives
-        Of ``reduction_variants``, whose graph is then ``graph``.
+        The result of ``reduction_variants``; ``graph`` is its graph.
     """
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
     ordered = dependences(graph, touched, None if alternatives is None else alternatives.rivals())
     placements = place(nests, touched, ordered)
     walks = {d: shared_walks(d, placements, touched) for d in ordered}
-    useful = useful_walks(graph, touched, placements, walks)
+    offered = offered_walks(graph, touched, placements, walks)
 
     ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
     by_name = {buffer.name: buffer for buffer in graph.buffers}
@@ -79,7 +80,7 @@ def extract(
         assert found is not None, "a nest has accesses"
         offers = tuple(
             offer(op, found, placements.places[position][w], w + 1, w, placements, by_name, ids, footprints)
-            for w in useful[position]
+            for w in offered[position]
         )
         ops.append(_loop_op(op, found, offers))
     written = {name for op, found in zip(graph.ops, touched, strict=True) for name in footprint(op, found)[1]}
@@ -126,7 +127,7 @@ def _edges(
 
 
 def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:
-    """Join edges of the same ends and buffer: they share a kernel only where each of them may."""
+    """Edges of the same ends and buffer joined into one, with the schemes that all of them have."""
     joined: dict[tuple[int, int, int | None], tuple[int, ...]] = {}
     for edge in edges:
         key = (edge.src, edge.dst, edge.buffer)
@@ -165,7 +166,7 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
 
 
 def _kind(call: LibraryCall, buffers: Mapping[str, Buffer]) -> problem.OpKind:
-    """What sort of call it is: reasons and reports say it, legality and price are those of any library call."""
+    """The kind of a call, for reasons and reports; legality and price are those of any library call."""
     namespace, _, operator = call.target.partition(".")
     if namespace == COLLECTIVES:
         return "wait" if operator.startswith("wait_tensor") else "collective"
@@ -174,14 +175,12 @@ def _kind(call: LibraryCall, buffers: Mapping[str, Buffer]) -> problem.OpKind:
 
 
 def _node(op: LoopNest | LibraryCall) -> str:
-    """The FX node where it is called otherwise than the op."""
+    """The name of the FX node if it differs from the op's."""
     return "" if op.origin.node == op.name else op.origin.node
 
 
 def _view_bytes(view: View, buffers: Mapping[str, Buffer]) -> int:
-    elements = 1
-    for size, stride in zip(view.shape, view.stride, strict=True):
-        elements *= int(size) if int(stride) != 0 or int(size) == 0 else 1
+    elements = prod(n for n, step in zip(view.shape, view.stride, strict=True) if step != 0 or n == 0)
     buffer = buffers[view.buffer]
     return min(elements * ITEM_BYTES.get(buffer.dtype, 8), buffer_bytes(buffer))
 
@@ -197,14 +196,14 @@ def _buffers(
         for name in op.outputs
         if name is not None
     }
-    main = main_device(buffer.device for buffer in graph.buffers)  # what is elsewhere is in no arena
+    main = main_device(buffer.device for buffer in graph.buffers)  # buffers elsewhere are in no arena
     by_name = {buffer.name: buffer for buffer in graph.buffers}
     owners = {name: memory_of(by_name, name) for name, buffer in by_name.items() if buffer.base is not None}
-    # views keep the memory that they share for as long as one of them is read: it is no part of the arena
+    # aliased memory lives as long as one of its views is read: it is no part of the arena
     fixed |= {owner for owner in owners.values() if by_name[owner].kind == "temporary"}
     ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
     aliases = {name: ids[owner] for name, owner in owners.items() if by_name[owner].kind != "temporary"}
-    # tensors without elements are not computed: nothing orders them, and no schedule pays for them
+    # tensors without elements are not computed: they have no order and no price
     given = {buffer.name for buffer in graph.buffers if 0 in buffer.shape} - written
     return tuple(
         problem.Buffer(

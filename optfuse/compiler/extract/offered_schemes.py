@@ -1,9 +1,9 @@
-"""Which of the walks that an op fits are worth offering: only those in which it can meet what the walk is for.
+"""Which of the walks that an op fits it offers: those in which it can share a kernel with an op that needs the walk.
 
-A reduction's walk serves a pointwise op only in a kernel with that reduction; a frame serves an op only in a kernel
-with both ends of one of the frame's crossings. Two ops with a library call on a path between them never share a
-kernel. So an op keeps a walk when a chain of values or common reads, none of them cut off by a library call, ties it
-to such a seed. This drops no kernel that could pay.
+A reduction's walk is of use to a pointwise op only in a kernel with that reduction; a frame, only in a kernel with both
+ends of one of its crossings. These are the walk's seeds. Two ops with a library call on a path between them never share
+a kernel. So an op offers a walk if a chain of values or common reads, none of them separated from the seeds by a
+library call, connects it to them. No kernel that could be cheaper is lost.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest
 Neighbours = list[dict[int, set[int]]]  # by op, then by walk
 
 
-def useful_walks(
+def offered_walks(
     graph: LoopGraph,
     touched: tuple[NestAccesses | None, ...],
     placements: Placements,
     shared: Mapping[Dependence, tuple[int, ...]],
 ) -> tuple[tuple[int, ...], ...]:
-    """The walks to offer, ascending, for each op."""
+    """By op: the walks that it offers, ascending."""
     reductions = {k for k, op in enumerate(graph.ops) if isinstance(op, LoopNest) and op.reductions}
     kept: list[set[int]] = [
         {w for w in places if placements.walks[w].frame == 0 and (op in reductions or not placements.walks[w].r)}
         for op, places in enumerate(placements.places)
     ]
     neighbours = _neighbours(graph, touched, placements, shared)
-    cut_off = _Separation(graph, shared)
+    separated = _Separation(graph, shared)
     for op in sorted(reductions):
         for w in [w for w in kept[op] if placements.walks[w].r]:
-            _spread((op,), w, neighbours, cut_off, kept)
+            _spread((op,), w, neighbours, separated, kept)
     for w, walk in enumerate(placements.walks):
         for src, dst in placements.frames[walk.frame - 1].crossings if walk.frame else ():
             if dst in neighbours[src].get(w, ()):
-                _spread((src, dst), w, neighbours, cut_off, kept)
+                _spread((src, dst), w, neighbours, separated, kept)
     return tuple(tuple(sorted(found)) for found in kept)
 
 
 def _spread(
-    seeds: tuple[int, ...], walk: int, neighbours: Neighbours, cut_off: _Separation, kept: list[set[int]]
+    seeds: tuple[int, ...], walk: int, neighbours: Neighbours, separated: _Separation, kept: list[set[int]]
 ) -> None:
-    """Offer a walk to its seeds and to all that can share a kernel with them."""
+    """Add a walk to the offers of its seeds and of all ops that can share a kernel with them."""
     seen = set(seeds)
     stack = list(seeds)
     for seed in seeds:
         kept[seed].add(walk)
     while stack:
         for other in neighbours[stack.pop()].get(walk, ()):
-            if other not in seen and not any(cut_off(seed, other) for seed in seeds):
+            if other not in seen and not any(separated(seed, other) for seed in seeds):
                 seen.add(other)
                 kept[other].add(walk)
                 stack.append(other)
@@ -66,16 +66,16 @@ def _neighbours(
     placements: Placements,
     shared: Mapping[Dependence, tuple[int, ...]],
 ) -> Neighbours:
-    """Ops tied, in a walk, by a value that may pass in registers or by reads of one buffer at the same address."""
+    """By op and walk: the ops with which it exchanges a value in registers or shares a read at the same addresses."""
     found: Neighbours = [{} for _ in touched]
 
-    def tie(a: int, b: int, walk: int) -> None:
+    def connect(a: int, b: int, walk: int) -> None:
         found[a].setdefault(walk, set()).add(b)
         found[b].setdefault(walk, set()).add(a)
 
     for dependence, walks in shared.items():
         for w in walks:
-            tie(dependence.src, dependence.dst, w)
+            connect(dependence.src, dependence.dst, w)
     large = {buffer.name for buffer in graph.buffers if buffer_bytes(buffer) >= SHARED_BYTES}
     first: dict[tuple[object, ...], int] = {}
     for op, (accesses, places) in enumerate(zip(touched, placements.places, strict=True)):
@@ -84,7 +84,7 @@ def _neighbours(
                 if layout is not None and load.buffer in large:
                     anchor = first.setdefault((w, load.buffer, layout), op)
                     if anchor != op:
-                        tie(anchor, op, w)
+                        connect(anchor, op, w)
     return found
 
 

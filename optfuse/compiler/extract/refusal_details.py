@@ -1,4 +1,4 @@
-"""What extraction knows of a refusal: the answers of ``legality.why_apart`` and of the placements, asked again."""
+"""Why two ops may not share a kernel, as far as the loops tell: dependences and walks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from optfuse.compiler.ir.nodes import LoopNest
 
 @dataclass(frozen=True, slots=True)
 class ExtractionDetails:
-    """The ``Details`` of an extraction. Scheme s is walk s - 1."""
+    """The ``Details`` (``problem.reasons``) of an extraction. Scheme s is walk s - 1."""
 
     extraction: Extraction
 
     def edge(self, source: int, target: int, scheme: int) -> str | None:
-        """Why a scheme does not pass a value from one op to another in registers."""
+        """Why a value cannot pass from one op to another in registers in a scheme; None if it can."""
         for dependence in self._between(source, target):
             reason = self._why(dependence, scheme - 1)
             if reason is not None:
@@ -25,7 +25,7 @@ class ExtractionDetails:
         return None
 
     def no_scheme(self, left: int, right: int) -> str | None:
-        """Why two ops have no scheme in common: how they walk, or why a walk that both fit is not offered."""
+        """Why two ops have no scheme in common: their index spaces differ, or a walk that both fit is not offered."""
         places, walks = self.extraction.placements.places, self.extraction.placements.walks
         common = sorted(places[left].keys() & places[right].keys())
         if not common:

@@ -1,4 +1,4 @@
-"""A kernel of a solution, back in the terms of the loop IR: what code generation emits."""
+"""Translate a kernel of a solution back to the loop IR, for code generation."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from optfuse.problem.solution import Kernel
 
 
 def kernel_spec(extraction: Extraction, kernel: Kernel, name: str, inplace: frozenset[str] = frozenset()) -> KernelSpec:
-    """Refine the walk's digits just as far as the members need, and write their variables in them.
+    """The loop IR of a solution's kernel, over the walk's digits, refined as far as its members need.
 
-    ``inplace``: those of the buffers written that the memory plan puts where the kernel reads.
+    ``inplace``: written buffers that the memory plan puts in the place of one that the kernel reads.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def kernel_spec(extraction: Extraction, kernel: Kernel, name: str, inplace: froz
 def _once(
     placed: Placed, rows: Sequence[Sequence[int]], space: DigitSpace, symbols: Sequence[sympy.Symbol]
 ) -> tuple[sympy.Symbol, ...]:
-    """The digits along which a projected op repeats itself."""
+    """The digits along which a projected op is recomputed."""
     if placed.fit.role != "projected":
         return ()
     candidates = space.x if placed.fit.on_x else (*space.x, *space.r)
@@ -87,7 +87,7 @@ def _combine(row: Sequence[int], symbols: Sequence[sympy.Symbol]) -> sympy.Expr:
 
 
 def _registers(extraction: Extraction, kernel: Kernel) -> frozenset[str]:
-    """Buffers whose value a member makes and another uses inside the kernel."""
+    """Buffers whose values pass from one member to another."""
     inside = set(kernel.ops)
     return frozenset(
         d.buffer

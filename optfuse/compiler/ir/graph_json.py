@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never, get_args
 
-import sympy
-
 from optfuse.compiler.ir.index_expressions import format_index, parse_index
 from optfuse.compiler.ir.nodes import (
     Arg,
@@ -30,7 +28,6 @@ from optfuse.compiler.ir.nodes import (
     Reduction,
     ReductionKind,
     Result,
-    Size,
     Store,
     TorchValue,
     View,
@@ -87,12 +84,8 @@ def graph_from_json(data: Json) -> LoopGraph:
 # --- writing
 
 
-def _sizes(sizes: Sequence[Size]) -> list[Json]:
-    return [size if isinstance(size, int) else format_index(size) for size in sizes]
-
-
 def _write_buffer(b: Buffer) -> list[Json]:
-    row: list[Json] = [b.name, b.dtype, _sizes(b.shape), _sizes(b.stride), b.kind, b.device]
+    row: list[Json] = [b.name, b.dtype, list(b.shape), list(b.stride), b.kind, b.device]
     return row if b.base is None else [*row, b.base]
 
 
@@ -105,7 +98,7 @@ def _scalar(value: bool | int | float | str | None) -> Json:
 def _write_arg(arg: Arg) -> Json:
     match arg:
         case View():
-            return {"view": [arg.buffer, _sizes(arg.shape), _sizes(arg.stride), *_sizes((arg.offset,))]}
+            return {"view": [arg.buffer, list(arg.shape), list(arg.stride), arg.offset]}
         case TorchValue():
             return {"torch": [arg.kind, arg.text]}
         case tuple():
@@ -138,8 +131,8 @@ def _write_nest(nest: LoopNest) -> Json:
     stores = [[s.buffer, format_index(s.index), table.add(s.value)] for s in nest.stores]
     return {
         "nest": nest.name,
-        "sizes": _sizes(nest.sizes),
-        "rsizes": _sizes(nest.rsizes),
+        "sizes": list(nest.sizes),
+        "rsizes": list(nest.rsizes),
         "values": table.rows,
         "reductions": reductions,
         "stores": stores,
@@ -148,7 +141,7 @@ def _write_nest(nest: LoopNest) -> Json:
 
 
 class _Table:
-    """The expressions of a nest as rows; equal rows are one."""
+    """The expressions of a nest as rows, each distinct one once."""
 
     def __init__(self) -> None:
         self.rows: list[Json] = []
@@ -179,7 +172,7 @@ class _Table:
                 row = ["load", expr.dtype, expr.buffer, format_index(expr.index)]
                 if expr.other is None and not expr.guards and not expr.indirect:
                     return row
-                guards = [[format_index(g.expr), *_sizes((g.lower, g.upper))] for g in expr.guards]
+                guards = [[format_index(g.expr), g.lower, g.upper] for g in expr.guards]
                 other = None if expr.other is None else self.add(expr.other)
                 return [*row, guards, other, [self.add(e) for e in expr.indirect]]
             case _:
@@ -284,12 +277,8 @@ def _read_output(data: Json) -> View | bool | int | float | None:
     return output
 
 
-def _read_sizes(sizes: Sequence[Json]) -> tuple[Size, ...]:
-    return tuple(_integer_or_index(size) for size in sizes)
-
-
-def _integer_or_index(size: Json) -> int | sympy.Expr:
-    return parse_index(size) if isinstance(size, str) else _typed(int, size)
+def _read_sizes(sizes: Sequence[Json]) -> tuple[int, ...]:
+    return tuple(_typed(int, size) for size in sizes)
 
 
 def _number(data: Json) -> bool | int | float:
@@ -317,7 +306,7 @@ def _strings(data: Sequence[Json]) -> tuple[str, ...]:
 
 
 def _line(data: Json) -> str:
-    """Text of one line: names and origins reach the comments of emitted source, where a line break would be code."""
+    """A string without line breaks: names and origins reach the comments of emitted source."""
     if not isinstance(data, str) or not data.isprintable():
         raise ValueError(f"{data!r} is no line of text")
     return data

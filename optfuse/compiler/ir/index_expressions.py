@@ -1,6 +1,6 @@
-"""The index expressions of the loop IR: a closed grammar over sympy, evaluated and bounded exactly.
+"""Index expressions of the loop IR, a closed grammar over sympy: evaluate, bound, print and parse them.
 
-An index is made of integers, symbols, sums, products, ``sympy.floor(e / n)`` and ``sympy.Mod(e, n)``: nothing else.
+An index is made of integers, symbols, sums, products, ``sympy.floor(e / n)`` and ``sympy.Mod(e, n)``, and nothing else.
 Evaluation is generic: a symbol may stand for an int or for anything with integer ``+ * // %`` of Python's meaning
 (floor division), such as an int64 tensor.
 """
@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -99,22 +100,21 @@ def _mod_interval(value: Interval, modulus: Interval) -> Interval | None:
     return Fraction(0), n - 1
 
 
+@lru_cache(maxsize=65536)
 def affine(expr: sympy.Expr | int) -> tuple[dict[sympy.Symbol, int], int] | None:
     """Coefficients by symbol and the constant term of an integer affine expression; None when it is not one."""
-    if isinstance(expr, int):
-        return {}, expr
     terms: dict[sympy.Symbol, int] = {}
     constant = 0
-    for term in sympy.Add.make_args(sympy.expand(expr)):
-        factor, rest = term.as_coeff_Mul()
-        if not factor.is_Integer:
-            return None
-        if rest is sympy.S.One:
-            constant += int(factor)
-        elif rest.is_Symbol:
-            terms[rest] = terms.get(rest, 0) + int(factor)
+    for term in sympy.Add.make_args(sympy.sympify(expr)):
+        if term.is_Integer:
+            constant += int(term)
+        elif term.is_Symbol:
+            terms[term] = terms.get(term, 0) + 1
+        elif term.is_Mul and len(term.args) == 2 and term.args[0].is_Integer and term.args[1].is_Symbol:
+            terms[term.args[1]] = terms.get(term.args[1], 0) + int(term.args[0])
         else:
-            return None
+            expanded = sympy.expand(expr)
+            return None if expanded == expr else affine(expanded)
     return terms, constant
 
 
@@ -128,7 +128,7 @@ def format_index(expr: sympy.Expr | int) -> str:
 
 
 def parse_index(text: str) -> sympy.Expr:
-    """The index that ``format_index`` wrote. Nothing is evaluated but the grammar.
+    """The index that ``format_index`` wrote; text outside the grammar is never evaluated.
 
     Raises
     ------
@@ -149,7 +149,7 @@ _VARIABLE = re.compile(r"[irtXR][0-9]{1,6}")
 
 
 def _format(expr: sympy.Expr, tightness: int) -> str:
-    """``tightness``: what may stand here without parentheses (a sum, a product or remainder, or an atom only)."""
+    """``tightness``: the loosest form that needs no parentheses here: a sum, a product (or remainder), or an atom."""
     if expr.is_Symbol or (expr.is_Integer and (expr >= 0 or tightness == _SUM)):
         return str(expr)
     if expr.is_Integer:

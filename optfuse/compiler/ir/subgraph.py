@@ -1,19 +1,19 @@
-"""Some ops of a graph as a graph of its own: what one kernel computes, of what it is given."""
+"""A subset of a graph's ops as a graph of its own, such as the ops of one kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from optfuse.compiler.ir.nodes import Arg, LoopGraph, LoopNest, Op, View
-from optfuse.compiler.ir.verify_nest import loads
+from optfuse.compiler.ir.nodes import LoopGraph, LoopNest, Op, View, views
+from optfuse.compiler.ir.traversal import loads
 
 
-def part(graph: LoopGraph, ops: Collection[int], given: Sequence[str], results: Sequence[str]) -> LoopGraph:
-    """The ops at some positions, in the graph's order, over buffers that are ``given``.
+def subgraph(graph: LoopGraph, ops: Collection[int], given: Sequence[str], results: Sequence[str]) -> LoopGraph:
+    """The graph of the ops at some positions, in the original order, over the buffers ``given``.
 
     The new graph's inputs are those of ``given`` that the ops touch, in that order, constants among them. Its outputs
-    are all of each buffer of ``results``; one that is given as well keeps the elements that no op writes.
+    are the whole buffers ``results``; one that is given as well keeps the elements that no op writes.
     """
     chosen = tuple(graph.ops[k] for k in sorted(ops))
     names = {name for op in chosen for name in buffers_of(op)}
@@ -28,18 +28,10 @@ def part(graph: LoopGraph, ops: Collection[int], given: Sequence[str], results: 
 
 
 def buffers_of(op: Op) -> Iterator[str]:
-    """The buffers that an op reads or writes, some of them more than once."""
+    """The buffers that an op reads or writes, possibly with repeats."""
     if isinstance(op, LoopNest):
         yield from (load.buffer for load in loads(op))
         yield from (store.buffer for store in op.stores)
         return
-    yield from (view.buffer for view in _views((op.args, tuple(value for _, value in op.kwargs))))
+    yield from (view.buffer for view in views(op))
     yield from (name for name in (*op.outputs, *op.mutates) if name is not None)
-
-
-def _views(arg: Arg) -> Iterator[View]:
-    if isinstance(arg, View):
-        yield arg
-    elif isinstance(arg, tuple):
-        for item in arg:
-            yield from _views(item)

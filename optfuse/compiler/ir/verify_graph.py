@@ -1,7 +1,7 @@
-"""Is a LoopGraph well formed? Run at every stage boundary; a pass says that the interpreter and codegen may trust it.
+"""Verify that a LoopGraph is well formed, at every stage boundary: the interpreter and code generation rely on it.
 
-Checked here: names and order of definition, mutation, outputs, and library calls. ``verify_nest`` has what is local to
-a nest: dtypes, variables, bounds.
+Checked here: names, order of definition, mutation, outputs, library calls. ``verify_nest`` checks each nest: dtypes,
+variables, bounds.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from keyword import iskeyword
 from math import prod
 from typing import assert_never, get_args
 
+from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.nodes import Buffer, BufferKind, LibraryCall, LoopGraph, LoopNest, View, views
-from optfuse.compiler.ir.verify_nest import extent, loads, verify_nest
+from optfuse.compiler.ir.traversal import loads
+from optfuse.compiler.ir.verify_nest import verify_nest
 from optfuse.errors import InvalidGraphError
 
 
@@ -26,7 +28,7 @@ def verify(graph: LoopGraph) -> None:
     """
     state = _State(graph.name, _check_buffers(graph))
     state.defined |= set(graph.inputs) | set(graph.constants)
-    # nobody stores to an empty tensor
+    # no op stores to an empty tensor
     state.defined |= {buffer.name for buffer in graph.buffers if 0 in buffer.shape}
     names: set[str] = set()
     for op in graph.ops:
@@ -48,7 +50,7 @@ def verify(graph: LoopGraph) -> None:
 
 @dataclass
 class _State:
-    """What is known at a point of the program: defined buffers, and which nest has overwritten which input."""
+    """The state at a point of the program: defined buffers, and by overwritten input the nest that wrote it."""
 
     graph: str
     buffers: dict[str, Buffer]
@@ -65,7 +67,7 @@ def _check_buffers(graph: LoopGraph) -> dict[str, Buffer]:
         _check_name(buffer.name)
         if len(buffer.shape) != len(buffer.stride):
             raise InvalidGraphError(f"buffer {buffer.name}: {len(buffer.shape)} sizes, {len(buffer.stride)} strides")
-        if any(isinstance(n, int) and n < 0 for n in (*buffer.shape, *buffer.stride)):
+        if any(n < 0 for n in (*buffer.shape, *buffer.stride)):
             raise InvalidGraphError(f"buffer {buffer.name}: a negative size or stride")
         if buffer.kind not in get_args(BufferKind):
             raise InvalidGraphError(f"buffer {buffer.name}: unknown kind {buffer.kind}")
@@ -80,7 +82,7 @@ def _check_buffers(graph: LoopGraph) -> dict[str, Buffer]:
 
 
 def _check_name(name: str) -> None:
-    """Names become identifiers of emitted source, where Python takes some letters beyond ASCII for others."""
+    """Refuse a name that is no ASCII identifier: it becomes a variable of emitted source."""
     if not (name.isascii() and name.isidentifier()) or iskeyword(name):
         raise InvalidGraphError(f"{name!r} is no identifier; buffers, ops and arguments are named by identifiers")
 
@@ -99,7 +101,7 @@ def _check_nest(nest: LoopNest, state: _State) -> None:
             raise InvalidGraphError(f"{nest.name}: loads of {buffer.name} race with the store to it at another index")
         if buffer.kind == "input":
             state.overwritten[buffer.name] = nest.name
-        elif all(isinstance(n, int) for n in (*nest.sizes, *buffer.shape)) and prod(nest.sizes) != prod(buffer.shape):
+        elif prod(nest.sizes) != prod(buffer.shape):
             raise InvalidGraphError(
                 f"{nest.name}: {prod(nest.sizes)} points are stored to {buffer.name}, "
                 f"which has {prod(buffer.shape)} elements"
@@ -143,29 +145,28 @@ def _check_definition(buffer: Buffer, op: str, state: _State) -> None:
     state.defined.add(buffer.name)
 
 
-def _check_read(name: str, op: str, state: _State) -> None:
+def _check_defined(name: str, op: str, state: _State) -> None:
     if name not in state.buffers:
         raise InvalidGraphError(f"{op}: unknown buffer {name}")
     if name not in state.defined:
         raise InvalidGraphError(f"{op}: buffer {name} is used before it is defined")
+
+
+def _check_read(name: str, op: str, state: _State) -> None:
+    _check_defined(name, op, state)
     if name in state.overwritten:
         raise InvalidGraphError(f"{op}: reads {name} after {state.overwritten[name]} has overwritten it")
 
 
 def _check_view(view: View, op: str, state: _State) -> None:
-    if view.buffer not in state.buffers:
-        raise InvalidGraphError(f"{op}: unknown buffer {view.buffer}")
-    if view.buffer not in state.defined:
-        raise InvalidGraphError(f"{op}: buffer {view.buffer} is used before it is defined")
+    _check_defined(view.buffer, op, state)
     if len(view.shape) != len(view.stride):
         raise InvalidGraphError(
             f"{op}: a view of {view.buffer} has {len(view.shape)} sizes, {len(view.stride)} strides"
         )
     last = extent(view.shape, view.stride)
     total = extent(state.buffers[view.buffer].shape, state.buffers[view.buffer].stride)
-    if last is None or total is None or not isinstance(view.offset, int) or last == 0:
-        return
-    if view.offset < 0 or view.offset + last > total:
+    if last and (view.offset < 0 or view.offset + last > total):
         raise InvalidGraphError(
             f"{op}: a view of {view.buffer} ends at {view.offset + last}, past its {total} elements"
         )

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import sympy
 
-from optfuse.compiler.ir.nodes import Call, Const, Expr, Iota, Load, LoopNest, Result, Size, ivar, rvar
+from optfuse.compiler.ir.nodes import Call, Const, Expr, Iota, Load, LoopNest, Result, ivar, rvar
 
 Terms = tuple[tuple[sympy.Expr, sympy.Expr], ...]
 
@@ -93,12 +93,12 @@ def _terms(expr: sympy.Expr) -> Terms:
 
 
 def _merge(
-    sizes: tuple[Size, ...],
+    sizes: tuple[int, ...],
     symbols: list[sympy.Symbol],
     variable: Callable[[int], sympy.Symbol],
     coefficients: list[dict[sympy.Expr, sympy.Expr]],
     frozen: frozenset[sympy.Basic],
-) -> tuple[tuple[Size, ...], dict[sympy.Symbol, sympy.Symbol | None]]:
+) -> tuple[tuple[int, ...], dict[sympy.Symbol, sympy.Symbol | None]]:
     """Merge left to right. Returns new sizes and where each old symbol goes (None: absorbed by its inner neighbour)."""
     groups: list[list[int]] = []
     for k, symbol in enumerate(symbols):
@@ -113,10 +113,10 @@ def _merge(
             groups[-1].append(k)
         else:
             groups.append([k])
-    merged: list[Size] = []
+    merged: list[int] = []
     mapping: dict[sympy.Symbol, sympy.Symbol | None] = {}
     for position, group in enumerate(groups):
-        size: Size = 1
+        size: int = 1
         for k in group:
             size = size * sizes[k]
             mapping[symbols[k]] = None

@@ -80,7 +80,7 @@ def lower_index(builder: Builder, x: Tensor, positions: Sequence[Tensor | None])
         rest = iter((*index[:start], *index[start + rank :]))
         order = {d: k for k, d in enumerate(dims)}
         source = [tvar(order[d]) if d in order else next(rest) for d in range(len(x.shape))]
-        taken = tuple(wrapped(builder.load(p, where), int(x.shape[d])) for d, p in given)
+        taken = tuple(wrapped(builder.load(p, where), x.shape[d]) for d, p in given)
         return builder.load(x, source, indirect=taken)
 
     return builder.pointwise(at)

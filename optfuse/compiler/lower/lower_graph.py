@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, Output, View, views
-from optfuse.compiler.ir.verify_nest import loads
+from optfuse.compiler.ir.traversal import loads
 from optfuse.compiler.lower.builder import Builder, spec_of
 from optfuse.compiler.lower.expressions import DTYPES
 from optfuse.compiler.lower.library import lower_library, plain

@@ -169,7 +169,7 @@ def lower_max_pool(
         )
         for d, step in ((0, row), (1, column))
     ]
-    flat = call("add", call("mul", at[0], const(int(x.shape[-1]), "int64")), at[1])
+    flat = call("add", call("mul", at[0], const(x.shape[-1], "int64")), at[1])
     _emit(builder, [(out, best), (positions, flat)], index, sizes)
     return out, positions
 
@@ -229,7 +229,7 @@ def lower_max_pool_backward(
     windows = Windows.of(kernel, stride, padding, dilation)
     if windows.dilation != (1, 1):
         raise Declined("windows with gaps")
-    columns = int(x.shape[-1])
+    columns = x.shape[-1]
 
     def wanted(index: Index, _: tuple[sympy.Expr, sympy.Expr]) -> Expr:
         return Iota(sympy.sympify(index[-2] * columns + index[-1]), "int64")

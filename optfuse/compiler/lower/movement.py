@@ -41,13 +41,13 @@ def lower_cat(builder: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Valu
     if not parts:
         return builder.allocate(builder.spec)
     dim %= len(parts[0].shape)
-    starts = [0, *accumulate(int(t.shape[dim]) for t in parts)]
+    starts = [0, *accumulate(t.shape[dim] for t in parts)]
     dtype = compute_dtype(builder.spec.dtype)
 
     def at(index: Index) -> Expr:
         def element(k: int) -> Expr:
             position = index[dim] - starts[k]
-            size = int(parts[k].shape[dim])
+            size = parts[k].shape[dim]
             if isinstance(parts[k], Uniform) or len(parts) == 1:
                 return cast(builder.load(parts[k], index), dtype)
             source = (*index[:dim], position, *index[dim + 1 :])
@@ -108,7 +108,7 @@ def lower_slice_scatter(
 ) -> Value:
     """``x`` with ``source`` written over ``x[start:end:step]`` along ``dim``."""
     dim %= len(x.shape)
-    first, last, _ = slice(start, end, step).indices(int(x.shape[dim]))
+    first, last, _ = slice(start, end, step).indices(x.shape[dim])
     count = len(range(first, last, step))
 
     def at(index: Index) -> Expr:
@@ -134,7 +134,7 @@ def lower_slice_scatter(
 def lower_select_scatter(builder: Builder, x: Tensor, source: Tensor, dim: int, position: int) -> Value:
     """``x`` with ``source`` written over one slice of ``dim``."""
     dim %= len(x.shape)
-    position %= int(x.shape[dim])
+    position %= x.shape[dim]
 
     def at(index: Index) -> Expr:
         old = _converted(builder, x, index)
@@ -194,7 +194,7 @@ def lower_roll(builder: Builder, x: Tensor, shifts: int | Sequence[int], dims: i
         total[d % len(x.shape)] = total.get(d % len(x.shape), 0) + move
 
     def at(index: Index) -> Expr:
-        source = [_rolled(i, int(x.shape[d]), total.get(d, 0)) for d, i in enumerate(index)]
+        source = [_rolled(i, x.shape[d], total.get(d, 0)) for d, i in enumerate(index)]
         return builder.load(x, source)
 
     return builder.pointwise(at)

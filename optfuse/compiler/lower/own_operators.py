@@ -25,7 +25,7 @@ def lower_to_depth(builder: Builder, x: Tensor, before: Sequence[int], _blocks: 
         row = 2 * index[2] + sympy.Mod(sympy.floor(channel / 2), 2) - before[0]
         column = 2 * index[3] + sympy.Mod(channel, 2) - before[1]
         guards = (
-            Guard(channel, 0, 4 * int(x.shape[1])),
+            Guard(channel, 0, 4 * x.shape[1]),
             Guard(sympy.sympify(row), 0, x.shape[2]),
             Guard(sympy.sympify(column), 0, x.shape[3]),
         )

@@ -57,7 +57,7 @@ def reduced_dims(x: Tensor, dims: Dims) -> tuple[int, ...]:
 
 def reduced_count(x: Tensor, dims: Dims) -> int:
     """How many elements are folded into one."""
-    return math.prod(int(x.shape[d]) for d in reduced_dims(x, dims))
+    return math.prod(x.shape[d] for d in reduced_dims(x, dims))
 
 
 @lowers("aten.sum.default")

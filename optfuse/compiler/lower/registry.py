@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from optfuse.compiler.ir.nodes import Origin, Size, View
+from optfuse.compiler.ir.nodes import Origin, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Uniform:
 
     value: bool | int | float
     dtype: str
-    shape: tuple[Size, ...]
+    shape: tuple[int, ...]
     origin: Origin
     device: str
     constant: View | None = None

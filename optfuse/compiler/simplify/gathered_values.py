@@ -1,6 +1,6 @@
-"""Values that are looked up: an index that is data (a label's column) picks one element of each row.
+"""Compute gathered elements where they are gathered: an index from data (a label) selects one element of each row.
 
-Whoever picks a few elements of a large value can compute those for itself, and the value need never be there: of the
+A consumer that gathers few elements of a large value can compute those itself, and the value is never stored: of the
 logarithms of 8,192 times 50,257 probabilities a loss needs 8,192.
 """
 
@@ -12,41 +12,43 @@ from math import prod
 
 import sympy
 
-from optfuse.compiler.analysis.access import Access, accesses, affine, walk
+from optfuse.compiler.analysis.access import Access, accesses
+from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Call, Expr, Iota, Load, LoopNest, Op, ivar, tvar
+from optfuse.compiler.ir.traversal import subexpressions
 from optfuse.compiler.simplify.split_reductions import rename
 
-#: Elements of a value for one that is looked up, at least, for it to be computed where it is.
+#: The least number of a value's elements for each one that is gathered.
 LEAST_RATIO = 32
 
 
-def looked_up(reader: Op, name: str, elements: int) -> bool:
-    """Whether an op only looks up few of a buffer's ``elements``."""
+def gathers_few(reader: Op | None, name: str, elements: int) -> bool:
+    """Whether an op only gathers few of a buffer's ``elements``."""
     if not isinstance(reader, LoopNest):
         return False
     loads = [load for load in accesses(reader).loads if load.buffer == name]
-    points = prod(int(n) for n in (*reader.sizes, *reader.rsizes))
+    points = prod((*reader.sizes, *reader.rsizes))
     return all(load.indirect for load in loads) and len(loads) * points * LEAST_RATIO <= elements
 
 
-def element(
+def gathered_element(
     load: Access, expr: Expr, dimensions: Sequence[tuple[int, int]], offset: int, extents: Mapping[sympy.Symbol, int]
 ) -> Expr | None:
-    """The element that a load looks up of a value, computed where it is looked up; None if it is not clear which.
+    """The expression of the element that a load gathers from a value; None if its position is not known.
 
     Parameters
     ----------
     load
-        A load at an index that is affine in the reader's variables and in one looked up, without guards.
+        A load without guards, at an index that is affine in the consumer's variables and one indirect index.
     expr
-        The value over i variables, one a dimension, all of its loads at known addresses.
+        The value, over one i variable a dimension, with all of its loads at known addresses.
     dimensions, offset
         Size and stride of each of the value's dimensions, outermost first, and the address of its first element.
     extents
-        The reader's variables.
+        The sizes of the consumer's variables.
 
-    Dimensions outside of the one that is looked up must each be walked in full by one variable. Then no index that lies
-    within the value's memory can reach beyond its dimension: at the last point of the outer ones nothing follows.
+    Each dimension outside of the gathered one must be covered in full by one variable. Then no index within the value's
+    memory can reach beyond the gathered dimension: at the last point of the outer dimensions no memory follows.
     """
     form = None if load.load is None or load.guarded else affine(load.load.index)
     if form is None or load.load is None or len(load.load.indirect) != 1 or form[1] != offset:
@@ -69,13 +71,13 @@ def element(
                 return None
             place[ivar(k)] = walking[0] if walking else sympy.Integer(0)
         moving = {symbol: step for symbol, step in moving.items() if symbol not in walking}
-    if moving or any(isinstance(part, Iota) and part.index.has(ivar(chosen)) for part in walk(expr)):
+    if moving or any(isinstance(part, Iota) and part.index.has(ivar(chosen)) for part in subexpressions([expr])):
         return None
     return _by_data(rename(expr, place), load.load.indirect)
 
 
 def _by_data(expr: Expr, indirect: tuple[Expr, ...]) -> Expr:
-    """An expression whose loads say where the index that they are at comes from."""
+    """The expression with ``indirect`` set on its loads at t0."""
     if isinstance(expr, Load):
         return replace(expr, indirect=indirect) if expr.index.has(tvar(0)) else expr
     if isinstance(expr, Call):

@@ -1,11 +1,11 @@
-"""Values that are cheaper to compute again than to keep: every reader computes such a value for itself.
+"""Inline values that are cheaper to recompute than to store: every consumer computes such a value for itself.
 
-An op that takes one large tensor and makes one at least as large of it (bfloat16 to float32, minus a row of means) need
-never be written. Whoever would read what it makes can read what it takes: no more bytes, and one write less. So no
-schedule loses by it, whatever else it does, but for arithmetic that hides behind memory. This is decided before the
-solver; Inductor's greedy scheduler, too, is handed graphs in which such ops are part of their readers. An op with one
-reader stays an op: the solver joins the two at no price. Not so where its readers only look up a few of its elements
-(``lookup.py``): no kernel of both computes just those.
+The result of an op that reads one large tensor and produces one at least as large (bfloat16 to float32, minus a row of
+means) need never be written. Its consumers can read the op's input instead of its result: no more bytes, and one write
+less. So no schedule loses, except for arithmetic that memory hides. This is decided before the solver; Inductor's
+greedy scheduler is given graphs in which such ops are inlined as well. An op with one consumer stays an op: the solver
+fuses the two for free. Where the consumers only gather a few of its elements (``gathered_values``) it is inlined
+nevertheless: no fused kernel computes just those.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from optfuse.compiler.analysis.access import NestAccesses, accesses, walk
+from optfuse.compiler.analysis.access import NestAccesses, accesses
 from optfuse.compiler.analysis.dependence import users
 from optfuse.compiler.analysis.op_work import buffer_bytes, touched_bytes
 from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopGraph, LoopNest, Op, View, views
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
-from optfuse.compiler.simplify.gathered_values import looked_up
+from optfuse.compiler.ir.traversal import subexpressions
+from optfuse.compiler.simplify.gathered_values import gathers_few
 from optfuse.compiler.simplify.round_compared import HALF
 from optfuse.compiler.simplify.substitute import Value, by_address, with_value
 
-#: Values of fewer bytes are left: what they cost is launches, and those are the solver's.
+#: Values of fewer bytes are not inlined: they cost launches, on which the solver decides.
 LEAST_BYTES = 1 << 16
-#: Operands beside the large one have at most this share of the value's bytes, all together.
+#: The operands beside the large one have together at most 1 / SMALL_SHARE of the value's bytes.
 SMALL_SHARE = 16
-#: Scalar functions that a reader may have to compute again for one value.
+#: The most scalar functions that a consumer recomputes for one value.
 MOST_CALLS = 16
 
 
 def inline_cheap(graph: LoopGraph) -> LoopGraph:
-    """The graph with values computed by each of their readers where that saves bytes. Results are the same.
+    """The graph with values recomputed by each of their consumers where that saves bytes. Results are the same.
 
     >>> show("inline_cheap", lambda x: (x.float().sum(0), x.float().sum(1)), half(256, 256))
     before:
@@ -58,7 +59,7 @@ def inline_cheap(graph: LoopGraph) -> LoopGraph:
     held.update(view.buffer for op in graph.ops if isinstance(op, LibraryCall) for view in views(op))
     ops: list[Op | None] = list(graph.ops)
     gone: set[str] = set()
-    # from the last to the first: a value that is computed again asks for those that it is made of
+    # from the last op to the first: an inlined value needs its own operands, which may be inlined in turn
     for position in range(len(ops) - 1, -1, -1):
         op = ops[position]
         if not isinstance(op, LoopNest) or len(op.stores) != 1:
@@ -66,7 +67,7 @@ def inline_cheap(graph: LoopGraph) -> LoopGraph:
         name, using = op.stores[0].buffer, readers[op.stores[0].buffer]
         if name in held or not using or len(writers[name]) > 1:
             continue
-        few = all(looked_up(ops[user], name, prod(int(n) for n in op.sizes)) for user in using)  # type: ignore[arg-type]
+        few = all(gathers_few(ops[user], name, prod(op.sizes)) for user in using)
         if len(using) < 2 and not few:
             continue
         value = cheap_value(op, buffers, few=few)
@@ -93,37 +94,36 @@ def _computing(reader: Op | None, name: str, value: Value) -> LoopNest | None:
 
 
 def cheap_value(nest: LoopNest, buffers: Mapping[str, Buffer], *, few: bool = False) -> Value | None:
-    """What a nest with one store makes, if computing it again reads no more bytes than it has; None if it may.
+    """The value of a nest with one store, if recomputing it reads no more bytes than it has; otherwise None.
 
-    ``few``: only few of its elements are asked for, so that what one of them takes does not matter.
+    ``few``: its consumers gather few of its elements, so that the cost of one of them does not matter.
     """
     store, found = nest.stores[0], accesses(nest)
     buffer = buffers[store.buffer]
     size = buffer_bytes(buffer)
-    # a half type is rounded where it is stored, and nowhere else: readers would see more digits
+    # a half type is rounded at its store: inlined, consumers would see the unrounded value
     if nest.reductions or buffer.kind != "temporary" or (buffer.dtype in HALF and not few) or size < LEAST_BYTES:
         return None
-    calls = {expr for expr in walk(store.value) if isinstance(expr, Call) and expr.function != "cast"}
+    calls = {expr for expr in subexpressions([store.value]) if isinstance(expr, Call) and expr.function != "cast"}
     functions = [FUNCTIONS[expr.function] for expr in calls]
     costly = any(function.special for function in functions) and not few
     if len(calls) > MOST_CALLS or costly or any(function.rule == "random" for function in functions):
         return None
-    sizes = tuple(int(s) for s in nest.sizes)
     written = found.stores[0]
     if (
         not written.exact
         or not all(load.exact for load in found.loads)
-        or not (few or _reads_little(found, sizes, size, buffers))
+        or not (few or _reads_little(found, nest.sizes, size, buffers))
     ):
         return None
     value = store.value if store.value.dtype == buffer.dtype else Call("cast", (store.value,), buffer.dtype)
-    return by_address(value, sizes, written)
+    return by_address(value, nest.sizes, written)
 
 
 def _reads_little(found: NestAccesses, sizes: tuple[int, ...], size: int, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether all loads but one are small, and that one takes no more bytes than the value has, as contiguous.
+    """Whether all loads but one are small, and that one is contiguous and reads no more bytes than the value has.
 
-    It stays what the readers have in common: without it they might not be linked, and no kernel could hold them.
+    The consumers then share that read, as they shared the value: with nothing in common no kernel could hold them.
     """
     read = [(load, touched_bytes(load, sizes, buffers[load.buffer])) for load in found.loads]
     large = [load for load, moved in read if moved * SMALL_SHARE > size]

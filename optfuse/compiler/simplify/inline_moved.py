@@ -1,11 +1,11 @@
-"""Values that are only moved: padded, cut, rolled, put beside others. Who moves such a value computes it on the way.
+"""Inline producers into the ops that only move their values: pad, slice, roll and cat.
 
-The points of a pad or a slice are not those of what it takes, so no kernel can hold both, and what is moved would be
-written in order to be read once. If those who move a value are all that read it, and take each of its elements once at
-most, they can compute them: a write and a read less, and no arithmetic twice. What they read instead must not be more:
-what is in memory anyway counts once, and what a kernel might have kept in registers twice, for the write. Chains are
-followed back for as long as that pays: what a half type is rounded from may be twice as wide, and what that was made of
-may not. Like ``inline.py``, this is decided before the solver.
+A pad or a slice has other points than its input, so no kernel can hold it and its producer, and the value would be
+written to be read once. If all consumers of a value only move it, and together read each of its elements at most once,
+they can compute it: a write and a read less, and no arithmetic is repeated. They must not read more bytes instead: a
+buffer that is in memory anyway counts once, one that a kernel might have kept in registers twice, for its write. Chains
+of producers are followed back as long as that holds: the input of a cast to a half type may be twice as wide, and that
+one's input narrower again. Like ``inline_cheap``, this is decided before the solver.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from optfuse.compiler.analysis.access import Access, accesses, affine, walk
+from optfuse.compiler.analysis.access import Access, accesses
 from optfuse.compiler.analysis.dependence import users
 from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes
+from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Expr, LibraryCall, Load, LoopGraph, LoopNest, Op, View, views
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+from optfuse.compiler.ir.traversal import operands, stored, subexpressions
 from optfuse.compiler.simplify.round_compared import HALF
 from optfuse.compiler.simplify.substitute import by_address, extents_of, inside, rewritten, with_value
 
-#: Values of fewer bytes are left: what they cost is launches, and those are the solver's.
+#: Values of fewer bytes are not inlined: they cost launches, on which the solver decides.
 LEAST_BYTES = 1 << 16
-#: What is read instead of a value may be that share of its bytes more (a number for each channel).
+#: The bytes read instead of a value may exceed its own by 1 / MORE (for a number for each channel).
 MORE = 16
-#: Scalar functions of a reader, with all that it computes on the way.
+#: The most scalar functions of a consumer with all that is inlined into it.
 MOST_CALLS = 64
 
 
 def inline_moved(graph: LoopGraph) -> LoopGraph:
-    """The graph with values that are only moved computed by who moves them. Results are the same.
+    """The graph with producers inlined into the ops that only move their values. Results are the same.
 
     >>> show("inline_moved", lambda x: pad(x * 2, (0, 256)), single(256, 256))
     before:
@@ -53,17 +55,17 @@ class _Moving:
         self.ops: list[Op | None] = list(graph.ops)
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
         self.readers, self.writers = users(graph)
-        #: Buffers that library calls touch, or that somebody else has.
+        #: Buffers that library calls or the caller see: these must be in memory.
         self.held = {output.buffer for output in graph.outputs if isinstance(output, View)}
         self.held.update(view.buffer for op in graph.ops if isinstance(op, LibraryCall) for view in views(op))
         self.held.update(buffer.name for buffer in graph.buffers if buffer.kind != "temporary")
 
     def result(self) -> LoopGraph:
-        """From the last op to the first: a value that is computed on the way asks for those that it is made of."""
+        """The rewritten graph. From the last op to the first: the operands of an inlined value may be inlined too."""
         for position in range(len(self.ops) - 1, -1, -1):
-            maker = self.ops[position]
-            if isinstance(maker, LoopNest) and len(maker.stores) == 1:
-                self._follow(maker.stores[0].buffer)
+            producer = self.ops[position]
+            if isinstance(producer, LoopNest) and len(producer.stores) == 1:
+                self._follow(producer.stores[0].buffer)
         made = {name for name in self.buffers if any(self.ops[writer] is not None for writer in self.writers[name])}
         return replace(
             self.graph,
@@ -72,24 +74,24 @@ class _Moving:
         )
 
     def _follow(self, name: str) -> None:
-        """Let those who move a value compute it, as far back as they then read no more."""
+        """Inline the producers of a value into its consumers, as far back as these then read no more bytes."""
         using = {position: self.ops[position] for position in sorted(self.readers[name])}
         readers = {position: op for position, op in using.items() if isinstance(op, LoopNest)}
-        maker = self._arithmetic(name, set(readers))
-        if maker is None or not self._moved(name, list(readers.values())):
+        producer = self._arithmetic(name, set(readers))
+        if producer is None or not self._moved(name, list(readers.values())):
             return
         limit = sum(self._traffic(nest, {name}) for nest in readers.values())
         others = {position: _read(nest) - {name} for position, nest in readers.items()}
         absorbed = [min(self.writers[name])]
         best: dict[int, LoopNest] = {}
         gone: set[int] = set()
-        while maker is not None:
-            made = {k: self._computing(nest, name, maker) for k, nest in readers.items()}
+        while producer is not None:
+            made = {k: self._computing(nest, name, producer) for k, nest in readers.items()}
             good = {k: nest for k, nest in made.items() if nest is not None and _calls(nest) <= MOST_CALLS}
             traffic = sum(self._traffic(nest, _read(nest) - others[k]) for k, nest in good.items())
             if len(good) == len(readers) and traffic * MORE <= limit * (MORE + 1):
                 best, gone = good, set(absorbed)
-            maker = self._earlier(maker, absorbed)
+            producer = self._earlier(producer, absorbed)
         for k, nest in best.items():
             self.ops[k] = nest
             for read in _read(nest):
@@ -98,60 +100,60 @@ class _Moving:
             self.ops[position] = None
 
     def _moved(self, name: str, readers: Sequence[LoopNest]) -> bool:
-        """Whether all that read a value move it, and take each of its elements once at most, all together."""
+        """Whether all consumers only move the value, and together read each of its elements at most once."""
         buffer = self.buffers[name]
         taken = sum(_elements(load, nest) for nest in readers for load in _loads(nest, {name}))
-        return taken <= prod(int(n) for n in buffer.shape) and all(moves(nest, buffer) for nest in readers)
+        return taken <= prod(buffer.shape) and all(moves(nest, buffer) for nest in readers)
 
-    def _earlier(self, maker: LoopNest, absorbed: list[int]) -> LoopNest | None:
-        """A maker computing one of the values that it takes; None if there is none that nobody else reads."""
-        for name in {load.buffer: None for load in accesses(maker).loads}:
+    def _earlier(self, producer: LoopNest, absorbed: list[int]) -> LoopNest | None:
+        """The producer with one of its own producers inlined; None if each of those has other consumers."""
+        for name in {load.buffer: None for load in accesses(producer).loads}:
             before = self._arithmetic(name, set(absorbed))
-            made = None if before is None else self._computing(maker, name, before)
+            made = None if before is None else self._computing(producer, name, before)
             if made is not None:
                 absorbed.append(min(self.writers[name]))
                 return made
         return None
 
-    def _computing(self, reader: LoopNest, name: str, maker: LoopNest) -> LoopNest | None:
-        """The reader with what the maker stores computed in the place of its loads."""
-        expr, buffer = maker.stores[0].value, self.buffers[name]
+    def _computing(self, reader: LoopNest, name: str, producer: LoopNest) -> LoopNest | None:
+        """The consumer with the producer's value computed in the place of its loads."""
+        expr, buffer = producer.stores[0].value, self.buffers[name]
         if expr.dtype != buffer.dtype:
-            # as in any kernel, what is handed on in registers is not rounded to a half type, unless the graph says so
+            # as in any kernel, a value in registers is not rounded to a half type, unless the graph has a cast
             unrounded = _widened(reader, name, expr.dtype) if buffer.dtype in HALF else None
             reader = unrounded or reader
             expr = expr if unrounded else Call("cast", (expr,), buffer.dtype)
-        value = by_address(expr, tuple(int(n) for n in maker.sizes), accesses(maker).stores[0])
+        value = by_address(expr, producer.sizes, accesses(producer).stores[0])
         return None if value is None else with_value(reader, name, value)
 
     def _arithmetic(self, name: str, mine: set[int]) -> LoopNest | None:
-        """The op that makes a value that only ``mine`` read, if another may do it in its place."""
+        """The producer of a value that only ``mine`` read, if it may be inlined."""
         buffer, writers = self.buffers[name], self.writers[name]
         if name in self.held or len(writers) != 1 or buffer_bytes(buffer) < LEAST_BYTES or self.readers[name] - mine:
             return None
-        maker = self.ops[min(writers)]
-        if not isinstance(maker, LoopNest) or len(maker.stores) != 1 or maker.reductions:
+        producer = self.ops[min(writers)]
+        if not isinstance(producer, LoopNest) or len(producer.stores) != 1 or producer.reductions:
             return None
-        found = accesses(maker)
-        parts = list(walk(maker.stores[0].value))
+        found = accesses(producer)
+        parts = subexpressions(stored(producer))
         random = any(isinstance(part, Call) and FUNCTIONS[part.function].rule == "random" for part in parts)
         overwritten = any(w > min(writers) for load in found.loads for w in self.writers[load.buffer])
         unknown = any(load.coefficients is None or load.indirect for load in found.loads)
-        return None if random or overwritten or unknown or not found.stores[0].exact else maker
+        return None if random or overwritten or unknown or not found.stores[0].exact else producer
 
     def _traffic(self, nest: LoopNest, names: set[str]) -> int:
-        """Bytes that a nest takes of some buffers, at most, and that are written for it."""
+        """An upper bound of the bytes that a nest reads of some buffers, and that are written for it to read."""
         items = {name: ITEM_BYTES.get(self.buffers[name].dtype, 8) * (1 if name in self.held else 2) for name in names}
         return sum(_elements(load, nest) * items[load.buffer] for load in _loads(nest, names))
 
 
 def moves(nest: LoopNest, buffer: Buffer) -> bool:
-    """Whether a nest takes elements of a buffer at points that are not the buffer's, and none at two points."""
+    """Whether a nest reads a buffer at other points than the buffer's own, and no element at two points."""
     loads = _loads(nest, {buffer.name})
     if any(load.load is None or load.indirect or not _apart(load, nest) for load in loads):
         return False
     points = prod(extents_of(nest).values())
-    return points != prod(int(n) for n in buffer.shape) or any(x.guarded or x.coefficients is None for x in loads)
+    return points != prod(buffer.shape) or any(x.guarded or x.coefficients is None for x in loads)
 
 
 def _read(nest: LoopNest) -> set[str]:
@@ -177,7 +179,7 @@ def _apart(load: Access, nest: LoopNest) -> bool:
 
 
 def _elements(load: Access, nest: LoopNest) -> int:
-    """Distinct elements that a load takes where its guards hold, at most."""
+    """An upper bound of the distinct elements that a load reads where its guards hold."""
     extents = extents_of(nest)
     found = None if load.load is None or load.indirect else inside(load.load, extents)
     form = None if found is None else affine(found.index)
@@ -187,12 +189,12 @@ def _elements(load: Access, nest: LoopNest) -> int:
 
 
 def _calls(nest: LoopNest) -> int:
-    roots: Sequence = (*(r.operand for r in nest.reductions), *(s.value for s in nest.stores))
-    return len({part for root in roots for part in walk(root) if isinstance(part, Call) and part.function != "cast"})
+    parts = subexpressions(operands(nest) + stored(nest))
+    return len({part for part in parts if isinstance(part, Call) and part.function != "cast"})
 
 
 def _widened(nest: LoopNest, name: str, dtype: str) -> LoopNest | None:
-    """The nest as if a buffer of a half type held ``dtype``; None if it uses it but cast to that."""
+    """The nest with each cast to ``dtype`` of a load of the buffer replaced by the load; None if it loads it uncast."""
     bare = False
 
     def wide(expr: Expr) -> Expr:

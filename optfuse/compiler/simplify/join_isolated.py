@@ -1,9 +1,9 @@
-"""Computations that nothing ties to others run together, where they cost launches and little else.
+"""Join small computations that share no value with others into one op, since they cost little more than launches.
 
-A kernel holds ops that pass values to each other or read something in common. So each of these would be a kernel by
-itself: tiny computations from inputs to outputs (the step counts of batch norms), and what is made of inputs alone and
-read by library calls alone (weights brought into a convolution's form). Those of one form become one op, with a store
-for each: no schedule loses by it but for the memory of the latter, which there is a limit to.
+A kernel holds ops that pass values to each other or have a read in common. So each of these would be a kernel of its
+own: tiny computations from inputs to outputs (the step counts of batch norms), and ops that read only inputs and whose
+results only library calls read (weights in a convolution's layout). Those of equal sizes become one op with a store
+each. No schedule loses, except for the memory of the latter results, which is limited here.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
 
-from optfuse.compiler.analysis.access import accesses
 from optfuse.compiler.analysis.dependence import footprint
 from optfuse.compiler.analysis.op_work import buffer_bytes
-from optfuse.compiler.ir.nodes import LoopGraph, LoopNest, Op, Size, View
+from optfuse.compiler.ir.nodes import LoopGraph, LoopNest, Op, View
 
-#: Points of an op that costs a launch and little else.
+#: The most points of an op that costs little more than a launch.
 MOST_POINTS = 1024
-#: So many computations share a kernel, at most: each brings pointers of its own.
+#: The most computations of one kernel: each adds pointers of its own.
 MOST_TOGETHER = 128
-#: What is prepared for library calls ahead of its time takes so many bytes, at most, in each such op.
+#: The most bytes of one joined op's results that wait for library calls.
 MOST_BYTES = 32 << 20
 
 
 def join_isolated(graph: LoopGraph, most: int = MOST_TOGETHER) -> LoopGraph:
-    """The graph with isolated computations, of the same sizes in the same order, as one; ``most`` share a kernel.
+    """The graph with isolated computations of the same sizes joined, at most ``most`` into one op.
 
     >>> show("join_isolated", lambda x, y: (x + 1, y + 1), single(4), single(4))
     before:
@@ -50,19 +49,19 @@ def _join_tiny(graph: LoopGraph, most: int) -> LoopGraph:
         if len(nests) == len(members) and all(map(_is_tiny, nests)):
             form = (devices[nests[0].stores[0].buffer], *(tuple(nest.sizes) for nest in nests))
             alike.setdefault(form, []).append(members)
-    # by step: what an op needs is in an earlier step of its own computation
+    # step by step: the producers of an op are in an earlier step of its own computation
     return _joined(graph, [step for several in alike.values() for step in _steps(several, most)])
 
 
 def _join_prepared(graph: LoopGraph, most: int) -> LoopGraph:
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     returned = {output.buffer for output in graph.outputs if isinstance(output, View)}
-    touched = [footprint(op, accesses(op) if isinstance(op, LoopNest) else None) for op in graph.ops]
+    touched = [footprint(op) for op in graph.ops]
     written = {name for _, writes in touched for name in writes}
     looped = {
         name for op, (reads, _) in zip(graph.ops, touched, strict=True) if isinstance(op, LoopNest) for name in reads
     }
-    alike: dict[tuple[str, tuple[Size, ...], int], list[tuple[int, ...]]] = {}
+    alike: dict[tuple[str, tuple[int, ...], int], list[tuple[int, ...]]] = {}
     for k, (op, (reads, writes)) in enumerate(zip(graph.ops, touched, strict=True)):
         if not isinstance(op, LoopNest) or op.reductions or len(op.stores) > 1 or written & set(reads):
             continue
@@ -80,13 +79,13 @@ def _join_prepared(graph: LoopGraph, most: int) -> LoopGraph:
 
 
 def _steps(several: list[tuple[int, ...]], most: int) -> Iterator[tuple[int, ...]]:
-    """The first ops of some computations of one form, their second ops, and so on; so many computations at a time."""
+    """The first ops of up to ``most`` computations of one form, their second ops, and so on."""
     for first in range(0, len(several), most):
         yield from zip(*several[first : first + most], strict=True)
 
 
 def _joined(graph: LoopGraph, groups: Iterable[tuple[int, ...]]) -> LoopGraph:
-    """The graph with the nests at some positions as one, where the first of them was."""
+    """The graph with each group of nests joined into one, in the place of the first of them."""
     ops: list[Op | None] = list(graph.ops)
     for positions in groups:
         nests = [op for op in (graph.ops[k] for k in positions) if isinstance(op, LoopNest)]
@@ -97,11 +96,8 @@ def _joined(graph: LoopGraph, groups: Iterable[tuple[int, ...]]) -> LoopGraph:
 
 
 def _components(graph: LoopGraph) -> Iterable[tuple[int, ...]]:
-    """Ops that are tied, however indirectly, by buffers that some op writes; positions, ascending."""
-    touched = []
-    for op in graph.ops:
-        reads, writes = footprint(op, accesses(op) if isinstance(op, LoopNest) else None)
-        touched.append((reads, writes))
+    """The connected components of the ops, over the buffers that some op writes: positions, ascending."""
+    touched = [footprint(op) for op in graph.ops]
     written = {name for _, writes in touched for name in writes}
     leader = list(range(len(graph.ops)))
 
@@ -123,4 +119,4 @@ def _components(graph: LoopGraph) -> Iterable[tuple[int, ...]]:
 
 
 def _is_tiny(nest: LoopNest) -> bool:
-    return not nest.reductions and prod(int(size) for size in nest.sizes) <= MOST_POINTS
+    return not nest.reductions and prod(nest.sizes) <= MOST_POINTS

@@ -1,16 +1,16 @@
-"""Second stages of split reductions whose results only leave the graph (gradients of weights and biases) run together.
+"""Join the second stages of split reductions whose results only leave the graph (gradients of weights and biases).
 
-Each reads partial sums that no other op reads, and only ops that convert its result, whose results leave the graph,
-read what it makes. Several of one form become one op, where the last of them was.
+Each reads partial sums that no other op reads, and its result is read at most by ops that convert it and whose results
+leave the graph. Several of the same sizes become one op, in the place of the last of them.
 
-Without a cap on memory, and with room for the ops in a kernel, some best schedule survives this. Take a best schedule
-of the graph before. A second stage has no walk in common with its first stage, which has more points, and no input in
-common with any other op; the ops that convert its result read nothing else. So the kernels of these ops hold none but
-a second stage and what converts it. Put the joined op and all that convert its results in one kernel, in the place of
-the last of those: it makes nothing that another op reads, so there is no cycle. It reads and writes no more bytes
-than they did together, in the same walk, since ``split`` lays partial sums of the same sizes out alike; its
-arithmetic is theirs; the larger of two sums is at most the sum of the larger ones; and launches are saved. With a cap
-on memory it may lose: the partial sums of all are then live at once.
+Dominance: without a cap on memory, and with room for the ops in a kernel, an optimal schedule survives. Take an optimal
+schedule of the graph before. A second stage has no walk in common with its first stage, which has more points, and no
+input in common with any other op; the ops that convert its result read nothing else. So a kernel of these ops holds
+only a second stage and its conversions. Put the joined op and all conversions of its results into one kernel, in the
+place of the last of those kernels: no other op reads its results, so there is no cycle. It reads and writes no more
+bytes than they did together, in the same walk, since ``split`` lays out partial sums of the same sizes alike; its
+arithmetic is theirs; the maximum of two sums is at most the sum of the maxima; and launches are saved. Under a cap on
+memory it may lose, since the partial sums of all are live at once.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from dataclasses import dataclass, replace
 from optfuse.compiler.analysis.access import accesses
 from optfuse.compiler.analysis.dependence import footprint
 from optfuse.compiler.analysis.op_work import buffer_bytes
-from optfuse.compiler.ir.nodes import Buffer, Expr, LoopGraph, LoopNest, Op, Result, Size
+from optfuse.compiler.ir.nodes import Buffer, Expr, LoopGraph, LoopNest, Op, Result
 from optfuse.compiler.simplify.split_reductions import with_results
 
-#: So many share a kernel, at most: each takes its time in programs that are few.
+#: The most second stages of one op: they run one after the other in few programs.
 MOST_TOGETHER = 16
-#: A second stage that reads more is no matter of launches.
+#: The most bytes that a joined second stage reads: of larger ones launches are a small share.
 MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Users:
-    """By buffer: positions of the ops that read it, and of those that write it; and the buffers themselves."""
+    """By buffer: positions of its readers and of its writers, and the buffer itself."""
 
     readers: Mapping[str, Sequence[int]]
     writers: Mapping[str, Sequence[int]]
@@ -40,7 +40,7 @@ class _Users:
 
 
 def join_leaves(graph: LoopGraph, most: int = MOST_TOGETHER) -> LoopGraph:
-    """The graph with second stages of the same sizes, whose results only leave it, as one; ``most`` share a kernel.
+    """The graph with second stages of the same sizes that only leave it joined, at most ``most`` into one op.
 
     >>> show("join_leaves", lambda x, y: (x.sum(0), y.sum(0)), single(16384, 64), single(16384, 64))
     before:
@@ -70,7 +70,7 @@ def join_leaves(graph: LoopGraph, most: int = MOST_TOGETHER) -> LoopGraph:
         sum_2[i0] = s1
     """
     users = _users(graph)
-    alike: dict[tuple[str, tuple[Size, ...], tuple[Size, ...]], list[tuple[int, ...]]] = {}
+    alike: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[tuple[int, ...]]] = {}
     for k, op in enumerate(graph.ops):
         after = _after(graph, k, users) if isinstance(op, LoopNest) else None
         if isinstance(op, LoopNest) and after is not None:
@@ -92,7 +92,7 @@ def _users(graph: LoopGraph) -> _Users:
     readers: dict[str, list[int]] = {}
     writers: dict[str, list[int]] = {}
     for k, op in enumerate(graph.ops):
-        reads, writes = footprint(op, accesses(op) if isinstance(op, LoopNest) else None)
+        reads, writes = footprint(op)
         for name in reads:
             readers.setdefault(name, []).append(k)
         for name in writes:
@@ -101,7 +101,7 @@ def _users(graph: LoopGraph) -> _Users:
 
 
 def _after(graph: LoopGraph, k: int, users: _Users) -> tuple[int, ...] | None:
-    """The ops that only convert what op ``k`` makes, if it is a second stage whose results leave the graph."""
+    """The ops that convert results of op ``k``, if it is a second stage whose results leave the graph; else None."""
     nest = graph.ops[k]
     assert isinstance(nest, LoopNest), "only loops are split"
     loaded = {load.buffer for load in accesses(nest).loads}
@@ -121,7 +121,7 @@ def _after(graph: LoopGraph, k: int, users: _Users) -> tuple[int, ...] | None:
 
 
 def _converts(op: Op, nest: LoopNest, made: set[str], users: _Users) -> bool:
-    """Whether an op is loops over the same points that read nothing but ``made``, and that nobody reads."""
+    """Whether an op has the same points, reads nothing but ``made``, and its results are read by no op."""
     if not isinstance(op, LoopNest) or op.reductions or op.sizes != nest.sizes:
         return False
     stored = [users.buffers[store.buffer] for store in op.stores]
@@ -130,7 +130,7 @@ def _converts(op: Op, nest: LoopNest, made: set[str], users: _Users) -> bool:
 
 
 def _joined(nests: Sequence[LoopNest]) -> LoopNest:
-    """Nests over the same points as one; results are numbered through."""
+    """Nests over the same points joined into one, with their results renumbered."""
     stores, before = [], 0
     for nest in nests:
         shifted: dict[int, Expr] = {

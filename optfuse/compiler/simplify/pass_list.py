@@ -1,13 +1,13 @@
-"""The rewrites between lowering and the solver: one tuple, in the order in which they run, and what each one is.
+"""The rewrites between lowering and the solver, in the order in which they run, each with its kind.
 
-Three kinds, by what a certificate of the rewritten graph says about the graph before:
+The kind says what a certificate of the rewritten graph means for the graph before:
 
 - *normal form*: neither the legality nor the price of any schedule changes.
 - *dominance*: without a cap on memory some best schedule survives. The proof is in the pass's module, and
   ``tests/oracle/test_dominance.py`` holds it against exhaustive search on the graph without the rewrite.
 - *decision*: takes something from the solver, or may. The result names it (``Schedule.decisions``).
 
-What is neither proven nor tested is a decision. Each pass shows in its docstring what it makes of a small function.
+A pass without proof and test is a decision. Each pass has an example of its effect in its docstring.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from optfuse.problem.instance import Device
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A rewrite of the loop graph: a pure function of the graph and the device, and what it is.
+    """A rewrite of the loop graph: a pure function of the graph and the device, with its kind.
 
-    ``says`` is one line about it. ``counts`` names, in the plural, what it does: one for each op that it adds or
-    takes away; empty where the number of ops stays.
+    ``says`` describes it in one line. ``counts`` names in the plural what it does, once for each op that it adds or
+    removes; empty where the number of ops stays.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A graph behind some passes, and what those that are no normal forms have done to it."""
+    """A rewritten graph, and the decisions of the passes that are no normal forms."""
 
     graph: LoopGraph
     decided: tuple[Decision, ...] = ()
@@ -94,17 +94,17 @@ PASSES: tuple[Pass, ...] = (
     ),
 )
 
-#: Those that leave to the solver whether a reduction is split.
+#: The passes without those that split reductions, where the solver decides on that.
 UNSPLIT: tuple[Pass, ...] = tuple(p for p in PASSES if p.name not in ("split_reductions", "join_leaves"))
 
 
 def rewrite(graph: LoopGraph, device: Device, passes: Sequence[Pass] = PASSES) -> Rewritten:
-    """Run passes in order; the graph is verified behind the last of them (behind each it would take a third longer).
+    """The graph after all passes, in order, verified after the last (after each would take a third longer).
 
     Raises
     ------
     InvalidGraphError
-        If a pass leaves a graph that is none.
+        If a pass returns a malformed graph.
     """
     decided: list[Decision] = []
     for each in passes:

@@ -1,7 +1,7 @@
-"""Reductions that can be run in several ways, each an alternative of which exactly one runs.
+"""Offer the solver each long reduction both whole and split: a variant of two alternatives, of which one runs.
 
-- *whole*: one kernel reduces; with few results it cannot fill the device.
-- *split*: a nest of partial results over chunks, and one that combines them (``split``).
+- *whole*: one nest; with few results its kernel cannot fill the device.
+- *split*: a nest of partial results over chunks, and one that combines them (``split_reductions``).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from optfuse.compiler.ir.nodes import LoopGraph, LoopNest, Op
 from optfuse.compiler.simplify.split_reductions import device_of, fresh, kept_results, plan_chunks, split
 from optfuse.problem.instance import Device
 
-#: The share of a launch that a whole reduction must lose to idle programs for the split one to be offered.
+#: The percentage of a launch that a whole reduction must lose to idle programs for the split one to be offered.
 SPLIT_PERCENT = 25
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """A graph that holds the ops of all alternatives, and which belong together.
+    """A graph with the ops of all alternatives, and its variants.
 
     ``variants`` are tuples (name, alternatives as op positions), the whole reduction first.
     """
@@ -27,7 +27,7 @@ class Alternatives:
     variants: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
 
     def rivals(self) -> dict[int, frozenset[int]]:
-        """By op of a variant: the ops that cannot run when it does."""
+        """By op of a variant: the ops of its other alternatives."""
         found: dict[int, frozenset[int]] = {}
         for _, alternatives in self.variants:
             every = {op for ops in alternatives for op in ops}
@@ -37,7 +37,7 @@ class Alternatives:
 
 
 def reduction_variants(graph: LoopGraph, device: Device) -> Alternatives:
-    """The graph with each long reduction both whole and split; its reductions were not split before."""
+    """The graph with each long reduction both whole and split (``graph`` has no split ones)."""
     ops: list[Op] = []
     buffers = list(graph.buffers)
     taken = {buffer.name for buffer in buffers}

@@ -1,22 +1,22 @@
-"""Values that are compared with one another are rounded where eager execution rounds them.
+"""Round values that are compared with one another where eager execution rounds them.
 
-A value of a half type that a kernel hands on in registers keeps the float32 that it was computed in: it is nearer to
-the truth than what is stored, and whoever reads the stored one is off by a rounding. Only a comparison can tell. The
-gradient of ``amax`` asks which elements equal the largest, which the forward graph has stored: beside values that were
-computed again and not rounded there is none, and the gradient is divided by zero of them. So on the way to a comparison
-every value of a half type is rounded, nothing is approximated (``precision.py``), and no product and sum of two ops are
-rounded as one: computed twice, it is the same twice.
+A value of a half type that passes in registers keeps the float32 in which it was computed: it is more exact than the
+stored value, which is rounded. Only a comparison shows the difference. The gradient of ``amax`` asks which elements
+equal the maximum that the forward graph stored: of values that were recomputed and not rounded none may, and the
+gradient is divided by a count of zero. So on every path to a comparison values of a half type are rounded, no function
+is approximated (``extract.approximation``), and no product is contracted with a sum of another op: a value that is
+computed twice is the same both times.
 
-Ways to a comparison start at ``eq ne lt le gt ge`` of two values that vary, at positions of extrema (the first of those
-that are equal), and at extrema that outlast the graph, since another graph may compare them.
+The paths end at ``eq ne lt le gt ge`` of two values that vary, at positions of extrema (the first of equal ones), and
+at extrema that outlive the graph, since another graph may compare them.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from optfuse.compiler.analysis.access import accesses, roots, walk
 from optfuse.compiler.ir.nodes import Buffer, Call, Expr, Load, LoopGraph, LoopNest, Result, Store, View
+from optfuse.compiler.ir.traversal import loads, operands, stored, subexpressions
 
 HALF = frozenset({"float16", "bfloat16"})
 WIDE = frozenset({"float32", "float64"})
@@ -26,10 +26,9 @@ _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 def round_compared(graph: LoopGraph) -> LoopGraph:
     """The graph with values rounded on the way to a comparison.
 
-    Stores of half types have a cast to that type before them, and products that are stored in a wider type stand alone.
-
-    Before, the largest cosine is looked for among float32 values where one kernel does both; after, among those that
-    eager execution compares.
+    Stores of half types get a cast to that type, and stored products of a wider type become ``lone_mul``. In the
+    example one kernel would search the largest cosine among float32 values before; after, among those that eager
+    compares.
 
     >>> show("round_compared", lambda x: x.cos().argmax(-1), half(4, 8))
     before:
@@ -54,7 +53,7 @@ def round_compared(graph: LoopGraph) -> LoopGraph:
 
 
 def compared(graph: LoopGraph) -> frozenset[int]:
-    """Positions of the loop nests whose results lead, through loops alone, to values that are compared."""
+    """Positions of the loop nests whose results reach, through loops alone, values that are compared."""
     dtype = {buffer.name: buffer.dtype for buffer in graph.buffers}
     lasting = {buffer.name for buffer in graph.buffers if buffer.kind != "temporary"}
     lasting |= {output.buffer for output in graph.outputs if isinstance(output, View)}
@@ -65,26 +64,26 @@ def compared(graph: LoopGraph) -> frozenset[int]:
         if not isinstance(op, LoopNest):
             continue
         leads = any(store.buffer in wanted for store in op.stores)
-        largest = any(store.buffer in lasting for store in op.stores)
+        extremum = any(store.buffer in lasting for store in op.stores)
         if leads:
             found.add(position)
-        if leads or _compares(op, largest=largest):
-            wanted.update(load.buffer for load in accesses(op).loads if dtype[load.buffer] != "bool")
+        if leads or _compares(op, extremum=extremum):
+            wanted.update(load.buffer for load in loads(op) if dtype[load.buffer] != "bool")
     return frozenset(found)
 
 
-def _compares(nest: LoopNest, *, largest: bool) -> bool:
-    """Whether a nest compares two values that vary, or asks which is the largest (``largest``: or what it is)."""
+def _compares(nest: LoopNest, *, extremum: bool) -> bool:
+    """Whether a nest compares two values that vary, or finds an extremum's position (or value, if ``extremum``)."""
     kinds = {reduction.kind for reduction in nest.reductions}
-    if kinds & {"argmax", "argmin"} or (largest and kinds & {"max", "min"}):
+    if kinds & {"argmax", "argmin"} or (extremum and kinds & {"max", "min"}):
         return True
-    calls = (expr for root in roots(nest) for expr in walk(root) if isinstance(expr, Call))
+    calls = (expr for expr in subexpressions(operands(nest) + stored(nest)) if isinstance(expr, Call))
     return any(call.function in _COMPARISONS and all(map(_varies, call.args)) for call in calls)
 
 
 def _varies(expr: Expr) -> bool:
-    """Whether a floating-point value is read, or reduced from what is."""
-    return expr.dtype in HALF | WIDE and any(isinstance(part, Load | Result) for part in walk(expr))
+    """Whether an expression is a floating-point value that is loaded or reduced."""
+    return expr.dtype in HALF | WIDE and any(isinstance(part, Load | Result) for part in subexpressions([expr]))
 
 
 def _rounded(nest: LoopNest, buffers: dict[str, Buffer]) -> LoopNest:

@@ -1,9 +1,9 @@
-"""Long reductions with few results, in two stages: one program a result would leave the device idle.
+"""Split long reductions with few results into two stages: one program a result would leave the device idle.
 
-A column sum of (200704, 96) has 96 results, and its kernel a handful of programs. Here it becomes a nest of partial
-results over chunks of the rows and a nest that combines them, both ordinary ops that fuse like any other. This is
-decided before the solver, by a rule: a reduction is split when the time that its idle programs lose, whatever kernel
-held it whole, is more than two launches.
+A column sum of (200704, 96) has 96 results, and its kernel a handful of programs. It becomes a nest of partial results
+over chunks of the rows and a nest that combines them, both ordinary ops that fuse like any other. This is decided
+before the solver, by a rule: a reduction is split if the time that idle programs lose, in any kernel that holds it
+whole, exceeds two launches.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import sympy
 from optfuse.compiler.analysis.access import accesses
 from optfuse.compiler.analysis.iteration_orders import natural_cover, natural_walk
 from optfuse.compiler.analysis.memory_traffic import scheme_of
-from optfuse.compiler.analysis.mixed_radix import row_major
 from optfuse.compiler.analysis.op_work import touched_bytes
+from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
@@ -40,38 +40,39 @@ from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.problem.cost import MIB
 from optfuse.problem.instance import Device
 
-#: Fewer chunks than this are not worth a second stage.
+#: The fewest chunks that are worth a second stage.
 FEWEST_CHUNKS = 4
-#: Partial results aim at this many times the saturating number of programs.
+#: Programs of the first stage that are aimed at, in multiples of those that saturate the device.
 WAVES = 8
-#: Neighbouring columns of one program's tile where there is enough to do.
+#: Columns of one program's tile where there are enough of them.
 WIDE_TILE = 64
-#: No chunk has fewer points than this.
+#: The fewest points of a chunk.
 SHORTEST_CHUNK = 64
 
-MERGED_BY_THEMSELVES = frozenset({"sum", "prod", "max", "min", "any", "all"})
+#: Reductions whose partial results are combined by the same reduction.
+SELF_MERGING = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The leading r dimensions ``whole`` count chunks, and ``parts`` of the next one (0: none of it)."""
+    """How r is chunked: by its first ``whole`` dimensions, and by ``parts`` equal parts of the next one (0: none)."""
 
     whole: int
     parts: int
 
     def sizes(self, rsizes: Sequence[int]) -> tuple[int, ...]:
-        """Extents of the dimensions that count chunks."""
+        """The sizes of the dimensions over chunks."""
         return (*rsizes[: self.whole], *((self.parts,) if self.parts else ()))
 
     def inside(self, rsizes: Sequence[int]) -> tuple[int, ...]:
-        """Extents of the dimensions within a chunk."""
+        """The sizes of the dimensions within a chunk."""
         if not self.parts:
             return tuple(rsizes[self.whole :])
         return (rsizes[self.whole] // self.parts, *rsizes[self.whole + 1 :])
 
 
 def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
-    """The graph with every starved reduction in two nests. Results differ only by the order of additions.
+    """The graph with every reduction that leaves the device idle in two nests. Only the order of additions changes.
 
     >>> show("split_reductions", lambda x: x.sum(0), single(16384, 64))
     before:
@@ -105,23 +106,23 @@ def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
 def plan_chunks(
     nest: LoopNest, buffers: Mapping[str, Buffer], device: Device, least_percent: int = 200
 ) -> Chunks | None:
-    """How to chunk a nest's r dimensions; None when it does not pay or they cannot be split evenly.
+    """How to chunk a nest's r dimensions; None where it does not pay or they cannot be split evenly.
 
-    It pays when idle programs lose ``least_percent`` of a launch.
+    It pays if idle programs lose more than ``least_percent`` of a launch.
     """
-    mergeable = all(r.kind in MERGED_BY_THEMSELVES or r.kind == "welford" for r in nest.reductions)
+    mergeable = all(r.kind in SELF_MERGING or r.kind == "welford" for r in nest.reductions)
     if not nest.reductions or not mergeable:
         return None
     touched = accesses(nest)
     walk = natural_walk(natural_cover(nest, touched))
     scheme = scheme_of(walk)
     programs = -(-scheme.x // WIDE_TILE) if walk.by_columns else scheme.parallel
-    sizes = tuple(int(s) for s in (*nest.sizes, *nest.rsizes))
+    sizes = (*nest.sizes, *nest.rsizes)
     read = max((touched_bytes(access, sizes, buffers[access.buffer]) for access in touched.loads), default=0)
     at_full_rate = read * device.dram_ps_per_mib // MIB
     if at_full_rate * (device.saturating_programs - programs) * 100 <= least_percent * device.launch_ps * programs:
         return None
-    rsizes = tuple(int(r) for r in nest.rsizes)
+    rsizes = nest.rsizes
     wanted = min(-(-device.saturating_programs * WAVES // programs), prod(rsizes) // SHORTEST_CHUNK)
     whole = 0
     while whole < len(rsizes) and prod(rsizes[: whole + 1]) <= wanted:
@@ -134,11 +135,11 @@ def plan_chunks(
 def split(
     nest: LoopNest, chunks: Chunks, names: Sequence[str], device: str
 ) -> tuple[LoopNest, LoopNest, tuple[Buffer, ...]]:
-    """The nest of partial results (one buffer each, chunks outermost), and the one that combines them."""
-    rsizes = tuple(int(r) for r in nest.rsizes)
+    """The nest of partial results, the nest that combines them, and their buffers (one a result, chunks outermost)."""
+    rsizes = nest.rsizes
     outer = chunks.sizes(rsizes)
     inner = chunks.inside(rsizes)
-    shape = (*outer, *(int(s) for s in nest.sizes))
+    shape = (*outer, *nest.sizes)
     renaming = _renaming(nest, chunks, rsizes)
     dtypes = result_dtypes(nest.reductions)
     kept = kept_results(nest)
@@ -168,15 +169,15 @@ def split(
 def combine(
     nest: LoopNest, partials: Mapping[int, Buffer], outer: tuple[int, ...], points: int
 ) -> tuple[tuple[Reduction, ...], dict[int, Expr]]:
-    """Reductions over the chunks, and what stands for each result of the whole nest.
+    """Reductions over the chunks, and the expression of each result of the whole nest.
 
     Chunks have equal sizes, so the mean is the mean of the chunks' means, and the squared deviations add up to those
     inside the chunks plus ``points`` times those of the means.
     """
-    strides = row_major((*outer, *(int(s) for s in nest.sizes)))
+    strides = row_major((*outer, *nest.sizes))
     index = sympy.Add(
         *(t * rvar(k) for k, t in enumerate(strides[: len(outer)]) if outer[k] > 1),
-        *(t * ivar(k) for k, t in enumerate(strides[len(outer) :]) if int(nest.sizes[k]) > 1),
+        *(t * ivar(k) for k, t in enumerate(strides[len(outer) :]) if nest.sizes[k] > 1),
     )
     reductions: list[Reduction] = []
     results: dict[int, Expr] = {}
@@ -200,7 +201,7 @@ def combine(
 
 
 def kept_results(nest: LoopNest) -> tuple[int, ...]:
-    """Results that need a buffer of partials: all but the counts, which are known."""
+    """The results that need a buffer of partial results: all but the counts, which are constants."""
     kept: list[int] = []
     k = 0
     for reduction in nest.reductions:
@@ -210,7 +211,7 @@ def kept_results(nest: LoopNest) -> tuple[int, ...]:
 
 
 def _renaming(nest: LoopNest, chunks: Chunks, rsizes: tuple[int, ...]) -> dict[sympy.Symbol, sympy.Expr]:
-    """The nest's variables in those of the nest of partials: chunk dimensions come first among the parallel ones."""
+    """The nest's variables in terms of the first stage's: chunk dimensions are the first parallel ones."""
     extra = len(chunks.sizes(rsizes))
     renaming: dict[sympy.Symbol, sympy.Expr] = {ivar(k): ivar(k + extra) for k in range(len(nest.sizes))}
     inside = 0
@@ -227,7 +228,7 @@ def _renaming(nest: LoopNest, chunks: Chunks, rsizes: tuple[int, ...]) -> dict[s
 
 
 def rename(expr: Expr, variables: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
-    """An expression with its iteration variables replaced; what was shared is shared."""
+    """An expression with its iteration variables replaced; shared subexpressions stay shared."""
     known: dict[int, Expr] = {}
 
     def index(old: sympy.Expr) -> sympy.Expr:
@@ -258,7 +259,7 @@ def rename(expr: Expr, variables: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
 
 
 def with_results(expr: Expr, results: Mapping[int, Expr]) -> Expr:
-    """An expression with reductions' results replaced."""
+    """An expression with the results of reductions replaced."""
     match expr:
         case Result():
             return results[expr.k]
@@ -274,13 +275,13 @@ def _divisors(number: int) -> list[int]:
 
 
 def device_of(nest: LoopNest, buffers: Sequence[Buffer]) -> str:
-    """Where a nest runs."""
+    """The device of a nest."""
     wanted = nest.stores[0].buffer
     return next(buffer.device for buffer in buffers if buffer.name == wanted)
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """A name that is not taken, which it is then."""
+    """``name``, with underscores appended until it is new; it is added to ``taken``."""
     while name in taken:
         name += "_"
     taken.add(name)

@@ -144,4 +144,4 @@ def _widened(x: torch.Tensor) -> torch.Tensor:
 
 
 def _plain(sizes: tuple[Any, ...]) -> list[int]:
-    return [int(size) for size in sizes]
+    return sizes

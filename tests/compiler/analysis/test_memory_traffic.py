@@ -8,8 +8,8 @@ import pytest
 import sympy
 
 from optfuse.compiler.analysis.edge_legality import ONE_PASS_POINTS
-from optfuse.compiler.analysis.mixed_radix import row_major
 from optfuse.compiler.extract.extraction import extract
+from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Guard, Load, LoopNest, Store, ivar, tvar
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Instance

@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import LibraryCall, LoopNest, View
+from optfuse.compiler.ir.traversal import loads
 from optfuse.compiler.ir.verify_graph import verify
-from optfuse.compiler.ir.verify_nest import loads
 from optfuse.compiler.lower import lower
 from optfuse.compiler.lower.origin import source_line
 from optfuse.errors import CaptureError

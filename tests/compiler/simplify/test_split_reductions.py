@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optfuse.compiler.analysis.mixed_radix import row_major
+from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import (
     Buffer,
