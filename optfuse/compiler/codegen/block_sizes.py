@@ -1,7 +1,7 @@
-"""Blocks: how large a kernel's tile is along each axis, and how many warps work on one.
+"""Choose a tile's block size along each axis and its number of warps.
 
 The numbers are for an H200 (132 multiprocessors, 64 Ki registers each) and come from measured searches over the kernels
-of the bench (``docs/howto/tune.md``); nothing depends on them but speed.
+of the benchmark (``docs/howto/tune.md``). Only speed depends on them.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.tiles import NARROWEST_ROW, Access, TileConfig, row_block
 from optfuse.errors import PlanError
 
-#: Points that a program takes of a flat axis: where elements have 16 bits, and otherwise.
+#: A program's points of a flat axis, for elements of 16 bits and for wider ones.
 FLAT_HALF, FLAT = 2048, 1024
-#: Elements of a row that one warp holds where it can.
+#: Elements of a row for each warp, if registers allow.
 WARP_ROW = 1024
-#: A program that sums columns takes at most this many, and its threads hold values for about as many registers.
+#: The most columns of a column reduction's tile, and the registers of a thread that hold values of it.
 WIDEST_COLUMNS = 64
 COLUMN_REGISTERS = 64
-#: A thread sums up to this many rows by itself where there are columns enough to keep the device busy.
+#: The most rows that a thread reduces by itself, where the columns suffice to keep the device busy.
 FEW_ROWS = 32
-#: Columns of up to so many rows are short, and a program asks for at least so many of their rows at once.
+#: The most rows of a short column, and the fewest of them that a program loads at once.
 SHORT_COLUMN, FEWEST_ROWS = 256, 16
-#: Warps on the whole device, and bytes that they have asked for and not received, that keep its memory busy.
+#: Warps on the device, and bytes of loads in flight, that keep its memory busy.
 BUSY_WARPS = 4096
 BYTES_IN_FLIGHT = 4 << 20
-#: Fewer warps than this leave the device waiting.
+#: Fewer warps than this leave the device idle at times.
 IDLE_WARPS = 1024
 
 PROGRAMS = 264  # two for each multiprocessor
 INTERPRETED_TILE = 1 << 17
-#: At most so many programs of the interpreter, if blocks are small so that programs share an index.
+#: The most programs of the interpreter where blocks are kept small so that a program has one index.
 INTERPRETED_PROGRAMS = 4096
-#: Registers that a thread can have, by number of warps, less what addresses and temporaries take.
+#: Registers of a thread for values, by number of warps: without those for addresses and temporaries.
 _REGISTERS = {1: 120, 2: 120, 4: 120, 8: 120, 16: 72, 32: 30}
 
 
@@ -53,10 +53,10 @@ def choose_tile(
     largest: int,
     passes: int,
 ) -> Tiled:
-    """Blocks and warps.
+    """The axes with block sizes, and the number of warps.
 
-    ``pressure`` says how many 32-bit values a tile element holds when r is walked as given; ``largest`` how many
-    elements a tile that holds all of r may have; ``passes`` how often a loop would walk r.
+    ``pressure`` gives the 32-bit values held for each element of the tile, for axes with a given walk of r; ``largest``
+    is the most elements of a tile that holds all of r; ``passes`` is how often a loop would go over r.
     """
     if len(axes) == 1:
         tiled = _flat(axes, accesses, pressure(axes))
@@ -64,7 +64,7 @@ def choose_tile(
         tiled = _plane(axes, accesses, pressure(axes))
     else:
         whole = (axes[0], replace(axes[1], walk="whole"))
-        # sums across memory's direction are cheapest row after row, unless that means reading the rows again
+        # a reduction along strided memory is cheapest in a loop over rows, unless that reads them several times
         by_rows = passes == 1 and _coalesced(whole, accesses) > 1
         tiled = None if by_rows else _whole(whole, accesses, pressure(whole), largest)
         if tiled is None:
@@ -76,10 +76,9 @@ def choose_tile(
 def given_tile(axes: tuple[Axis, ...], config: TileConfig) -> Tiled:
     """The axes of ``plan_axes`` with the blocks and warps of a configuration.
 
-    Raises
-    ------
-    PlanError
-        If it is none of such a kernel's: another axis, a block that is no power of two, a "persistent" one too small.
+    Raises:
+        PlanError: If it does not fit the kernel: another axis, a block that is no power of two, a "persistent" one
+            too small.
     """
     blocks = dict(config.blocks)
     if list(blocks) != [axis.constant for axis in axes] or any(size != power_of_two(size) for size in blocks.values()):
@@ -106,7 +105,7 @@ def power_of_two(size: int) -> int:
 
 
 def fits(elements: int, warps: int, pressure: float) -> bool:
-    """Whether threads can hold their share of a tile."""
+    """Whether the registers of a tile's threads suffice for its elements."""
     return elements / (32 * warps) * pressure <= _REGISTERS[warps]
 
 
@@ -121,7 +120,7 @@ def _flat(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -
 
 
 def _plane(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
-    """Two parallel axes: square where both have contiguous accesses, else long along the one that has."""
+    """Blocks of two parallel axes: square if both have contiguous accesses, else long along the one that has."""
     first, second = axes
     bits = max((access.bits for access in accesses), default=32)
     large = _large(axes, accesses)
@@ -146,7 +145,7 @@ def _plane(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) 
 
 
 def _rows(axes: tuple[Axis, ...], pressure: float) -> Tiled:
-    """Pieces of rows, and several rows a thread, so that what varies along rows alone is computed once for them."""
+    """Blocks of pieces of several rows, so that a thread computes values that do not vary with the row once."""
     first, second = axes
     inner = row_block(second.size)
     outer = min(4096 // inner, power_of_two(first.size))
@@ -164,16 +163,16 @@ def _large(axes: Iterable[Axis], accesses: Sequence[Access]) -> list[Access]:
 
 
 def _coalesced(axes: tuple[Axis, ...], accesses: Sequence[Access]) -> int:
-    """The least block of x that keeps large accesses along x in whole sectors of 32 bytes."""
+    """The least block of x for which large accesses along x are whole sectors of 32 bytes."""
     along = [access.bits for access in _large(axes, accesses) if access.contiguous(axes[0].digits)]
     return min(power_of_two(axes[0].size), 256 // min(along)) if along else 1
 
 
 def _whole(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float, largest: int) -> Tiled | None:
-    """All of r in one tile; None when no number of warps can hold it.
+    """A tile that holds all of r; None when no number of warps can hold it.
 
-    A long row has as few warps as can hold it: they exchange least, and small programs follow each other closely. It
-    has no more than it gives 16 bytes a lane.
+    A long row gets the fewest warps that can hold it: they exchange the least, and small programs are scheduled
+    densely. It gets no more warps than leave 16 bytes for each lane.
     """
     x, r = axes
     inner = power_of_two(r.size)
@@ -202,7 +201,7 @@ def _whole(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float, 
 
 
 def _whole_rows(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float, largest: int) -> Tiled | None:
-    """Short rows, several in a tile, or rows across memory's direction."""
+    """A tile of several short rows, or of rows along strided memory."""
     x, r = axes
     inner = power_of_two(r.size)
     least = _coalesced(axes, accesses)
@@ -211,7 +210,7 @@ def _whole_rows(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: fl
         block //= 2
     while True:
         for warps in (1, 2, 4, 8, 16):
-            # sums along the axis across memory are exchanged through registers: fewer elements a thread
+            # a reduction along strided memory exchanges partial sums between threads: fewer elements each
             comfortable = block * inner <= (512 if least == 1 else 256) * warps or warps == 16
             if comfortable and block * inner <= largest and fits(block * inner, warps, pressure):
                 return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
@@ -221,7 +220,7 @@ def _whole_rows(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: fl
 
 
 def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
-    """A block of r at a time: long along r, or wide along x where that is what memory runs along."""
+    """A tile for a loop over r: long along r, or wide along x where x is contiguous in memory."""
     x, r = axes
     if _coalesced(axes, accesses) > 1:
         return _few_rows(axes, pressure) or _columns(axes, accesses, pressure)
@@ -233,7 +232,7 @@ def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float)
 
 
 def _few_rows(axes: tuple[Axis, ...], pressure: float) -> Tiled | None:
-    """One row at a time, in vectors along x; None where that leaves too few programs, or programs too long."""
+    """A tile of one row at a time, in vectors along x; None if programs would be too few, or too long."""
     x, r = axes
     block = 1024
     while block > 256 and block // 128 * pressure > COLUMN_REGISTERS:
@@ -244,7 +243,7 @@ def _few_rows(axes: tuple[Axis, ...], pressure: float) -> Tiled | None:
 
 
 def _columns(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
-    """Lines of x and some rows: threads enough, with values enough each, that loads keep the memory busy."""
+    """A tile of a column reduction, with enough threads and values each for loads to keep the memory busy."""
     x, r = axes
     if r.size <= SHORT_COLUMN:
         return _short_columns(axes, accesses, pressure)
@@ -260,7 +259,7 @@ def _columns(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float
         warps *= 2
     threads = 32 * min(programs * warps, 2 * BUSY_WARPS)
     each = _held_each(axes, accesses, threads, pressure)
-    if row % 2:  # lanes that load single elements have as many loads to wait for as elements
+    if row % 2:  # rows that start unaligned are loaded element by element
         each = min(each, 8)
     inner = min(max(1, each * 32 * warps // block), power_of_two(r.size))
     while warps > 1 and block * inner < 64 * warps:
@@ -269,7 +268,7 @@ def _columns(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float
 
 
 def _short_columns(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
-    """Narrow tiles of few warps: the fewer share a column, the less is left to add up between them at the end."""
+    """A narrow tile of few warps: the fewer threads share a column, the fewer partial sums are combined at the end."""
     x, r = axes
     block = min(WIDEST_COLUMNS // 2, row_block(x.digits[-1][1]), power_of_two(x.size))
     while block > NARROWEST_ROW // 2 and -(-x.size // block) < PROGRAMS:
@@ -287,7 +286,7 @@ def _short_columns(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure:
 
 
 def _held_each(axes: tuple[Axis, ...], accesses: Sequence[Access], threads: int, pressure: float) -> int:
-    """Values that each of so many threads asks for at once, so that memory is busy and registers suffice."""
+    """Values that each thread loads at once so that memory is busy and registers suffice."""
     loaded = sum(access.bits for access in _large(axes, accesses) if not access.store) // 8
     each = 4
     while each < 16 and each * threads * loaded < BYTES_IN_FLIGHT:
@@ -298,10 +297,10 @@ def _held_each(axes: tuple[Axis, ...], accesses: Sequence[Access], threads: int,
 
 
 def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Blocks for the interpreter, whose time goes by operations, not by elements: as large as may be.
+    """The axes with blocks for Triton's interpreter: as large as possible, since its time depends on the operations.
 
-    An axis that has no mask must not need one here either, and an index that a program's lanes share is shared here,
-    too, if that does not take too many programs.
+    An axis without a mask must not need one here either. Indices that all lanes of a program share stay shared, unless
+    that takes too many programs.
     """
     room = INTERPRETED_TILE
     found: list[Axis] = []
@@ -317,7 +316,7 @@ def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
 
 
 def _shared(axis: Axis) -> int:
-    """The largest block under which the lanes of a program share all indices that they do under the axis' block."""
+    """The largest block for which a program's lanes share all indices that they share with the axis' own block."""
     below, found = 1, 1 << 62
     for _, size in reversed(axis.digits[1:]):
         below *= size

@@ -1,4 +1,4 @@
-"""Kernels that differ in names alone are one function: a repeated layer's kernels are written and compiled once."""
+"""Deduplicate kernels that differ in names alone: a repeated layer's kernels are written and compiled once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from optfuse.compiler.codegen.host_program import Step
-from optfuse.compiler.codegen.triton_kernel import KernelSource
+from optfuse.compiler.codegen.kernel_source import KernelSource
 
 
 def share_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The same steps, where a kernel that repeats an earlier one calls that one's function with its own buffers.
+    """The steps, where a kernel that repeats an earlier one calls the earlier one's function with its own buffers.
 
-    The function's text says by which other names it goes.
+    A comment in the function's text lists the names of the kernels that call it.
     """
     first: dict[tuple[object, ...], str] = {}
     other_names: dict[str, list[str]] = {}
@@ -37,7 +37,7 @@ def share_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def likeness(kernel: KernelSource) -> tuple[object, ...]:
-    """Equal for kernels that do the same to their buffers: the syntax tree with parameters and locals numbered."""
+    """A key that is equal for kernels that compute the same: the syntax tree with parameters and locals numbered."""
     types = tuple(kind for _, kind in kernel.signature)
     return (_numbered(kernel.source), types, kernel.config, kernel.interpret, kernel.grid)
 

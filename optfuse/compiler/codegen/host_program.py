@@ -1,16 +1,18 @@
-"""The host program: allocate by plan, launch and call in order, free by lifetime, return views.
+"""Emit the host program: allocate by plan, launch and call in order, free by lifetime, return views.
 
-Memory comes from four places. Temporaries with an offset in the plan are windows of one arena. A buffer that is an heir
-is written in the place of another, which the same kernel is the last to use. Whatever outlives the call (the graph's
-outputs) and whatever the plan leaves out is allocated by itself, just before it is first written, and deleted after its
-last use. Results of library calls that cannot write into given memory are held as they come.
+Memory comes from four places. Temporaries with an offset in the plan are windows of one arena. An heir is written in
+the place of another buffer, whose last use is in the same kernel. The graph's outputs, and buffers that the plan leaves
+out, are allocated individually just before their first write, and deleted after their last use. Results of library
+calls that cannot write into given memory are kept as they are returned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
+from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.library_calls import (
     ALWAYS_CONTIGUOUS,
     arguments,
@@ -19,11 +21,10 @@ from optfuse.compiler.codegen.library_calls import (
     returns_one_tensor,
     takes_out,
 )
-from optfuse.compiler.codegen.memory import aligned, bytes_of, is_contiguous, itemsize, numel, same_layout, sizes_text
+from optfuse.compiler.codegen.memory import aligned, bytes_of, is_contiguous, itemsize, same_layout
 from optfuse.compiler.codegen.operator_sources import callee
 from optfuse.compiler.codegen.python_text import INDENT, call_text, comment, docstring, literal, tuple_text, variables
 from optfuse.compiler.codegen.split_matmul import matmul_parts
-from optfuse.compiler.codegen.triton_kernel import KernelSource
 from optfuse.compiler.codegen.unaligned_matmul import NAME as BY_ROWS
 from optfuse.compiler.codegen.unaligned_matmul import by_rows
 from optfuse.compiler.ir.buffer_layout import padding, span
@@ -38,10 +39,10 @@ Step = KernelSource | LibraryCall
 
 @dataclass(frozen=True, slots=True)
 class MemoryLayout:
-    """Where temporaries live: byte offsets into one arena. Buffers that are not named are allocated individually.
+    """Where temporaries live: byte offsets into one arena. Buffers without an offset are allocated individually.
 
-    ``heirs`` names, for a buffer that is written where another one lies, that other. ``donated`` names the inputs whose
-    memory the caller does not need after the call: they are let go after their last use. None: all of them.
+    ``heirs`` maps a buffer to the one in whose place it is written. ``donated`` are the inputs whose memory the caller
+    does not need after the call: they are released after their last use. None: all of them.
     """
 
     arena_bytes: int = 0
@@ -60,26 +61,18 @@ def host_program(
 ) -> str:
     """The text of ``call(inputs, constants)``, for the helpers of ``compiler.codegen.module``.
 
-    Parameters
-    ----------
-    graph
-        A graph that verifies, of fixed sizes.
-    steps
-        Kernels and library calls in the order in which they run.
-    memory
-        The plan. Offsets of buffers that cannot live in the arena (outputs, results that a library allocates itself)
-        are ignored, so that those buffers are allocated individually.
-    reserved
-        Names of the module that a variable must not hide.
-    watched
-        Around every launch and call, call ``before(k, tensors)`` and ``after(k, tensors)`` of the module: the step's
-        number, and the tensors that it touches (before: those that exist) by their buffers' names.
+    Args:
+        graph: A graph that verifies, of fixed sizes.
+        steps: Kernels and library calls in the order in which they run.
+        memory: The plan. Offsets of buffers that cannot live in the arena (outputs, results that a library allocates
+            itself) are ignored, so that those buffers are allocated individually.
+        reserved: Names of the module that a variable must not shadow.
+        watched: Around every launch and call, call ``before(k, tensors)`` and ``after(k, tensors)`` of the module: the
+            step's number, and the tensors that it touches (before: those that exist) by their buffers' names.
 
-    Raises
-    ------
-    PlanError
-        An offset that is unaligned or out of the arena, an heir of what is no temporary or still used, or a buffer that
-        is read before anything writes it.
+    Raises:
+        PlanError: An offset that is unaligned or out of the arena, an heir of a buffer that is no temporary or still
+            used, or a buffer that is read before it is written.
     """
     host = _Host(graph, tuple(steps), memory, (*reserved, *(("before", "after") if watched else ())), watched)
     steps_and_results = [*host.body(), *host.epilogue()]
@@ -88,7 +81,7 @@ def host_program(
 
 
 class _Host:
-    """What is known while the program is written, line by line."""
+    """The state of the host program under construction."""
 
     def __init__(
         self,
@@ -121,7 +114,7 @@ class _Host:
     # --- the three parts
 
     def prologue(self, *, allocates: bool) -> list[str]:
-        """Docstring, inputs and constants by name, the arena; ``allocates``: the program makes tensors one by one."""
+        """Docstring, inputs and constants by name, the arena; ``allocates``: single tensors are allocated as well."""
         name = docstring(self.graph.name)
         lines = [f'{INDENT}"""Run {name}: a list of tensors, which is emptied, to a tuple of outputs."""']
         if self.graph.inputs:
@@ -144,7 +137,7 @@ class _Host:
         return lines
 
     def body(self) -> list[str]:
-        """Every step: the memory that it writes, the launch or call, and what is dead after it."""
+        """By step: allocations for its results, the launch or call, and the release of dead buffers."""
         lines: list[str] = []
         for position, step in enumerate(self.steps):
             self.position = position
@@ -187,7 +180,7 @@ class _Host:
         return lines + call_text("launch(", [kernel.name, *(self._pointer(name) for name in kernel.pointers)])
 
     def _pointer(self, name: str) -> str:
-        """A buffer as a kernel takes it; a scalar that lives on another device is brought over, to be read."""
+        """A buffer as a kernel's argument; a scalar on another device is copied over."""
         here = self.buffers[name].device == self.device_of_program
         return self.names[name] if here else f"{self.names[name]}.to(device)"
 
@@ -229,14 +222,14 @@ class _Host:
         for name in outputs:
             buffer = self.buffers[name]
             contiguous = call.target in ALWAYS_CONTIGUOUS and is_contiguous(buffer.shape, buffer.stride)
-            if contiguous or 0 in buffer.shape or name not in self.read:  # these may be absent altogether
+            if contiguous or 0 in buffer.shape or name not in self.read:  # the result may be None
                 continue
-            layout = f"{sizes_text(buffer.shape)}, {sizes_text(buffer.stride)}"
+            layout = f"{tuple_text(buffer.shape)}, {tuple_text(buffer.stride)}"
             lines.append(f"{INDENT}{self.names[name]} = planned({self.names[name]}, {layout})")
         return lines
 
     def _watch(self, when: str) -> list[str]:
-        """The call of ``before`` or ``after`` with what the step at hand touches."""
+        """The call of ``before`` or ``after`` with the buffers of the current step."""
         if not self.watched:
             return []
         seen = self.alive & (self.read | self.given)
@@ -245,14 +238,14 @@ class _Host:
         return [f"{INDENT}{when}({self.position}, {{{pairs}}})"]
 
     def _ready(self, name: str, user: str, *, writes: bool = False) -> list[str]:
-        """Lines that make a buffer's memory exist, where it does not yet."""
+        """The lines that allocate a buffer, if it is not alive yet."""
         if name in self.alive:
             return []
         buffer = self.buffers[name]
         if not writes and 0 not in buffer.shape:
             raise PlanError(f"{user} reads {name} before any step has written it; the steps are out of order")
         self.alive.add(name)
-        layout = f"{sizes_text(buffer.shape)}, {sizes_text(buffer.stride)}"
+        layout = f"{tuple_text(buffer.shape)}, {tuple_text(buffer.stride)}"
         if name in self.offsets:
             offset = self.offsets[name] // itemsize(buffer.dtype)
             return [f"{INDENT}{self.names[name]} = window(arena_{buffer.dtype}, {layout}, {offset})"]
@@ -267,7 +260,7 @@ class _Host:
         return [f"{INDENT}{self.names[name]} = torch.empty_strided({layout}, {where})"]
 
     def _inherited(self, name: str) -> str:
-        """The tensor whose memory a buffer takes over, as one of the buffer's dtype."""
+        """The tensor in whose place a buffer is written, as one of the buffer's dtype."""
         old, new = self.buffers[self.memory.heirs[name]], self.buffers[name]
         free = old.kind == "temporary" and old.name not in self.returned and old.name in self.alive
         free = free and old.device == new.device and bytes_of(old) == bytes_of(new)
@@ -280,7 +273,7 @@ class _Host:
     # --- values
 
     def _dies(self, name: str) -> bool:
-        """Whether a variable holds memory that can be freed before the end."""
+        """Whether a variable holds memory that can be freed before the program ends."""
         if name in self.returned or name not in self.alive:
             return False
         match self.buffers[name].kind:
@@ -298,7 +291,7 @@ class _Host:
         return self._window(out) if isinstance(out, View) else literal(out)
 
     def _window(self, view: View) -> str:
-        """A view of a buffer in the simplest words that give exactly its strides."""
+        """A view of a buffer by the simplest expression that gives exactly its strides."""
         buffer, name = self.buffers[view.buffer], self.names[view.buffer]
         if view.offset == 0 and same_layout(view, buffer):
             return name
@@ -307,14 +300,14 @@ class _Host:
             if same_layout(flipped, buffer):
                 return f"{name}.t()"
         dense = is_contiguous(view.shape, view.stride) and is_contiguous(buffer.shape, buffer.stride)
-        if view.offset == 0 and dense and numel(view.shape) == numel(buffer.shape):
-            return f"{name}.view({sizes_text(view.shape)})"
+        if view.offset == 0 and dense and prod(view.shape) == prod(buffer.shape):
+            return f"{name}.view({tuple_text(view.shape)})"
         offset = f", {view.offset}" if view.offset else ""
-        return f"window({name}, {sizes_text(view.shape)}, {sizes_text(view.stride)}{offset})"
+        return f"window({name}, {tuple_text(view.shape)}, {tuple_text(view.stride)}{offset})"
 
 
 def used_constants(graph: LoopGraph, steps: Sequence[Step]) -> tuple[str, ...]:
-    """The constants that the program needs: others were folded into the kernels."""
+    """The constants that the program uses; others are inlined in kernels."""
     used = last_uses(steps).keys() | {out.buffer for out in graph.outputs if isinstance(out, View)}
     return tuple(name for name in graph.constants if name in used)
 
@@ -325,7 +318,7 @@ def used_constants(graph: LoopGraph, steps: Sequence[Step]) -> tuple[str, ...]:
 def _placed(
     steps: Sequence[Step], buffers: Mapping[str, Buffer], memory: MemoryLayout, returned: set[str]
 ) -> dict[str, int]:
-    """The offsets that can be honoured."""
+    """The offsets of the buffers that can live in the arena, checked."""
     outside = set(returned)
     for step in steps:
         if isinstance(step, LibraryCall) and not takes_out(step):
@@ -356,7 +349,7 @@ def touched(step: Step) -> list[str]:
 
 
 def last_uses(steps: Sequence[Step]) -> dict[str, int]:
-    """The last step that touches each buffer, in order of first use."""
+    """By buffer, in order of first use: the last step that accesses it."""
     last: dict[str, int] = {}
     for position, step in enumerate(steps):
         last.update(dict.fromkeys(touched(step), position))
@@ -364,9 +357,9 @@ def last_uses(steps: Sequence[Step]) -> dict[str, int]:
 
 
 def _main_device(graph: LoopGraph, steps: Sequence[Step], buffers: Mapping[str, Buffer]) -> tuple[str, str]:
-    """The device that the program runs on, as planned, and the argument that says which one that is at run time.
+    """The device of the program as planned, and the argument whose device it is at run time ("" if there is none).
 
-    Scalars on the CPU travel with GPU programs, so a tensor on another device decides where there is one.
+    Tensors with dimensions are preferred: a GPU program may have scalars on the CPU.
     """
     device = main_device(buffer.device for buffer in graph.buffers)
     given = (*graph.inputs, *used_constants(graph, steps))

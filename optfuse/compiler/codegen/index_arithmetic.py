@@ -1,8 +1,8 @@
-"""Tile axes and index arithmetic: which digits an axis walks, and how an address is written over them.
+"""Tile axes, and index arithmetic as linear forms over their digits.
 
-An index is kept as a linear form over digits (and over named values, for what is not affine in digits). Digits of one
-axis whose coefficients continue each other are merged into a run, so a contiguous access reads ``x`` itself and a
-division appears only where an access really needs one.
+An index is a linear form over digits, and over named values where it is not affine in digits. Neighbouring digits of
+one axis with matching coefficients are merged into a run, so that a contiguous access uses ``x`` itself and a division
+appears only where an access needs one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ INT32_END = 1 << 31
 class Axis:
     """A dimension of a kernel's tile: ``name`` is "x", "y" or "r", ``digits`` are (symbol, size), major to minor.
 
-    A parallel axis is divided among programs, a whole one lies in one block, and a looped one is walked block by block
-    by each program.
-
-    ``block`` and ``interpret_block`` are powers of two, for a GPU and for Triton's interpreter.
-    ``trimmed``: only whole blocks of it are meant, so that all lanes are points.
+    A parallel axis is divided among programs, a whole one lies in one block, and each program loops over the blocks of
+    a looped one. ``block`` and ``interpret_block`` are powers of two, for a GPU and for Triton's interpreter.
+    ``trimmed``: the axis stands for its whole blocks only, so that all lanes are points.
     """
 
     name: str
@@ -43,7 +41,7 @@ class Axis:
 
     @property
     def size(self) -> int:
-        """How many points the axis has."""
+        """The number of points of the axis."""
         return math.prod(size for _, size in self.digits)
 
     @property
@@ -58,12 +56,12 @@ class Axis:
 
     @property
     def mask(self) -> str:
-        """The variable that says which of a block's lanes are points of the axis."""
+        """The variable that is true for the lanes of a block that are points of the axis."""
         return f"{self.name}mask"
 
     @property
     def masked(self) -> bool:
-        """Whether some lanes may be no points."""
+        """Whether the last block has lanes beyond the end of the axis."""
         return not self.trimmed and self.size % self.block != 0
 
     @property
@@ -100,7 +98,7 @@ class Linear:
         return Linear({a: c for a, c in terms.items() if c}, self.constant + factor * other.constant)
 
     def bounds(self, sizes: Mapping[sympy.Symbol, int]) -> Bounds | None:
-        """The least and the greatest value; None when a named value may be anything."""
+        """The least and the greatest value; None when a named value has no bounds."""
         low = high = self.constant
         for atom, coefficient in self.terms.items():
             interval = atom.bounds if isinstance(atom, Named) else (0, sizes[atom] - 1)
@@ -111,17 +109,15 @@ class Linear:
         return low, high
 
 
-#: What makes a form of a term that is not affine: ("floor" or "mod", numerator, divisor).
+#: Makes a form of a term that is not affine: ("floor" or "mod", numerator, divisor).
 Opaque = Callable[[str, Linear, int], Linear]
 
 
 def linearize(expr: sympy.Expr | int, env: Mapping[sympy.Symbol, Linear], opaque: Opaque) -> Linear:
     """An index expression as a linear form. ``env`` gives the form of every symbol.
 
-    Raises
-    ------
-    InvalidGraphError
-        A term outside the index grammar, or a symbol without a form.
+    Raises:
+        InvalidGraphError: A term outside the index grammar, or a symbol without a form.
     """
     if isinstance(expr, int):
         return Linear(constant=expr)
@@ -177,7 +173,7 @@ def _division(expr: sympy.Expr) -> tuple[str, sympy.Expr, int]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbouring digits of one axis, walked as one: ``flat // below % size``; ``size`` None: up to the axis' end."""
+    """Neighbouring digits of one axis merged to ``flat // below % size`` (``size`` None: up to the axis' end)."""
 
     axis: Axis
     below: int
@@ -186,12 +182,12 @@ class Run:
 
     @property
     def uniform(self) -> bool:
-        """Whether all lanes of a program share the value: no block of the axis reaches from one value to the next."""
+        """Whether all lanes of a program have the same value: no block of the axis spans two values."""
         blocks = (self.axis.block, self.axis.interpret_block)
         return self.axis.walk == "parallel" and max(blocks) > 1 and all(self.below % block == 0 for block in blocks)
 
     def of(self, position: str) -> str:
-        """The run's value as an expression in a flat position on the axis."""
+        """The run's value as an expression of a flat position on the axis."""
         text = position
         if self.below > 1:
             text += f" // {self.below}"
@@ -201,7 +197,7 @@ class Run:
 
 
 def starts(axes: Iterable[Axis]) -> dict[str, str]:
-    """By parallel axis: the flat position of a program's first lane. The last axis of a grid counts fastest."""
+    """By parallel axis: the flat position of a program's first lane. The last axis of the grid varies fastest."""
     parallel = [axis for axis in axes if axis.walk == "parallel"]
     found: dict[str, str] = {}
     for k, axis in enumerate(parallel):
@@ -232,5 +228,5 @@ def runs(form: Linear, axes: Iterable[Axis]) -> list[Run]:
 
 
 def _continues(run: Run, below: int, coefficient: int) -> bool:
-    """Whether a digit is the next major one of a run."""
+    """Whether a digit is the next major digit of a run."""
     return run.size is not None and run.below * run.size == below and coefficient == run.coefficient * run.size

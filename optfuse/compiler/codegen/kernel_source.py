@@ -1,4 +1,4 @@
-"""A generated kernel as text, with the facts needed to launch it."""
+"""A generated kernel: its text, and the facts needed to launch it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,18 @@ from optfuse.compiler.codegen.tiles import TileConfig
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """A kernel's text and how to launch it.
+    """A generated kernel.
 
-    Attributes
-    ----------
-    name
-        The function's name.
-    source
-        One ``@triton.jit`` function. It uses ``triton``, ``tl``, ``libdevice`` and the functions of
-        ``compiler.codegen.prelude.PRELUDE``, nothing else.
-    pointers
-        Buffers in the order of the function's parameters; block sizes follow as keyword arguments.
-    written
-        Those of ``pointers`` that the kernel writes.
-    signature
-        (parameter, Triton's type of it), block sizes as "constexpr".
-    config, interpret
-        Blocks and warps for a GPU, and large blocks for Triton's interpreter.
-    grid
-        (points, block's parameter) of every parallel axis.
-    label
-        A comment for the launch: which part of the model this is.
+    Attributes:
+        name: The function's name.
+        source: One ``@triton.jit`` function. It uses ``triton``, ``tl``, ``libdevice`` and the functions of
+            ``compiler.codegen.prelude.PRELUDE``, nothing else.
+        pointers: Buffers in the order of the function's parameters; block sizes follow as keyword arguments.
+        written: Those of ``pointers`` that the kernel writes.
+        signature: (parameter, Triton's type of it), block sizes as "constexpr".
+        config, interpret: Blocks and warps for a GPU, and large blocks for Triton's interpreter.
+        grid: (points, block's parameter) of every parallel axis.
+        label: A comment for the launch: which part of the model this is.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The text of a kernel while it is written: scopes of named values, the comments between them, and register pressure.
+"""The statements of a kernel under construction: scopes, names, comments, and an estimate of register pressure.
 
-A kernel has an outer scope and, while an axis is walked block by block, a body scope. A value goes where its axes say:
-what does not vary along that axis is computed once, before the loop. The same text in the same scope is computed once.
+A kernel has an outer scope and, inside a loop over r, a body scope. The axes of a value decide on its scope: a value
+that does not vary along r is computed once, before the loop. Equal text in one scope is computed once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PYTHON = frozenset(keyword.kwlist) | frozenset(dir(builtins))
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Where a statement comes from: the user's line, and the node of the graph."""
+    """The origin of a statement: its place in the user's model, and the node of the graph."""
 
     place: str = ""
     node: str = ""
@@ -35,7 +35,7 @@ NOWHERE = Note()
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A statement. ``target`` is the name that it defines; ``axes`` and ``bits`` say how large the value is."""
+    """A statement. ``target`` is the name that it defines, ``axes`` and ``bits`` give the size of the value."""
 
     text: str
     target: str = ""
@@ -46,7 +46,7 @@ class Line:
 
 
 class Scope:
-    """Statements in order, and the values that they name."""
+    """Statements in order, and the named values among them."""
 
     def __init__(self, indent: int = 1) -> None:
         self.indent = indent
@@ -56,14 +56,14 @@ class Scope:
 
 
 class Writer:
-    """Statements of a kernel, in an outer scope and, inside of a loop, a body scope for what varies along its axis."""
+    """The statements of a kernel, in an outer scope and, inside a loop over r, a body scope for what varies along r."""
 
     def __init__(self, reserved: Iterable[str]) -> None:
         self.taken = set(reserved)
         self.outer = Scope()
         self.body = self.outer
         self.note = NOWHERE
-        #: names that texts had in earlier bodies: a value that is computed again has its name again
+        #: text to its name in earlier loop bodies: a recomputed value gets the same name
         self.remembered: dict[str, str] = {}
 
     def open_body(self) -> None:
@@ -71,18 +71,18 @@ class Writer:
         self.body = Scope(indent=2)
 
     def close_body(self, header: str) -> None:
-        """Put the body, under its loop's header, behind what the outer scope has by now."""
+        """End the loop: append its header and body to the outer scope."""
         body, self.body = self.body, self.outer
         self.outer.lines.append(Line(header))
         self.outer.lines += body.lines
         self.taken -= body.names
 
     def scope(self, axes: frozenset[str]) -> Scope:
-        """Where a value that varies along ``axes`` is computed."""
+        """The scope of a value that varies along ``axes``."""
         return self.body if "r" in axes else self.outer
 
     def name(self, value: Value, hint: str) -> Value:
-        """The value under a name: an old one where the same text has one, else a new one like ``hint``."""
+        """The value under a name: the existing one of the same text, else a new one like ``hint``."""
         if value.text.isidentifier() or value.literal:
             return value
         scope = self.scope(value.axes)
@@ -98,7 +98,7 @@ class Writer:
         return named
 
     def new_name(self, hint: str, scope: Scope, text: str = "") -> str:
-        """A free name: the one that ``text`` had before, ``hint``, or ``hint`` with a number."""
+        """A free name: the one of ``text`` in an earlier body, ``hint``, or ``hint`` with a number."""
         before = self.remembered.get(text)
         target = before if before is not None and before not in self.taken else hint
         number = 1
@@ -112,11 +112,11 @@ class Writer:
         return target
 
     def define_outer(self, target: str, text: str, axes: frozenset[str], bits: int) -> None:
-        """Give a name of the outer scope a value that may vary along any axes: an accumulator."""
+        """Define a name of the outer scope although its value varies along r: an accumulator."""
         self.outer.lines.append(Line(f"{target} = {text}", target, axes, bits, self.note, self.outer.indent))
 
     def sources(self, text: str) -> set[str]:
-        """The names of the open body that a text follows from."""
+        """The names of the open body on which a text depends."""
         found: set[str] = set()
         lines = {line.target: line.text for line in self.body.lines if line.target}
         stack = [text]
@@ -128,14 +128,14 @@ class Writer:
         return found
 
     def statement(self, text: str, axes: frozenset[str] = frozenset(), *, note: Note | None = None) -> None:
-        """A statement that names no new value, in the scope of ``axes``."""
+        """Append a statement that defines no name, in the scope of ``axes``."""
         scope = self.scope(axes)
         note = self.note if note is None else note
         scope.lines.append(Line(text, axes=axes, note=note, indent=scope.indent))
 
 
 def render(lines: Sequence[Line]) -> list[str]:
-    """Source lines, with a comment wherever the node changes, and another where the user's line does."""
+    """The source lines, with a comment wherever the node or the place in the model changes."""
     text: list[str] = []
     last = NOWHERE
     for line in lines:
@@ -151,7 +151,7 @@ def render(lines: Sequence[Line]) -> list[str]:
 
 
 def pressure(lines: Sequence[Line], tile: frozenset[str]) -> float:
-    """How many 32-bit values a thread holds at once for each of its elements of the tile, if nothing is reordered."""
+    """The most 32-bit values that are live at once for each element of the tile, in the order of the statements."""
     defined: dict[str, tuple[int, float]] = {}
     last: dict[str, int] = {}
     for k, line in enumerate(lines):
@@ -174,6 +174,6 @@ def identifier(name: str) -> str:
 
 
 def reserved_names(axes: Sequence[Axis], pointers: Iterable[str]) -> set[str]:
-    """Names that no value may take."""
+    """The names that no value of a kernel may take."""
     own = {name for axis in axes for name in (axis.index, axis.mask, axis.constant, f"{axis.name}_start")}
     return own | set(pointers) | PRELUDE_NAMES | _PYTHON | {"tl", "triton", "libdevice", "first", "last"}

@@ -1,4 +1,4 @@
-"""Calls of ATen operators as text, and which of them can write into memory that the plan has set aside."""
+"""Library calls as text, and which of them can write into planned memory."""
 
 from __future__ import annotations
 
@@ -11,24 +11,17 @@ from optfuse.compiler.ir.nodes import Arg, LibraryCall, TorchValue, View
 #: Overloads by their ``out=`` sibling that takes the same arguments and writes the one result without a copy, whatever
 #: strides it has. Where the sibling is generated from the functional form (convolution, attention) nothing is gained.
 OUT_VARIANTS: dict[str, str] = {
-    "aten.addmm.default": "aten.addmm.out",
-    "aten.addmv.default": "aten.addmv.out",
-    "aten.avg_pool2d.default": "aten.avg_pool2d.out",
-    "aten.avg_pool2d_backward.default": "aten.avg_pool2d_backward.grad_input",
-    "aten.baddbmm.default": "aten.baddbmm.out",
-    "aten.bmm.default": "aten.bmm.out",
-    "aten.cat.default": "aten.cat.out",
-    "aten.cumsum.default": "aten.cumsum.out",
-    "aten.gather.default": "aten.gather.out",
+    **{
+        f"aten.{name}.default": f"aten.{name}.out"
+        for name in "addmm addmv avg_pool2d baddbmm bmm cat cumsum gather index_add index_select mm scatter_add".split()
+    },
+    **{
+        f"aten.{name}.default": f"aten.{name}.grad_input"
+        for name in ("avg_pool2d_backward", "max_pool2d_with_indices_backward")
+    },
     "aten.index.Tensor": "aten.index.Tensor_out",
-    "aten.index_add.default": "aten.index_add.out",
-    "aten.index_select.default": "aten.index_select.out",
-    "aten.max_pool2d_with_indices_backward.default": "aten.max_pool2d_with_indices_backward.grad_input",
-    "aten.mm.default": "aten.mm.out",
-    "aten.scatter_add.default": "aten.scatter_add.out",
     "optfuse.addmm_activation.default": "addmm_activation",
 }
-
 
 #: Operators whose result is contiguous on every device.
 ALWAYS_CONTIGUOUS = frozenset(
@@ -41,7 +34,7 @@ def takes_out(call: LibraryCall) -> bool:
     return call.target in OUT_VARIANTS and len(call.outputs) == 1 and not call.mutates
 
 
-#: Overloads that torch has functions of its own for, which take a microsecond less to call.
+#: Overloads with a function in the torch namespace, which is a microsecond faster to call.
 _FUNCTIONS = {f"aten.{name}.out": f"torch.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "addmv")}
 
 
@@ -51,7 +44,7 @@ def quickest(overload: str) -> str:
 
 
 def out_call(target: str, out: str) -> tuple[str, str]:
-    """The function that writes, and the keyword argument that says where."""
+    """The function that writes into ``out``, and the keyword argument for it."""
     sibling = OUT_VARIANTS[target]
     keyword = "grad_input" if sibling.endswith(".grad_input") else "out"
     return quickest(sibling), f"{keyword}={out}"
@@ -78,7 +71,7 @@ def arguments(call: LibraryCall, window: Callable[[View], str], device: Callable
     return [text(arg) for arg in call.args] + [f"{key}={text(value)}" for key, value in call.kwargs]
 
 
-#: Operators that stand for several others (ours are called as functions), none of which hands on an argument.
+#: Composite operators, and ours (called as functions), that never return an argument.
 _FRESH = frozenset(
     {
         "aten.scaled_dot_product_attention.default",
@@ -94,18 +87,15 @@ _FRESH = frozenset(
 
 
 def returns_one_tensor(target: str) -> bool:
-    """Whether the overload returns a tensor, not a tuple or list of them, nor nothing.
-
-    Needs torch, which has the operators' schemas.
-    """
+    """Whether the overload returns one tensor (not a tuple, a list, or nothing), by torch's schema of it."""
     kinds = _overload(target)._schema.returns  # noqa: SLF001 - the schema has no public name
     return len(kinds) == 1 and str(kinds[0].type) == "Tensor"
 
 
 def owns_results(target: str) -> bool:
-    """Whether a call's results have memory that nobody else has: no argument's, and no cache's.
+    """Whether a call's results never alias an argument or a cache.
 
-    An operator that torch composes of others (``contiguous``, ``reshape``) may return its argument.
+    A composite operator of torch (``contiguous``, ``reshape``) may return its argument.
     """
     import torch
 

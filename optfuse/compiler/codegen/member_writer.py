@@ -1,7 +1,8 @@
-"""One member of a kernel at a time: its expressions, loads and stores as statements of a writer."""
+"""Write one member of a kernel at a time: its expressions, loads and stores as statements."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from optfuse.compiler.codegen.triton_expressions import (
     constant,
     tensor,
 )
+from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.kernel_spec import KernelSpec, rdigit, xdigit
 from optfuse.compiler.ir.nodes import (
     Buffer,
@@ -44,7 +46,7 @@ from optfuse.compiler.ir.nodes import (
 )
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 
-#: Longer expressions are cut into named parts.
+#: The longest expression that is not given a name.
 LONGEST_INLINE = 64
 
 
@@ -52,14 +54,11 @@ LONGEST_INLINE = 64
 class CodegenOptions:
     """How kernels are written.
 
-    Attributes
-    ----------
-    round_intermediates
-        Round values that stay in registers to their buffers' dtype, where eager execution does.
-    check_indices
-        Assert at run time (in debug builds of a kernel) that gathered indices lie in their buffers.
-    largest_tile
-        A reduction of more elements than this, whatever one row's warps could hold, walks r block by block.
+    Attributes:
+        round_intermediates: Round values in registers to their buffers' dtype, as eager execution does.
+        check_indices: Assert at run time (in debug builds of a kernel) that gathered indices lie in their buffers.
+        largest_tile: A reduction of more elements than this, whatever one row's warps could hold, walks r block by
+            block.
     """
 
     round_intermediates: bool = False
@@ -68,7 +67,7 @@ class CodegenOptions:
 
 
 class MemberWriter:
-    """Writes members into a kernel. The caller decides which, and in which order."""
+    """Writes members into a kernel, in the order of its caller."""
 
     def __init__(
         self,
@@ -87,17 +86,17 @@ class MemberWriter:
         self.pointers = pointers
         self.options = options
         self.repeated = repeated
-        #: whether the last axis is the tile's first dimension
+        #: whether the tile is transposed: its first dimension is the last axis
         self.turn = False
         self.writer = Writer(reserved_names(axes, pointers.values()))
         self.addresses = Addresses(self.writer, axes)
         self.sizes = self.addresses.sizes
         self.offsets: Counter[str] = Counter()
-        #: values of register buffers by (producer, buffer); those of the open body apart
+        #: values of register buffers by (producer, buffer), outside of loops and in the open loop body
         self.outer_values: dict[tuple[int, str], Value] = {}
         self.body_values: dict[tuple[int, str], Value] = {}
         self.results: dict[int, tuple[Value, ...]] = {}
-        #: the buffers that whole tiles of the open body were loaded from, by the tile's name
+        #: whole tiles loaded in the open body: variable to buffer
         self.tiles: dict[str, str] = {}
         self.read: dict[str, None] = {}
         self._member = 0
@@ -109,11 +108,11 @@ class MemberWriter:
     # --- members
 
     def walk(self, axes: tuple[Axis, ...]) -> None:
-        """What follows runs over these axes, which differ from those before in what is masked."""
+        """Use these axes from here on: they differ from those before only in their masks."""
         self.axes = self.addresses.axes = axes
 
     def begin(self, member: int, roots: Iterable[Expr]) -> None:
-        """Go to a member, of which ``roots`` will be evaluated."""
+        """Start to write a member, of which ``roots`` will be evaluated."""
         self._member = member
         self._approximate = self.spec.members[member].approximate
         self._memo = {}
@@ -130,7 +129,7 @@ class MemberWriter:
         return env | {rvar(k): linearize(expr, known, self.addresses.division) for k, expr in enumerate(it.rvars)}
 
     def stored_values(self, member: int) -> list[tuple[Store, Value]]:
-        """Evaluate what a member stores, under names; values that others use are kept."""
+        """Evaluate the stores of a member; named values, kept for the members that read them from registers."""
         nest = self.spec.members[member].nest
         found = []
         for store in nest.stores:
@@ -145,7 +144,7 @@ class MemberWriter:
         return found
 
     def _in_register(self, value: Value, buffer: str) -> Value:
-        """The value as a load of ``buffer`` would give it, but for the rounding of half types (unless asked for)."""
+        """The value as a load of ``buffer`` would give it; half types are rounded only with ``round_intermediates``."""
         dtype = self.buffers[buffer].dtype
         if dtype in HALF:
             if self.options.round_intermediates and value.dtype != dtype:
@@ -158,7 +157,7 @@ class MemberWriter:
     # --- expressions
 
     def value(self, expr: Expr) -> Value:
-        """An expression of the member that was begun, as text; shared parts and long ones get names."""
+        """An expression of the current member; repeated and long ones get names."""
         known = self._memo.get(id(expr))
         if known is None:
             known = self._evaluate(expr)
@@ -200,7 +199,7 @@ class MemberWriter:
         result = call(expr.function, args, expr.dtype, approximate=self._approximate)
         home = self.writer.scope(result.axes)
         if any(self.writer.scope(arg.axes) is not home and not _simple(arg) for arg in args):
-            # what does not vary along r is computed before the loop
+            # operands that do not vary along r are computed before the loop
             args = [
                 arg if self.writer.scope(arg.axes) is home or _simple(arg) else self.writer.name(arg, self._hint(e))
                 for arg, e in zip(args, expr.args, strict=True)
@@ -209,9 +208,9 @@ class MemberWriter:
         return result
 
     def _random(self, seed: Value, form: Linear) -> Value | None:
-        """Random numbers of four neighbours at a time; None where positions do not come in fours."""
+        """Random numbers, four neighbours at a time; None where positions do not come in groups of four."""
         shapes = [""] if len(self.axes) == 1 else ["[:, None]", "[None, :]"]
-        # the tile's last dimension is that of the first axis if the tile is turned
+        # the tile's last dimension is the first axis if the tile is transposed
         for axis, shape in reversed(list(zip(self.axes[:: -1 if self.turn else 1], shapes, strict=True))):
             counter = counters(self.addresses, form, axis, shape)
             if counter is not None:
@@ -249,10 +248,10 @@ class MemberWriter:
         mask = self._mask(offset.axes, guards)
         spread = offset.axes | (mask.axes if mask is not None else frozenset())
         if spread == {"r"} and self._several_rows() and not load.indirect:
-            # a row of weights, loaded as a tile: as a row it would come in another layout than the tile's, and what
-            # is computed with it would be moved from one to the other through shared memory
+            # a row of weights, loaded as a tile: as a row it would have another layout than the tile, and values
+            # computed with it would be converted from one to the other through shared memory
             spread |= {"x"}
-        arguments = [self._pointer(load.buffer, offset, Value("", "bool", spread))]
+        arguments = [self._pointer(load.buffer, offset, spread)]
         if mask is not None:
             arguments.append(f"mask={mask.text}")
         if guards and load.other is not None:
@@ -279,8 +278,10 @@ class MemberWriter:
         only_first: bool = False,
         once: Sequence[sympy.Symbol] = (),
     ) -> None:
-        """Write a value to memory. ``only_first``: programs that differ along r alone leave it to the first of them.
-        ``once``: points that differ in these digits alone leave it to the one where they are 0.
+        """Write a value to memory.
+
+        ``only_first``: of programs that differ along r alone the first one stores. ``once``: of points that differ in
+        these digits alone the one where they are 0 stores.
         """
         dtype = self.buffers[store.buffer].dtype
         form = linearize(store.index, self._env, self.addresses.division)
@@ -292,14 +293,14 @@ class MemberWriter:
         shape |= frozenset[str]() if mask is None else mask.axes
         if value.dtype == "float64":
             value = cast(value, "float32") if dtype in HALF else tensor(value)
-        pointer = self._pointer(store.buffer, offset, Value("", "bool", shape))
+        pointer = self._pointer(store.buffer, offset, shape)
         tail = f", mask={mask.text}" if mask is not None else ""
         self.writer.statement(f"tl.store({pointer}, {value.text}{tail})", shape)
 
-    def _pointer(self, buffer: str, offset: Value, shape: Value | None) -> str:
-        """``pointer + offset``, with a zero term for every axis that the mask or the value has and the offset lacks."""
-        missing = sorted((shape.axes if shape is not None else frozenset()) - offset.axes)
-        extra = [axis.index if axis.size == 1 else f"0 * {axis.index}" for axis in map(self._axis, missing)]
+    def _pointer(self, buffer: str, offset: Value, axes: frozenset[str]) -> str:
+        """``pointer + offset``, with a zero term for each of the ``axes`` along which the offset does not vary."""
+        missing = [next(axis for axis in self.axes if axis.name == name) for name in sorted(axes - offset.axes)]
+        extra = [axis.index if axis.size == 1 else f"0 * {axis.index}" for axis in missing]
         if offset.literal:
             parts = [offset.text] if offset.text != "0" else []
         else:
@@ -315,12 +316,10 @@ class MemberWriter:
         return self._elements(buffer) > INT32_END if exceeds is None else exceeds
 
     def _elements(self, buffer: str) -> int:
-        """Elements of memory from a buffer's first to its last."""
-        known = self.buffers[buffer]
-        return 1 + sum((int(n) - 1) * int(s) for n, s in zip(known.shape, known.stride, strict=True))
+        return extent(self.buffers[buffer].shape, self.buffers[buffer].stride)
 
     def _mask(self, axes: frozenset[str], guards: Sequence[Value]) -> Value | None:
-        """The lanes that may touch memory; None when all may."""
+        """The mask of the lanes that may access memory; None when all may."""
         shape = axes.union(*(guard.axes for guard in guards))
         parts = [
             Value(axis.mask, "bool", frozenset({axis.name})) for axis in self.axes if axis.masked and axis.name in shape
@@ -337,18 +336,13 @@ class MemberWriter:
     def _guard(self, guard: Guard, env: Mapping[sympy.Symbol, Linear]) -> list[Value]:
         """The comparisons of a guard that are not always true."""
         form = linearize(guard.expr, env, self.addresses.division)
-        lower = linearize(guard.lower, env, self.addresses.division)
-        upper = linearize(guard.upper, env, self.addresses.division)
+        low, high = form.bounds(self.sizes) or (-math.inf, math.inf)
         found = []
-        for difference, symbol, limit in ((form.plus(lower, -1), ">=", lower), (form.plus(upper, -1), "<", upper)):
-            bounds = difference.bounds(self.sizes)
-            if bounds is not None and (bounds[0] >= 0 if symbol == ">=" else bounds[1] < 0):
-                continue
-            left, right = self.addresses.index(form), self.addresses.index(limit)
-            if left.literal and right.literal:
-                left = Value(f"tl.full((), {left.text}, tl.int32)", "int32")
-            text = f"{left.within(SUM)} {symbol} {right.within(SUM)}"
-            found.append(Value(text, "bool", left.axes | right.axes, COMPARISON))
+        for symbol, limit, always in ((">=", guard.lower, low >= guard.lower), ("<", guard.upper, high < guard.upper)):
+            if not always:
+                left = tensor(self.addresses.index(form))
+                text = f"{left.within(SUM)} {symbol} {constant(limit, 'int32').within(SUM)}"
+                found.append(Value(text, "bool", left.axes, COMPARISON))
         return found
 
     def _check(self, offset: Value, buffer: str, guards: Sequence[Value]) -> None:
@@ -358,20 +352,17 @@ class MemberWriter:
         self.writer.statement(f'tl.device_assert({inside}, "index out of bounds of {buffer}"{ignored})', offset.axes)
 
     def position(self, member: int) -> Value:
-        """The place in the row-major order of a reduction's own variables."""
+        """The position in the row-major order of the reduction's variables."""
         form, stride = Linear(), 1
         sizes = self.spec.members[member].nest.rsizes
         for k in reversed(range(len(sizes))):
             form = form.plus(self._env[rvar(k)], stride)
-            stride *= int(sizes[k])
+            stride *= sizes[k]
         return self.addresses.index(form)
-
-    def _axis(self, name: str) -> Axis:
-        return next(axis for axis in self.axes if axis.name == name)
 
 
 def origin_note(origin: Origin) -> Note:
-    """Comments that tie statements to the graph and to the user's source."""
+    """The comment that names an op's place in the model and its node."""
     place = ", ".join(" ".join(part.split()) for part in (origin.module, origin.source) if part)
     return Note(place, f"{origin.node}: {origin.target}" if origin.target else origin.node)
 
@@ -381,7 +372,7 @@ def _simple(value: Value) -> bool:
 
 
 def _use_counts(roots: Iterable[Expr]) -> Counter[int]:
-    """How many places use each node of a shared expression."""
+    """By id of a subexpression: how often it is used."""
     counts: Counter[int] = Counter()
     stack = list(roots)
     while stack:

@@ -1,4 +1,4 @@
-"""A whole schedule as one Python module that stands alone: it needs torch and triton, can be read, edited and run.
+"""Emit a schedule as one self-contained Python module, which needs only torch and triton.
 
 Its parts, in order: a docstring with the certificate; small helpers; the kernels; the tables INPUTS, CONSTANTS and
 KERNELS; the host program ``call(inputs, constants)``.
@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from optfuse.compiler.codegen.host_program import MemoryLayout, Step, host_program, used_constants
+from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.operator_sources import carried
 from optfuse.compiler.codegen.prelude import PRELUDE
 from optfuse.compiler.codegen.python_text import INDENT, call_text, docstring, tuple_text, with_callees
-from optfuse.compiler.codegen.triton_kernel import KernelSource
 from optfuse.compiler.codegen.unaligned_matmul import DEFINITION, by_rows
 from optfuse.compiler.codegen.unaligned_matmul import NAME as BY_ROWS
 from optfuse.compiler.ir.devices import HOST, main_device
@@ -115,10 +115,10 @@ if __name__ == "__main__":
         print(f"{output.dtype}{list(output.shape)}" if isinstance(output, torch.Tensor) else output)
 '''
 
-#: The host program in a module's text.
+#: Matches the host program in a module's text.
 _CALL = re.compile(r"^def call\(inputs, constants\):\n(?:[ ].*\n|\n(?!\n))*", re.MULTILINE)
 
-#: Names of the module that the host program's variables must not hide.
+#: Names of a module that variables of the host program must not shadow.
 _RESERVED = (
     *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
     *("stream_of", "window", "scratch", "planned", "launch", "example", "call"),
@@ -136,26 +136,17 @@ def emit_module(
 ) -> str:
     """The source of a module that computes ``graph``.
 
-    Parameters
-    ----------
-    graph
-        A graph that verifies, of fixed sizes.
-    steps
-        Kernels and library calls, in the order in which they run.
-    memory
-        Where temporaries live.
-    certificate, versions
-        Lines for the docstring: what was proved, and what the schedule was made with.
+    Args:
+        graph: A graph that verifies, of fixed sizes.
+        steps: Kernels and library calls, in the order in which they run.
+        memory: Where temporaries live.
+        certificate, versions: Lines of the docstring: what was proved, and the versions that made the schedule.
 
-    Returns
-    -------
-    str
+    Returns:
         The text: the same for the same arguments.
 
-    Raises
-    ------
-    PlanError
-        Two kernels of one name, or a memory plan that does not fit (see ``host_program``).
+    Raises:
+        PlanError: Two kernels of one name, or a memory plan that does not fit (see ``host_program``).
     """
     kernels = _functions(steps)
     names = [kernel.name for kernel in kernels]
@@ -183,7 +174,7 @@ def emit_module(
 
 
 def kernels_module(kernels: Sequence[KernelSource]) -> str:
-    """A module of kernels alone: helpers, functions and KERNELS, without a host program. Names must be unique."""
+    """The source of a module without a host program: helpers, kernels of unique names, and KERNELS."""
     prelude = _prelude(kernels)
     functions = [kernel.source.strip() + "\n" for kernel in kernels]
     parts = ['"""Kernels."""\n\n' + _IMPORTS, _HELPERS, *prelude.values(), *functions, _kernel_table(kernels)]
@@ -191,10 +182,10 @@ def kernels_module(kernels: Sequence[KernelSource]) -> str:
 
 
 def watched_module(source: str, graph: LoopGraph, steps: Sequence[Step], memory: MemoryLayout) -> str:
-    """An emitted module with another host program, which calls ``before`` and ``after`` around each step.
+    """The module ``source`` with a host program that calls ``before`` and ``after`` around each step.
 
-    ``source`` is a module of the same graph and steps (``emit_module``); ``memory`` may differ from that one's. For the
-    rest, see ``host_program``. Raises PlanError if the text has no host program.
+    ``source`` is a module of the same graph and steps from ``emit_module``, perhaps with another ``memory``; see also
+    ``host_program``. Raises PlanError if the text has no host program.
     """
     found = _CALL.search(source)
     if found is None:
@@ -216,7 +207,7 @@ def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
 
 
 def _functions(steps: Sequence[Step]) -> list[KernelSource]:
-    """Each kernel function once; several steps may call one (``compiler.codegen.deduplicate``)."""
+    """Each kernel function once; several steps may call one (``codegen.deduplicate``)."""
     functions: dict[str, KernelSource] = {}
     for step in steps:
         if isinstance(step, KernelSource) and functions.setdefault(step.name, step).source != step.source:
@@ -269,10 +260,9 @@ def _table(name: str, rows: Sequence[str]) -> str:
 
 
 def _host_facts(graph: LoopGraph, steps: Sequence[Step]) -> list[str]:
-    """Lines of a module: HOST, if inputs or constants must stay in the host's memory, and DRAWS_ON_HOST.
+    """The definitions of HOST, if inputs or constants must stay in the host's memory, and of DRAWS_ON_HOST.
 
-    They must stay where operators on the host use them, and where the caller gets them back. Others may go to where
-    the kernels are.
+    They must stay there if operators on the host use them or the caller gets them back; others may be moved to the GPU.
     """
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     if main_device(buffer.device for buffer in graph.buffers) == HOST:
@@ -303,26 +293,19 @@ def _kernel_table(kernels: Sequence[KernelSource]) -> str:
     ]
     for kernel in kernels:
         blocks = ", ".join(block for block, _ in kernel.config.blocks)
+        options = (("num_warps", kernel.config.num_warps), ("num_stages", kernel.config.num_stages))
+        signature = [f'"{name}": "{kind}"' for name, kind in kernel.signature]
         lines += [
             f'{INDENT}"{kernel.name}": {{',
             f'{INDENT * 2}"function": {kernel.name},',
             f'{INDENT * 2}"grid": lambda {blocks}: ({kernel.grid_text or 1},),',
             f'{INDENT * 2}"constants": {_dict(kernel.config.blocks)},',
-            f'{INDENT * 2}"options": {_dict(_options(kernel))},',
+            f'{INDENT * 2}"options": {_dict(options)},',
             f'{INDENT * 2}"interpret": {_dict(kernel.interpret.blocks)},',
-            *_signature(kernel),
+            *call_text('"signature": {', signature, indent=INDENT * 2, tail="},"),
             f"{INDENT}}},",
         ]
     return "\n".join([*lines, "}"]) + "\n"
-
-
-def _options(kernel: KernelSource) -> tuple[tuple[str, object], ...]:
-    return (("num_warps", kernel.config.num_warps), ("num_stages", kernel.config.num_stages))
-
-
-def _signature(kernel: KernelSource) -> list[str]:
-    pairs = [f'"{name}": "{kind}"' for name, kind in kernel.signature]
-    return call_text('"signature": {', pairs, indent=INDENT * 2, tail="},")
 
 
 def _dict(items: Iterable[tuple[str, object]]) -> str:
@@ -330,7 +313,7 @@ def _dict(items: Iterable[tuple[str, object]]) -> str:
 
 
 def _prelude(kernels: Sequence[KernelSource]) -> dict[str, str]:
-    """Those of the shared functions that the kernels use, directly or through each other, in their order."""
+    """The functions of the prelude that the kernels use, directly or through each other, in their order."""
     functions = {
         name: text.strip() + "\n"
         for text in re.split(r"^(?=@triton\.jit$)", PRELUDE, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Library calls of our own (``compiler.ops``): an emitted module carries their text, so that it stands alone."""
+"""The source text of our own operators (``compiler.ops``): an emitted module includes what it calls of them."""
 
 from __future__ import annotations
 
@@ -11,36 +11,26 @@ from optfuse.compiler.codegen.python_text import with_callees
 
 #: The files of ``optfuse/compiler/ops`` that hold functions.
 _FILES = (
-    "attention.py",
-    "attention_memory.py",
-    "attention_sums.py",
-    "convolution.py",
-    "space_to_depth.py",
-    "matmul.py",
-    "max_pool.py",
-    "sum_rows.py",
+    *("attention.py", "attention_memory.py", "attention_sums.py", "convolution.py", "space_to_depth.py", "matmul.py"),
+    *("max_pool.py", "sum_rows.py"),
 )
 
-#: The function of those files that an operator of ours calls.
+#: By operator of ours: the function of those files that it calls.
 CARRIED: Mapping[str, str] = {
-    "optfuse.addmm_activation.default": "addmm_activation",
-    "optfuse.attention.default": "attention",
+    **{
+        f"optfuse.{name}.default": name
+        for name in (
+            *("addmm_activation", "attention", "attention_backward", "convolution_relu", "from_depth", "max_pool"),
+            *("max_pool_backward", "norm_shift", "norm_weight", "to_depth", "sum_rows"),
+        )
+    },
     "optfuse.attention_dropout.default": "attention",
-    "optfuse.attention_backward.default": "attention_backward",
-    "optfuse.convolution_relu.default": "convolution_relu",
-    "optfuse.from_depth.default": "from_depth",
-    "optfuse.max_pool.default": "max_pool",
-    "optfuse.max_pool_backward.default": "max_pool_backward",
-    "optfuse.norm_shift.default": "norm_shift",
-    "optfuse.norm_weight.default": "norm_weight",
     "optfuse.padded_rows.default": "attention_padded_rows",
-    "optfuse.to_depth.default": "to_depth",
-    "optfuse.sum_rows.default": "sum_rows",
 }
 
 
 def callee(target: str) -> str:
-    """What an emitted module calls for an operator: a function that it carries, or the operator itself.
+    """The name by which an emitted module calls an operator: a function that it includes, or the operator itself.
 
     ``aten`` is short for ``torch.ops.aten`` there.
     """
@@ -48,13 +38,13 @@ def callee(target: str) -> str:
 
 
 def carried(targets: Iterable[str]) -> dict[str, str]:
-    """The definitions that a module must carry to call these operators: name to text, in their order."""
+    """The definitions that a module must include to call these operators: name to text, in their order."""
     return with_callees(_definitions(), [CARRIED[target] for target in targets if target in CARRIED])
 
 
 @cache
 def _definitions() -> dict[str, str]:
-    """Functions and constants of the files; their imports are those of every emitted module."""
+    """The functions and constants of the files: name to text. Their imports are those of every emitted module."""
     found: dict[str, str] = {}
     for file in _FILES:
         text = files("optfuse.compiler.ops").joinpath(file).read_text(encoding="utf-8")

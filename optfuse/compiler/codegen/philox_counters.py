@@ -1,6 +1,6 @@
-"""Random numbers four at a time: neighbours share one counter of Philox, which gives four words.
+"""Counters of random numbers: four neighbours share one counter of Philox, which yields four words.
 
-Where a tile's lanes along memory are whole groups of four, the counters are those of a tile of a quarter of the lanes.
+Where the lanes of a tile are whole groups of four neighbours, the counters form a tile of a quarter of the lanes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,12 @@ WORDS = 4
 def counters(addresses: Addresses, form: Linear, lanes: Axis, shape: str) -> Value | None:
     """The counters of the numbers at ``form``, with a lane for every four of ``lanes``.
 
-    Parameters
-    ----------
-    form
-        Positions, one a point of the tile.
-    lanes
-        The axis of which four neighbours share a counter.
-    shape
-        How its lanes become a dimension of the tile: "[None, :]", say, or "" if they are the tile.
+    Args:
+        form: Positions, one a point of the tile.
+        lanes: The axis of which four neighbours share a counter.
+        shape: How its lanes become a dimension of the tile: "[None, :]", say, or "" if they are the tile.
 
-    Returns
-    -------
-    Value | None
+    Returns:
         None if positions do not come in groups of four along the axis.
     """
     if min(lanes.block, lanes.interpret_block) % WORDS or form.constant % WORDS:
@@ -48,7 +42,7 @@ def counters(addresses: Addresses, form: Linear, lanes: Axis, shape: str) -> Val
 
 
 def _quarter(addresses: Addresses, lanes: Axis, shape: str) -> Value:
-    """The axis' positions in groups of four."""
+    """The axis' positions divided by four."""
     text = f"tl.arange(0, {lanes.constant} // {WORDS}){shape}"
     start = {"parallel": addresses.starts.get(lanes.name), "looped": f"{lanes.name}_start", "whole": None}[lanes.walk]
     if start is not None:

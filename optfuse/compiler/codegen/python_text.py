@@ -1,4 +1,4 @@
-"""Python source as text: names, literals, and calls wrapped to a readable width."""
+"""Print Python source: variables, literals, and calls wrapped to a readable width."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def variables(names: Iterable[str], reserved: Iterable[str] = ()) -> dict[str, s
 
 
 def literal(value: bool | int | float | str | None) -> str:
-    """A Python expression for a scalar; repr, but right for inf and nan as well."""
+    """A Python expression for a scalar: its repr, or a call of float for inf and nan."""
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(value)
 
 
 def docstring(text: str) -> str:
-    """Text to stand between triple quotes, of which no part can end them; what follows it must be no quote."""
+    """Text escaped to stand between triple quotes, provided that no quote follows it."""
     return text.replace("\\", "\\\\").replace('"""', "'''")
 
 
 def comment(text: str, indent: str = INDENT) -> str:
-    """A comment of one line, whatever the text holds."""
+    """A comment of one line; unprintable characters become blanks."""
     return f"{indent}# {''.join(c if c.isprintable() else ' ' for c in text)}"
 
 
@@ -47,7 +47,7 @@ def tuple_text(items: Sequence[object]) -> str:
 
 
 def call_text(head: str, arguments: Sequence[str], *, indent: str = INDENT, tail: str = ")") -> list[str]:
-    """Lines of ``head + arguments + tail``: one line where it fits, else the arguments wrapped below the head.
+    """The lines of ``head + arguments + tail``: one line if it fits, else the arguments wrapped below the head.
 
     ``head`` ends with the opening bracket.
     """
@@ -65,9 +65,9 @@ def call_text(head: str, arguments: Sequence[str], *, indent: str = INDENT, tail
 
 
 def with_callees(definitions: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
-    """Those of the definitions (name to text) that ``texts`` name, directly or through each other, in their order.
+    """The definitions (name to text) that ``texts`` use, directly or through each other, in their order.
 
-    An attribute of that name (``tl.maximum``) does not count.
+    An attribute of such a name (``tl.maximum``) is no use of it.
     """
     used: set[str] = set()
     waiting = list(texts)

@@ -1,8 +1,8 @@
-"""What is computed when: how values pass between a kernel's members, and in which pass over r each of them is needed.
+"""Assign a kernel's members to passes over r, and find the values that pass between members in registers.
 
-A looped kernel walks r once for every level of reductions (layer norm: the moments, then the normed values). Between
-two passes it holds only outer values, so each pass computes again whatever full values it needs. A sum with a shortcut
-runs in the pass of the maximum that it goes by, or in none.
+A looped kernel goes over r once for each level of reductions (layer norm: the moments, then the normalized values).
+Between two passes it holds only outer values, so each pass recomputes the full values that it needs. A sum with a
+shortcut (``sum_shortcuts``) runs in the pass of its maximum, or in none.
 """
 
 from __future__ import annotations
@@ -13,36 +13,27 @@ from typing import Literal
 
 from optfuse.compiler.codegen.sum_shortcuts import Shortcuts
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Member
-from optfuse.compiler.ir.nodes import Expr, LoopNest
-from optfuse.compiler.ir.traversal import loads_under
+from optfuse.compiler.ir.nodes import Expr
+from optfuse.compiler.ir.traversal import loads, loads_under, operands, stored
 
 Role = Literal["full", "outer", "reduces"]
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The order of computation; members are named by position.
+    """The order of computation. Members are given by position.
 
-    Attributes
-    ----------
-    roles
-        "full": at every (x, r); "outer": at every x; "reduces": folds over r, and is outer after that.
-    producers
-        For each member, the register buffers that it reads and the members that make them.
-    level
-        The pass in which a full member can first be computed, or in which a reduction runs.
-    ready
-        The pass before which an outer value is there (for a reduction: its results).
-    needed
-        For each pass, the full members and reductions that it computes, ascending.
-    store_pass
-        The pass in which a full member's stores to memory happen: the last one that computes the value anyway, and
-        always the very last one for a buffer that is also read.
-    hazards
-        Buffers that are both read from memory and written, and those that lie in the place of one that is read: they
-        are written after every read.
-    shortcuts
-        Sums that are taken in another way.
+    Attributes:
+        roles: "full": computed at every (x, r); "outer": at every x; "reduces": reduces over r, its results are outer.
+        producers: By member: the register buffers that it reads, and their producers.
+        level: The pass in which a full member can first be computed, or in which a reduction runs.
+        ready: The pass before which an outer value is there (for a reduction: its results).
+        needed: For each pass, the full members and reductions that it computes, ascending.
+        store_pass: The pass in which a full member's stores to memory happen: the last one that computes the value
+            anyway, and always the very last one for a buffer that is also read.
+        hazards: Buffers that are both read from memory and written, and those that lie in the place of one that is
+            read: they are written after every read.
+        shortcuts: Sums that are taken in another way.
     """
 
     roles: tuple[Role, ...]
@@ -56,22 +47,12 @@ class Passes:
 
     @property
     def count(self) -> int:
-        """How often a looped kernel walks r."""
+        """The number of passes over r."""
         return len(self.needed)
 
 
-def operands(nest: LoopNest) -> list[Expr]:
-    """What the nest's reductions fold."""
-    return [reduction.operand for reduction in nest.reductions]
-
-
-def stored(nest: LoopNest) -> list[Expr]:
-    """What the nest stores."""
-    return [store.value for store in nest.stores]
-
-
 def order_passes(spec: KernelSpec, shortcuts: Shortcuts | None = None) -> Passes:
-    """Levels, needs and hazards of a kernel's members."""
+    """The passes of a kernel."""
     shortcuts = Shortcuts() if shortcuts is None else shortcuts
     roles: tuple[Role, ...] = tuple(_role(member, any(size > 1 for size in spec.space.r)) for member in spec.members)
     producers = _producers(spec)
@@ -85,7 +66,7 @@ def order_passes(spec: KernelSpec, shortcuts: Shortcuts | None = None) -> Passes
         nest = spec.members[k].nest
         roots = stored(nest)
         if roles[k] == "reduces":
-            # beside its maximum, a sum folds what that one folds
+            # an online sum reduces the operand of its maximum
             uses[k], roots = {level[k]}, [] if k in shortcuts.online else operands(nest)
         elif written := {store.buffer for store in nest.stores} & set(spec.stores):
             store_pass[k] = count - 1 if written & hazards else max(uses[k], default=level[k])
@@ -108,8 +89,7 @@ def _producers(spec: KernelSpec) -> tuple[Mapping[str, int], ...]:
     made: dict[str, int] = {}
     found: list[Mapping[str, int]] = []
     for k, member in enumerate(spec.members):
-        roots = operands(member.nest) + stored(member.nest)
-        found.append({load.buffer: made[load.buffer] for load in loads_under(roots) if load.buffer in made})
+        found.append({load.buffer: made[load.buffer] for load in loads(member.nest) if load.buffer in made})
         made.update({store.buffer: k for store in member.nest.stores if store.buffer in spec.registers})
     return tuple(found)
 
@@ -142,7 +122,7 @@ def _hazards(spec: KernelSpec, producers: tuple[Mapping[str, int], ...]) -> froz
     read = {
         load.buffer
         for k, member in enumerate(spec.members)
-        for load in loads_under(operands(member.nest) + stored(member.nest))
+        for load in loads(member.nest)
         if load.buffer not in producers[k]
     }
     return frozenset((read | spec.inplace) & set(spec.stores))

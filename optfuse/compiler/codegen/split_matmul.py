@@ -1,7 +1,7 @@
-"""Matmuls with an extent along memory that is no multiple of 8, in two: a large one, and one of the few that are left.
+"""Matmuls with a contiguous extent that is no multiple of 8, split in two: a multiple of 8, and the rest.
 
-For bfloat16 and float16 cuBLAS has fast kernels only where every extent along memory is a whole number of 16-byte
-vectors. A vocabulary of 50257 is none: on an H200 its matmul takes 6.7 ms whole, and 0.9 ms as 50256 and 1.
+For bfloat16 and float16 cuBLAS has fast kernels only where every contiguous extent is a whole number of 16-byte
+vectors. A vocabulary of 50257 is not: on an H200 its matmul takes 6.7 ms whole, and 0.9 ms as 50256 and 1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optfuse.compiler.ir.nodes import Buffer, LibraryCall, View
 
 #: Elements of a half type in 16 bytes.
 VECTOR = 8
-#: Multiply-adds below which one call is as good as two.
+#: The least multiply-adds for which two calls are faster than one.
 LEAST_WORK = 1 << 28
 
 _OPERANDS = {"aten.mm.default": 0, "aten.addmm.default": 1}
@@ -30,7 +30,7 @@ class Part:
 
 
 def matmul_parts(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tuple[Part, ...]:
-    """The two calls that do a matmul's work, in order; none where one is as good."""
+    """The two calls that compute a matmul, in order; empty where one call is as good."""
     first = _OPERANDS.get(call.target)
     if first is None or call.kwargs or call.outputs[0] is None or len(call.args) != first + 2:
         return ()
@@ -50,7 +50,7 @@ def matmul_parts(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tuple[Part
 
 
 def _along_memory(axis: str, a: View, b: View, out: View) -> bool:
-    """Whether some operand lies contiguous along an axis of (m, k) @ (k, n)."""
+    """Whether some operand is contiguous along an axis of (m, k) @ (k, n)."""
     match axis:
         case "m":
             return a.stride[0] == 1 or out.stride[0] == 1
@@ -61,9 +61,9 @@ def _along_memory(axis: str, a: View, b: View, out: View) -> bool:
 
 
 def _aligned(view: View) -> bool:
-    """Whether rows (or columns) are contiguous and start on whole vectors."""
+    """Whether rows (or columns) are contiguous and start at whole vectors."""
     inner, outer = sorted(view.stride)
-    return inner == 1 and outer % VECTOR == 0 and int(view.offset) % VECTOR == 0
+    return inner == 1 and outer % VECTOR == 0 and view.offset % VECTOR == 0
 
 
 def _cut(axis: str, bias: View | None, a: View, b: View, out: View) -> tuple[Part, ...]:
@@ -77,7 +77,7 @@ def _cut(axis: str, bias: View | None, a: View, b: View, out: View) -> tuple[Par
             triples = zip(biases, _split(b, 1), _split(out, 1), strict=True)
             return tuple(_matmul(added, a, columns, piece) for added, columns, piece in triples)
         case _:
-            # the few terms first: what they round to is small beside what the others add
+            # the few terms first: their rounding is small beside what the others add
             (head_a, tail_a), (head_b, tail_b) = _split(a, 1), _split(b, 0)
             return _matmul(bias, tail_a, tail_b, out), _matmul(out, head_a, head_b, out)
 
@@ -89,7 +89,7 @@ def _matmul(added: View | None, a: View, b: View, out: View) -> Part:
 
 
 def _split(view: View, axis: int) -> tuple[View, View]:
-    """A window cut at the last multiple of a vector along an axis."""
+    """A window split along an axis at the last multiple of a vector."""
     size = view.shape[axis]
     cut = size - size % VECTOR
     head, tail = (tuple(n if k == axis else s for k, s in enumerate(view.shape)) for n in (cut, size - cut))

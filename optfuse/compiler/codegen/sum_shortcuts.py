@@ -1,11 +1,11 @@
-"""Sums along r that need no walk over r of their own.
+"""Find sums along r that need no pass over r of their own.
 
-A sum of exponentials of differences from a maximum (softmax, log-sum-exp) is taken in the walk of the maximum: what
-is summed so far shrinks when a larger value comes ("online softmax", Milakov and Gimelshein, 2018). The sum of a value
-that is not zero at one position alone (the gradient of a gathered log-probability) is that value, if the position is
-one of the row's.
+A sum of exponentials of differences from a maximum (softmax, log-sum-exp) is accumulated in the pass of the maximum:
+the sum so far is rescaled when a larger value comes ("online softmax", Milakov and Gimelshein, 2018). The sum of a
+value that is zero at all positions but one (the gradient of a gathered log-probability) is that value, if the position
+lies in the row.
 
-Both are found through the members that lie between: what a sum folds is traced back to where it was computed.
+Both are recognized across members: the operand of a sum is traced back to where it is computed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """A sum of ``value`` where r is ``position``, and of 0 elsewhere. Neither varies along r; r has ``points``."""
+    """A sum of ``value`` at r = ``position`` and 0 elsewhere. Neither varies along r, which has ``points`` points."""
 
     value: Place
     position: Place
@@ -42,9 +42,10 @@ class Single:
 
 @dataclass(frozen=True, slots=True)
 class Shortcuts:
-    """The sums of a kernel that are taken in another way, by the number of the member.
+    """The sums of a kernel without a pass of their own, by member.
 
-    ``online``: sums of ``exp(x - max(x))``, beside the maximum that the member named takes; one beside each at most.
+    ``online``: sums of ``exp(x - max(x))``, with the member that computes the maximum; at most one for each maximum.
+    ``single``: sums of one value.
     """
 
     online: Mapping[int, int] = field(default_factory=dict)
@@ -81,12 +82,12 @@ def _folds(nest: LoopNest) -> str:
 
 
 class _Tracer:
-    """Follows values through the members that made them."""
+    """Traces values back through the members that compute them."""
 
     def __init__(self, spec: KernelSpec, rounding: bool) -> None:
         self.spec = spec
         self.rounding = rounding
-        self.makers = {
+        self.producers = {
             store.buffer: (k, store.value)
             for k, member in enumerate(spec.members)
             for store in member.nest.stores
@@ -95,7 +96,7 @@ class _Tracer:
         self.digits: list[dict[sympy.Symbol, sympy.Expr]] = [_variables(spec, member) for member in spec.members]
 
     def source(self, place: Place) -> Place:
-        """The expression that a value is computed by, behind casts that kernels ignore and behind full members."""
+        """The expression that computes a value, behind casts without effect in kernels and through full members."""
         while True:
             match place.expr:
                 case Call("cast", (inner,), "float32") if inner.dtype in HALF or inner.dtype == "float32":
@@ -104,15 +105,15 @@ class _Tracer:
                     place = Place(place.member, inner)
                 case Load(buffer=buffer, dtype=dtype) if (
                     self._made(place.member, buffer)
-                    and self.spec.members[self.makers[buffer][0]].full
+                    and self.spec.members[self.producers[buffer][0]].full
                     and not (self.rounding and dtype in HALF)
                 ):
-                    place = Place(*self.makers[buffer])
+                    place = Place(*self.producers[buffer])
                 case _:
                     return place
 
     def largest(self, place: Place) -> int | None:
-        """The member that takes the maximum in ``x - max(x)``; None if the expression is no such difference."""
+        """The member that computes the maximum of ``x - max(x)``; None for other expressions."""
         match self.source(place):
             case Place(member, Call("sub", (x, limit))):
                 made = self._outer(self.source(Place(member, limit)))
@@ -124,16 +125,16 @@ class _Tracer:
         return made.member if self.same(Place(made.member, operand), Place(member, x)) else None
 
     def _outer(self, place: Place) -> Place | None:
-        """Where an outer value, read from a register, was stored."""
+        """The expression that a member stored to a register that is loaded here; None for other expressions."""
         match place.expr:
             case Load(buffer=buffer) if self._made(place.member, buffer):
-                maker, stored = self.makers[buffer]
-                return self.source(Place(maker, stored))
+                producer, stored = self.producers[buffer]
+                return self.source(Place(producer, stored))
             case _:
                 return None
 
     def position(self, place: Place) -> Place | None:
-        """What r is compared with in ``r == position``; None if the expression is no such comparison."""
+        """The position of ``r == position``; None for other expressions."""
         match self.source(place):
             case Place(member, Call("eq", (a, b))):
                 for one, other in ((a, b), (b, a)):
@@ -154,7 +155,7 @@ class _Tracer:
         return _moved(place.expr.index, self.digits[place.member]) == flat
 
     def steady(self, place: Place) -> Place | None:
-        """Where a value that does not vary along r can be computed outside of loops over r; None if it may vary."""
+        """The source of a value that does not vary along r; None if it may vary."""
         place = self.source(place)
         return place if self._is_steady(place) else None
 
@@ -165,7 +166,7 @@ class _Tracer:
             case Call(args=args):
                 return all(self._is_steady(Place(place.member, arg)) for arg in args)
             case Load(buffer=buffer) if self._made(place.member, buffer):
-                return not self.spec.members[self.makers[buffer][0]].full
+                return not self.spec.members[self.producers[buffer][0]].full
             case Load(index=index, guards=guards, indirect=indirect):
                 moved = [_moved(part, env) for part in (index, *(g.expr for g in guards))]
                 steady = not any(part.free_symbols & along for part in moved)
@@ -176,8 +177,8 @@ class _Tracer:
                 return isinstance(place.expr, Const)
 
     def _made(self, member: int, buffer: str) -> bool:
-        """Whether a member takes a buffer's value from a register."""
-        return buffer in self.makers and self.makers[buffer][0] < member
+        """Whether a member reads a buffer from a register."""
+        return buffer in self.producers and self.producers[buffer][0] < member
 
     def same(self, one: Place, other: Place) -> bool:
         """Whether two members compute the same value at each point."""
@@ -209,12 +210,12 @@ class _Tracer:
 
     def _addresses(self, member: int, load: Load) -> tuple[object, ...]:
         env = self.digits[member]
-        guards = [(_moved(g.expr, env), _moved(g.lower, env), _moved(g.upper, env)) for g in load.guards]
+        guards = [(_moved(g.expr, env), g.lower, g.upper) for g in load.guards]
         return (_moved(load.index, env), *guards)
 
 
 def _variables(spec: KernelSpec, member: Member) -> dict[sympy.Symbol, sympy.Expr]:
-    """A member's variables in the digits of the space; a digit of size 1 is 0."""
+    """A member's variables in terms of the digits of the space; a digit of size 1 is 0."""
     single = {xdigit(k): sympy.Integer(0) for k, size in enumerate(spec.space.x) if size == 1}
     single |= {rdigit(k): sympy.Integer(0) for k, size in enumerate(spec.space.r) if size == 1}
     env = {ivar(k): sympy.sympify(expr).xreplace(single) for k, expr in enumerate(member.ivars)}

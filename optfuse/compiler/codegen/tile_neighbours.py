@@ -1,7 +1,6 @@
-"""Other tiles for a kernel: the neighbours of a configuration, each legal for the kernel's kind.
+"""The neighbourhood of a tile configuration, which the search of ``optfuse.tuning`` explores.
 
-A search goes from one to the next (``optfuse.tuning``). A row that lies in one block stays whole there; whether r is
-walked in a loop instead is a step of its own.
+A tile that holds all of r keeps doing so; a loop over r instead of it is a step of its own.
 """
 
 from __future__ import annotations
@@ -15,24 +14,20 @@ from optfuse.compiler.codegen.block_sizes import given_tile, power_of_two
 from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.tiles import TileConfig
 
-#: Elements of a tile that one thread may hold: what is slow at either end is not worth compiling.
+#: The fewest and the most elements of a tile for each thread; beyond them kernels are slow.
 FEWEST_EACH, MOST_EACH = 1, 64
 MOST_WARPS = 16
-#: The block of r with which a loop is tried where rows lay in one block.
+#: The block of r of the loop that is tried in the place of a tile that holds all of r.
 LOOP_BLOCK = 2048
 
 
 def neighbours(axes: tuple[Axis, ...], config: TileConfig, largest: int) -> tuple[TileConfig, ...]:
-    """Configurations one step away: a block or the warps twice or half as large, or both, or one block for another.
+    """The configurations one step away: a block or the warps doubled or halved, or both, or one block against another.
 
-    Parameters
-    ----------
-    axes
-        Those of ``kernel_axes``.
-    config
-        Where to look from.
-    largest
-        Elements that a tile may have.
+    Args:
+        axes: The axes from ``kernel_axes``.
+        config: The configuration whose neighbours are wanted.
+        largest: The most elements of a tile.
     """
     found: dict[TileConfig, None] = {}
     for tried in (*_resized(axes, config), *_walked_otherwise(axes, config)):
@@ -56,7 +51,7 @@ def _resized(axes: tuple[Axis, ...], config: TileConfig) -> Iterator[TileConfig]
 
 
 def _walked_otherwise(axes: tuple[Axis, ...], config: TileConfig) -> Iterator[TileConfig]:
-    """Reductions: a loop over r instead of a tile that holds all of it, or the other way round."""
+    """For reductions: a loop over r instead of a tile that holds all of it, or the reverse."""
     r = axes[-1]
     if r.walk != "looped" or config.loop == "none":
         return
@@ -71,7 +66,7 @@ def _walked_otherwise(axes: tuple[Axis, ...], config: TileConfig) -> Iterator[Ti
 
 
 def _moved(config: TileConfig, steps: Mapping[str, int], warps: int = 0) -> TileConfig:
-    """Blocks and warps times two to so many."""
+    """The configuration with blocks and warps times two to the given powers."""
     blocks = tuple((name, _times(size, steps.get(name, 0))) for name, size in config.blocks)
     return replace(config, blocks=blocks, num_warps=_times(config.num_warps, warps))
 

@@ -1,8 +1,8 @@
-"""Scalar functions of the loop IR as Triton text, with the parentheses that they need and no more.
+"""Scalar functions of the loop IR as Triton text, without redundant parentheses.
 
-Half types are held as float32, everything else as what it is. Special functions come from libdevice, because Triton's
-own ``tl.exp`` and ``tl.log`` are approximations whose error grows with the argument. Where all results end in half
-types, the approximations serve.
+Values of half types are held as float32, all others in their own dtype. Special functions come from libdevice, because
+Triton's own ``tl.exp`` and ``tl.log`` are approximations whose error grows with the argument. Where all results are
+rounded to half types, approximations are used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CALLS = {
     **{"sign": "sign", "fmax": "tl.maximum", "fmin": "tl.minimum"},
 }
 
-#: What serves in float32 where a few units in the last place do not matter.
+#: Approximations in float32, where a few units in the last place do not matter.
 _APPROXIMATE = {
     **{
         "exp": "libdevice.fast_expf",
@@ -68,7 +68,7 @@ _BY_KIND = {
 class Value:
     """An expression in a kernel: its text, the dtype that it is held in, and the tile axes along which it varies.
 
-    ``tightness`` says how its outermost operator binds. ``literal``: a Python number, not a tensor.
+    ``tightness`` is the precedence of its outermost operator. ``literal``: a Python number, not a tensor.
     """
 
     text: str
@@ -78,7 +78,7 @@ class Value:
     literal: bool = False
 
     def within(self, tightness: int) -> str:
-        """The text, in parentheses where an operator that binds so tightly needs them."""
+        """The text as an operand where this precedence is needed, in parentheses if its own is lower."""
         return self.text if self.tightness >= tightness else f"({self.text})"
 
 
@@ -113,7 +113,7 @@ def pointer_type(dtype: str) -> str:
 
 
 def tensor(value: Value) -> Value:
-    """The value as a tensor: a literal takes the dtype that is next to it, so one that stands alone is made one."""
+    """The value as a tensor: a literal alone would take the dtype of its neighbour, so it becomes ``tl.full``."""
     if not value.literal:
         return value
     return Value(f"tl.full((), {value.text}, {triton_type(value.dtype)})", value.dtype)
@@ -175,7 +175,7 @@ def _approximation(function: str, args: Sequence[Value], axes: frozenset[str]) -
 
 
 def _special_form(function: str, args: Sequence[Value], dtype: str, axes: frozenset[str]) -> Value | None:
-    """Functions that are no call of one function."""
+    """The text of functions that Triton has an operator or a composed form for; None for others."""
     first = args[0]
     match function:
         case "neg":

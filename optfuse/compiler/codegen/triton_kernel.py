@@ -1,4 +1,4 @@
-"""A fused kernel to Triton source: one function that a person can read, with the facts needed to launch it."""
+"""Generate the Triton function of a fused kernel, with the facts needed to launch it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.kernel_writer import NOWHERE, Line, pressure, render
 from optfuse.compiler.codegen.member_writer import CodegenOptions, MemberWriter
 from optfuse.compiler.codegen.python_text import call_text
-from optfuse.compiler.codegen.reduction_passes import Passes, Role, operands, order_passes, stored
+from optfuse.compiler.codegen.reduction_passes import Passes, Role, order_passes
 from optfuse.compiler.codegen.sum_shortcuts import Single, find_shortcuts
 from optfuse.compiler.codegen.tiles import (
     LEAST_ROW,
@@ -31,9 +31,7 @@ from optfuse.compiler.codegen.triton_expressions import BITS, SUM, Value, pointe
 from optfuse.compiler.codegen.triton_reductions import Accumulators, Fold, fold_one, fold_whole
 from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, LoopNest, Result, Store
-from optfuse.compiler.ir.traversal import loads_under
-
-__all__ = ["CodegenOptions", "KernelSource", "TileConfig", "emit_kernel", "kernel_axes"]
+from optfuse.compiler.ir.traversal import loads, operands, stored
 
 
 def emit_kernel(
@@ -42,25 +40,17 @@ def emit_kernel(
     options: CodegenOptions | None = None,
     config: TileConfig | None = None,
 ) -> KernelSource:
-    """Generate a kernel.
+    """The Triton function of a kernel.
 
-    Parameters
-    ----------
-    spec
-        Members in topological order over one space of fixed sizes, none of them 0.
-    buffers
-        Every buffer that a member names.
-    options
-        How it is written; the defaults of ``CodegenOptions`` if None.
-    config
-        Tuned blocks and warps (``optfuse.tuning``); chosen by ``compiler.codegen.block_sizes`` if None.
+    Args:
+        spec: Members in topological order over one space of fixed sizes, none of them 0.
+        buffers: All buffers that members access, by name.
+        options: The defaults of ``CodegenOptions`` if None.
+        config: Tuned blocks and warps (``optfuse.tuning``); chosen by ``compiler.codegen.block_sizes`` if None.
 
-    Raises
-    ------
-    InvalidGraphError
-        An index outside the grammar.
-    PlanError
-        A configuration of another kernel's.
+    Raises:
+        InvalidGraphError: An index outside the grammar.
+        PlanError: A configuration that does not fit the kernel.
     """
     options = CodegenOptions() if options is None else options
     passes = order_passes(spec, find_shortcuts(spec, rounding=options.round_intermediates))
@@ -89,13 +79,13 @@ def emit_kernel(
 
 
 def kernel_axes(spec: KernelSpec, buffers: Mapping[str, Buffer]) -> tuple[Axis, ...]:
-    """The axes of a kernel's tile before blocks are chosen: an axis r that is "looped" may lie in one block as well."""
+    """The axes of a kernel's tile before blocks are chosen; a "looped" r may still become one block."""
     passes = order_passes(spec, find_shortcuts(spec, rounding=CodegenOptions().round_intermediates))
     return plan_axes(spec, passes, memory_accesses(spec, buffers, passes))
 
 
 class _Kernel:
-    """A kernel while it is written."""
+    """A kernel under construction."""
 
     def __init__(
         self,
@@ -110,11 +100,11 @@ class _Kernel:
         self.buffers = buffers
         self.axes = axes
         self.passes = passes
-        #: whether a ragged last block is walked apart
+        #: whether a partial last block has a loop of its own
         self.trim = False
-        #: how many threads work on a tile; 0: not known yet
+        #: threads of a program; 0: not known yet
         self.threads = 0
-        #: whether blocks of a walk are loaded ahead
+        #: whether blocks of a loop are loaded ahead
         self.ahead = False
         touched = [name for member in spec.members for name in _touched(member.nest)]
         self.parameters = {name: f"{name}_ptr" for name in dict.fromkeys(touched)}
@@ -140,7 +130,6 @@ class _Kernel:
 
     def _positions(self) -> None:
         flat = len(self.axes) == 1
-        program = "tl.program_id(0)"
         for k, axis in enumerate(self.axes):
             where = "" if flat else ("[:, None]" if (k == 0) != self.members.turn else "[None, :]")
             lanes = f"tl.arange(0, {axis.constant}){where}"
@@ -149,7 +138,7 @@ class _Kernel:
             elif axis.walk == "parallel":
                 self._define(axis, f"{self.members.addresses.starts[axis.name]} + {lanes}")
         if self.r is not None and self.r.walk == "parallel":
-            self.writer.statement(f"first = {program} % tl.cdiv({self.r.size}, {self.r.constant}) == 0")
+            self.writer.statement(f"first = tl.program_id(0) % tl.cdiv({self.r.size}, {self.r.constant}) == 0")
 
     def _define(self, axis: Axis, text: str) -> None:
         names = frozenset({axis.name})
@@ -157,7 +146,7 @@ class _Kernel:
         if axis.masked:
             self.writer.statement(f"{axis.mask} = {axis.index} < {axis.size}", names, note=NOWHERE)
 
-    # --- one straight line
+    # --- without a loop
 
     def _straight(self) -> None:
         for k, member in enumerate(self.spec.members):
@@ -193,7 +182,7 @@ class _Kernel:
         mask = self.r.mask if self.r is not None and self.r.masked else ""
         return Fold(kind, dtype, points, name, mask)
 
-    # --- pass by pass
+    # --- with loops
 
     def _in_passes(self, r: Axis) -> None:
         ready = self.passes.ready
@@ -210,7 +199,7 @@ class _Kernel:
         self._store_late()
 
     def _single(self, k: int, single: Single) -> Value:
-        """The sum of what is not zero at one position alone."""
+        """The sum of a value that is zero at all positions but one."""
         parts = []
         for place in (single.position, single.value):
             self.members.begin(place.member, [place.expr])
@@ -224,7 +213,7 @@ class _Kernel:
         return self.writer.name(Value(text, fold.dtype, position.axes | value.axes), fold.name)
 
     def _pass(self, p: int, r: Axis) -> None:
-        """One walk over r: the reductions of a level, and the stores that are due."""
+        """One loop over r: the reductions of a level, and the stores of this pass."""
         running: dict[int, list[Accumulators]] = {}
         if self.trim:
             whole = f"{r.size} // {r.constant} * {r.constant}"
@@ -243,7 +232,7 @@ class _Kernel:
                 self.members.results[k] = tuple(value for each in running[k] for value in each.finish())
 
     def _blocks(self, p: int, r: Axis, blocks: str, running: dict[int, list[Accumulators]]) -> None:
-        """A loop over blocks of r. ``running``: accumulators by member, those that are new are added."""
+        """A loop over blocks of r. ``running``: accumulators by member; new ones are added."""
         self.r = r
         self.members.walk(tuple(r if axis.name == r.name else axis for axis in self.axes))
         self.writer.open_body()
@@ -267,7 +256,7 @@ class _Kernel:
         self.writer.close_body(f"for {r.name}_start in {blocks}:")
 
     def _accumulate(self, k: int, running: dict[int, list[Accumulators]]) -> None:
-        """Take a block into a member's reductions, and into the sum beside its maximum."""
+        """Accumulate a block into a member's reductions, and into the online sum beside its maximum."""
         reductions = self.spec.members[k].nest.reductions
         values = [self.members.value(reduction.operand) for reduction in reductions]
         if k not in running:
@@ -284,7 +273,7 @@ class _Kernel:
     # --- stores
 
     def _store(self, k: int, this_pass: int | None = None) -> None:
-        """Evaluate what a member stores, and write what must reach memory: now, or after the last read of it."""
+        """Evaluate a member's stores, and write those that reach memory: now, or after the last read of the buffer."""
         here = this_pass is None or self.passes.store_pass.get(k) == this_pass
         only_first = self.passes.roles[k] == "outer" and self.r is not None and self.r.walk == "parallel"
         for store, value in self.members.stored_values(k):
@@ -295,7 +284,7 @@ class _Kernel:
                     self.members.store(store, value, only_first=only_first, once=self._once(k))
 
     def _store_late(self, role: Role | None = None) -> None:
-        """Write what other members read before: every thread must have read by now."""
+        """Write the buffers that members read before, when every thread has read them."""
         due = [late for late in self.late if role is None or self.passes.roles[late[0]] == role]
         if any(not self._own(store, value) for _, store, value, _ in due):
             self.writer.note = NOWHERE
@@ -306,10 +295,11 @@ class _Kernel:
         self.late = [late for late in self.late if late not in due]
 
     def _own(self, store: Store, value: Value) -> bool:
-        """Whether every thread has surely read what it or another overwrites, in a kernel's only walk over r.
+        """Whether a store in a kernel's only loop over r needs no barrier: the threads that overwrite have read before.
 
-        What is stored follows from each tile that may lie in its place. Triton loads a tile once if it has an element
-        for each thread: the thread that stores an element has loaded it, or got the value from the one that has.
+        That is so if the stored value depends on each tile that may be overwritten. Triton loads a tile once if it has
+        an element for each thread: the thread that stores an element has loaded it, or got its value from the one that
+        has.
         """
         if not 0 < self.threads <= math.prod(axis.block for axis in self.axes):
             return False
@@ -321,7 +311,7 @@ class _Kernel:
         return value.axes >= {"x", "r"} and tiles <= self.writer.sources(value.text)
 
     def _once(self, k: int) -> tuple[sympy.Symbol, ...]:
-        """Digits along which a member repeats itself where it stores: between loops over r there are no points of r."""
+        """The digits along which a member is recomputed where it stores; between loops over r without those of r."""
         once = self.spec.members[k].once
         if self.r is None or self.r.walk != "looped" or self.passes.roles[k] == "full":
             return once
@@ -330,7 +320,7 @@ class _Kernel:
     # --- the function
 
     def source(self, num_warps: int) -> KernelSource:
-        """The function's text and its facts."""
+        """The kernel's text with the facts needed to launch it."""
         written = [store.buffer for member in self.spec.members for store in member.nest.stores]
         written = [name for name in dict.fromkeys(written) if name in self.spec.stores]
         used = dict.fromkeys([*self.members.read, *written])
@@ -359,6 +349,6 @@ class _Kernel:
 
 
 def _touched(nest: LoopNest) -> list[str]:
-    """Buffers of a nest, what it reads before what it writes."""
-    read = [load.buffer for load in loads_under(operands(nest) + stored(nest))]
+    """The buffers of a nest, those that it reads first."""
+    read = [load.buffer for load in loads(nest)]
     return [*read[::-1], *(store.buffer for store in nest.stores)]

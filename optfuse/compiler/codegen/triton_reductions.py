@@ -1,6 +1,6 @@
-"""Folding along r: in one step when a tile holds all of r, else into accumulators of the tile's shape and then in one.
+"""Write reductions along r: in one step if a tile holds all of r, else by accumulators of the tile's shape.
 
-Lanes beyond the end of r hold the reduction's identity. Results vary along x alone; they have an r of one.
+Lanes beyond the end of r hold the reduction's identity. Results vary along x alone and have size 1 along r.
 """
 
 from __future__ import annotations
@@ -20,20 +20,14 @@ _ENDS = {"uint8": (0, 255), **{f"int{n}": (-(1 << n - 1), (1 << n - 1) - 1) for 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A reduction as the kernel does it.
+    """A reduction of a kernel.
 
-    Attributes
-    ----------
-    kind
-        What it is.
-    dtype
-        The dtype of the operand, and of the results but for positions.
-    points
-        How many elements are folded.
-    name
-        What its variables are called after.
-    mask
-        The variable that is true in r's lanes that are points; "" when all are.
+    Attributes:
+        kind: The kind of reduction.
+        dtype: The dtype of the operand, and of the results but for positions.
+        points: How many elements are folded.
+        name: The stem of its variables' names.
+        mask: The variable that is true for lanes of r that are points; "" when all are.
     """
 
     kind: ReductionKind
@@ -44,12 +38,12 @@ class Fold:
 
     @property
     def held(self) -> str:
-        """The dtype in which it folds: Triton has no reductions of small integers."""
+        """The accumulation dtype: Triton has no reductions of small integers."""
         return "int32" if self.dtype in ("uint8", "int8", "int16") else self.dtype
 
     @property
     def identity(self) -> str:
-        """What changes nothing when it is folded in."""
+        """The identity element, as text."""
         match self.kind:
             case "sum" | "welford":
                 return constant(0, self.held).text
@@ -80,7 +74,7 @@ def fold_whole(writer: Writer, fold: Fold, operand: Value, position: Value | Non
     lanes = [_in_lanes(fold, value, fold.identity)]
     if position is not None:
         lanes.append(_in_lanes(fold, cast(position, fold.position_dtype), str(fold.points)))
-    # a fold of several tiles wants them all of one shape
+    # a reduction of several tiles needs them of one shape
     shape = TILE if len(lanes) > 1 else frozenset({"r"})
     return _folded(writer, fold, [_tile(lane, shape) for lane in lanes])
 
@@ -97,10 +91,10 @@ def fold_one(fold: Fold, operand: Value) -> tuple[Value, ...]:
 
 
 class Accumulators:
-    """A reduction over blocks: ``add`` each block inside the loop, ``finish`` behind it.
+    """A reduction over blocks: ``add`` each block inside the loop, ``finish`` after it.
 
-    ``beside``: a sum of exponentials that goes by this maximum, and is taken with it. ``rows``: whether a tile is one
-    row, of whose lanes eight neighbours may share an accumulator.
+    ``beside``: a sum of exponentials relative to this maximum, accumulated along with it (online softmax). ``rows``:
+    whether a tile is one row, so that eight neighbouring lanes may share an accumulator.
     """
 
     def __init__(self, writer: Writer, fold: Fold, beside: Fold | None = None, *, rows: bool = False) -> None:
@@ -120,7 +114,7 @@ class Accumulators:
         self.sum = self._start(f"{beside.name}_total", "0.0", held) if beside is not None else ""
 
     def _start(self, hint: str, identity: str, dtype: str) -> str:
-        """An accumulator before the loop."""
+        """The name of an accumulator, defined before the loop."""
         name = self.writer.new_name(hint, self.writer.outer)
         shape = "(XBLOCK, RBLOCK // 8)" if self.eights else "(XBLOCK, RBLOCK)"
         zero = identity in ("0", "0.0")
@@ -129,7 +123,7 @@ class Accumulators:
         return name
 
     def add(self, operand: Value, position: Value | None, mask: str) -> None:
-        """Take a block in, of which the lanes in ``mask`` are points ("": all)."""
+        """Accumulate a block, of which the lanes in ``mask`` are points ("": all)."""
         fold, names = replace(self.fold, mask=mask), self.names
         value = cast(operand, fold.held)
         if fold.kind == "welford":
@@ -167,7 +161,7 @@ class Accumulators:
             self.writer.statement(line, TILE)
 
     def _add_deviations(self, value: str, mask: str) -> list[str]:
-        """Welford's update, lane by lane. Every lane has seen as many values, but for those beyond the end of r."""
+        """Welford's update in each lane. All lanes have seen equally many values, but for those beyond the end of r."""
         mean, m2 = self.names
         delta, share = f"{mean}_change", f"{mean}_share"
         off_mean = f"tl.where({mask}, {value} - {mean}, 0.0)" if mask else f"{value} - {mean}"
@@ -196,7 +190,7 @@ class Accumulators:
         return _folded(writer, fold, parts)
 
     def finish_beside(self, largest: Value) -> tuple[Value, ...]:
-        """The result of the sum beside: lanes are relative to the largest value that each has seen until here."""
+        """The result of the sum beside the maximum: each lane's sum is relative to the largest value of that lane."""
         assert self.beside is not None, "asked of a maximum that has a sum beside it"
         text = f"{self.sum} * libdevice.exp({self.names[0]} - {largest.text})"
         return _folded(self.writer, self.beside, [Value(text, self.beside.held, TILE)])
@@ -220,7 +214,7 @@ def _tile(value: Value, axes: frozenset[str]) -> Value:
 
 
 def _folded(writer: Writer, fold: Fold, parts: Sequence[Value]) -> tuple[Value, ...]:
-    """Tiles (masked, or accumulators) folded along r."""
+    """The results of reducing tiles (masked values or accumulators) along r."""
     first = parts[0]
     match fold.kind:
         case "sum":
@@ -245,7 +239,7 @@ def _folded(writer: Writer, fold: Fold, parts: Sequence[Value]) -> tuple[Value, 
 
 
 def _deviations(writer: Writer, fold: Fold, value: Value) -> tuple[Value, ...]:
-    """Mean and squared deviations in two steps over values that are all there: more exact than Welford's update."""
+    """Mean, squared deviations and count in two steps over a tile of all values: more exact than Welford's update."""
     value = writer.name(_tile(value, frozenset({"r"})), f"{fold.name}_operand")
     count = constant(fold.points, fold.held)
     total = f"tl.sum({_in_lanes(fold, value, '0.0').text}, 1, keep_dims=True)"

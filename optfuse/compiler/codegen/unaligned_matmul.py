@@ -1,9 +1,9 @@
-"""Matmuls whose result has no gaps between rows that do not start on whole 16-byte vectors, without a padded copy.
+"""Matmuls into a contiguous result whose rows are not aligned to 16 bytes, without a padded copy.
 
-A result that the caller sees has the strides of eager execution: logits over a vocabulary of 50257 lie one row right
-behind the other, and cuBLAS has no fast kernel that writes them (11.5 ms on an H200). Written with padding and copied,
-they take 0.86 and 0.43 ms and twice the memory. But every eighth row starts at the same place of a vector, so that the
-rows fall into eight matmuls that each write whole vectors, less a few columns at both ends: 0.96 ms, no memory beside.
+An output of the graph has the strides of eager execution: logits over a vocabulary of 50257 have contiguous rows, and
+cuBLAS has no fast kernel that writes them (11.5 ms on an H200). Written with padding and copied, they take 0.86 and
+0.43 ms and twice the memory. But every eighth row has the same alignment, so the rows fall into eight matmuls that each
+write whole vectors, except for a few columns at both ends: 0.96 ms, and no further memory.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from optfuse.compiler.ir.nodes import Buffer, LibraryCall, View
 
 #: Elements of a half type in 16 bytes.
 VECTOR = 8
-#: Multiply-adds below which one slow call is as good.
+#: The least multiply-adds for which it is faster than one call.
 LEAST_WORK = 1 << 30
-#: Rows of each matmul, at least.
+#: The fewest rows of each of the matmuls.
 LEAST_ROWS = 128
 
 NAME = "matmul_by_rows"
@@ -55,7 +55,7 @@ def matmul_by_rows(a, b, out, bias=None):
 
 @dataclass(frozen=True, slots=True)
 class ByRows:
-    """The operands of a matmul to be done so."""
+    """The operands of such a matmul."""
 
     a: View
     b: View
@@ -63,7 +63,7 @@ class ByRows:
 
 
 def by_rows(call: LibraryCall, buffers: Mapping[str, Buffer]) -> ByRows | None:
-    """The operands of a matmul that is best done so; None for others."""
+    """The operands of a matmul that is best computed by rows of equal alignment; None for other calls."""
     count = {"aten.mm.default": 2, "aten.addmm.default": 3}.get(call.target)
     if count != len(call.args) or call.kwargs or call.outputs[0] is None:
         return None
@@ -84,6 +84,6 @@ def by_rows(call: LibraryCall, buffers: Mapping[str, Buffer]) -> ByRows | None:
 
 
 def _whole_vectors(view: View) -> bool:
-    """Whether every row is contiguous, starts on a vector and ends with one."""
+    """Whether every row is contiguous and consists of whole aligned vectors."""
     along = view.stride[1] == 1 and view.shape[1] % VECTOR == 0
-    return along and all(int(n) % VECTOR == 0 for n in (view.stride[0], view.offset))
+    return along and view.stride[0] % VECTOR == 0 and view.offset % VECTOR == 0

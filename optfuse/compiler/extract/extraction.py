@@ -52,14 +52,10 @@ def extract(
 ) -> Extraction:
     """State the fusion problem of a verified loop graph.
 
-    Parameters
-    ----------
-    donated
-        Inputs whose memory may be reused after their last read (saved activations in a backward graph).
-    allocates
-        Whether a library call allocates its own results (no ``out=``): those stay outside the arena.
-    alternatives
-        The result of ``reduction_variants``; ``graph`` is its graph.
+    Args:
+        donated: Inputs whose memory may be reused after their last read (saved activations in a backward graph).
+        allocates: Whether a library call allocates its own results (no ``out=``): those stay outside the arena.
+        alternatives: The result of ``reduction_variants``; ``graph`` is its graph.
     """
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)

@@ -22,10 +22,9 @@ def kernel_spec(extraction: Extraction, kernel: Kernel, name: str, inplace: froz
 
     ``inplace``: written buffers that the memory plan puts in the place of one that the kernel reads.
 
-    Raises
-    ------
-    IllegalKernelError
-        If an op is no loop nest or does not run in the kernel's scheme (the checker finds this first).
+    Raises:
+        IllegalKernelError: If an op is no loop nest or does not run in the kernel's scheme (the checker finds this
+            first).
     """
     names = ", ".join(extraction.instance.ops[k].name for k in kernel.ops)
     if kernel.scheme == ALONE:

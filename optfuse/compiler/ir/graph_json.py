@@ -58,10 +58,8 @@ def graph_to_json(graph: LoopGraph) -> dict[str, Json]:
 def graph_from_json(data: Json) -> LoopGraph:
     """The graph that ``graph_to_json`` wrote, verified.
 
-    Raises
-    ------
-    PlanError
-        Data of another version or form, or a graph that does not verify; the message says where.
+    Raises:
+        PlanError: Data of another version or form, or a graph that does not verify; the message says where.
     """
     if not isinstance(data, dict) or data.get("version") != FORMAT_VERSION:
         found = data.get("version") if isinstance(data, dict) else None

@@ -24,10 +24,8 @@ Interval = tuple[Fraction, Fraction]
 def evaluate(expr: sympy.Expr | int, values: Mapping[sympy.Symbol, Any]) -> Any:
     """Compute an index expression with the given values of its symbols.
 
-    Raises
-    ------
-    InvalidGraphError
-        A symbol without a value, or a term outside the grammar.
+    Raises:
+        InvalidGraphError: A symbol without a value, or a term outside the grammar.
     """
     if isinstance(expr, int):
         return expr
@@ -130,10 +128,8 @@ def format_index(expr: sympy.Expr | int) -> str:
 def parse_index(text: str) -> sympy.Expr:
     """The index that ``format_index`` wrote; text outside the grammar is never evaluated.
 
-    Raises
-    ------
-    ValueError
-        Text outside the grammar, or a symbol that is no iteration variable, digit or indirect index.
+    Raises:
+        ValueError: Text outside the grammar, or a symbol that is no iteration variable, digit or indirect index.
     """
     if len(text) > _LONGEST:
         raise ValueError(f"an index of {len(text)} characters; the limit is {_LONGEST}")

@@ -50,23 +50,18 @@ def interpret(
 ) -> list[Value]:
     """Run ``graph`` and return its outputs, one for each entry of ``graph.outputs``.
 
-    Parameters
-    ----------
-    graph
-        A graph that verifies.
-    inputs
-        CPU tensors for ``graph.inputs``, in order. A nest that stores into an input mutates the tensor, and an output
-        that is a view of an input shares its storage, as in eager execution.
-    constants
-        The contents of ``graph.constants`` by name.
-    double
-        Compute and store every floating-point value in float64, whatever the graph says: the fp64 oracle. Inputs may
-        then be float64 already; those that are not are converted, and mutations of them are not seen outside.
+    Args:
+        graph: A graph that verifies.
+        inputs: CPU tensors for ``graph.inputs``, in order. A nest that stores into an input mutates the tensor, and an
+            output that is a view of an input shares its storage, as in eager execution.
+        constants: The contents of ``graph.constants`` by name.
+        double: Compute and store every floating-point value in float64, whatever the graph says: the fp64 oracle.
+            Inputs may then be float64 already; those that are not are converted, and mutations of them are not seen
+            outside.
 
-    Raises
-    ------
-    InvalidGraphError
-        Inputs that do not match their buffers, an access out of bounds, or a computed dtype other than the declared.
+    Raises:
+        InvalidGraphError: Inputs that do not match their buffers, an access out of bounds, or a computed dtype other
+            than the declared.
     """
     machine = _Machine({buffer.name: buffer for buffer in graph.buffers}, double)
     if len(inputs) != len(graph.inputs):

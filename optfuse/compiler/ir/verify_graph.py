@@ -21,10 +21,8 @@ from optfuse.errors import InvalidGraphError
 def verify(graph: LoopGraph) -> None:
     """Check every rule of the IR.
 
-    Raises
-    ------
-    InvalidGraphError
-        The first fault found; the message names the op (or buffer) and the fault.
+    Raises:
+        InvalidGraphError: The first fault found; the message names the op (or buffer) and the fault.
     """
     state = _State(graph.name, _check_buffers(graph))
     state.defined |= set(graph.inputs) | set(graph.constants)

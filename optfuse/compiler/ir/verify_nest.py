@@ -46,10 +46,8 @@ Ranges = Mapping[sympy.Symbol, tuple[int, int] | None]
 def verify_nest(nest: LoopNest, buffers: Mapping[str, Buffer]) -> None:
     """Check all rules that concern one nest alone; ``buffers`` are the graph's.
 
-    Raises
-    ------
-    InvalidGraphError
-        The first fault; the message names the nest.
+    Raises:
+        InvalidGraphError: The first fault; the message names the nest.
     """
     _NestCheck(nest, buffers).run()
 

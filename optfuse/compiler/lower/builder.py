@@ -56,10 +56,8 @@ class Spec:
 def spec_of(tensor: torch.Tensor) -> Spec:
     """The Spec of a (fake) tensor. Symbolic sizes are specialised to their values.
 
-    Raises
-    ------
-    CaptureError
-        If a size is known only when the model runs.
+    Raises:
+        CaptureError: If a size is known only when the model runs.
     """
     shape = tuple(_size(s) for s in tensor.shape)
     stride = tuple(_size(s) for s in tensor.stride())

@@ -81,10 +81,8 @@ def _in_flight(builder: Builder, result: str | None) -> tuple[str, ...]:
 def to_arg(builder: Builder, value: Any) -> Arg:
     """A lowered argument as the loop IR writes it. Uniform tensors are put in memory.
 
-    Raises
-    ------
-    CaptureError
-        For what has no form in the loop IR: subgraphs, generators.
+    Raises:
+        CaptureError: For what has no form in the loop IR: subgraphs, generators.
     """
     match value:
         case View() | Uniform():
@@ -115,10 +113,8 @@ def to_arg(builder: Builder, value: Any) -> Arg:
 def plain(node: fx.Node, value: object) -> bool | int | float | None:
     """A traced value that is no tensor, as a Python scalar.
 
-    Raises
-    ------
-    CaptureError
-        If it is known only when the model runs (``item()``, ``nonzero``).
+    Raises:
+        CaptureError: If it is known only when the model runs (``item()``, ``nonzero``).
     """
     match value:
         case None | bool() | int() | float():

@@ -54,20 +54,14 @@ def lower(
 ) -> LoopGraph:
     """Lower a functional ATen graph whose nodes carry fake tensors in ``meta["val"]``.
 
-    Parameters
-    ----------
-    mutations
-        (output position, input position): that output is the new value of that input. It becomes a copy into the
-        input's buffer, placed after everything else, and is dropped from the outputs.
-    constants
-        The tensors that the graph's get_attr nodes name.
-    strides
-        Output position to the strides in which it must leave; by default those of its node's fake tensor.
+    Args:
+        mutations: (output position, input position): that output is the new value of that input. It becomes a copy into
+            the input's buffer, placed after everything else, and is dropped from the outputs.
+        constants: The tensors that the graph's get_attr nodes name.
+        strides: Output position to the strides in which it must leave; by default those of its node's fake tensor.
 
-    Raises
-    ------
-    CaptureError
-        If the graph holds what no loop graph can: data-dependent sizes, subgraphs, complex scalars.
+    Raises:
+        CaptureError: If the graph holds what no loop graph can: data-dependent sizes, subgraphs, complex scalars.
     """
     with outside_of_modes():
         return _lower(graph_module, name, mutations, constants, strides or {})

@@ -42,10 +42,8 @@ class Windows:
     ) -> Windows:
         """From ATen's arguments: one number stands for both dimensions, and no stride is the kernel's size.
 
-        Raises
-        ------
-        Declined
-            If a window has too many elements.
+        Raises:
+            Declined: If a window has too many elements.
         """
         made = cls(_pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation))
         if made.kernel[0] * made.kernel[1] > LARGEST_WINDOW:

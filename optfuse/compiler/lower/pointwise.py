@@ -51,10 +51,8 @@ def lower_pointwise(
 ) -> Value:
     """Promote, load, apply ``body``, store. An op on uniform tensors alone is computed here and now.
 
-    Raises
-    ------
-    Declined
-        If promotion gives another dtype than eager does.
+    Raises:
+        Declined: If promotion gives another dtype than eager does.
     """
     if not any(isinstance(v, View) for v in pytree.tree_leaves((args, kwargs))):
         return _fold(builder, args, kwargs)

@@ -33,10 +33,8 @@ def is_view(target: object) -> bool:
 def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwargs: Any) -> Value:
     """The value of a view of ``source``. Emits a copy where no window expresses it (a reshape across strides).
 
-    Raises
-    ------
-    Declined
-        If the view reinterprets the dtype, takes further tensors, or leaves the buffer.
+    Raises:
+        Declined: If the view reinterprets the dtype, takes further tensors, or leaves the buffer.
     """
     specs = builder.specs
     if not isinstance(source, View | Uniform) or any(isinstance(a, View | Uniform) for a in (*args, *kwargs.values())):

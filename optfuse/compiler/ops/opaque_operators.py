@@ -32,14 +32,10 @@ def opaque_operator(
 ) -> torch._ops.OpOverload:
     """A new operator of ``inputs`` tensors that runs ``body``.
 
-    Parameters
-    ----------
-    name
-        What it is called; a number is put behind it.
-    results
-        Tensors (fake ones will do) like those that the body returns: at least one.
-    random
-        Whether the body draws from torch's generator.
+    Args:
+        name: What it is called; a number is put behind it.
+        results: Tensors (fake ones will do) like those that the body returns: at least one.
+        random: Whether the body draws from torch's generator.
     """
     number = next(_NUMBERS)
     name = f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}_{number}"

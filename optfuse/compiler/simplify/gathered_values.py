@@ -36,16 +36,12 @@ def gathered_element(
 ) -> Expr | None:
     """The expression of the element that a load gathers from a value; None if its position is not known.
 
-    Parameters
-    ----------
-    load
-        A load without guards, at an index that is affine in the consumer's variables and one indirect index.
-    expr
-        The value, over one i variable a dimension, with all of its loads at known addresses.
-    dimensions, offset
-        Size and stride of each of the value's dimensions, outermost first, and the address of its first element.
-    extents
-        The sizes of the consumer's variables.
+    Args:
+        load: A load without guards, at an index that is affine in the consumer's variables and one indirect index.
+        expr: The value, over one i variable a dimension, with all of its loads at known addresses.
+        dimensions, offset: Size and stride of each of the value's dimensions, outermost first, and the address of its
+            first element.
+        extents: The sizes of the consumer's variables.
 
     Each dimension outside of the gathered one must be covered in full by one variable. Then no index within the value's
     memory can reach beyond the gathered dimension: at the last point of the outer dimensions no memory follows.

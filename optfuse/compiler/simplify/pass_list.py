@@ -101,10 +101,8 @@ UNSPLIT: tuple[Pass, ...] = tuple(p for p in PASSES if p.name not in ("split_red
 def rewrite(graph: LoopGraph, device: Device, passes: Sequence[Pass] = PASSES) -> Rewritten:
     """The graph after all passes, in order, verified after the last (after each would take a third longer).
 
-    Raises
-    ------
-    InvalidGraphError
-        If a pass returns a malformed graph.
+    Raises:
+        InvalidGraphError: If a pass returns a malformed graph.
     """
     decided: list[Decision] = []
     for each in passes:

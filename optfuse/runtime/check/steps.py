@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from optfuse.compiler.codegen.host_program import last_uses
-from optfuse.compiler.codegen.triton_kernel import KernelSource
+from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.ir.subgraph import buffers_of, subgraph
 from optfuse.runtime.check.judging import Judgement, judge

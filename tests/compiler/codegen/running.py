@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
+from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.prelude import PRELUDE
-from optfuse.compiler.codegen.triton_kernel import KernelSource, TileConfig
+from optfuse.compiler.codegen.tiles import TileConfig
 from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.kernel_spec import KernelSpec

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from optfuse.compiler.codegen.deduplicate import share_kernels
+from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.tiles import TileConfig
-from optfuse.compiler.codegen.triton_kernel import KernelSource
 
 TILE = TileConfig((("XBLOCK", 64),), 4, 1, "none")
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from optfuse.compiler.codegen.host_program import MemoryLayout, host_program
+from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.library_calls import OUT_VARIANTS, owns_results, takes_out
 from optfuse.compiler.codegen.module import emit_module
 from optfuse.compiler.codegen.tiles import TileConfig
-from optfuse.compiler.codegen.triton_kernel import KernelSource
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, Origin, TorchValue, View
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.errors import PlanError

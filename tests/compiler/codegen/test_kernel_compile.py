@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from optfuse.compiler.codegen.triton_kernel import CodegenOptions, KernelSource, emit_kernel
+from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.member_writer import CodegenOptions
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.nodes import Const, Load, Result
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.runtime.aot import compile_kernels

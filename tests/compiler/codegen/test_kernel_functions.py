@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from optfuse.compiler.codegen.triton_kernel import CodegenOptions, KernelSource, emit_kernel
+from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.member_writer import CodegenOptions
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Space, rdigit
 from optfuse.compiler.ir.nodes import Buffer, Const, Iota, Load, Result, rvar
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optfuse.compiler.codegen.triton_kernel import CodegenOptions, emit_kernel
+from optfuse.compiler.codegen.member_writer import CodegenOptions
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.extract.extraction import extract
 from optfuse.compiler.extract.solution_kernel import kernel_spec
 from optfuse.compiler.ir.interpreter import interpret

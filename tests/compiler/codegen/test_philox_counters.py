@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from optfuse.compiler.codegen.triton_kernel import CodegenOptions, emit_kernel
+from optfuse.compiler.codegen.member_writer import CodegenOptions
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.nodes import Iota, Load
 from tests.compiler.codegen.running import check, graph_of, inputs_for
 from tests.compiler.codegen.specs import F32, Kernel, Result, call, i0, i1, i2, r0

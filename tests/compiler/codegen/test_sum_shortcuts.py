@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from optfuse.compiler.codegen.member_writer import CodegenOptions
 from optfuse.compiler.codegen.reduction_passes import order_passes
 from optfuse.compiler.codegen.sum_shortcuts import find_shortcuts
-from optfuse.compiler.codegen.triton_kernel import CodegenOptions, emit_kernel
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.nodes import Const, Iota
 from optfuse.runtime.loader import load_source
 from tests.compiler.codegen.running import check, graph_of, inputs_for, module_text, run
