@@ -1,4 +1,4 @@
-"""The compiler before the solver, one line a stage: from a captured graph to the fusion problem."""
+"""The compiler's stages before the solver, from a captured graph to its fusion problem."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from optfuse.compiler.simplify.reduction_variants import reduction_variants
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device
 
-#: What of a reduction is left to the solver. "rule": nothing, long ones with few results are split before. "all":
-#: whether each of them is split.
+#: How reductions are split: "rule": long ones with few results are, before the solver; "all": the solver decides for
+#: each.
 Variants = Literal["rule", "all"]
 
 
 def fusion_problem(captured: Captured, device: str, variants: Variants = "rule") -> Extraction:
-    """The stages before the solver, for one graph."""
+    """The fusion problem of a captured graph."""
     target = load_device(device)
     made = rewrite(lowered(captured), target, PASSES if variants == "rule" else UNSPLIT)
     alternatives = None if variants == "rule" else reduction_variants(made.graph, target)
@@ -39,12 +39,12 @@ def allocates(call: LibraryCall) -> bool:
 
 
 def loop_graph(captured: Captured, device: Device) -> LoopGraph:
-    """The graph that is scheduled: lowered, and rewritten by ``compiler.simplify.pass_list.PASSES``."""
+    """The loop graph that is scheduled: lowered, and rewritten by ``simplify.pass_list.PASSES``."""
     return rewrite(lowered(captured), device).graph
 
 
 def lowered(captured: Captured) -> LoopGraph:
-    """The loop graph, one op for each of the capture's; verified."""
+    """The loop graph with one op for each op of the captured graph, verified."""
     graph = lower(
         captured.graph,
         name=captured.name,

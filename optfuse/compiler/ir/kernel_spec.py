@@ -1,8 +1,8 @@
-"""A fused kernel in the terms of the loop IR: what extraction hands to code generation.
+"""A fused kernel in terms of the loop IR, the input of code generation.
 
-A kernel walks flat x in [0, prod(space.x)) and, when ``space.r`` is not empty, flat r in [0, prod(space.r)) for each x.
-x and r are mixed-radix numbers: their digits, major to minor, are the symbols X0, X1, ... and R0, R1, ... . Each member
-says how its own iteration variables follow from the digits; every one is affine in them.
+A kernel iterates over flat x in [0, prod(space.x)) and, when ``space.r`` is not empty, flat r in [0, prod(space.r)) for
+each x. x and r are mixed-radix numbers: their digits, major to minor, are the symbols X0, X1, ... and R0, R1, ... .
+Each member gives its own iteration variables as affine functions of the digits.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An op of a kernel: ``ivars[k]`` and ``rvars[k]`` give its i_k and r_k in digit symbols.
+    """An op of a kernel: ``ivars[k]`` and ``rvars[k]`` are its i_k and r_k in terms of digits.
 
     ``full`` members run at every (x, r); the others at every x. A nest with reductions consumes (x, r) in its
     reductions, and its results and stores are per x (``full`` is then False for what it yields).
 
-    A member of fewer points than the kernel (a value that is broadcast) is computed again at each of them; its stores
-    take effect only where all digits of ``once`` are 0.
+    A member of fewer points than the kernel (a broadcast value) is recomputed at each of them; its stores take effect
+    only where all digits of ``once`` are 0.
 
-    ``approximate``: all that comes of its results is rounded to half types, so a few units in float32's last place of
-    its special functions do not matter.
+    ``approximate``: its results are used in half precision only, so its special functions may have an error of a few
+    units in float32's last place.
     """
 
     nest: LoopNest
@@ -48,7 +48,7 @@ class Member:
 class KernelSpec:
     """Members in topological order. A load of a buffer in ``registers`` takes the value that a member computed at the
     same point; every other load is from memory. Only stores to buffers in ``stores`` reach memory. Those in ``inplace``
-    lie where a buffer lies that the kernel reads, each element at the address of the one read at the same point.
+    are written in the place of a buffer that the kernel reads, each element to the address read at the same point.
     """
 
     name: str

@@ -25,21 +25,9 @@ from optfuse.compiler.ir.nodes import (
 )
 
 _INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "floordiv": "//",
-    "remainder": "%",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
+    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%"},
+    **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
+    **{"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"},
 }
 _LITERAL_DTYPE = {bool: "bool", int: "int64", float: "float32"}
 

@@ -1,9 +1,9 @@
-"""The closed table of scalar functions that a Call may name, with arity and the dtype of the result.
+"""The closed table of scalar functions of the loop IR, with their arities and dtype rules.
 
 ``same``: result and operands share one dtype (never a half type). ``bool``: operands share one dtype, the result is
-bool. ``cast``: any to any. ``where``: (bool, T, T) to T. ``lone_mul`` is a product that is rounded whatever is added to
-it; a compiler may do a plain one and an addition in one rounding. Integer division and remainder follow Python's
-(floor) or C's (trunc) as named.
+bool. ``cast``: any to any. ``where``: (bool, T, T) to T. ``lone_mul`` is a product that is never contracted with an
+addition to one rounding, as a plain product may be. Integer division and remainder follow Python (floor) or C (trunc)
+as named.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Rule = Literal["same", "bool", "cast", "where", "random"]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """Arity, dtype rule, and whether the special-function units do the work."""
+    """Arity, dtype rule, and whether the special-function units compute it."""
 
     arity: int
     rule: Rule = "same"

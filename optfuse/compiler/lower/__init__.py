@@ -1,4 +1,4 @@
-"""From ATen FX graphs to the loop IR: one rule an op, views folded into index maps, library calls for the rest."""
+"""Lower ATen FX graphs to the loop IR: a rule for each operator, views folded into indices, else library calls."""
 
 from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
     activations,

@@ -1,4 +1,4 @@
-"""Rules of activations and of their gradients, where decompositions leave them whole."""
+"""Lowering rules of activations and of their gradients, where decompositions keep them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of the arithmetic ops: first those that are one scalar function, as a table, then those that are more."""
+"""Lowering rules of arithmetic: first the ops that are one expression, then those that need a function."""
 
 from __future__ import annotations
 
@@ -40,6 +40,25 @@ for _name, _targets in {
 
 pointwise("aten.hypot.default", promoted=(0, 1))(lambda a, b: call("hypot", a, b))
 pointwise("aten.bitwise_not.default")(lambda x: call("bitwise_not", x))
+pointwise("aten.neg.default")(lambda x: call("neg", x))
+pointwise("aten.frac.default")(lambda x: call("sub", x, call("trunc", x)))
+pointwise("aten.sub.Tensor", "aten.sub.Scalar", promoted=(0, 1))(lambda a, b, alpha=1: call("sub", a, scale(b, alpha)))
+pointwise("aten.rsub.Tensor", "aten.rsub.Scalar", promoted=(0, 1))(
+    lambda a, b, alpha=1: call("sub", b, scale(a, alpha))
+)
+pointwise("aten.div.Tensor", "aten.div.Scalar", promoted=(0, 1), kind="float")(lambda a, b: call("div", a, b))
+pointwise("aten.floor_divide.default", "aten.floor_divide.Scalar", promoted=(0, 1))(
+    lambda a, b: _rounded_quotient(a, b, rounding_mode="floor")
+)
+pointwise("aten.clamp_min.default", "aten.clamp_min.Tensor", promoted=(0, 1))(lambda x, low: clamp(x, low))
+pointwise("aten.clamp_max.default", "aten.clamp_max.Tensor", promoted=(0, 1))(lambda x, high: clamp(x, None, high))
+pointwise("aten.where.self", promoted=(1, 2))(lambda condition, a, b: call("where", truth(condition), a, b))
+pointwise("aten.addcmul.default", promoted=(0, 1, 2))(
+    lambda a, b, c, *, value=1: call("add", a, call("mul", scale(b, value), c))
+)
+pointwise("aten.addcdiv.default", promoted=(0, 1, 2))(
+    lambda a, b, c, *, value=1: call("add", a, call("div", scale(b, value), c))
+)
 
 for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
     pointwise(*(f"aten.{_name}.{o}" for o in ("Tensor", "Scalar", "Scalar_Tensor")), promoted=(0, 1))(
@@ -71,7 +90,7 @@ for _name, _targets in {
 
 
 def _number(x: Expr) -> Expr:
-    """Bools as integers, for the functions that have no meaning on bools."""
+    """The operand as an integer if it is a bool, for functions that are not defined on bools."""
     return cast(x, "int32") if x.dtype == "bool" else x
 
 
@@ -90,12 +109,6 @@ def absolute(x: Expr) -> Expr:
     return x if x.dtype in ("bool", "uint8") else call("abs", x)
 
 
-@pointwise("aten.neg.default")
-def negative(x: Expr) -> Expr:
-    """-x."""
-    return call("neg", x)
-
-
 @pointwise("aten.sign.default", "aten.sgn.default")
 def sign(x: Expr) -> Expr:
     """-1, 0 or 1."""
@@ -108,28 +121,10 @@ def add(a: Expr, b: Expr, alpha: float = 1) -> Expr:
     return call("bitwise_or", a, b) if a.dtype == "bool" else call("add", a, scale(b, alpha))
 
 
-@pointwise("aten.sub.Tensor", "aten.sub.Scalar", promoted=(0, 1))
-def subtract(a: Expr, b: Expr, alpha: float = 1) -> Expr:
-    """a - alpha * b."""
-    return call("sub", a, scale(b, alpha))
-
-
-@pointwise("aten.rsub.Tensor", "aten.rsub.Scalar", promoted=(0, 1))
-def reverse_subtract(a: Expr, b: Expr, alpha: float = 1) -> Expr:
-    """b - alpha * a."""
-    return call("sub", b, scale(a, alpha))
-
-
 @pointwise("aten.mul.Tensor", "aten.mul.Scalar", promoted=(0, 1))
 def multiply(a: Expr, b: Expr) -> Expr:
     """a * b; of bools, and."""
     return call("bitwise_and" if a.dtype == "bool" else "mul", a, b)
-
-
-@pointwise("aten.div.Tensor", "aten.div.Scalar", promoted=(0, 1), kind="float")
-def divide(a: Expr, b: Expr) -> Expr:
-    """a / b."""
-    return call("div", a, b)
 
 
 @lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
@@ -151,7 +146,7 @@ def _rounded_quotient(a: Expr, b: Expr, *, rounding_mode: str | None) -> Expr:
 
 
 def _floor_quotient(a: Expr, b: Expr) -> Expr:
-    """Python's a // b of floats: the remainder is taken off first, so that a quotient rounded up does not count."""
+    """Python's a // b of floats: the remainder is subtracted first, so that a quotient that was rounded up is exact."""
     zero, half, one = like(0, a), like(0.5, a), like(1, a)
     remainder = call("fmod", a, b)
     quotient = call("div", call("sub", a, remainder), b)
@@ -162,12 +157,6 @@ def _floor_quotient(a: Expr, b: Expr) -> Expr:
     signed_zero = call("copysign", zero, call("div", a, b))
     result = call("where", call("eq", quotient, zero), signed_zero, nearest)
     return call("where", call("eq", b, zero), call("div", a, b), result)
-
-
-@pointwise("aten.floor_divide.default", "aten.floor_divide.Scalar", promoted=(0, 1))
-def floor_divide(a: Expr, b: Expr) -> Expr:
-    """a // b."""
-    return _rounded_quotient(a, b, rounding_mode="floor")
 
 
 @pointwise("aten.signbit.default", kind="bool")
@@ -211,24 +200,6 @@ def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
     return x if high is None else call("minimum", x, high)
 
 
-@pointwise("aten.clamp_min.default", "aten.clamp_min.Tensor", promoted=(0, 1))
-def clamp_min(x: Expr, low: Expr) -> Expr:
-    """max(x, low)."""
-    return clamp(x, low)
-
-
-@pointwise("aten.clamp_max.default", "aten.clamp_max.Tensor", promoted=(0, 1))
-def clamp_max(x: Expr, high: Expr) -> Expr:
-    """min(x, high)."""
-    return clamp(x, None, high)
-
-
-@pointwise("aten.where.self", promoted=(1, 2))
-def where(condition: Expr, a: Expr, b: Expr) -> Expr:
-    """a where the condition holds, else b."""
-    return call("where", truth(condition), a, b)
-
-
 @pointwise("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(x: Expr, mask: Expr, value: Any) -> Expr:
     """x, but ``value`` where the mask holds."""
@@ -244,21 +215,3 @@ def lerp(a: Expr, b: Expr, weight: Any) -> Expr:
     low = call("add", a, call("mul", w, difference))
     high = call("sub", b, call("mul", difference, call("sub", like(1, w), w)))
     return call("where", call("lt", call("abs", w), like(0.5, w)), low, high)
-
-
-@pointwise("aten.addcmul.default", promoted=(0, 1, 2))
-def addcmul(a: Expr, b: Expr, c: Expr, *, value: float = 1) -> Expr:
-    """a + value * b * c."""
-    return call("add", a, call("mul", scale(b, value), c))
-
-
-@pointwise("aten.addcdiv.default", promoted=(0, 1, 2))
-def addcdiv(a: Expr, b: Expr, c: Expr, *, value: float = 1) -> Expr:
-    """a + value * b / c."""
-    return call("add", a, call("div", scale(b, value), c))
-
-
-@pointwise("aten.frac.default")
-def fraction(x: Expr) -> Expr:
-    """x without its integer part."""
-    return call("sub", x, call("trunc", x))

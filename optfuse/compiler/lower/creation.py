@@ -64,13 +64,13 @@ def lower_ones(builder: Builder, *_: Any, **__: Any) -> Value:
     "aten.new_empty_strided.default",
 )
 def lower_zeros(builder: Builder, *_: Any, **__: Any) -> Value:
-    """Zeros. What is not initialised may hold anything: zeros, too, and those need no memory."""
+    """Zeros; uninitialised tensors as well, since zeros need no memory."""
     return uniform(builder, 0)
 
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "prims.iota.default")
 def lower_arange(builder: Builder, *args: Any, **kwargs: Any) -> Value:
-    """start + step * position. Exact where both are integers."""
+    """start + step * position, exact if both are integers."""
     if str(builder.node.target) == "prims.iota.default":
         start, step = kwargs["start"], kwargs["step"]
     else:

@@ -1,4 +1,4 @@
-"""Constructors of scalar expressions, so that rules read like formulas. They see to dtypes; none of them simplifies."""
+"""Constructors of scalar expressions, so that rules read like formulas. They check dtypes and never simplify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gathers: elements read at positions that other tensors hold."""
+"""Lowering rules of gathers and scatters: elements at positions that other tensors hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POSITIONS = ("int64", "int32")
 
 
 def wrapped(position: Expr, size: int) -> Expr:
-    """A position as ATen's indexing understands it: a negative one counts from the end."""
+    """A position with a negative one counted from the end, as in ATen's indexing."""
     return call("where", call("lt", position, like(0, position)), call("add", position, like(size, position)), position)
 
 

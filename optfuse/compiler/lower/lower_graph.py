@@ -1,4 +1,4 @@
-"""From an ATen FX graph to a loop graph: one op an ATen op, views folded into index maps."""
+"""Lower an ATen FX graph to a loop graph: one op for each ATen op, views folded into indices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from optfuse.compiler.lower.strided_layout import same_layout
 from optfuse.compiler.lower.views import is_view, lower_view
 from optfuse.errors import CaptureError
 
-#: Checks made while tracing; with static shapes they have been decided.
+#: Checks that tracing has made already, since shapes are static.
 _DECIDED = frozenset(
     {
         "aten._assert_tensor_metadata.default",
@@ -56,12 +56,12 @@ def lower(
 
     Args:
         mutations: (output position, input position): that output is the new value of that input. It becomes a copy into
-            the input's buffer, placed after everything else, and is dropped from the outputs.
+            the input's buffer, after all other ops, and is dropped from the outputs.
         constants: The tensors that the graph's get_attr nodes name.
-        strides: Output position to the strides in which it must leave; by default those of its node's fake tensor.
+        strides: By output position: the strides that it must have; by default those of its node's fake tensor.
 
     Raises:
-        CaptureError: If the graph holds what no loop graph can: data-dependent sizes, subgraphs, complex scalars.
+        CaptureError: If the graph has data-dependent sizes, subgraphs or complex scalars, which no loop graph can hold.
     """
     with outside_of_modes():
         return _lower(graph_module, name, mutations, constants, strides or {})
@@ -80,7 +80,7 @@ def _lower(
     values: dict[fx.Node, Value] = {}
     inputs: list[Value] = []
     outputs: tuple[Output, ...] = ()
-    # constants first: their buffers must bear the names that they are known by, so others give way
+    # constants first: their buffers keep the names of the constants, and others are renamed
     for node in sorted(nodes, key=lambda n: n.op != "get_attr"):
         builder.enter(node)
         _require_strided(node)
@@ -105,7 +105,7 @@ def _lower(
 
 
 def without_unread(graph: LoopGraph) -> LoopGraph:
-    """The graph without nests whose values nothing reads: a result without elements needs none of its operands."""
+    """The graph without nests whose results are not read: a result without elements needs none of its operands."""
     needed = {output.buffer for output in graph.outputs if isinstance(output, View)} | set(graph.inputs)
     kept: list[Op] = []
     for op in reversed(graph.ops):
@@ -138,7 +138,7 @@ def _lower_input(builder: Builder, node: fx.Node) -> Value:
 
 
 def _lower_constant(builder: Builder, node: fx.Node, constants: Mapping[str, torch.Tensor], *, inline: bool) -> Value:
-    """A window of the constant's buffer; a constant of one value everywhere is inlined unless it is written to."""
+    """A window of the constant's buffer; a uniform constant is inlined unless it is written."""
     key = str(node.target)
     carrier = next((user for user in node.users if isinstance(user.target, HigherOrderOperator)), None)
     if carrier is not None:
@@ -189,7 +189,7 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
         if rule is None and is_view(node.target):
             return lower_view(builder, node, *args, **kwargs)
     except Declined:
-        pass  # the op shows up among the graph's library calls, which is where its user looks
+        pass  # the op becomes a library call, which the result names
     return lower_library(builder, node, args, kwargs)
 
 
@@ -205,7 +205,7 @@ def _returns_tensors(node: fx.Node) -> bool:
 
 
 def _scalars(node: fx.Node) -> Value:
-    """Arithmetic on sizes and the like: tracing knows the answer."""
+    """The value of scalar arithmetic (on sizes), which tracing has computed."""
     result = node.meta.get("val")
     if isinstance(result, tuple | list):
         return tuple(plain(node, item) for item in result)
@@ -213,9 +213,9 @@ def _scalars(node: fx.Node) -> Value:
 
 
 def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> bool:
-    """Whether every tensor is of a dtype that loops compute in, and all are on the device that loops run on.
+    """Whether every tensor has a dtype of the loop IR, and all are on the device of the loops.
 
-    Uniform tensors may be anywhere: they are inlined as scalars. So may what is made of them alone, if it is uniform.
+    Uniform tensors may be on any device, since they are inlined as scalars; so may uniform results of them alone.
     """
     operands = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View | Uniform)]
     specs = builder.specs
@@ -226,7 +226,7 @@ def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> boo
 
 
 def _require_strided(node: fx.Node) -> None:
-    """Refuse sparse tensors: a plan is of buffers, of which each element has its place."""
+    """Refuse sparse tensors: every element of a buffer has a fixed address."""
     for value in pytree.tree_leaves(node.meta.get("val")):
         if isinstance(value, torch.Tensor) and value.layout != torch.strided:
             made = f"{node.name} ({node.target})" if node.op == "call_function" else f"input {node.name}"
@@ -237,7 +237,7 @@ def _require_strided(node: fx.Node) -> None:
 
 
 def _live(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that an output or an effect depends on, and every input, in order."""
+    """The nodes on which an output or a side effect depends, and every input, in order."""
     live: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op in ("placeholder", "output") or _has_effect(node) or any(user in live for user in node.users):
@@ -255,7 +255,7 @@ def _has_effect(node: fx.Node) -> bool:
 
 
 def _written_roots(nodes: Iterable[fx.Node]) -> frozenset[fx.Node]:
-    """Nodes whose tensors (seen through views) some op writes in place."""
+    """The nodes whose tensors some op writes in place, also through views."""
     roots: set[fx.Node] = set()
     for node in nodes:
         for written in written_nodes(node):
@@ -274,9 +274,9 @@ def _finish(
     mutations: tuple[tuple[int, int], ...],
     strides: Mapping[int, tuple[int, ...]],
 ) -> tuple[Output, ...]:
-    """Put outputs into the layout that eager gives them, then write the new values of mutated inputs.
+    """Copy outputs into eager's layouts where they differ, then write the new values of mutated inputs.
 
-    An output or a new value that is a window of an input about to be overwritten is copied first.
+    An output or a new value that aliases an input about to be overwritten is copied first.
     """
     returned = pytree.tree_leaves(node.args[0])
     renewed = {position: inputs[target] for position, target in mutations}
@@ -314,7 +314,7 @@ def _settle(
     overwritten: set[str],
     stride: tuple[int, ...] | None,
 ) -> View:
-    """An output as the caller may keep it: in the layout that was promised, in no buffer that is about to change."""
+    """An output in its promised layout, and in no buffer that is about to be overwritten."""
     builder.enter(source)
     view = builder.in_memory(value)
     spec = builder.spec if stride is None else replace(builder.spec, stride=stride)

@@ -1,7 +1,7 @@
-"""Maxima over windows of images, and their gradients: each output looks at its few inputs, each input at its outputs.
+"""Max pooling and its gradient as loops: an output reads the inputs of its window, an input's gradient its windows'.
 
-ATen's own kernels keep positions as int64 and take four to five times as long as a copy of their operands. The
-positions that a backward needs are kept within the window, in a byte (``optfuse.max_pool``).
+ATen's own kernels store positions as int64 and take four to five times as long as a copy of their operands. Here the
+positions for the backward are stored as offsets in the window, in a byte (``optfuse.max_pool``).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from optfuse.compiler.lower.collapse import collapse
 from optfuse.compiler.lower.expressions import FLOATING, call, cast, const
 from optfuse.compiler.lower.movement import guarded
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
-from optfuse.compiler.lower.strided_layout import Index, memory_order, strided_index, walk
+from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, strided_index
 
 Tensor = View | Uniform
 
-#: Larger windows are left to the library: every element of one is a load of its own.
+#: The most elements of a window: each is a load of its own. Larger ones are left to the library.
 LARGEST_WINDOW = 36
 
 
@@ -40,7 +40,7 @@ class Windows:
     def of(
         cls, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
     ) -> Windows:
-        """From ATen's arguments: one number stands for both dimensions, and no stride is the kernel's size.
+        """The windows of ATen's arguments: one number is for both dimensions, and the stride defaults to the kernel.
 
         Raises:
             Declined: If a window has too many elements.
@@ -59,7 +59,7 @@ class Windows:
         return index[d - 2] * self.stride[d] - self.padding[d] + k * self.dilation[d]
 
     def first(self, index: Index) -> Expr:
-        """The offset of the window's first element inside of the image."""
+        """The offset of the window's first element inside the image."""
         rows, columns = (self._skipped(index, d) for d in (0, 1))
         return call("add", call("mul", rows, const(self.kernel[1], "int32")), columns)
 
@@ -96,13 +96,13 @@ def _pair(given: Sequence[int] | int) -> tuple[int, int]:
 
 
 def _image(x: Tensor, index: Index, position: tuple[sympy.Expr, sympy.Expr]) -> tuple[Index, tuple[Guard, ...]]:
-    """An index into an image, and what keeps it inside."""
+    """The index of a position in an image, and the guards that keep it inside."""
     guards = tuple(Guard(sympy.sympify(p), 0, n) for p, n in zip(position, x.shape[-2:], strict=True))
     return (*index[:-2], *position), guards
 
 
 def _largest(builder: Builder, x: Tensor, windows: Windows, index: Index, *, where: bool) -> tuple[Expr, Expr]:
-    """The largest element of a window and its offset in it, the last nan if there is one, else the first of equals."""
+    """The largest element of a window and its offset in it: the last nan if there is one, else the first maximum."""
     best: Expr | None = None
     offset = windows.first(index) if where else const(0, "int32")
     for k, position in windows.elements(index):
@@ -118,8 +118,7 @@ def _largest(builder: Builder, x: Tensor, windows: Windows, index: Index, *, whe
 
 def _emit(builder: Builder, bodies: Sequence[tuple[View, Expr]], index: Index, sizes: tuple[int, ...]) -> None:
     stores = tuple(
-        Store(out.buffer, strided_index(out.shape, out.stride, out.offset, index), value)  # type: ignore[arg-type]
-        for out, value in bodies
+        Store(out.buffer, strided_index(out.shape, out.stride, out.offset, index), value) for out, value in bodies
     )
     builder.emit(collapse(LoopNest(builder.node.name, sizes, (), (), stores, builder.origin)))
 
@@ -130,7 +129,7 @@ def _floating(builder: Builder, *values: Tensor) -> None:
 
 
 def _walked(spec: Spec) -> tuple[Index, tuple[int, ...]]:
-    index, sizes, _ = walk(spec.shape, memory_order(range(len(spec.shape)), spec.stride))
+    index, sizes, _ = loop_variables(spec.shape, memory_order(range(len(spec.shape)), spec.stride))
     return index, sizes
 
 
@@ -144,7 +143,7 @@ def lower_max_pool(
     dilation: Sequence[int] = (1,),
     _ceil: bool = False,
 ) -> Value:
-    """The largest element of each window, and its position in the image if anybody asks."""
+    """The largest element of each window, and its position in the image if that is used."""
     _floating(builder, x)
     windows, specs = Windows.of(kernel, stride, padding, dilation), builder.specs
     asked = any(user.args[1] == 1 and user.users for user in builder.node.users)
@@ -200,7 +199,7 @@ def lower_max_pool_offsets_backward(
     _ceil: bool,
     offsets: View,
 ) -> Value:
-    """The sum of the gradients of the windows whose largest element this is: where the offset kept says so."""
+    """At each element: the sum of the gradients of the windows whose stored offset is that of this element."""
     _floating(builder, grad)
     windows = Windows.of(kernel, stride, padding, (1,))
 
@@ -222,7 +221,7 @@ def lower_max_pool_backward(
     _ceil: bool,
     positions: View,
 ) -> Value:
-    """The sum of the gradients of the windows whose largest element this is: where the position kept says so."""
+    """At each element: the sum of the gradients of the windows whose stored position is that of this element."""
     _floating(builder, grad)
     windows = Windows.of(kernel, stride, padding, dilation)
     if windows.dilation != (1, 1):
@@ -243,7 +242,7 @@ def _gathered(
     dtype: str,
     wanted: Callable[[Index, tuple[sympy.Expr, sympy.Expr]], Expr],
 ) -> Value:
-    """At each element: the sum of ``grad`` over the windows that hold it and kept what is ``wanted``."""
+    """At each element: the sum of ``grad`` over the windows that hold it and whose ``kept`` equals ``wanted``."""
 
     def at(index: Index) -> Expr:
         total: Expr | None = None

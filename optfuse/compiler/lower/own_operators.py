@@ -18,7 +18,7 @@ Tensor = View | Uniform
 
 @lowers("optfuse.to_depth.default")
 def lower_to_depth(builder: Builder, x: Tensor, before: Sequence[int], _blocks: Sequence[int], _channels: int) -> Value:
-    """The pixel of each channel of a block, where there is one."""
+    """Each channel of a block is a pixel of the image, or 0."""
 
     def at(index: Index) -> Expr:
         channel = sympy.sympify(index[1])
@@ -36,7 +36,7 @@ def lower_to_depth(builder: Builder, x: Tensor, before: Sequence[int], _blocks: 
 
 @lowers("optfuse.from_depth.default")
 def lower_from_depth(builder: Builder, x: Tensor, before: Sequence[int], _size: Sequence[int]) -> Value:
-    """The channel of a block that is each pixel."""
+    """Each pixel is a channel of a block."""
 
     def at(index: Index) -> Expr:
         row, column = (sympy.sympify(index[2 + d] + before[d]) for d in (0, 1))
@@ -76,7 +76,7 @@ def lower_norm_shift(
     inner: Tensor | None,
     beside: Tensor | None,
 ) -> Value:
-    """What remains of batch norm for the bias, and what is added beside."""
+    """The bias of a convolution with batch norm folded in, plus ``beside``."""
 
     def at(index: Index) -> Expr:
         average = cast(builder.load(mean, index), "float32")

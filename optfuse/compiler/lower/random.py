@@ -1,7 +1,7 @@
-"""Random tensors: numbers are a pure function of a seed and a position, so they can be fused and computed again.
+"""Random tensors: each number is a pure function of a seed and a position, so it can be fused and recomputed.
 
-The seed is drawn from torch's generator once per run of the graph, by a library call, so ``torch.manual_seed`` decides
-it. The k-th random op of the graph adds k to it. The numbers differ from eager's; their distribution does not.
+A library call draws the seed from torch's generator once per run of the graph, so that ``torch.manual_seed`` determines
+it. The k-th random op of the graph adds k to it. The numbers differ from eager's, but have the same distribution.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy
 
+from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import (
     Call,
     Const,
@@ -26,19 +27,19 @@ from optfuse.compiler.ir.nodes import (
 from optfuse.compiler.lower.builder import Builder, Spec
 from optfuse.compiler.lower.expressions import HALF, call, cast, compute_dtype, like
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
-from optfuse.compiler.lower.strided_layout import Index, contiguous_stride
+from optfuse.compiler.lower.strided_layout import Index
 
 Tensor = View | Uniform
 
 _SEED = "random_seed"
 _LARGEST_SEED = (1 << 63) - 1
 _RANDOM = ("rand", "randn", "bernoulli", "native_dropout", "uniform", "normal_functional")
-#: bits of precision of a uniform number: eager draws from that grid, so that none rounds up to 1
+#: uniform numbers of half types are multiples of 1 / GRID, as in eager, so that none rounds up to 1
 _GRID = {"bfloat16": 1 << 8, "float16": 1 << 11}
 
 
 def seed(builder: Builder) -> Expr:
-    """The seed of the random op at hand."""
+    """The seed of the current random op."""
     device = builder.specs[0].device
     builder.require_loops(device)
     drawn = [op for op in builder.ops if isinstance(op, LibraryCall) and op.name.startswith(_SEED)]
@@ -68,7 +69,7 @@ def uniform_at(builder: Builder, start: Expr, index: Index, shape: tuple[Any, ..
 
 
 def _number(function: str, start: Expr, index: Index, shape: tuple[Any, ...]) -> Call:
-    flat = sympy.Add(*(i * s for i, s in zip(index, contiguous_stride(shape), strict=True)))
+    flat = sympy.Add(*(i * s for i, s in zip(index, row_major(shape), strict=True)))
     return call(function, start, Iota(flat, "int64"))
 
 
@@ -128,7 +129,7 @@ def _normal(builder: Builder, mean: float, std: float) -> Value:
 
 @lowers("aten.bernoulli.p", "aten.bernoulli.default")
 def lower_bernoulli(builder: Builder, x: Tensor, p: float | None = None, *, generator: Any = None) -> Value:
-    """One with probability ``p`` (by default each element's own), else zero."""
+    """1 with probability ``p`` (by default the element of ``x``), else 0."""
     _only_default(generator)
     spec, start = builder.spec, seed(builder)
 
@@ -142,7 +143,7 @@ def lower_bernoulli(builder: Builder, x: Tensor, p: float | None = None, *, gene
 
 @lowers("aten.native_dropout.default")
 def lower_dropout(builder: Builder, x: Tensor, p: float, train: bool | None) -> Value:
-    """``x`` with each element kept with probability 1 - p and scaled, and the mask of those kept."""
+    """``x`` with each element kept with probability 1 - p and scaled, and the mask of the kept elements."""
     if train is False:
         raise Declined("dropout that drops nothing")
     start = seed(builder)

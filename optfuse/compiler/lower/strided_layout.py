@@ -1,4 +1,4 @@
-"""Strided layouts as index expressions: which loop variable walks which dimension, and where an element lies."""
+"""Strided layouts as index expressions: the loop variable of each dimension, and the address of an element."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def strided_index(shape: tuple[int, ...], stride: tuple[int, ...], offset: int, 
 
 
 def memory_order(dims: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """``dims`` from the slowest to the fastest in memory. Broadcast dimensions (stride 0) come first."""
+    """``dims`` from the largest stride to the smallest. Broadcast dimensions (stride 0) come first."""
     return tuple(sorted(dims, key=lambda d: -stride[d] if stride[d] else -math.inf))
 
 
-def walk(
+def loop_variables(
     shape: Sequence[int], parallel: Sequence[int], reduced: Sequence[int] = ()
 ) -> tuple[Index, tuple[int, ...], tuple[int, ...]]:
-    """Give i variables to the dimensions ``parallel`` and r variables to ``reduced``, in the order given.
+    """The logical index (an expression for each dimension of ``shape``), and the sizes of its i and r variables.
 
-    Dimensions of size 1 get none: their index is 0. Returns the logical index (one expression a dimension of
-    ``shape``), the sizes of the i variables and those of the r variables.
+    The dimensions ``parallel`` get i variables and ``reduced`` r variables, in the order given. Dimensions of size 1
+    get none: their index is 0.
     """
     index: list[sympy.Expr] = [ZERO] * len(shape)
     walked = [d for d in parallel if shape[d] != 1]
@@ -46,23 +46,8 @@ def walk(
     return tuple(index), tuple(shape[d] for d in walked), tuple(shape[d] for d in folded)
 
 
-def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides as torch gives them (a size of 0 counts as 1)."""
-    stride: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        stride.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(stride))
-
-
-def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Elements from the first to the last of a strided window, both included; 0 when it is empty."""
-    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-
-
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether two indices may share an element (a safe test: it may say yes of an exotic layout that does not)."""
+    """Whether two indices may share an element; True for some unusual layouts without overlap, too."""
     extent = 1
     for n, s in sorted(((n, s) for n, s in zip(shape, stride, strict=True) if n > 1), key=lambda pair: pair[1]):
         if s < extent:
@@ -72,5 +57,5 @@ def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def same_layout(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether two strides put the elements of a tensor at the same places (sizes of 0 and 1 do not matter)."""
+    """Whether two strides give the elements of a tensor the same addresses (sizes of 0 and 1 do not matter)."""
     return 0 in shape or all(x == y for n, x, y in zip(shape, a, b, strict=True) if n != 1)

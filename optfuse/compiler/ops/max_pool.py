@@ -1,6 +1,6 @@
-"""Max-pooling that keeps, for its gradient, where in the window each maximum is: a byte where ATen keeps eight.
+"""Max pooling that stores the offset of each maximum in its window, in one byte where ATen stores eight.
 
-Generated kernels do both; these functions say what they do, and serve where none are generated.
+Generated kernels compute both directions; these functions define the results, and run where no kernel is generated.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Operators made for single nodes of a graph: what only torch itself can run, as a call with tensors in and out.
+"""Opaque operators: a node that only torch can run, as a library call with tensors in and out.
 
-Control flow, ``flex_attention``, custom operators that write their arguments and Triton kernels of the user's carry
-subgraphs or objects that no plan can hold. Each becomes an operator ``optfuse_opaque::NAME`` of its own, known to this
-process alone, whose body runs the node as it was traced. Operators cannot be taken back: a body lives as long as the
-process.
+Control flow, ``flex_attention``, custom operators that write their arguments and the user's Triton kernels hold
+subgraphs or objects that no plan can store. Each becomes an operator ``optfuse_opaque::NAME`` of this process, whose
+body runs the node as it was traced. Operators cannot be unregistered: a body lives as long as the process.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ NAMESPACE = "optfuse_opaque"
 _LIBRARY = Library(NAMESPACE, "FRAGMENT")
 _NUMBERS = count()
 
-#: What torch's dispatcher includes and excludes where no operator is running.
+#: The dispatcher's included and excluded keys outside of operators.
 _OUTSIDE = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())  # noqa: SLF001
 
 #: Tensors to the tensors that a node returns, in order.
@@ -33,8 +32,8 @@ def opaque_operator(
     """A new operator of ``inputs`` tensors that runs ``body``.
 
     Args:
-        name: What it is called; a number is put behind it.
-        results: Tensors (fake ones will do) like those that the body returns: at least one.
+        name: The stem of its name; a number is appended.
+        results: Tensors, possibly fake, like those that the body returns: at least one.
         random: Whether the body draws from torch's generator.
     """
     number = next(_NUMBERS)
@@ -62,7 +61,7 @@ def opaque_operator(
 
 
 def _apart(results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The results, copied where one shares memory with an argument or with another result."""
+    """The results, with a copy of each that aliases an argument or another result."""
     taken = {x.untyped_storage().data_ptr() for x in tensors}
     found = []
     for x in results:

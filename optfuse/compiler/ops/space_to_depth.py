@@ -1,4 +1,4 @@
-"""Two by two pixels as channels, and back: a convolution of stride two becomes one of stride one."""
+"""Space to depth and back: blocks of 2 x 2 pixels as channels, for convolutions of stride 2 as ones of stride 1."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rows added up by the place that each belongs to, as the gradient of a table needs it.
+"""Sums of rows by index: the gradient of an embedding table.
 
-GPU libraries sort the places first, in some thirty launches. Additions in place need one, in no determined order.
+GPU libraries sort the indices first, in some thirty launches. Atomic additions need one, in no fixed order.
 """
 
 from __future__ import annotations
