@@ -127,13 +127,11 @@ def reframe(cover: Cover, mapping: Sequence[tuple[int, int, int]]) -> Cover | No
         moved = []
         for piece in pieces:
             for part in refine(piece.digit, points) if piece.digit.size > 1 else (piece.digit,):
-                moved.append(Piece(Digit(part.size, _moved(part, mapping)), piece.weight * part.stride // _base(piece)))
+                moved.append(
+                    Piece(Digit(part.size, _moved(part, mapping)), piece.weight * part.stride // piece.digit.stride)
+                )
         dimensions.append(tuple(moved))
     return Cover(tuple(dimensions), cover.parallel_rank)
-
-
-def _base(piece: Piece) -> int:
-    return piece.digit.stride if piece.digit.size > 1 else max(1, piece.digit.stride)
 
 
 def _moved(part: Digit, mapping: Sequence[tuple[int, int, int]]) -> int:

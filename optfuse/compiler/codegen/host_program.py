@@ -21,7 +21,7 @@ from optfuse.compiler.codegen.library_calls import (
     returns_one_tensor,
     takes_out,
 )
-from optfuse.compiler.codegen.memory import aligned, bytes_of, is_contiguous, itemsize, same_layout
+from optfuse.compiler.codegen.memory import bytes_of, is_contiguous, itemsize, same_layout
 from optfuse.compiler.codegen.operator_sources import callee
 from optfuse.compiler.codegen.python_text import INDENT, call_text, comment, docstring, literal, tuple_text, variables
 from optfuse.compiler.codegen.split_matmul import matmul_parts
@@ -98,7 +98,7 @@ class _Host:
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
         self.returned = {out.buffer for out in graph.outputs if isinstance(out, View)}
         self.offsets = _placed(steps, self.buffers, memory, self.returned)
-        self.arena_bytes = aligned(memory.arena_bytes) if self.offsets else 0
+        self.arena_bytes = -(-memory.arena_bytes // 128) * 128 if self.offsets else 0
         arenas = {f"arena_{self.buffers[name].dtype}" for name in self.offsets}
         local = {"arena", "device", "empty", "inputs", "constants", "call", *arenas}
         self.names = variables(self.buffers, {*reserved, *local})

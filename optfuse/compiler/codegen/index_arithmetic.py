@@ -113,14 +113,12 @@ class Linear:
 Opaque = Callable[[str, Linear, int], Linear]
 
 
-def linearize(expr: sympy.Expr | int, env: Mapping[sympy.Symbol, Linear], opaque: Opaque) -> Linear:
+def linearize(expr: sympy.Expr, env: Mapping[sympy.Symbol, Linear], opaque: Opaque) -> Linear:
     """An index expression as a linear form. ``env`` gives the form of every symbol.
 
     Raises:
         InvalidGraphError: A term outside the index grammar, or a symbol without a form.
     """
-    if isinstance(expr, int):
-        return Linear(constant=expr)
     total = Linear()
     for coefficient, rest in _terms(expr):
         if rest is None:

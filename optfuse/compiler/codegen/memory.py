@@ -23,11 +23,6 @@ def bytes_of(buffer: Buffer) -> int:
     return span(buffer) * itemsize(buffer.dtype)
 
 
-def aligned(size: int, to: int = 128) -> int:
-    """The next multiple of ``to``."""
-    return -(-size // to) * to
-
-
 _ITEMSIZES = {"bool": 1, "complex64": 8, "complex128": 16}
 
 

@@ -115,6 +115,9 @@ if __name__ == "__main__":
         print(f"{output.dtype}{list(output.shape)}" if isinstance(output, torch.Tensor) else output)
 '''
 
+#: The line of a module's docstring about versions.
+VERSIONS = f"Emitted by optfuse {__version__}, for torch 2.11 and triton 3.6 or newer."
+
 #: Matches the host program in a module's text.
 _CALL = re.compile(r"^def call\(inputs, constants\):\n(?:[ ].*\n|\n(?!\n))*", re.MULTILINE)
 
@@ -132,7 +135,6 @@ def emit_module(
     memory: MemoryLayout,
     *,
     certificate: str = "",
-    versions: str = f"Emitted by optfuse {__version__}, for torch 2.11 and triton 3.6 or newer.",
 ) -> str:
     """The source of a module that computes ``graph``.
 
@@ -140,7 +142,7 @@ def emit_module(
         graph: A graph that verifies, of fixed sizes.
         steps: Kernels and library calls, in the order in which they run.
         memory: Where temporaries live.
-        certificate, versions: Lines of the docstring: what was proved, and the versions that made the schedule.
+        certificate: A line of the docstring: what was proved.
 
     Returns:
         The text: the same for the same arguments.
@@ -161,7 +163,7 @@ def emit_module(
     if taken:
         raise PlanError(f"the kernel name {taken[0]} is taken; names must be unique in a module")
     parts = [
-        _docstring(graph, kernels, steps, certificate, versions) + "\n" + _IMPORTS,
+        _docstring(graph, kernels, steps, certificate) + "\n" + _IMPORTS,
         _HELPERS,
         *library.values(),
         *prelude.values(),
@@ -215,13 +217,11 @@ def _functions(steps: Sequence[Step]) -> list[KernelSource]:
     return list(functions.values())
 
 
-def _docstring(
-    graph: LoopGraph, kernels: Sequence[KernelSource], steps: Sequence[Step], certificate: str, versions: str
-) -> str:
+def _docstring(graph: LoopGraph, kernels: Sequence[KernelSource], steps: Sequence[Step], certificate: str) -> str:
     launches = sum(isinstance(step, KernelSource) for step in steps)
     made = f"{_count(launches, 'launch', 'es')} of {_count(len(kernels), 'kernel')} and "
     made += _count(len(steps) - launches, "library call")
-    lines = [f"{graph.name}: {made} for {_count(len(graph.ops), 'op')}.", "", certificate, versions]
+    lines = [f"{graph.name}: {made} for {_count(len(graph.ops), 'op')}.", "", certificate, VERSIONS]
     text = "\n".join(line for k, line in enumerate(lines) if line or k == 1)
     return f'"""{docstring(text).strip()}\n"""\n'
 

@@ -218,12 +218,12 @@ def _variables(spec: KernelSpec, member: Member) -> dict[sympy.Symbol, sympy.Exp
     """A member's variables in terms of the digits of the space; a digit of size 1 is 0."""
     single = {xdigit(k): sympy.Integer(0) for k, size in enumerate(spec.space.x) if size == 1}
     single |= {rdigit(k): sympy.Integer(0) for k, size in enumerate(spec.space.r) if size == 1}
-    env = {ivar(k): sympy.sympify(expr).xreplace(single) for k, expr in enumerate(member.ivars)}
-    return env | {rvar(k): sympy.sympify(expr).xreplace(single) for k, expr in enumerate(member.rvars)}
+    env = {ivar(k): expr.xreplace(single) for k, expr in enumerate(member.ivars)}
+    return env | {rvar(k): expr.xreplace(single) for k, expr in enumerate(member.rvars)}
 
 
-def _moved(index: sympy.Expr | int, env: Mapping[sympy.Symbol, sympy.Expr]) -> sympy.Expr:
-    return _expanded(sympy.sympify(index).xreplace(dict(env)))
+def _moved(index: sympy.Expr, env: Mapping[sympy.Symbol, sympy.Expr]) -> sympy.Expr:
+    return _expanded(index.xreplace(dict(env)))
 
 
 @lru_cache(maxsize=65536)

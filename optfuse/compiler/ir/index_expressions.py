@@ -21,14 +21,12 @@ from optfuse.errors import InvalidGraphError
 Interval = tuple[Fraction, Fraction]
 
 
-def evaluate(expr: sympy.Expr | int, values: Mapping[sympy.Symbol, Any]) -> Any:
+def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
     """Compute an index expression with the given values of its symbols.
 
     Raises:
         InvalidGraphError: A symbol without a value, or a term outside the grammar.
     """
-    if isinstance(expr, int):
-        return expr
     if expr.is_Integer:
         return int(expr)
     if expr.is_Symbol:
@@ -55,12 +53,12 @@ def evaluate(expr: sympy.Expr | int, values: Mapping[sympy.Symbol, Any]) -> Any:
     raise InvalidGraphError(f"index term {expr} is outside the grammar (+, *, floor of a quotient, Mod)")
 
 
-def bounds(expr: sympy.Expr | int, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> tuple[int, int] | None:
+def bounds(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> tuple[int, int] | None:
     """An interval (both ends included) that holds every value of an index; exact when the index is affine.
 
     ``ranges`` gives the interval of each symbol. None when a symbol has no range or a divisor is not constant.
     """
-    interval = _interval(sympy.Integer(expr) if isinstance(expr, int) else expr, ranges)
+    interval = _interval(expr, ranges)
     return None if interval is None else (int(interval[0]), int(interval[1]))
 
 
@@ -99,11 +97,11 @@ def _mod_interval(value: Interval, modulus: Interval) -> Interval | None:
 
 
 @lru_cache(maxsize=65536)
-def affine(expr: sympy.Expr | int) -> tuple[dict[sympy.Symbol, int], int] | None:
+def affine(expr: sympy.Expr) -> tuple[dict[sympy.Symbol, int], int] | None:
     """Coefficients by symbol and the constant term of an integer affine expression; None when it is not one."""
     terms: dict[sympy.Symbol, int] = {}
     constant = 0
-    for term in sympy.Add.make_args(sympy.sympify(expr)):
+    for term in sympy.Add.make_args(expr):
         if term.is_Integer:
             constant += int(term)
         elif term.is_Symbol:
@@ -116,13 +114,13 @@ def affine(expr: sympy.Expr | int) -> tuple[dict[sympy.Symbol, int], int] | None
     return terms, constant
 
 
-def format_index(expr: sympy.Expr | int) -> str:
+def format_index(expr: sympy.Expr) -> str:
     """An index as text in Python's own syntax (``//`` and ``%`` are floor division and remainder), canonical.
 
     >>> format_index(sympy.Symbol("i0") * 5 + 1)
     '5*i0 + 1'
     """
-    return _format(sympy.Integer(expr) if isinstance(expr, int) else expr, 0)
+    return _format(expr, _SUM)
 
 
 def parse_index(text: str) -> sympy.Expr:

@@ -34,7 +34,7 @@ def collapse(nest: LoopNest) -> LoopNest:
         return nest
 
     def index(e: sympy.Expr) -> sympy.Expr:
-        return _rename(e, mapping)
+        return e.xreplace(mapping)
 
     return replace(
         nest,
@@ -84,8 +84,8 @@ def _merge(
     variable: Callable[[int], sympy.Symbol],
     coefficients: list[dict[sympy.Expr, sympy.Expr]],
     frozen: frozenset[sympy.Basic],
-) -> tuple[tuple[int, ...], dict[sympy.Symbol, sympy.Symbol | None]]:
-    """The merged sizes, and the new symbol of each old one (None: it is part of its inner neighbour's)."""
+) -> tuple[tuple[int, ...], dict[sympy.Symbol, sympy.Expr]]:
+    """The merged sizes, and the new symbol of each old one (0 if it is part of its inner neighbour's)."""
     groups: list[list[int]] = []
     for k, symbol in enumerate(symbols):
         outer = symbols[k - 1] if k else None
@@ -100,13 +100,9 @@ def _merge(
         else:
             groups.append([k])
     merged: list[int] = []
-    mapping: dict[sympy.Symbol, sympy.Symbol | None] = {}
+    mapping: dict[sympy.Symbol, sympy.Expr] = {}
     for position, group in enumerate(groups):
         merged.append(prod(sizes[k] for k in group))
-        mapping |= {symbols[k]: None for k in group}
+        mapping |= {symbols[k]: sympy.S.Zero for k in group}
         mapping[symbols[group[-1]]] = variable(position)
     return tuple(merged), mapping
-
-
-def _rename(expr: sympy.Expr, mapping: dict[sympy.Symbol, sympy.Symbol | None]) -> sympy.Expr:
-    return sympy.sympify(expr).xreplace({old: sympy.S.Zero if new is None else new for old, new in mapping.items()})

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import sympy
-
 from optfuse.compiler.ir.nodes import Expr, Iota, View, tvar
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like
@@ -102,7 +100,7 @@ def lower_scatter(builder: Builder, x: Tensor, dim: int, positions: Tensor, sour
 
     def at(index: Index) -> Expr:
         # the position is read at 0 of ``dim``, where its size is 1
-        hit = call("eq", Iota(sympy.sympify(index[dim]), "int64"), cast(builder.load(positions, index), "int64"))
+        hit = call("eq", Iota(index[dim], "int64"), cast(builder.load(positions, index), "int64"))
         old = cast(builder.load(x, index), dtype)
         new = cast(builder.load(source, index), dtype) if isinstance(source, View | Uniform) else like(source, old)
         return call("where", hit, new, old)

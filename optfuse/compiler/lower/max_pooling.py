@@ -66,7 +66,7 @@ class Windows:
     def _skipped(self, index: Index, d: int) -> Expr:
         if not self.padding[d]:
             return const(0, "int32")
-        before = Iota(sympy.sympify(self.padding[d] - index[d - 2] * self.stride[d]), "int32")
+        before = Iota(self.padding[d] - index[d - 2] * self.stride[d], "int32")
         steps = before
         if self.dilation[d] > 1:
             rounded = call("add", before, const(self.dilation[d] - 1, "int32"))
@@ -79,7 +79,7 @@ class Windows:
         for back in product(*each):
             windows, within = [], []
             for d in (0, 1):
-                shifted = sympy.sympify(index[d - 2] + self.padding[d])
+                shifted = index[d - 2] + self.padding[d]
                 last, phase = (
                     (sympy.floor(shifted / self.stride[d]), sympy.Mod(shifted, self.stride[d]))
                     if self.stride[d] > 1
@@ -97,7 +97,7 @@ def _pair(given: Sequence[int] | int) -> tuple[int, int]:
 
 def _image(x: Tensor, index: Index, position: tuple[sympy.Expr, sympy.Expr]) -> tuple[Index, tuple[Guard, ...]]:
     """The index of a position in an image, and the guards that keep it inside."""
-    guards = tuple(Guard(sympy.sympify(p), 0, n) for p, n in zip(position, x.shape[-2:], strict=True))
+    guards = tuple(Guard(p, 0, n) for p, n in zip(position, x.shape[-2:], strict=True))
     return (*index[:-2], *position), guards
 
 
@@ -161,7 +161,7 @@ def lower_max_pool(
     at = [
         call(
             "add",
-            Iota(sympy.sympify(index[d - 2] * windows.stride[d] - windows.padding[d]), "int64"),
+            Iota(index[d - 2] * windows.stride[d] - windows.padding[d], "int64"),
             call("mul", cast(step, "int64"), const(windows.dilation[d], "int64")),
         )
         for d, step in ((0, row), (1, column))
@@ -204,7 +204,7 @@ def lower_max_pool_offsets_backward(
     windows = Windows.of(kernel, stride, padding, (1,))
 
     def wanted(_: Index, within: tuple[sympy.Expr, sympy.Expr]) -> Expr:
-        return Iota(sympy.sympify(within[0] * windows.kernel[1] + within[1]), "int32")
+        return Iota(within[0] * windows.kernel[1] + within[1], "int32")
 
     return _gathered(builder, grad, offsets, windows, "int32", wanted)
 
@@ -229,7 +229,7 @@ def lower_max_pool_backward(
     columns = x.shape[-1]
 
     def wanted(index: Index, _: tuple[sympy.Expr, sympy.Expr]) -> Expr:
-        return Iota(sympy.sympify(index[-2] * columns + index[-1]), "int64")
+        return Iota(index[-2] * columns + index[-1], "int64")
 
     return _gathered(builder, grad, positions, windows, "int64", wanted)
 
@@ -249,9 +249,7 @@ def _gathered(
         for window, within in windows.covering(index):
             where, guards = _image(grad, index, window)
             guards += tuple(
-                Guard(sympy.sympify(k), 0, n)
-                for k, n, s in zip(within, windows.kernel, windows.stride, strict=True)
-                if n % s
+                Guard(k, 0, n) for k, n, s in zip(within, windows.kernel, windows.stride, strict=True) if n % s
             )
             value = guarded(builder, grad, where, guards, 0)
             mark = cast(builder.load(kept, where, guards=guards, other=Const(-1, builder.dtype(kept))), dtype)

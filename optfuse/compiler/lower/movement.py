@@ -21,7 +21,7 @@ Tensor = View | Uniform
 
 def within(position: sympy.Expr, lower: int, upper: int) -> Expr:
     """``lower <= position < upper`` as an expression."""
-    at = Iota(sympy.sympify(position), "int64")
+    at = Iota(position, "int64")
     low, high = call("ge", at, Const(lower, "int64")), call("lt", at, Const(upper, "int64"))
     return call("bitwise_and", low, high)
 
@@ -58,7 +58,7 @@ def lower_cat(builder: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Valu
         value = element(last)
         for k in reversed(range(last)):
             if parts[k].shape[dim] != 0:
-                here = call("lt", Iota(sympy.sympify(index[dim]), "int64"), Const(starts[k + 1], "int64"))
+                here = call("lt", Iota(index[dim], "int64"), Const(starts[k + 1], "int64"))
                 value = call("where", here, element(k), value)
         return value
 
@@ -89,9 +89,7 @@ def lower_pad(builder: Builder, x: Tensor, pad: Sequence[int], value: float = 0)
 
     def at(index: Index) -> Expr:
         source = tuple(i - b for i, b in zip(index, before, strict=True))
-        guards = tuple(
-            Guard(sympy.sympify(source[d]), 0, x.shape[d]) for d in range(rank) if before[d] > 0 or after[d] > 0
-        )
+        guards = tuple(Guard(source[d], 0, x.shape[d]) for d in range(rank) if before[d] > 0 or after[d] > 0)
         return guarded(builder, x, source, guards, value)
 
     return builder.pointwise(at)
@@ -117,7 +115,7 @@ def lower_slice_scatter(
         old = _converted(builder, x, index)
         if count == 0:
             return old
-        guards = (Guard(sympy.sympify(past), 0, (count - 1) * step + 1),)
+        guards = (Guard(past, 0, (count - 1) * step + 1),)
         inside = within(index[dim], first, first + (count - 1) * step + 1)
         if step > 1:
             phase = sympy.Mod(past, step)
@@ -139,8 +137,8 @@ def lower_select_scatter(builder: Builder, x: Tensor, source: Tensor, dim: int, 
 
     def at(index: Index) -> Expr:
         old = _converted(builder, x, index)
-        here = call("eq", Iota(sympy.sympify(index[dim]), "int64"), Const(position, "int64"))
-        guard = Guard(sympy.sympify(index[dim]), position, position + 1)
+        here = call("eq", Iota(index[dim], "int64"), Const(position, "int64"))
+        guard = Guard(index[dim], position, position + 1)
         rest = (*index[:dim], *index[dim + 1 :])
         if isinstance(source, Uniform):
             return call("where", here, like(source.value, old), old)
@@ -164,7 +162,7 @@ def lower_triu(builder: Builder, x: Tensor, diagonal: int = 0) -> Value:
 def _triangle(builder: Builder, x: Tensor, comparison: str, diagonal: int) -> Value:
     def at(index: Index) -> Expr:
         value = _converted(builder, x, index)
-        above = Iota(sympy.sympify(index[-1] - index[-2]), "int64")
+        above = Iota(index[-1] - index[-2], "int64")
         return call("where", call(comparison, above, Const(diagonal, "int64")), value, like(0, value))
 
     return builder.pointwise(at)

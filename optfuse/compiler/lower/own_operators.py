@@ -21,13 +21,13 @@ def lower_to_depth(builder: Builder, x: Tensor, before: Sequence[int], _blocks: 
     """Each channel of a block is a pixel of the image, or 0."""
 
     def at(index: Index) -> Expr:
-        channel = sympy.sympify(index[1])
+        channel = index[1]
         row = 2 * index[2] + sympy.Mod(sympy.floor(channel / 2), 2) - before[0]
         column = 2 * index[3] + sympy.Mod(channel, 2) - before[1]
         guards = (
             Guard(channel, 0, 4 * x.shape[1]),
-            Guard(sympy.sympify(row), 0, x.shape[2]),
-            Guard(sympy.sympify(column), 0, x.shape[3]),
+            Guard(row, 0, x.shape[2]),
+            Guard(column, 0, x.shape[3]),
         )
         return guarded(builder, x, (index[0], sympy.floor(channel / 4), row, column), guards, 0)
 
@@ -39,7 +39,7 @@ def lower_from_depth(builder: Builder, x: Tensor, before: Sequence[int], _size: 
     """Each pixel is a channel of a block."""
 
     def at(index: Index) -> Expr:
-        row, column = (sympy.sympify(index[2 + d] + before[d]) for d in (0, 1))
+        row, column = (index[2 + d] + before[d] for d in (0, 1))
         channel = 4 * index[1] + 2 * sympy.Mod(row, 2) + sympy.Mod(column, 2)
         return guarded(builder, x, (index[0], channel, sympy.floor(row / 2), sympy.floor(column / 2)), (), 0)
 

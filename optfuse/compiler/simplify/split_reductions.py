@@ -232,7 +232,7 @@ def rename(expr: Expr, variables: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
     known: dict[int, Expr] = {}
 
     def index(old: sympy.Expr) -> sympy.Expr:
-        return sympy.expand(sympy.sympify(old).xreplace(dict(variables)))
+        return sympy.expand(old.xreplace(dict(variables)))
 
     def renamed(expr: Expr) -> Expr:
         if id(expr) not in known:

@@ -39,7 +39,7 @@ def by_address(expr: Expr, sizes: tuple[int, ...], written: Access) -> Value | N
     parts = [part for part in subexpressions([expr]) if isinstance(part, Load | Iota)]
     indices = [part.index for part in parts]
     indices += [guard.expr for part in parts if isinstance(part, Load) for guard in part.guards]
-    forms = [affine(sympy.sympify(index)) for index in indices]
+    forms = [affine(index) for index in indices]
     if None in forms:
         return None
     groups: list[list[int]] = []
@@ -108,7 +108,7 @@ class Inside:
 
 def inside(load: Load, extents: Mapping[sympy.Symbol, int]) -> Inside | None:
     """A load restricted to its guards; None unless each guard bounds another variable, from 0 on."""
-    index, bounded = sympy.sympify(load.index), dict(extents)
+    index, bounded = load.index, dict(extents)
     meant: dict[sympy.Symbol, sympy.Expr] = {}
     for guard in load.guards:
         symbol, shift = _shift(guard.expr) or (None, 0)
@@ -129,7 +129,7 @@ def inside(load: Load, extents: Mapping[sympy.Symbol, int]) -> Inside | None:
 
 def _shift(expr: sympy.Expr) -> tuple[sympy.Symbol, int] | None:
     """The variable and the constant of ``variable + constant``; None for other expressions."""
-    form = affine(sympy.sympify(expr))
+    form = affine(expr)
     return (*form[0], form[1]) if form is not None and list(form[0].values()) == [1] else None
 
 
@@ -140,7 +140,7 @@ def _within(load: Load, expr: Expr, extents: Mapping[sympy.Symbol, int]) -> Expr
     held: Expr | None = None
     for guard in load.guards:
         symbol, shift = _shift(guard.expr) or (ivar(0), 0)
-        position = Iota(sympy.sympify(guard.expr), "int32")
+        position = Iota(guard.expr, "int32")
         for function, limit, needed in (
             ("ge", guard.lower, shift < guard.lower),
             ("lt", guard.upper, extents[symbol] + shift > guard.upper),
@@ -168,9 +168,7 @@ def _guarded(expr: Expr, guards: tuple[Guard, ...]) -> Expr:
         return replace(expr, args=tuple(_guarded(arg, guards) for arg in expr.args))
     if not isinstance(expr, Load):
         return expr
-    bounding = tuple(
-        guard for guard in guards if sympy.sympify(guard.expr).free_symbols & sympy.sympify(expr.index).free_symbols
-    )
+    bounding = tuple(guard for guard in guards if guard.expr.free_symbols & expr.index.free_symbols)
     if not bounding:
         return expr
     return replace(expr, guards=(*expr.guards, *bounding), other=expr.other or Const(0, expr.dtype))
@@ -207,7 +205,7 @@ def _refined(nest: LoopNest, name: str, value: Value) -> LoopNest | None:
     rsizes = _cut([rvar(k) for k in range(len(nest.rsizes))], chains, rvar, variables)
     if len(sizes) == len(nest.sizes) and len(rsizes) == len(nest.rsizes):
         return nest
-    stores = tuple(replace(s, index=sympy.expand(sympy.sympify(s.index).xreplace(variables))) for s in nest.stores)
+    stores = tuple(replace(s, index=sympy.expand(s.index.xreplace(variables))) for s in nest.stores)
     return rewritten(replace(nest, sizes=sizes, rsizes=rsizes, stores=stores), lambda expr: rename(expr, variables))
 
 
