@@ -13,12 +13,12 @@ from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json
 from optfuse.errors import InvalidSolutionError, PlanError, RuleError
 from optfuse.problem.checker import check
-from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.instance import Instance
-from optfuse.problem.patterns import one_op
+from optfuse.problem.op_patterns import one_op
 from optfuse.problem.rules import with_rules
 from optfuse.problem.serialize import load_instance, load_solution
 from optfuse.problem.solution import Solution
+from optfuse.problem.untrusted_folder import require_enclosed
 from optfuse.rules import load_rules
 
 if TYPE_CHECKING:

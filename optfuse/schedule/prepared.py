@@ -34,8 +34,8 @@ from optfuse.compiler.simplify.decisions import (
     of_graph,
 )
 from optfuse.errors import OptfuseError, PlanError, UnknownClassError
-from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.serialize import digest, load_instance, save_instance
+from optfuse.problem.untrusted_folder import require_enclosed
 from optfuse.schedule.interface import Interface, interface_from_json, interface_to_json
 
 

@@ -12,7 +12,7 @@ from optfuse.compiler.ir.nodes import LoopNest
 
 @dataclass(frozen=True, slots=True)
 class ExtractionDetails:
-    """The ``Details`` (``problem.reasons``) of an extraction. Scheme s is walk s - 1."""
+    """The ``Details`` (``problem.refusal_reasons``) of an extraction. Scheme s is walk s - 1."""
 
     extraction: Extraction
 

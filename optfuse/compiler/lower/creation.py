@@ -33,16 +33,10 @@ def lower_scalar_tensor(builder: Builder, value: Any, **_: Any) -> Value:
     return uniform(builder, value)
 
 
-@lowers("aten.full.default", "aten.full_like.default", "aten.fill.Scalar")
-def lower_full(builder: Builder, _size_or_tensor: Any, value: Any, **_: Any) -> Value:
-    """A tensor of one value, of a size or like another tensor."""
-    return uniform(builder, value)
-
-
-@lowers("aten.new_full.default")
-def lower_new_full(builder: Builder, _tensor: Any, _size: Any, value: Any, **_: Any) -> Value:
-    """A tensor of one value, of a size."""
-    return uniform(builder, value)
+@lowers("aten.full.default", "aten.full_like.default", "aten.fill.Scalar", "aten.new_full.default")
+def lower_full(builder: Builder, *args: Any, **_: Any) -> Value:
+    """A tensor of one value, which is the last positional argument."""
+    return uniform(builder, args[-1])
 
 
 @lowers("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")

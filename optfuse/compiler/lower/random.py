@@ -76,53 +76,42 @@ def _number(function: str, start: Expr, index: Index, shape: tuple[Any, ...]) ->
 @lowers("aten.rand.default", "aten.rand_like.default")
 def lower_rand(builder: Builder, *_: Any, **__: Any) -> Value:
     """Uniform in [0, 1)."""
-    return _uniform(builder, 0.0, 1.0)
+    return _random_tensor(builder, "rand", 0.0, 1.0)
 
 
 @lowers("aten.uniform.default")
 def lower_uniform(builder: Builder, _like: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Value:
     """Uniform in [low, high)."""
     _only_default(generator)
-    return _uniform(builder, low, high)
-
-
-def _uniform(builder: Builder, low: float, high: float) -> Value:
-    spec, start = builder.spec, seed(builder)
-
-    def at(index: Index) -> Expr:
-        number: Expr = uniform_at(builder, start, index, spec.shape)
-        if spec.dtype in HALF:
-            steps = _GRID[spec.dtype]
-            number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
-        number = cast(number, compute_dtype(spec.dtype))
-        if (low, high) == (0.0, 1.0):
-            return number
-        return call("add", call("mul", number, like(high - low, number)), like(low, number))
-
-    return builder.pointwise(at)
+    return _random_tensor(builder, "rand", low, high - low)
 
 
 @lowers("aten.randn.default", "aten.randn_like.default")
 def lower_randn(builder: Builder, *_: Any, **__: Any) -> Value:
     """Normal, of mean 0 and deviation 1."""
-    return _normal(builder, 0.0, 1.0)
+    return _random_tensor(builder, "randn", 0.0, 1.0)
 
 
 @lowers("aten.normal_functional.default")
 def lower_normal(builder: Builder, _like: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Value:
     """Normal, of the given mean and deviation."""
     _only_default(generator)
-    return _normal(builder, mean, std)
+    return _random_tensor(builder, "randn", mean, std)
 
 
-def _normal(builder: Builder, mean: float, std: float) -> Value:
+def _random_tensor(builder: Builder, function: str, shift: float, scale: float) -> Value:
+    """The node's tensor of random numbers of ``function``, times ``scale`` plus ``shift``."""
     spec, start = builder.spec, seed(builder)
 
     def at(index: Index) -> Expr:
-        number = cast(_number("randn", start, index, spec.shape), compute_dtype(spec.dtype))
-        if (mean, std) == (0.0, 1.0):
+        number: Expr = _number(function, start, index, spec.shape)
+        if function == "rand" and spec.dtype in HALF:
+            steps = _GRID[spec.dtype]
+            number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
+        number = cast(number, compute_dtype(spec.dtype))
+        if (shift, scale) == (0.0, 1.0):
             return number
-        return call("add", call("mul", number, like(std, number)), like(mean, number))
+        return call("add", call("mul", number, like(scale, number)), like(shift, number))
 
     return builder.pointwise(at)
 

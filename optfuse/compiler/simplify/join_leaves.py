@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.compiler.analysis.access import accesses
-from optfuse.compiler.analysis.dependence import footprint
+from optfuse.compiler.analysis.dependence import users as buffer_users
 from optfuse.compiler.analysis.op_work import buffer_bytes
 from optfuse.compiler.ir.nodes import Buffer, Expr, LoopGraph, LoopNest, Op, Result
 from optfuse.compiler.simplify.split_reductions import with_results
@@ -34,8 +34,8 @@ MOST_BYTES = 1 << 20
 class _Users:
     """By buffer: positions of its readers and of its writers, and the buffer itself."""
 
-    readers: Mapping[str, Sequence[int]]
-    writers: Mapping[str, Sequence[int]]
+    readers: Mapping[str, set[int]]
+    writers: Mapping[str, set[int]]
     buffers: Mapping[str, Buffer]
 
 
@@ -69,7 +69,7 @@ def join_leaves(graph: LoopGraph, most: int = MOST_TOGETHER) -> LoopGraph:
         sum_1[i0] = s0
         sum_2[i0] = s1
     """
-    users = _users(graph)
+    users = _Users(*buffer_users(graph), {buffer.name: buffer for buffer in graph.buffers})
     alike: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[tuple[int, ...]]] = {}
     for k, op in enumerate(graph.ops):
         after = _after(graph, k, users) if isinstance(op, LoopNest) else None
@@ -88,18 +88,6 @@ def join_leaves(graph: LoopGraph, most: int = MOST_TOGETHER) -> LoopGraph:
     return replace(graph, ops=tuple(op for k in range(len(graph.ops)) for op in places[k]))
 
 
-def _users(graph: LoopGraph) -> _Users:
-    readers: dict[str, list[int]] = {}
-    writers: dict[str, list[int]] = {}
-    for k, op in enumerate(graph.ops):
-        reads, writes = footprint(op)
-        for name in reads:
-            readers.setdefault(name, []).append(k)
-        for name in writes:
-            writers.setdefault(name, []).append(k)
-    return _Users(readers, writers, {buffer.name: buffer for buffer in graph.buffers})
-
-
 def _after(graph: LoopGraph, k: int, users: _Users) -> tuple[int, ...] | None:
     """The ops that convert results of op ``k``, if it is a second stage whose results leave the graph; else None."""
     nest = graph.ops[k]
@@ -110,13 +98,13 @@ def _after(graph: LoopGraph, k: int, users: _Users) -> tuple[int, ...] | None:
     if sum(buffer_bytes(users.buffers[name]) for name in loaded) > MOST_BYTES:
         return None
     for name in loaded:
-        writer = graph.ops[users.writers[name][0]] if len(users.writers.get(name, ())) == 1 else None
+        writer = graph.ops[min(users.writers[name])] if len(users.writers[name]) == 1 else None
         if not isinstance(writer, LoopNest) or not writer.reductions:
             return None
-        if writer.origin.node != nest.origin.node or users.readers[name] != [k]:
+        if writer.origin.node != nest.origin.node or users.readers[name] != {k}:
             return None
     made = {store.buffer for store in nest.stores}
-    after = sorted({j for name in made for j in users.readers.get(name, ())})
+    after = sorted({j for name in made for j in users.readers[name]})
     return tuple(after) if all(_converts(graph.ops[j], nest, made, users) for j in after) else None
 
 
@@ -125,7 +113,7 @@ def _converts(op: Op, nest: LoopNest, made: set[str], users: _Users) -> bool:
     if not isinstance(op, LoopNest) or op.reductions or op.sizes != nest.sizes:
         return False
     stored = [users.buffers[store.buffer] for store in op.stores]
-    left = all(buffer.kind == "temporary" and buffer.name not in users.readers for buffer in stored)
+    left = all(buffer.kind == "temporary" and not users.readers[buffer.name] for buffer in stored)
     return left and {load.buffer for load in accesses(op).loads} <= made
 
 

@@ -61,21 +61,21 @@ PASSES: tuple[Pass, ...] = (
         "join_isolated",
         "decision",
         lambda graph, _: join_isolated(graph),
-        "small computations that nothing ties to others become one op for all of the same sizes",
+        "small computations that share no value with others are joined into one op for each size",
         "ops joined to others like them",
     ),
     Pass(
         "inline_cheap",
         "decision",
         lambda graph, _: inline_cheap(graph),
-        "a value that takes no more bytes than it has is computed by each of its readers",
+        "a value that is recomputed from no more bytes than it has is inlined into each of its consumers",
         "values inlined",
     ),
     Pass(
         "inline_moved",
         "decision",
         lambda graph, _: inline_moved(graph),
-        "a value that is only padded, cut, rolled or concatenated is computed by the op that moves it",
+        "the producer of a value that is only padded, cut, rolled or concatenated is inlined into the op that moves it",
         "values moved",
     ),
     Pass(
@@ -89,7 +89,7 @@ PASSES: tuple[Pass, ...] = (
         "join_leaves",
         "dominance",
         lambda graph, _: join_leaves(graph),
-        "second stages of split sums whose results only leave the graph become one op for all of the same sizes",
+        "second stages of split sums whose results only leave the graph are joined into one op for each size",
         "second stages joined to others",
     ),
 )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from optfuse.compiler.ir.nodes import LoopGraph, LoopNest, Op
-from optfuse.compiler.simplify.split_reductions import device_of, fresh, kept_results, plan_chunks, split
+from optfuse.compiler.ir.nodes import LoopGraph, Op
+from optfuse.compiler.simplify.split_reductions import splits
 from optfuse.problem.instance import Device
 
 #: The percentage of a launch that a whole reduction must lose to idle programs for the split one to be offered.
@@ -40,18 +40,13 @@ def reduction_variants(graph: LoopGraph, device: Device) -> Alternatives:
     """The graph with each long reduction both whole and split (``graph`` has no split ones)."""
     ops: list[Op] = []
     buffers = list(graph.buffers)
-    taken = {buffer.name for buffer in buffers}
-    by_name = {buffer.name: buffer for buffer in buffers}
     variants: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
-    for op in graph.ops:
+    for op, stages in splits(graph, device, SPLIT_PERCENT):
         whole = len(ops)
         ops.append(op)
-        chunks = plan_chunks(op, by_name, device, SPLIT_PERCENT) if isinstance(op, LoopNest) else None
-        if chunks is None or not isinstance(op, LoopNest):
-            continue
-        names = [fresh(f"{op.name}_partial{k}", taken) for k in range(len(kept_results(op)))]
-        first, second, partials = split(op, chunks, names, device_of(op, buffers))
-        ops += [first, replace(second, name=f"{op.name}_combine")]
-        buffers += partials
-        variants.append((op.name, ((whole,), (whole + 1, whole + 2))))
+        if stages is not None:
+            first, second, partials = stages
+            ops += [first, replace(second, name=f"{op.name}_combine")]
+            buffers += partials
+            variants.append((op.name, ((whole,), (whole + 1, whole + 2))))
     return Alternatives(replace(graph, ops=tuple(ops), buffers=tuple(buffers)), tuple(variants))

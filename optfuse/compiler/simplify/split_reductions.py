@@ -8,7 +8,7 @@ whole, exceeds two launches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -40,6 +40,8 @@ from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.problem.cost import MIB
 from optfuse.problem.instance import Device
 
+#: A reduction is split if idle programs lose more than this percentage of a launch.
+LOST_PERCENT = 200
 #: The fewest chunks that are worth a second stage.
 FEWEST_CHUNKS = 4
 #: Programs of the first stage that are aimed at, in multiples of those that saturate the device.
@@ -51,6 +53,10 @@ SHORTEST_CHUNK = 64
 
 #: Reductions whose partial results are combined by the same reduction.
 SELF_MERGING = frozenset({"sum", "prod", "max", "min", "any", "all"})
+
+
+#: The nest of partial results, the nest that combines them, and the buffers of partial results.
+Stages = tuple[LoopNest, LoopNest, tuple[Buffer, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +95,27 @@ def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
     """
     ops: list[Op] = []
     buffers = list(graph.buffers)
-    taken = {buffer.name for buffer in buffers}
-    by_name = {buffer.name: buffer for buffer in buffers}
-    for op in graph.ops:
-        chunks = plan_chunks(op, by_name, device) if isinstance(op, LoopNest) else None
-        if chunks is None or not isinstance(op, LoopNest):
-            ops.append(op)
-            continue
-        names = [fresh(f"{op.name}_partial{k}", taken) for k in range(len(kept_results(op)))]
-        first, second, partials = split(op, chunks, names, device_of(op, buffers))
-        ops += [first, second]
-        buffers += partials
+    for op, stages in splits(graph, device):
+        ops += [op] if stages is None else stages[:2]
+        buffers += () if stages is None else stages[2]
     return replace(graph, ops=tuple(ops), buffers=tuple(buffers))
 
 
+def splits(graph: LoopGraph, device: Device, least_percent: int = LOST_PERCENT) -> Iterator[tuple[Op, Stages | None]]:
+    """Each op of a graph, with its two stages if ``plan_chunks`` splits it."""
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    taken = set(buffers)
+    for op in graph.ops:
+        chunks = plan_chunks(op, buffers, device, least_percent) if isinstance(op, LoopNest) else None
+        if chunks is None or not isinstance(op, LoopNest):
+            yield op, None
+        else:
+            names = [fresh(f"{op.name}_partial{k}", taken) for k in range(len(kept_results(op)))]
+            yield op, split(op, chunks, names, buffers[op.stores[0].buffer].device)
+
+
 def plan_chunks(
-    nest: LoopNest, buffers: Mapping[str, Buffer], device: Device, least_percent: int = 200
+    nest: LoopNest, buffers: Mapping[str, Buffer], device: Device, least_percent: int = LOST_PERCENT
 ) -> Chunks | None:
     """How to chunk a nest's r dimensions; None where it does not pay or they cannot be split evenly.
 
@@ -132,10 +143,8 @@ def plan_chunks(
     return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
 
 
-def split(
-    nest: LoopNest, chunks: Chunks, names: Sequence[str], device: str
-) -> tuple[LoopNest, LoopNest, tuple[Buffer, ...]]:
-    """The nest of partial results, the nest that combines them, and their buffers (one a result, chunks outermost)."""
+def split(nest: LoopNest, chunks: Chunks, names: Sequence[str], device: str) -> Stages:
+    """The two stages of a reduction; partial results have one buffer each, with chunks outermost."""
     rsizes = nest.rsizes
     outer = chunks.sizes(rsizes)
     inner = chunks.inside(rsizes)
@@ -272,12 +281,6 @@ def with_results(expr: Expr, results: Mapping[int, Expr]) -> Expr:
 def _divisors(number: int) -> list[int]:
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
-
-
-def device_of(nest: LoopNest, buffers: Sequence[Buffer]) -> str:
-    """The device of a nest."""
-    wanted = nest.stores[0].buffer
-    return next(buffer.device for buffer in buffers if buffer.name == wanted)
 
 
 def fresh(name: str, taken: set[str]) -> str:

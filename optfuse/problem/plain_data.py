@@ -1,4 +1,4 @@
-"""Frozen dataclasses to plain data (dict, list, int, str, bool, None) and back, strictly.
+"""Convert frozen dataclasses to plain data (dict, list, int, str, bool, None) and back, strictly.
 
 Fields equal to their default are left out when writing. Reading refuses unknown keys, missing keys and wrong types,
 and says where: ``ops[3].offers[0].scheme``. Nothing is executed and no class is chosen by the data.

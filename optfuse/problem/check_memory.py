@@ -1,8 +1,8 @@
-"""Judge a solution's memory: its peak and where its buffers lie.
+"""Check a solution's memory plan: its peak and the placement of its buffers.
 
 The peak is the largest sum of live bytes over the kernels in order. Inputs and constants are live throughout; a donated
 input until its last use; any other buffer that is written, from the kernel that first writes it to the one that last
-uses it, that kernel included; outputs to the end. A buffer that aliases an input is that input, counted once.
+uses it, that kernel included; outputs to the end. A buffer that aliases an input counts as that input, once.
 
 The arena holds the written temporaries that end within the call: no outputs, no aliases, no ``fixed`` buffers. Those
 that are live together do not overlap, but for one that is written in place of another (see ``Write``). The peak
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optfuse.problem.case import Case, Violation
+from optfuse.problem.checker_case import Case, Violation
 
 ALIGNMENT = 64
 

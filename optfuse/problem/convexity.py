@@ -1,8 +1,8 @@
-"""Which ops no kernel of a scheme can hold together, for what lies on the paths between them: all pairs at once.
+"""Pairs of ops that no kernel of a scheme can hold together because of the ops on paths between them.
 
-A kernel is convex: it takes in whatever lies between two of its ops. If that is an op that does not offer the scheme,
-or both ends of an edge that the scheme does not allow, the two ops are apart, and so are all before the one from all
-behind the other. One sweep over the edges in each direction finds them, with bitmasks for sets.
+A kernel is convex: it holds all ops on paths between two of its ops. If one of these does not offer the scheme, or the
+scheme does not allow an edge between them, the two ops are kept apart, and so are all ancestors of the first from all
+descendants of the second. One sweep over the edges in each direction finds all pairs, with bitmasks for sets.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from optfuse.problem.legality import legal_index
 
 
 def kept_apart(instance: Instance, offering: int, barred: Sequence[int]) -> list[int]:
-    """By op: those behind and before it that are apart from it.
+    """By op: its descendants and ancestors that are kept apart from it, as bitmasks.
 
-    ``offering`` are the ops that offer the scheme, as a mask; ``barred[op]`` those next to an op, along an edge that
-    the scheme does not allow. Paths count that are certain to run: along ops of no variant.
+    ``offering`` is the bitmask of the ops that offer the scheme; ``barred[op]`` that of the op's neighbours along edges
+    that the scheme does not allow. Only paths of ops of no variant count, which are certain to run.
     """
     index = legal_index(instance)
     reach = index.reach()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from optfuse.problem.collecting import rarely_collecting
+from optfuse.problem.garbage_collection import rarely_collecting
 
 
 def test_thresholds_are_put_back_by_the_outermost() -> None:

@@ -1,4 +1,4 @@
-"""What presolve needs to know of one scheme: who may run in it, what reads cost there, who hangs together."""
+"""An index of one scheme for presolve: which ops can run in it, prices of reads, and connectivity."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from optfuse.problem.apart import kept_apart
+from optfuse.problem.convexity import kept_apart
 from optfuse.problem.cost import MIB, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, legal_index
@@ -25,15 +25,15 @@ class _Key:
     first: int
     later: int
     readers: int
-    makers: int
+    producers: int
 
 
-class Walking:
+class SchemeIndex:
     """One scheme of an instance. Sets are bitmasks of ops.
 
-    ``offering`` can run in it; ``reduces`` are those that reduce. ``looped``: reductions read their inputs again.
-    ``levels``: the most passes beyond the first. ``stretch``: memory time grows by this ratio at most, when a kernel
-    reduces with too few programs.
+    ``offering`` can run in it; ``reduces`` are the reductions. ``looped``: reductions read their inputs several times.
+    ``levels``: the most passes beyond the first. ``stretch``: the largest ratio by which memory time grows in a kernel
+    that reduces with too few programs.
     """
 
     def __init__(self, instance: Instance, scheme: int) -> None:
@@ -42,9 +42,8 @@ class Walking:
         device = instance.devices[instance.ops[0].device]
         facts = instance.schemes[scheme]
         self._instance, self._limits = instance, instance.limits
-        self._apart: list[int] | None = (
-            None  # by op, with whom it cannot be, for what lies between; made when asked for
-        )
+        #: by op: the ops kept apart from it by the ops between them; computed when needed
+        self._apart: list[int] | None = None
         self._weights = [op.weight for op in instance.ops]
         self._heaviest = max(self._weights, default=0)
         self._reach = legal_index(instance).reach()
@@ -60,12 +59,12 @@ class Walking:
             self.reduces |= offers[scheme].reduces << op
             self._full |= (offers[scheme].full and not offers[scheme].reduces) << op
             for buffer, footprint, first, later, _ in offers[scheme].reads:
-                makers = sum({1 << source for source, carried in index.sources[op] if carried == buffer})
+                producers = sum({1 << source for source, carried in index.sources[op] if carried == buffer})
                 dearest = max(self._dearest.get((buffer, footprint), 0), first // MIB)
                 self._dearest[buffer, footprint] = dearest
-                for maker in bits(makers):
+                for maker in bits(producers):
                     self._made.setdefault(maker, {})[buffer, footprint] = None
-                self._note((buffer, footprint), _Key(first // MIB, later // MIB, 1 << op, makers))
+                self._note((buffer, footprint), _Key(first // MIB, later // MIB, 1 << op, producers))
             self._reads[op] = tuple((buffer, footprint) for buffer, footprint, *_ in offers[scheme].reads)
         self.looped = facts.r > device.persistent_elements
         self.levels = self.reduces.bit_count() if self.looped else 0
@@ -85,17 +84,17 @@ class Walking:
 
     def _note(self, key: tuple[int, int], seen: _Key) -> None:
         known = self._keys.get(key, seen)
-        if known is None or (known.first, known.later, known.makers) != (seen.first, seen.later, seen.makers):
+        if known is None or (known.first, known.later, known.producers) != (seen.first, seen.later, seen.producers):
             self._keys[key] = None
         else:
-            self._keys[key] = _Key(seen.first, seen.later, known.readers | seen.readers, seen.makers)
+            self._keys[key] = _Key(seen.first, seen.later, known.readers | seen.readers, seen.producers)
 
     def takes(self, group: int) -> bool:
         """Whether all of a group can run in this scheme together."""
         return not group & ~self.offering and not any(self._barred[op] & group for op in bits(group))
 
     def has_room(self, host: int, group: int) -> bool:
-        """Whether no kernel around ``host`` can be so large that ``group`` does not fit in as well."""
+        """Whether ``group`` fits into every kernel that holds ``host``, by size and weight."""
         if self._roomy or self._fits(self.offering | host | group):
             return True
         if self._apart is None:
@@ -108,7 +107,7 @@ class Walking:
         return all(self._fits(part | group) for part in self._parts(host, mates | host))
 
     def unreduced(self, host: int, shunned: int) -> int:
-        """The host, and all ops that a kernel around it could hold that reduces nothing and holds none of some ops."""
+        """The host, and all ops that a kernel with it could hold that has no reduction and no op of ``shunned``."""
         barred = shunned | self.reduces
         mates = host
         for op in bits(self.offering & ~host & ~barred):
@@ -118,7 +117,7 @@ class Walking:
         return self._part(host, mates) if self._limits.connected else mates
 
     def most_read(self, group: int) -> int:
-        """The most that a group could pay to read all that it reads, each key once."""
+        """An upper bound on the price of a group's reads, each key once."""
         return sum(self._dearest[key] for key in {key for op in bits(group) for key in self._reads[op]})
 
     def _fits(self, mask: int) -> bool:
@@ -135,17 +134,17 @@ class Walking:
         return self.looped and any(self._full >> op & 1 for op in ops)
 
     def reads(self, group: int, wanted: Callable[[int], bool]) -> Reading | None:
-        """What the reads of a group cost whose makers are ``wanted``; None where readers of a key disagree."""
+        """The price of a group's reads with ``wanted`` producers; None where readers of a key differ in those."""
         return self._sum(group, [key for op in bits(group) for key in self._reads[op]], wanted)
 
     def own_reads(self, group: int) -> Reading | None:
-        """What the reads cost that nobody but the group makes."""
+        """The price of a group's reads from outside that no other op shares."""
         keys = [key for op in bits(group) for key in self._reads[op]]
         own = [key for key in keys if (known := self._keys[key]) is None or not known.readers & ~group]
-        return self._sum(group, own, lambda makers: not makers & group)
+        return self._sum(group, own, lambda producers: not producers & group)
 
     def reads_of(self, group: int) -> Reading | None:
-        """What others pay, together, to read what the group makes."""
+        """The price that other ops pay together to read the group's results."""
         others = self.offering & ~group
         keys = [
             key
@@ -153,7 +152,7 @@ class Walking:
             for key in self._made.get(op, ())
             if (known := self._keys[key]) is None or known.readers & others
         ]
-        return self._sum(others, keys, lambda makers: bool(makers & group))
+        return self._sum(others, keys, lambda producers: bool(producers & group))
 
     def _sum(self, readers: int, keys: Sequence[tuple[int, int]], wanted: Callable[[int], bool]) -> Reading | None:
         first = later = 0
@@ -161,14 +160,14 @@ class Walking:
             known = self._keys[key]
             if known is None:
                 return None
-            if wanted(known.makers):
+            if wanted(known.producers):
                 first += known.first
                 if self.looped and known.readers & readers & self._full:
                     later += known.later
         return Reading(first, later)
 
     def neighbours(self, group: int, shunned: int) -> int:
-        """Ops that some kernel without ``shunned`` could hold beside ``group``, tied to it at once."""
+        """The ops directly linked to ``group`` that some kernel without ``shunned`` could hold with it."""
         near = self.offering if not self._limits.connected else 0
         for op in bits(group):
             near |= self._links[op]
@@ -179,7 +178,7 @@ class Walking:
         return not hull & shunned and self.takes(hull)
 
     def stays_connected(self, beside: int, group: int, shunned: int) -> bool:
-        """Whether the neighbours of a group hang together without it, in every kernel that holds any two of them."""
+        """Whether the neighbours of a group stay connected without it, in every kernel that holds any two of them."""
         if not self._limits.connected:
             return True
         for one, other in combinations(bits(beside), 2):
@@ -196,14 +195,14 @@ class Walking:
         return bool(self._part(1 << one, within) >> other & 1)
 
     def _part(self, start: int, within: int) -> int:
-        """What links lead to from ``start`` without leaving ``within``."""
+        """The ops that are linked to ``start`` within ``within``."""
         part = start
         for larger in self._parts(start, within):
             part = larger
         return part
 
     def _parts(self, start: int, within: int) -> Iterator[int]:
-        """What links lead to from ``start`` without leaving ``within``, in ever more steps: the last is all of it."""
+        """The ops that are linked to ``start`` within ``within``, step by step; the last set is complete."""
         part = frontier = start
         while frontier:
             yield part
@@ -215,7 +214,7 @@ class Walking:
 
 
 def _edges(instance: Instance, scheme: int, offering: int) -> tuple[list[int], list[int]]:
-    """Pairs that an edge keeps apart, and pairs that an edge links, among the ops that offer a scheme."""
+    """By op: the neighbours along edges that the scheme does not allow, and along those that it does."""
     barred, links = [0] * len(instance.ops), [0] * len(instance.ops)
     for edge in instance.edges:
         if offering >> edge.src & offering >> edge.dst & 1:

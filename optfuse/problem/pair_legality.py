@@ -1,4 +1,4 @@
-"""May two ops share a kernel? Asked of ``legality``, scheme by scheme, with what would have to come along."""
+"""Whether two ops may share a kernel: legality by scheme, with the ops that such a kernel must also hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optfuse.problem.legality import Refusal, bits, legal_index, refusal
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a scheme does not take two ops together; ``path`` leads from one to the other by way of the ops to blame."""
+    """Why a scheme refuses two ops together; ``path`` leads from one to the other through the ops to blame."""
 
     scheme: int
     refusal: Refusal
@@ -34,16 +34,16 @@ class Pairing:
 
 
 def pairing(instance: Instance, left: int, right: int) -> Pairing:
-    """What the legality of kernels says about two different ops."""
+    """The schemes that allow two different ops in one kernel, and the refusals of the others."""
     index = legal_index(instance)
     needed = tuple(bits(_needed(instance, 1 << left | 1 << right)))
-    # What runs alone blocks every scheme, and is said first.
+    # an op that runs alone blocks every scheme, and is reported first
     blocking = next(((op,) for op in needed if runs_alone(instance, op)), ())
     mine, yours = index.footprints[left].keys(), index.footprints[right].keys()
     allowed: list[int] = []
     refused: list[Refused] = []
     for scheme in sorted((mine | yours) - {ALONE}, key=lambda s: (s not in mine or s not in yours, s)):
-        # The pair itself first: what it violates is nearer to the question than what comes along violates.
+        # the pair itself first: its violation is more relevant than those of further ops
         found = refusal(instance, (left, right), scheme)
         if found is None or found.code in ("path", "connection", "rule"):
             found = refusal(instance, blocking or needed, scheme)
@@ -57,12 +57,12 @@ def pairing(instance: Instance, left: int, right: int) -> Pairing:
 
 
 def runs_alone(instance: Instance, op: int) -> bool:
-    """Whether an op never shares a kernel, whatever the others are."""
+    """Whether an op never shares a kernel with any other."""
     return all(offer.scheme == ALONE for offer in instance.ops[op].offers)
 
 
 def _needed(instance: Instance, mask: int) -> int:
-    """Close a set of ops: what lies on paths between them, and what rules tie to them."""
+    """The closure of a set of ops: with those on paths between them, and those that rules fuse with them."""
     index = legal_index(instance)
     while True:
         grown = mask | index.reach(mask).between(mask)
@@ -74,7 +74,7 @@ def _needed(instance: Instance, mask: int) -> int:
 
 
 def _path_through(instance: Instance, left: int, right: int, culprits: Iterable[int]) -> tuple[int, ...]:
-    """A shortest path between two ops that visits the culprits beside them; empty when there is none."""
+    """A shortest path between two ops through the other ``culprits``; empty when there is none."""
     first, last = min(left, right), max(left, right)
     stops = [first, *sorted(set(culprits) - {first, last}), last]
     path = [first]

@@ -1,4 +1,4 @@
-"""Refusals in the words of the model: what ``pairs`` found, by op name, with the path from one op to the other."""
+"""Explain why two ops may not share a kernel, by op name, with the path from one to the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import RefusalCode, legal_index, listed
-from optfuse.problem.pairs import Pairing, Refused, runs_alone, shortest_path
+from optfuse.problem.pair_legality import Pairing, Refused, runs_alone, shortest_path
 
 ReasonCode = RefusalCode | Literal["cycle"]
 
@@ -16,7 +16,7 @@ KIND_WORDS = {"library": "a library call", "collective": "a collective", "wait":
 
 
 class Details(Protocol):
-    """What the compiler knows beyond the instance. Both methods return one line, or None where they know no more."""
+    """Explanations from the compiler, beyond the instance. Both methods return one line, or None if there is none."""
 
     def edge(self, source: int, target: int, scheme: int) -> str | None:
         """Why a scheme does not pass a value from one op to another in registers."""

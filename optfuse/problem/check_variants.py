@@ -1,4 +1,4 @@
-"""Checks of variants: whatever is chosen, each value comes from an op that runs."""
+"""Validate variants: for every choice of alternatives, each value has a producer that runs."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from optfuse.problem.instance import Instance, Op
 
 
 def check_sources(instance: Instance) -> Iterator[str]:
-    """A value comes from an op that runs whenever its user does."""
+    """The values whose producers need not run when a consumer does, one line each."""
     if not instance.variants:
         return
-    place: dict[int, int] = {}
+    variant_of: dict[int, int] = {}
     for number, variant in enumerate(instance.variants):
-        place.update(dict.fromkeys((op for ops in variant.alternatives for op in ops), number))
-    makers: dict[tuple[int, int], set[int]] = {}
+        variant_of.update(dict.fromkeys((op for ops in variant.alternatives for op in ops), number))
+    producers: dict[tuple[int, int], set[int]] = {}
     for edge in instance.edges:
         if edge.buffer is not None and instance.buffers[edge.buffer].kind == "temporary":
-            makers.setdefault((edge.dst, edge.buffer), set()).add(edge.src)
-    for (user, buffer), sources in makers.items():
-        if any(source not in place for source in sources):
+            producers.setdefault((edge.dst, edge.buffer), set()).add(edge.src)
+    for (user, buffer), sources in producers.items():
+        if any(source not in variant_of for source in sources):
             continue
         sure = False
-        for number in {place[source] for source in sources}:
+        for number in {variant_of[source] for source in sources}:
             alternatives = instance.variants[number].alternatives
-            beside = [ops for ops in alternatives if place.get(user) != number or user in ops]
+            beside = [ops for ops in alternatives if variant_of.get(user) != number or user in ops]
             sure = sure or all(sources.intersection(ops) for ops in beside)
         if not sure:
             name = instance.buffers[buffer].name
@@ -32,7 +32,7 @@ def check_sources(instance: Instance) -> Iterator[str]:
 
 
 def check_variants(instance: Instance) -> Iterator[str]:
-    """What is wrong with the alternatives: empty variants, shared ops, values that one does not write."""
+    """The faults of variants, one line each: empty ones, shared ops, buffers that an alternative does not write."""
     owner: dict[int, str] = {}
     for variant in instance.variants:
         where = f"variant {variant.name!r}"
@@ -55,7 +55,7 @@ def check_variants(instance: Instance) -> Iterator[str]:
 
 
 def _wanted_from(instance: Instance, members: set[int]) -> set[int]:
-    """Buffers that the ops of a variant owe to the rest: outputs, mutated inputs, and values used outside it."""
+    """The buffers that every alternative of a variant must write: outputs, mutated inputs, values used outside it."""
     wanted = {
         edge.buffer
         for edge in instance.edges

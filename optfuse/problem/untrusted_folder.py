@@ -1,4 +1,4 @@
-"""Folders that a stranger may hand over: nothing of them is read or written anywhere else."""
+"""Check untrusted folders: no entry of them leads to a file outside."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from optfuse.errors import PlanError
 def require_enclosed(folder: Path, *, deep: bool = False) -> None:
     """Refuse a folder that holds a link leading out of it, or something that is neither a file nor a folder.
 
-    A file of a plan could else be a link to a private file, which a report would quote; a file of a run, one that is
-    then written. ``deep``: look at folders below too. The folder itself may be a link, and need not exist.
+    Otherwise a plan's file could be a link to a private file, which a report would quote, or a run's file one that is
+    overwritten. ``deep``: check folders below too. The folder itself may be a link, and need not exist.
 
-    Raises
-    ------
-    PlanError
-        If there is such an entry, or the folder cannot be listed.
+    Raises:
+        PlanError: If there is such an entry, or the folder cannot be listed.
     """
     if not folder.is_dir():
         return

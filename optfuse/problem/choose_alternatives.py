@@ -1,4 +1,4 @@
-"""An instance in which some alternatives of its variants are chosen already."""
+"""Restrict an instance to some alternatives of its variants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optfuse.problem.rules import restricted
 
 
 def choosing(instance: Instance, wanted: Collection[int]) -> tuple[Instance, tuple[int, ...]]:
-    """The instance in which the wanted ops run, and for each of its ops the op of the first instance that it is.
+    """The instance in which the wanted ops run, and for each of its ops its number in the original instance.
 
     Alternatives of a wanted op's variant that do not hold it are dropped, with their ops and the buffers that only
     those touch. The wanted ops must be able to run together.

@@ -1,4 +1,4 @@
-"""What the checker looks at: a solution beside its instance, and the violations it may find."""
+"""The data of the checker: a solution with its instance, indexed, and the violations that it reports."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A solution beside its instance.
+    """A solution with its instance.
 
-    ``runs[op]`` are the positions of the kernels that hold the op; ops that do not run are absent. ``offers`` are, by
-    kernel, what its ops read and write in its scheme. ``into[op]`` are the edges from ops that run, ``out`` likewise.
-    ``taken`` are, by kernel, the buffers that it takes from memory: read by an op and not made for that op inside.
+    ``runs[op]`` are the positions of the kernels that hold the op; ops that do not run are absent. ``offers[kernel]``
+    are the offers of its ops in its scheme. ``into[op]`` are the edges from ops that run, ``out[op]`` those to them.
+    ``taken[kernel]`` are the buffers that it loads: read by an op and not produced for that op inside.
     """
 
     instance: Instance

@@ -1,7 +1,8 @@
-"""What it costs to move a group of ops from one kernel to another, at worst: the arithmetic behind presolve.
+"""Bounds on the cost of moving a group of ops from one kernel to another, for presolve.
 
-Groups are bitmasks of ops. *Rise* is the most by which the joined kernel can become dearer, *fall* the least by which
-the kernel left behind becomes cheaper; both over all kernels that there could be, in one scheme. None means: no proof.
+Groups are bitmasks of ops. *Rise* is an upper bound on the added cost of the kernel that the group joins, *fall* a
+lower bound on the saved cost of the kernel that it leaves; both over all possible kernels, in one scheme. None: no
+proof.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from optfuse.problem.cost import GOP, MIB, topology
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import bits, legal_index
 from optfuse.problem.memory_bound import is_memory_bound
-from optfuse.problem.walking import Walking
+from optfuse.problem.presolve_scheme import SchemeIndex
 
 
 class Moves:
-    """Judges moves in one instance (no variants, one device). ``head[op]`` is the first op of the op's group."""
+    """The moves of one instance (no variants, one device). ``head[op]`` is the first op of the op's group."""
 
     def __init__(self, instance: Instance, free: int, late: Callable[[], bool] = lambda: False) -> None:
         """``free``: ops that no rule of the user's names and that can share kernels.
@@ -40,12 +41,12 @@ class Moves:
             for priced in index.priced
         ]
         self._launch = min((device.launch_ps for device in instance.devices), default=0)
-        self._walking = {s: Walking(instance, s) for s in range(1, len(instance.schemes))}
+        self._schemes = {s: SchemeIndex(instance, s) for s in range(1, len(instance.schemes))}
         self._bound: dict[int, bool] = {}
         self._late = late
 
     def only(self, table: Sequence[int], group: int) -> int | None:
-        """The one free group that all the users (or sources) of a group belong to, by its first op."""
+        """The first op of the one free group that holds all users (or sources) of a group; None if there is none."""
         outside = self.around_in(table, group)
         if not outside or outside & ~self.free:
             return None
@@ -57,18 +58,18 @@ class Moves:
         return self.around_in(self.users, group) | self.around_in(self.sources, group)
 
     def around_in(self, table: Sequence[int], group: int) -> int:
-        """Ops outside a group that a table names for its ops."""
+        """The ops outside a group that ``table`` lists for its ops."""
         found = 0
         for op in bits(group):
             found |= table[op]
         return found & ~group
 
     def joins_consumer(self, group: int, consumer: int) -> bool:
-        """Whether a group may move into the kernel of its only consumer, whatever the two kernels are."""
+        """Whether a group can always move into the kernel of its only consumer at no more cost."""
         return self._pays(group, consumer, self._rise_before, self._fall_before)
 
     def joins_producer(self, producer: int, group: int) -> bool:
-        """Whether a group may move into the kernel of its only producer, whatever the two kernels are."""
+        """Whether a group can always move into the kernel of its only producer at no more cost."""
         return self._pays(group, producer, self._rise_after, self._fall_after)
 
     def _pays(
@@ -78,44 +79,44 @@ class Moves:
         rise: Callable[[int, int, int], int | None],
         fall: Callable[[int, int, int], int | None],
     ) -> bool:
-        hosting = [s for s, walking in self._walking.items() if walking.takes(host)]
-        leaving = [s for s, walking in self._walking.items() if walking.takes(group)]
+        hosting = [s for s, index in self._schemes.items() if index.takes(host)]
+        leaving = [s for s, index in self._schemes.items() if index.takes(group)]
         if not hosting or not all(
-            self._walking[s].takes(group | host) and self._walking[s].has_room(host, group) for s in hosting
+            self._schemes[s].takes(group | host) and self._schemes[s].has_room(host, group) for s in hosting
         ):
             return False
         rises = [amount for s in hosting if (amount := rise(group, host, s)) is not None]
         falls = [amount for s in leaving if (amount := fall(group, host, s)) is not None]
         return len(rises) == len(hosting) and len(falls) == len(leaving) and max(rises) <= min(falls)
 
-    # "before": the group comes before its host, which consumes what it makes; "after": the other way around.
+    # "before": the group is a producer of its host; "after": a consumer
 
     def _rise_before(self, group: int, host: int, scheme: int) -> int | None:
-        """The group computes what the host reads: its reads come, the host's reads of it go."""
-        walking = self._walking[scheme]
-        if group & walking.reduces and walking.looped:
+        """Added cost where the group produces values that the host reads: its reads, less the host's reads of them."""
+        index = self._schemes[scheme]
+        if group & index.reduces and index.looped:
             return None
         readers = [op for op in bits(host) if self.sources[op] & group]
-        if walking.looped and walking.reduces and len(readers) > 1:
+        if index.looped and index.reduces and len(readers) > 1:
             return None
-        come = walking.reads(group, lambda makers: not makers & group)
-        go = walking.reads(host, lambda makers: bool(makers & group))
+        come = index.reads(group, lambda producers: not producers & group)
+        go = index.reads(host, lambda producers: bool(producers & group))
         if come is None or go is None:
             return None
         late = any(self.sources[op] & ~group for op in readers)
-        repeats = [0, walking.levels] if walking.repeating(readers) else [0]
+        repeats = [0, index.levels] if index.repeating(readers) else [0]
         growth = max(
             come.first + come.later * (extra + late) - go.first - go.later * extra for extra in repeats
         ) + self._written(group, scheme, always=True)
         return self._risen(growth, group, scheme) + self._slowed(group, host, scheme)
 
     def _fall_before(self, group: int, host: int, scheme: int) -> int | None:
-        """The group leaves a kernel that used none of its values: its writes go, those it spared others may come."""
+        """Saved cost where no other op of the kernel reads the group's values: its writes, less writes for it."""
         gone = self._written(group, scheme, always=True) + self._written(group, scheme, always=False)
         come = 0
-        outcasts = ~self._walking[scheme].offering | host
+        outcasts = ~self._schemes[scheme].offering | host
         for source in bits(self.around_in(self.sources, group)):
-            if not self._walking[scheme].takes(group | 1 << source):
+            if not self._schemes[scheme].takes(group | 1 << source):
                 continue
             for buffer, price, always in self._writes[source].get(scheme, ()):
                 users = self._carried[source].get(buffer, 0)
@@ -124,14 +125,14 @@ class Moves:
         return self._fallen(gone - come, group, host, scheme)
 
     def _rise_after(self, group: int, host: int, scheme: int) -> int | None:
-        """The group uses what the host makes: its writes and other reads come, the host's writes for it alone go."""
-        walking = self._walking[scheme]
-        if group & walking.reduces and walking.looped and (walking.stretch > (1, 1) or group & group - 1):
+        """Added cost where the group reads the host's values: its writes and other reads, less writes for it."""
+        index = self._schemes[scheme]
+        if group & index.reduces and index.looped and (index.stretch > (1, 1) or group & group - 1):
             return None
         feeding = [op for op in bits(host) if self.users[op] & group]
-        if walking.looped and walking.reduces and len(feeding) > 1 and walking.repeating(feeding):
+        if index.looped and index.reduces and len(feeding) > 1 and index.repeating(feeding):
             return None
-        come = walking.reads(group, lambda makers: not makers & (group | host))
+        come = index.reads(group, lambda producers: not producers & (group | host))
         if come is None:
             return None
         spared = 0
@@ -144,12 +145,12 @@ class Moves:
         return self._risen(come.first + written - spared, group, scheme) + self._slowed(group, host, scheme)
 
     def _fall_after(self, group: int, host: int, scheme: int) -> int | None:
-        """The group leaves a kernel that holds none of its sources: reads of its own go, reads of it come."""
-        walking = self._walking[scheme]
-        if walking.looped and group & walking.reduces:
+        """Saved cost where the kernel holds none of the group's producers: its own reads, less reads of its values."""
+        index = self._schemes[scheme]
+        if index.looped and group & index.reduces:
             return None
-        gone = walking.own_reads(group)
-        come = walking.reads_of(group)
+        gone = index.own_reads(group)
+        come = index.reads_of(group)
         if gone is None or come is None:
             return None
         extra = 0
@@ -157,41 +158,41 @@ class Moves:
             alone = not group & group - 1
             if not alone:
                 return None
-            extra = walking.levels * max(0, come.later - (gone.later if walking.repeating([next(bits(group))]) else 0))
+            extra = index.levels * max(0, come.later - (gone.later if index.repeating([next(bits(group))]) else 0))
         saved = gone.first - come.first - extra + self._written(group, scheme, always=True)
         return self._fallen(saved, group, host, scheme)
 
     def _risen(self, growth: int, group: int, scheme: int) -> int:
-        """From memory to cost: stretched where reductions cannot fill the device, hidden where compute rules."""
-        many, few = self._walking[scheme].stretch
+        """Added cost from memory time: stretched where reductions cannot fill the device, hidden by compute time."""
+        many, few = self._schemes[scheme].stretch
         growth = -(-growth * many // few) if growth > 0 else growth
         return growth if self._memory_bound(scheme) else max(growth, self._work(group))
 
     def _slowed(self, group: int, host: int, scheme: int) -> int:
-        """What a kernel of the host alone pays more for its memory when the group makes it a reduction."""
-        walking = self._walking[scheme]
-        many, few = walking.stretch
-        if many == few or not group & walking.reduces or host & walking.reduces:
+        """Added memory time of a kernel of the host alone that the group turns into a reduction."""
+        index = self._schemes[scheme]
+        many, few = index.stretch
+        if many == few or not group & index.reduces or host & index.reduces:
             return 0
-        mates = walking.unreduced(host, group)
-        memory = walking.most_read(mates)
+        mates = index.unreduced(host, group)
+        memory = index.most_read(mates)
         memory += sum(price for op in bits(mates) for _, price, _ in self._writes[op][scheme])
         return -(-memory * (many - few) // few)
 
     def _fallen(self, saved: int, group: int, host: int, scheme: int) -> int | None:
-        """From memory to cost, if what stays behind stays one kernel; a launch more if nothing can stay behind."""
-        walking = self._walking[scheme]
-        beside = walking.neighbours(group, host)
+        """Saved cost from saved memory time, if the remaining ops stay one kernel; a launch more if none can remain."""
+        index = self._schemes[scheme]
+        beside = index.neighbours(group, host)
         if not beside:
-            reads = walking.reads(group, lambda makers: not makers & group)
+            reads = index.reads(group, lambda producers: not producers & group)
             memory = self._written(group, scheme, always=True) + self._written(group, scheme, always=False)
             return self._launch + max(memory + (reads.first if reads else 0), self._work(group))
-        if saved < 0 or not walking.stays_connected(beside, group, host):
+        if saved < 0 or not index.stays_connected(beside, group, host):
             return None
         return saved if self._memory_bound(scheme) else min(saved, self._work(group))
 
     def _written(self, group: int, scheme: int, *, always: bool) -> int:
-        """The price of the writes of a group: of those always due, or of those due because others use them."""
+        """The price of a group's writes: of those that always reach memory, or of those that others read."""
         return sum(
             price
             for op in bits(group)
@@ -216,7 +217,7 @@ def _mask(ops: Iterator[int]) -> int:
 
 
 def shareable(instance: Instance) -> int:
-    """Ops that can share a kernel: they do not offer to run alone, and no rule of the user's names them."""
+    """The ops that can share a kernel: those without the scheme ``ALONE`` and not named by a rule."""
     index = legal_index(instance)
     rules = instance.rules
     free = 0

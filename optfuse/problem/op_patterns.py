@@ -1,4 +1,4 @@
-"""Ops by name: an op's own name, its graph node, the path of its module, or a glob of one of these."""
+"""Find ops by pattern: an op's name, its graph node, the path of its module, or a glob of one of these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optfuse.errors import RuleError
 from optfuse.problem.instance import Instance, Op
 from optfuse.problem.legality import listed
 
-#: What the wildcard parts of a module path stood for, such as ("3",) for layer 3.
+#: The text that each wildcard of a module path matched, such as ("3",) for layer 3.
 Parts = tuple[str, ...]
 
 WILDCARDS = "*?["
@@ -18,7 +18,7 @@ NEAREST = 3
 
 
 def find_ops(instance: Instance, pattern: str) -> dict[int, Parts]:
-    """The ops that a pattern names, ascending, each with what the wildcard parts of a module path stood for.
+    """The ops that a pattern matches, ascending, each with the text that the wildcards of a module path matched.
 
     The first of these kinds with a match is taken: op name, node, module, then globs of the three in this order. A
     module's path names all ops in it. ``*``, ``?`` and ``[...]`` stand for characters; in a module path they do not
@@ -32,7 +32,7 @@ def find_ops(instance: Instance, pattern: str) -> dict[int, Parts]:
 
 
 def one_op(instance: Instance, pattern: str) -> int:
-    """The single op that a pattern names.
+    """The single op that a pattern matches.
 
     Raises:
         RuleError: When it names none, with the nearest names, or several, with those.
@@ -46,18 +46,18 @@ def one_op(instance: Instance, pattern: str) -> int:
 
 
 def no_match(instance: Instance, pattern: str) -> str:
-    """The line that says that a pattern matches nothing, with the nearest names there are."""
+    """A message that a pattern matches nothing, with the nearest names."""
     near = nearest(known_names(instance), pattern)
     return f"{pattern!r} matches no op of {instance.name!r}; the nearest names are {', '.join(map(repr, near))}"
 
 
 def nearest(names: Iterable[str], pattern: str) -> list[str]:
-    """The names most like a pattern, the best first."""
+    """The names most similar to a pattern, the best first."""
     return difflib.get_close_matches(pattern, list(names), n=NEAREST, cutoff=0.0)
 
 
 def known_names(instance: Instance) -> list[str]:
-    """Everything that an exact pattern may say: names, nodes, and module paths with their outer modules."""
+    """All exact patterns: names, nodes, and module paths with their outer modules."""
     known: dict[str, None] = {}
     for op in instance.ops:
         known[op.name] = None

@@ -8,7 +8,7 @@ import pytest
 
 from optfuse.errors import RuleError
 from optfuse.problem.instance import Instance
-from optfuse.problem.patterns import find_ops, no_match, one_op
+from optfuse.problem.op_patterns import find_ops, no_match, one_op
 from tests.problem.cases import example
 
 #: By op: scale, shift, matmul, add, gelu, sum.

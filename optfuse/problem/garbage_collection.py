@@ -1,7 +1,7 @@
-"""Spare Python's garbage collector the work that finds nothing here.
+"""Run Python's garbage collector less often while large instances are handled.
 
-An instance and its indices are a million small objects without a single circle among them. While more are made, the
-collector goes through all of them again and again: a third of the time of reading, indexing and checking 20,000 ops.
+An instance and its indices are a million small objects without a reference cycle. While more are allocated, the
+collector scans all of them repeatedly: a third of the time of reading, indexing and checking 20,000 ops.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Objects made before the young ones are looked at, and how many of such looks before the old ones are.
+#: Thresholds of the three generations: allocations before the first is collected, and collections before the next is.
 YOUNG, MIDDLE, OLD = 2_000_000, 10, 100
 
 _lock = threading.Lock()
@@ -20,7 +20,7 @@ _inside: list[tuple[int, int, int]] = []
 
 @contextmanager
 def rarely_collecting() -> Iterator[None]:
-    """Look for garbage less often while this lasts; as before once the outermost of these, in all threads, is over."""
+    """A context with rare garbage collection; the thresholds return when the last such context of all threads ends."""
     with _lock:
         _inside.append(gc.get_threshold())
         if len(_inside) == 1 and gc.isenabled():
@@ -31,7 +31,7 @@ def rarely_collecting() -> Iterator[None]:
         with _lock:
             before = _inside.pop()
             if not _inside:
-                if not gc.get_freeze_count():  # what was made counts as old, and is not looked at on the way there
+                if not gc.get_freeze_count():  # move the new objects to the oldest generation without scanning them
                     gc.freeze()
                     gc.unfreeze()
                 gc.set_threshold(*before)

@@ -1,4 +1,4 @@
-"""Remember what was computed from an instance, by identity: hashing a large instance costs more than most lookups."""
+"""Cache results by instance identity: hashing a large instance costs more than most lookups."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 def per_instance(function: Callable[[Instance], T], size: int = 16) -> Callable[[Instance], T]:
-    """Cache ``function(instance)`` for the last ``size`` instances used, and for the one of most ops.
+    """``function`` with its results cached for the last ``size`` instances used, and for the one of most ops.
 
-    That one is what the others are parts of: it is asked for again once they are done with. The cache holds the
-    instances themselves, so that their ids cannot be taken by other objects while the entries live.
+    The others are parts of that one, which is used again after them. The cache holds the instances themselves, so that
+    their ids cannot be reused while the entries live.
     """
     entries: OrderedDict[int, tuple[Instance, T]] = OrderedDict()
 

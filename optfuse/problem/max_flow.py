@@ -1,4 +1,4 @@
-"""Maximum flow and minimum cut, for proofs."""
+"""Maximum flow and minimum cut by Dinic's algorithm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 INFINITE = 1 << 62
-#: Paths between two looks at the clock.
+#: Augmenting paths between two checks of the clock.
 LOOK_UP_PATHS = 256
 
 
@@ -31,7 +31,7 @@ class Network:
             self._room.append(room)
 
     def maximum_flow(self, late: Callable[[], bool] = lambda: False) -> int:
-        """Push as much as goes from source to sink (Dinic's algorithm); less, once it is ``late``."""
+        """The maximum flow from source to sink; a smaller flow once it is ``late``."""
         total = paths = 0
         while levels := self._levels():
             places = [0] * len(self._arcs)
@@ -67,7 +67,7 @@ class Network:
         return levels if levels[1] >= 0 else None
 
     def _push(self, levels: list[int], places: list[int]) -> int:
-        """One path along rising levels; arcs that lead nowhere are not tried again."""
+        """The flow pushed along one path of rising levels, 0 if there is none; dead ends are not tried again."""
         path: list[int] = []
         node = 0
         while node != 1:
