@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from optfuse.compiler.frontend.by_size import at_any_size
 from optfuse.compiler.frontend.captured import Captured, InputSource
+from optfuse.compiler.frontend.data_parts import finds_sizes, in_parts
 from optfuse.compiler.frontend.decompositions import decompositions
 from optfuse.compiler.frontend.flat import (
     Binding,
@@ -38,14 +40,12 @@ from optfuse.compiler.frontend.torch_bridge import (
     boxed,
     flat_input_index,
     has_unbacked_size,
-    last_compile,
     min_cut_partition,
     outside_of_modes,
-    requested_dynamic,
-    static_value,
     tree_leaves,
 )
 from optfuse.compiler.frontend.windows import Window, take_windows
+from optfuse.errors import CaptureError
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
 #: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.
@@ -292,29 +292,41 @@ def make_backend(
 ) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
-    Shapes are specialised: where torch.compile asks for a symbolic size, the present one becomes a guard, and another
-    size compiles again; the last time that torch.compile allows, the graph runs as traced for all sizes. Graphs are
-    named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing.
-    ``leave``, ``survive``: see ``compile_flat``.
+    A graph with symbolic sizes is compiled for each of the sizes that come (``BySize``), and one with sizes that depend
+    on the values of tensors in parts (``DataParts``): torch.compile itself traces and guards it once. Graphs are named
+    ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing; ``compiled0[s77=5].forward`` is one
+    at a size. ``leave``, ``survive``: see ``compile_flat``.
     """
     numbers = count()
 
-    def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        placeholders = graph.graph.find_nodes(op="placeholder")
-        request = requested_dynamic(example_inputs) or last_compile(example_inputs) if leave is not None else None
-        for value in tree_leaves(list(example_inputs)) if request is None else ():
-            static_value(value)  # installs the guards while torch.compile still collects them
-        pairs = zip(placeholders, example_inputs, strict=True)
+    def at_size(graph: GraphModule, called: str, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """``graph``, without symbolic sizes, compiled."""
+        pairs = zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)
         feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
-        called = f"{name}{next(numbers)}"
-        compiled = partial(compile_flat, graph, example_inputs, feeds, called, compile_graph, leave=leave)
+        compiled = partial(compile_flat, graph, inputs, feeds, called, compile_graph, leave=leave)
         try:
-            return compiled(survive=survive, why_not=request)
+            return compiled(survive=survive)
         except Exception as error:
             if survive is None:
                 raise
             survive(called, error)
             return compiled(why_not=f"{type(error).__name__}: {error}")
+
+    def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        called = f"{name}{next(numbers)}"
+        try:
+            if finds_sizes(graph):
+                return in_parts(graph, called, at_size, leave)
+            return at_any_size(graph, called, example_inputs, at_size, leave)
+        except CaptureError as error:
+            if leave is None:
+                raise
+            leave(called, str(error))
+        except Exception as error:
+            if survive is None:
+                raise
+            survive(called, error)
+        return graph
 
     return backend
 
