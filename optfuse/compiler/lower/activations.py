@@ -1,4 +1,4 @@
-"""Lowering rules of activations and of their gradients, where decompositions keep them."""
+"""Lowering rules of activations and of their gradients: first those that are one expression."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def _select(condition: Expr, a: Expr, b: Expr) -> Expr:
     return call("where", condition, a, b)
 
 
-@pointwise("aten.relu.default")
-def relu(x: Expr) -> Expr:
-    """max(x, 0)."""
-    return call("relu", x)
+pointwise("aten.relu.default")(lambda x: call("relu", x))
+pointwise("aten.relu6.default")(lambda x: hardtanh(x, 0.0, 6.0))
+pointwise("aten.silu.default")(lambda x: _mul(x, call("sigmoid", x)))
+pointwise("aten.mish.default")(lambda x: _mul(x, call("tanh", softplus(x))))
+pointwise("aten._prelu_kernel.default", promoted=(0, 1))(
+    lambda x, weight: _select(call("gt", x, like(0, x)), x, _mul(weight, x))
+)
+# gradients from the forward result y
+pointwise("aten.sigmoid_backward.default", promoted=(0, 1))(lambda grad, y: _mul(_mul(grad, _one_minus(y)), y))
+pointwise("aten.tanh_backward.default", promoted=(0, 1))(lambda grad, y: _mul(grad, _one_minus(_mul(y, y))))
 
 
 @pointwise("aten.hardtanh.default")
 def hardtanh(x: Expr, low: float = -1.0, high: float = 1.0) -> Expr:
     """x between low and high (relu6 is this, too)."""
     return clamp(x, like(low, x), like(high, x))
-
-
-@pointwise("aten.relu6.default")
-def relu6(x: Expr) -> Expr:
-    """x between 0 and 6."""
-    return hardtanh(x, 0.0, 6.0)
 
 
 @pointwise("aten.hardsigmoid.default")
@@ -63,18 +63,6 @@ def hardsigmoid(x: Expr) -> Expr:
 def hardswish(x: Expr) -> Expr:
     """x * hardsigmoid(x)."""
     return call("div", _mul(x, hardtanh(_add(x, like(3, x)), 0.0, 6.0)), like(6, x))
-
-
-@pointwise("aten.silu.default")
-def silu(x: Expr) -> Expr:
-    """x * sigmoid(x)."""
-    return _mul(x, call("sigmoid", x))
-
-
-@pointwise("aten.mish.default")
-def mish(x: Expr) -> Expr:
-    """x * tanh(softplus(x))."""
-    return _mul(x, call("tanh", softplus(x)))
 
 
 @pointwise("aten.softplus.default")
@@ -90,12 +78,6 @@ def softplus(x: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr:
 def leaky_relu(x: Expr, slope: float = 0.01) -> Expr:
     """x, times ``slope`` where it is negative."""
     return _select(call("gt", x, like(0, x)), x, scale(x, slope))
-
-
-@pointwise("aten._prelu_kernel.default", promoted=(0, 1))
-def prelu(x: Expr, weight: Expr) -> Expr:
-    """x, times ``weight`` where it is negative."""
-    return _select(call("gt", x, like(0, x)), x, _mul(weight, x))
 
 
 @pointwise("aten.elu.default")
@@ -143,18 +125,6 @@ def silu_backward(grad: Expr, x: Expr) -> Expr:
     """grad * s * (1 + x * (1 - s)) with s = sigmoid(x)."""
     s = call("sigmoid", x)
     return _mul(_mul(grad, s), _add(like(1, x), _mul(x, _one_minus(s))))
-
-
-@pointwise("aten.sigmoid_backward.default", promoted=(0, 1))
-def sigmoid_backward(grad: Expr, y: Expr) -> Expr:
-    """grad * (1 - y) * y, of the forward result y."""
-    return _mul(_mul(grad, _one_minus(y)), y)
-
-
-@pointwise("aten.tanh_backward.default", promoted=(0, 1))
-def tanh_backward(grad: Expr, y: Expr) -> Expr:
-    """grad * (1 - y * y), of the forward result y."""
-    return _mul(grad, _one_minus(_mul(y, y)))
 
 
 @pointwise("aten.threshold_backward.default", promoted=(0, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.library import CustomOpDef, custom_op
+from torch.library import custom_op
 
 from optfuse.compiler.ops import attention as functions
 from optfuse.compiler.ops import attention_memory, convolution, matmul, space_to_depth
@@ -22,7 +22,7 @@ _BACKWARD = (
 )
 
 
-def _operator(name: str, function: Any, schema: str, *, random: bool = False) -> CustomOpDef:
+def _operator(name: str, function: Any, schema: str, *, random: bool = False) -> Any:
     """Register ``optfuse::name``. ``random``: it draws random numbers, so calls are never repeated or merged."""
     tags = (torch.Tag.nondeterministic_seeded,) if random else None
     return custom_op(f"optfuse::{name}", function, mutates_args=(), schema=schema, tags=tags)
