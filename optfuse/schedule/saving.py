@@ -43,6 +43,8 @@ from optfuse.solver.solve import solve
 
 #: Seconds for one solve of the constraint model, and for one of a graph of a proposal.
 MODEL_S, GRAPH_S = 3.0, 10.0
+#: How close to its bound a choice of the constraint model is good enough: both graphs are solved to price it.
+GAP = 0.005
 #: Proposals that are priced at most, torch's included.
 MOST_PROPOSALS = 8
 #: The search ends at a step whose peak is below the cap by no more than this share of it.
@@ -237,7 +239,7 @@ class SavingSearch:
     def _propose(self, step: JointStep, problem: SavingProblem, limit: int | None, clock: Clock) -> Saving | None:
         """Price the cheapest choice of the constraint model that saves at most ``limit`` bytes; None: there is none."""
         seconds = min(MODEL_S, self.options.time_limit)
-        found = choose_saving(problem, limit, self.options, clock, clock.now() + seconds)
+        found = choose_saving(problem, limit, self.options, clock, clock.now() + seconds, GAP)
         if found is not None:
             choice = _choice(problem, found)
             if all(one.choice is None or one.choice.saved != choice.saved for one in self._priced):

@@ -81,7 +81,12 @@ class Saving:
 
 
 def choose_saving(
-    problem: SavingProblem, cap: int | None, options: SolveOptions, clock: Clock, deadline: float
+    problem: SavingProblem,
+    cap: int | None,
+    options: SolveOptions,
+    clock: Clock,
+    deadline: float,
+    gap: float = 0.0,
 ) -> Saving | None:
     """The cheapest choice that keeps at most ``cap`` bytes (None: any number); None if none was found.
 
@@ -89,13 +94,16 @@ def choose_saving(
     the same, which a search does not tell apart soon. A price per byte decides for all of them at once: its best
     choices without the cap are a start, and their costs less the price of the cap bound every choice within it.
 
-    ``deadline``: the clock's time by which the search ends with the best choice found.
+    ``deadline``: the clock's time by which the search ends with the best choice found. It ends before that where the
+    choice is within ``gap`` of the bound.
     """
     free = _solve(problem, None, 0, options, clock, deadline)
     if free is None or cap is None or free.bytes <= cap:
         return free
     start, bound = _by_price(problem, cap, options, clock, deadline)
-    found = _solve(problem, cap, 0, options, clock, deadline, start)
+    if start is not None and start.cost_ps - bound <= gap * start.cost_ps:
+        return replace(start, bound_ps=min(bound, start.cost_ps), proven=bound >= start.cost_ps)
+    found = _solve(problem, cap, 0, options, clock, deadline, start, gap)
     best = min((one for one in (start, found) if one is not None), key=lambda one: one.cost_ps, default=None)
     if best is None:
         return None
@@ -133,6 +141,7 @@ def _solve(
     clock: Clock,
     deadline: float,
     start: Saving | None = None,
+    gap: float = 0.0,
 ) -> Saving | None:
     """The cheapest choice within ``cap``; with a price, of the least cost plus ``price`` / SCALE picoseconds a byte.
 
@@ -154,6 +163,7 @@ def _solve(
             model.add_hint(save[k], k in start.saved)
             model.add_hint(again[k], k in start.again)
     solver = configured(options, clock, deadline)
+    solver.parameters.relative_gap_limit = gap
     status = run(solver, model, clock)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
