@@ -16,6 +16,7 @@ from optfuse.report.summary import before_solver, certificate, summary
 from optfuse.report.table import kernel_rows
 from optfuse.report.text import report
 from optfuse.report.trace import save_trace
+from optfuse.schedule.saving import StepSaving
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.explain.explain import explain
 from optfuse.solver.explain.explanation import Explanation
@@ -237,6 +238,7 @@ class ScheduledStep:
     """The schedules of a training step's two graphs.
 
     ``capture`` is what they were made from: the first ``compile`` takes its step, later ones trace the model again.
+    ``saving``: what was decided to be saved, where it was searched for.
     """
 
     forward: ScheduledGraph
@@ -245,6 +247,7 @@ class ScheduledStep:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     capture: TrainingCapture | None = field(default=None, repr=False, compare=False)
+    saving: StepSaving | None = None
 
     def __iter__(self) -> Iterator[ScheduledGraph]:
         """Forward, then backward."""

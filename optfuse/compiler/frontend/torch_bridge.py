@@ -16,6 +16,11 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
+from torch._functorch.compile_utils import fx_graph_cse, raise_getitems
+from torch._functorch.partitioners import (
+    _extract_fwd_bwd_modules,
+    reordering_to_mimic_autograd_engine,
+)
 from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
@@ -158,6 +163,28 @@ def decomposition_of(overload: torch._ops.OpOverload) -> Callable[..., Any] | No
 def min_cut_partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
     """Split a joint graph so that the fewest bytes are kept for the backward graph."""
     return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+def extract_halves(joint: GraphModule, saved: Sequence[torch.fx.Node], results: int) -> tuple[GraphModule, GraphModule]:
+    """The forward and the backward graph of a joint one, given what goes from one to the other.
+
+    What the backward graph needs beside it is computed there again, late. ``results``: the first outputs of the joint
+    graph, which are the step's.
+    """
+    forward, backward = _extract_fwd_bwd_modules(joint, list(saved), saved_sym_nodes=[], num_fwd_outputs=results)
+    return raise_getitems(forward), raise_getitems(reordering_to_mimic_autograd_engine(backward))
+
+
+def without_repeats(joint: GraphModule) -> None:
+    """Drop, in place, nodes that nothing uses and nodes that compute what another one does."""
+    joint.graph.eliminate_dead_code()
+    joint.graph = fx_graph_cse(joint.graph)
+    joint.recompile()
+
+
+def is_tangent(placeholder: torch.fx.Node) -> bool:
+    """Whether an input of a joint graph is the gradient of one of the step's results."""
+    return "tangents" in str(placeholder.target)
 
 
 def aot_compile(
