@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import torch
 from torch.fx import Node
 
-from optfuse.compiler.extract.build import Extraction
+from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import Choice, JointStep, base_of, results_alone, saved_names
 from optfuse.compiler.stages import fusion_problem
