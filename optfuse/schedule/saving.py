@@ -279,7 +279,8 @@ class SavingSearch:
             self._least = self._bound_of_any(step, forward, problem, clock)
         if cap is None:
             return self._least
-        left = max(0, cap - sum(_sizes(forward)[node.name] for node in forward.placeholders))
+        sizes = _sizes(forward)
+        left = max(0, cap - sum(sizes[node.name] for node in {*forward.placeholders, *_results(forward)}))
         seconds = min(MODEL_S, self.options.time_limit)
         calls = choose_saving(of_library_calls(problem), left, self.options, clock, clock.now() + seconds)
         return self._least + (0 if calls is None else calls.bound_ps)
@@ -338,8 +339,7 @@ def _choice(problem: SavingProblem, found: Saving) -> Choice:
 def _saved(forward: Captured) -> dict[str, int]:
     """What a forward graph keeps in memory for its backward graph alone: names of nodes, with their bytes."""
     sizes = _sizes(forward)
-    visible = {forward.outputs[k] for k in forward.visible or ()}
-    held = {base_of(node) for node in visible if isinstance(node, Node)} | set(forward.placeholders)
+    held = _results(forward) | set(forward.placeholders)
     names = set(saved_names(forward))
     kept = [base_of(node) for node in forward.outputs if isinstance(node, Node) and node.name in names]
     return {node.name: sizes[node.name] for node in dict.fromkeys(kept) if node not in held}
@@ -353,9 +353,14 @@ def unseen_bytes(forward: Captured, backward: Captured) -> dict[str, int]:
     sizes = _sizes(forward)
     visible = {forward.outputs[k] for k in forward.visible or ()}
     saved = {base_of(node) for node in forward.outputs if isinstance(node, Node) and node not in visible}
-    results = {base_of(node) for node in visible if isinstance(node, Node)}
-    unread = (results | set(forward.placeholders)) - saved
+    unread = (_results(forward) | set(forward.placeholders)) - saved
     return {"forward": 0, "backward": sum(sizes[node.name] for node in unread)}
+
+
+def _results(forward: Captured) -> set[Node]:
+    """The nodes whose memory holds the step's results: it stays while the backward graph runs."""
+    visible = (forward.outputs[k] for k in forward.visible or ())
+    return {base_of(node) for node in visible if isinstance(node, Node)}
 
 
 def _sizes(captured: Captured) -> dict[str, int]:
