@@ -25,7 +25,7 @@ from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InfeasibleError, InvalidOptionError
 from optfuse.problem.cost import MIB, kernel_price
 from optfuse.problem.device_files import load_device
-from optfuse.problem.instance import ALONE, Device, Instance
+from optfuse.problem.instance import Device, Instance
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import relative_gap
@@ -302,8 +302,10 @@ class SavingSearch:
 def saving_problem(step: JointStep, problems: tuple[Extraction, ...], device: Device) -> SavingProblem:
     """The constraint model's data, from the joint graph and the fusion problems of one way to split it.
 
-    A value that a library call of the forward half reads or makes is in memory in any case, so that saving it adds no
-    write; one that a library call of the backward half reads must be written there if it is computed again.
+    A library call and a reduction take their time alone, other loops that of what they read and write: they share
+    kernels with their readers. A value that a library call of the forward half reads or makes is in memory in any case,
+    so that saving it adds no write; one that a library call of the backward half reads must be written there if it is
+    computed again.
     """
     times = {}
     calls = set()
@@ -311,7 +313,11 @@ def saving_problem(step: JointStep, problems: tuple[Extraction, ...], device: De
         for k, (op, loop) in enumerate(zip(problem.instance.ops, problem.graph.ops, strict=True)):
             if op.kind != "loop":
                 calls.add(loop.origin.node)
-                times[loop.origin.node] = kernel_price(problem.instance, (k,), ALONE).total
+            if op.kind != "loop" or any(offer.reduces for offer in op.offers):
+                times[loop.origin.node] = min(
+                    kernel_price(problem.instance, (k,), offer.scheme).total for offer in op.offers
+                )
+    place = {value.name: k for k, value in enumerate(step.values)}
     values = []
     for value in step.values:
         moved = (value.bytes or 0) * device.dram_ps_per_mib // MIB
@@ -326,6 +332,8 @@ def saving_problem(step: JointStep, problems: tuple[Extraction, ...], device: De
                 save_ps=moved * (not in_memory) + moved * read_by_loops,
                 again_ps=times.get(value.name, 0) + moved * written_again if value.repeatable else None,
                 library=value.name in calls,
+                read_ps=0 if read_by_loops else moved,
+                loops=tuple(place[name] for name in value.forward_readers if name not in calls),
             )
         )
     return SavingProblem(tuple(values), step.needed)

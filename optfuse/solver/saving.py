@@ -6,8 +6,9 @@ graphs that follow from a proposal prices it. Per value v that the forward graph
     variables    save(v), again(v) in {0, 1}; there(v) = save(v) + again(v), at most 1: the backward graph has it
     needed       there(v) = 1 for what the backward graph reads
     again        again(v) <= there(u) for each value u that v is computed from
+    read         read(u) >= save(u) + again(v) - 1 for each loop v that reads u in the forward graph
     memory       sum of bytes(v) * save(v) <= cap
-    objective    least sum of save_ps(v) * save(v) + again_ps(v) * again(v); then the fewest bytes
+    objective    least sum of save_ps(v) * save(v) + again_ps(v) * again(v) + read_ps(v) * read(v), then of the bytes
 
 With the times of library calls alone as ``again_ps``, and nothing as ``save_ps``, the model's bound is one on what any
 choice within the cap adds to the step: every choice has these calls in its backward graph.
@@ -45,6 +46,10 @@ class ForwardValue:
         Picoseconds that saving it adds: the forward graph writes it, the backward graph reads it.
     again_ps
         Picoseconds of computing it again from its inputs; None if it must not be (a random draw, a collective).
+    read_ps
+        Picoseconds that it takes to read it, where it is saved and a loop among ``loops`` is computed again from it.
+    loops
+        The loops (by position) that read it, also through views.
     library
         Whether a library call computes it, which takes its time in every schedule.
     """
@@ -55,6 +60,8 @@ class ForwardValue:
     save_ps: int = 0
     again_ps: int | None = 0
     library: bool = False
+    read_ps: int = 0
+    loops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +155,7 @@ def _solve(
     The latter may be above the cap; its bound is one on every choice within it.
     """
     model = cp_model.CpModel()
-    save, again = _variables(model, problem)
+    save, again, read = _variables(model, problem)
     sizes = [value.bytes or 0 for value in problem.values]
     if cap is not None and not price:
         model.add(cp_model.LinearExpr.weighted_sum(save, sizes) <= cap)
@@ -157,7 +164,8 @@ def _solve(
     total = max(1, sum(sizes))
     shares = [size * (SCALE - 1) // total for size in sizes]
     weights = [SCALE * time + price * size + part for time, size, part in zip(times[0], sizes, shares, strict=True)]
-    model.minimize(cp_model.LinearExpr.weighted_sum([*save, *again], [*weights, *(SCALE * time for time in times[1])]))
+    weights += [SCALE * time for time in (*times[1], *(value.read_ps for value in problem.values))]
+    model.minimize(cp_model.LinearExpr.weighted_sum([*save, *again, *read], weights))
     if start is not None:
         for k in range(len(problem.values)):
             model.add_hint(save[k], k in start.saved)
@@ -170,13 +178,16 @@ def _solve(
     saved = frozenset(k for k, variable in enumerate(save) if solver.value(variable))
     made = frozenset(k for k, variable in enumerate(again) if solver.value(variable))
     cost = sum(times[0][k] for k in saved) + sum(times[1][k] for k in made)
+    cost += sum(problem.values[k].read_ps for k in saved if not made.isdisjoint(problem.values[k].loops))
     bound = max(0, (math.floor(solver.best_objective_bound) - price * (cap or 0)) // SCALE)
     return Saving(saved, made, cost, bound, sum(sizes[k] for k in saved), status == cp_model.OPTIMAL)
 
 
 def least_bytes(problem: SavingProblem, options: SolveOptions, clock: Clock, deadline: float) -> int | None:
     """The fewest bytes that any choice keeps, or a bound below them if the time runs out; None if none is possible."""
-    by_bytes = [replace(value, save_ps=value.bytes or 0, again_ps=_if_possible(value, 0)) for value in problem.values]
+    by_bytes = [
+        replace(value, save_ps=value.bytes or 0, again_ps=_if_possible(value, 0), read_ps=0) for value in problem.values
+    ]
     found = choose_saving(replace(problem, values=tuple(by_bytes)), None, options, clock, deadline)
     return None if found is None else found.bound_ps
 
@@ -184,7 +195,7 @@ def least_bytes(problem: SavingProblem, options: SolveOptions, clock: Clock, dea
 def of_library_calls(problem: SavingProblem) -> SavingProblem:
     """The problem whose bound holds for every schedule: what takes time is library calls that run again."""
     values = (
-        replace(value, save_ps=0, again_ps=value.again_ps if value.library else _if_possible(value, 0))
+        replace(value, save_ps=0, again_ps=value.again_ps if value.library else _if_possible(value, 0), read_ps=0)
         for value in problem.values
     )
     return replace(problem, values=tuple(values))
@@ -192,7 +203,7 @@ def of_library_calls(problem: SavingProblem) -> SavingProblem:
 
 def all_to_be_saved(problem: SavingProblem) -> SavingProblem:
     """The problem whose best choice computes the fewest values again."""
-    values = (replace(value, save_ps=0, again_ps=_if_possible(value, 1)) for value in problem.values)
+    values = (replace(value, save_ps=0, again_ps=_if_possible(value, 1), read_ps=0) for value in problem.values)
     return replace(problem, values=tuple(values))
 
 
@@ -202,10 +213,11 @@ def _if_possible(value: ForwardValue, ps: int) -> int | None:
 
 def _variables(
     model: cp_model.CpModel, problem: SavingProblem
-) -> tuple[Sequence[cp_model.IntVar], Sequence[cp_model.IntVar]]:
-    """save(v) and again(v), with every constraint but the cap."""
+) -> tuple[Sequence[cp_model.IntVar], Sequence[cp_model.IntVar], Sequence[cp_model.IntVar]]:
+    """save(v), again(v) and read(v), with every constraint but the cap."""
     save = [model.new_bool_var(f"save {value.name}") for value in problem.values]
     again = [model.new_bool_var(f"again {value.name}") for value in problem.values]
+    read = [model.new_bool_var(f"read {value.name}") for value in problem.values]
     for k, value in enumerate(problem.values):
         if value.bytes is None:
             model.add(save[k] == 0)
@@ -217,4 +229,6 @@ def _variables(
             model.add_at_most_one(save[k], again[k])
         for u in value.inputs:
             model.add_bool_or(again[k].negated(), save[u], again[u])
-    return save, again
+        for v in value.loops if value.read_ps else ():
+            model.add_bool_or(read[k], save[k].negated(), again[v].negated())
+    return save, again, read

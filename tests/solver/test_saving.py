@@ -30,6 +30,8 @@ def problems(draw: st.DrawFn) -> SavingProblem:
                 draw(st.integers(0, 9)),
                 draw(st.none() | st.integers(0, 20)),
                 draw(st.booleans()),
+                draw(st.integers(0, 9)),
+                tuple(sorted(draw(st.sets(st.integers(k + 1, count - 1), max_size=2)))) if k + 1 < count else (),
             )
         )
     return SavingProblem(tuple(values), frozenset(draw(st.sets(st.integers(0, count - 1)))))
@@ -48,6 +50,11 @@ def exhaustive(problem: SavingProblem, cap: int | None) -> tuple[int, int] | Non
             costs.append(
                 sum(value.save_ps for value, state in pairs if state == "save")
                 + sum(value.again_ps or 0 for value, state in pairs if state == "again")
+                + sum(
+                    value.read_ps
+                    for value, state in pairs
+                    if state == "save" and any(states[v] == "again" for v in value.loops)
+                )
             )
     return (min(costs), min(sizes)) if costs else None
 
