@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sympy
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import optfuse
-from optfuse.compiler.frontend.by_size import FIRST
+from optfuse.compiler.frontend.by_size import GROUP, BySize, SizeReader
 from tests.torch_compile.test_torch_compile import Compiler, compiled, planned
 
 __all__ = ["compiled"]
@@ -88,15 +90,32 @@ def test_further_sizes_are_scheduled_when_they_come_again(compiled: Compiler) ->
         return torch.softmax(x, -1).chunk(2)
 
     fast = compiled(function, fullgraph=True, dynamic=True)
-    for rows in range(2, FIRST + 4):
+    for rows in range(2, GROUP + 4):
         x = torch.randn(2 * rows, 3)
         torch.testing.assert_close(fast(x), function(x))
     (run,) = compiled.runs
-    assert len(compiled.names()) == FIRST
+    assert len(compiled.names()) == GROUP
     assert [name for name, _ in run.record.unplanned] == ["compiled0"]
-    x = torch.randn(2 * (FIRST + 3), 3)
+    x = torch.randn(2 * (GROUP + 3), 3)
     torch.testing.assert_close(fast(x), function(x))
-    assert len(compiled.names()) == FIRST + 1
+    assert len(compiled.names()) == GROUP + 1
+
+
+def test_many_sizes_cost_few_compiles() -> None:
+    graph = torch.fx.symbolic_trace(lambda x: x + 1)
+    compiles: list[str] = []
+
+    def compile_size(fixed: torch.fx.GraphModule, name: str, _: Any) -> Callable[..., Any]:
+        compiles.append(name)
+        return fixed
+
+    reader = SizeReader((sympy.Symbol("s"),), ((0, ("size", 0)),), nested=False)
+    run = BySize(graph, "g", reader, compile_size, lambda _: None)
+    calls = 30
+    for _ in range(calls):
+        for size in range(1, 200):  # more than are kept
+            assert run(torch.zeros(size)).shape == (size,)
+    assert len(compiles) <= GROUP * (1 + math.ceil(math.log2(calls)))
 
 
 def test_a_size_that_is_marked_as_unknown(compiled: Compiler) -> None:

@@ -18,8 +18,9 @@ from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.torch_bridge import expression_of, is_symbolic, static_value, tree_leaves, tree_map
 from optfuse.errors import CaptureError
 
-#: Sizes of a graph that are compiled when they first come; further ones when they come a second time.
-FIRST = 8
+#: Sizes of a graph that are compiled when they first come. Each further group of as many waits for twice as many calls
+#: as the one before it, so that the number of compiles grows with the logarithm of the number of calls.
+GROUP = 8
 #: Compiled sizes that a graph keeps, and sizes that it remembers to have run; the least recently used one goes.
 MOST, REMEMBERED = 64, 10_000
 
@@ -125,8 +126,8 @@ def at_sizes(graph: GraphModule, values: Mapping[sympy.Symbol, Number]) -> Graph
 class BySize:
     """A graph with symbolic sizes as a function: every size is compiled by itself, when it comes.
 
-    The first sizes (``FIRST``) are compiled at once. Later ones run as they were traced when they first come, so that a
-    size that never comes again costs no compile.
+    The first sizes (``GROUP`` of them) are compiled at once, the next when they come the second time, the next the
+    fourth, and so on. Until then a size runs as it was traced, so that sizes that seldom come cost no compile.
 
     Parameters
     ----------
@@ -136,8 +137,8 @@ class BySize:
         Where the sizes are read.
     compile_size
         Compiles the graph at one size.
-    first
-        How many sizes are compiled when they first come.
+    at_once
+        Whether the first sizes are compiled when they first come; if not, when they come the second time.
     said
         Called once, with a reason, when a size first runs as it was traced.
     """
@@ -147,9 +148,11 @@ class BySize:
     reader: SizeReader
     compile_size: CompileSize
     said: Callable[[str], None]
-    first: int = FIRST
+    at_once: bool = True
     compiled: OrderedDict[Sizes, Callable[..., Any]] = field(default_factory=OrderedDict)
-    seen: OrderedDict[Sizes, None] = field(default_factory=OrderedDict)
+    #: how often sizes that are not compiled have come
+    seen: OrderedDict[Sizes, int] = field(default_factory=OrderedDict)
+    compiles: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
     silent: bool = False
 
@@ -167,11 +170,12 @@ class BySize:
         with self.lock:
             if sizes in self.compiled:
                 return self.compiled[sizes]
-            if sizes not in self.seen and len(self.seen) >= self.first:
-                _keep(self.seen, sizes, None, REMEMBERED)
+            calls = self.seen.pop(sizes, 0) + 1
+            if calls < 2 ** (self.compiles // GROUP + (not self.at_once)):
+                _keep(self.seen, sizes, calls, REMEMBERED)
                 self._say()
                 return self.graph
-            _keep(self.seen, sizes, None, REMEMBERED)
+            self.compiles += 1
             fixed = at_sizes(self.graph, dict(zip(self.reader.symbols, sizes, strict=True)))
             function = self.compile_size(fixed, self.name_at(sizes), arguments)
             _keep(self.compiled, sizes, function, MOST)
@@ -185,8 +189,8 @@ class BySize:
     def _say(self) -> None:
         if not self.silent:
             self.silent = True
-            which = f"sizes beyond the first {self.first}" if self.first else "sizes that depend on data"
-            self.said(f"{which} run as they were traced when they first come, and are scheduled when they come again")
+            which = f"sizes beyond the first {GROUP}" if self.at_once else "sizes that depend on data"
+            self.said(f"{which} run as they were traced until they come again, and the later the more often")
 
 
 def _keep(known: OrderedDict[Sizes, Any], sizes: Sizes, value: Any, most: int) -> None:
@@ -202,7 +206,7 @@ def at_any_size(
     example_inputs: Sequence[Any],
     compile_size: CompileSize,
     leave: Callable[[str, str], None] | None,
-    first: int = FIRST,
+    at_once: bool = True,
 ) -> Callable[..., Any]:
     """A graph as a function of arguments of any size: compiled now if it has no symbolic size, else by ``BySize``."""
     reader = size_reader(graph, example_inputs)
@@ -213,4 +217,4 @@ def at_any_size(
         if leave is not None:
             leave(name, reason)
 
-    return BySize(graph, name, reader, compile_size, say, first)
+    return BySize(graph, name, reader, compile_size, say, at_once)

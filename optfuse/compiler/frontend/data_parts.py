@@ -79,7 +79,7 @@ class _Part(torch.nn.Module):
             output.args = ((output.args[0],),)
             part.recompile()
         inputs = [node.meta.get("example_value") for node in part.graph.find_nodes(op="placeholder")]
-        self.run = at_any_size(part, name, inputs, compile_size, leave, first=0)
+        self.run = at_any_size(part, name, inputs, compile_size, leave, at_once=False)
 
     def forward(self, *arguments: Any) -> Any:
         results = self.run(*arguments)
