@@ -11,7 +11,7 @@ within the cap whose library calls run again for the least time adds that time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -21,19 +21,19 @@ from torch.fx import Node
 from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import Choice, JointStep, base_of, results_alone, saved_names
+from optfuse.compiler.simplify.inline_cheap import LEAST_BYTES
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InfeasibleError, InvalidOptionError
 from optfuse.problem.cost import MIB, kernel_price
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device, Instance
+from optfuse.schedule.step_saving import Proposal, StepSaving
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.control.progress import relative_gap
 from optfuse.solver.result import SolveResult
 from optfuse.solver.saving import (
     ForwardValue,
     Saving,
-    SavingProblem,
     all_to_be_saved,
     choose_saving,
     least_bytes,
@@ -49,69 +49,6 @@ GAP = 0.005
 MOST_PROPOSALS = 8
 #: The search ends at a step whose peak is below the cap by no more than this share of it.
 CLOSE = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """One choice of what to save, with both graphs solved.
-
-    Attributes
-    ----------
-    name
-        "fewest bytes" is torch's minimum cut; others say the bytes that they were to keep.
-    objective
-        Picoseconds of both graphs under the model.
-    saved_bytes
-        What the forward graph computes and hands to the backward graph.
-    peak_bytes
-        The most that is in memory at once: parameters, inputs, results, gradients, saved and temporary values. The
-        optimizer's state is not among them.
-    """
-
-    name: str
-    objective: int
-    saved_bytes: int
-    peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepSaving:
-    """What a training step saves, the proposals it was chosen from, and a bound.
-
-    Attributes
-    ----------
-    chosen, proposals
-        The one that was taken, and all that were priced, in order.
-    choice
-        What ``frontend.joint`` splits the step by; None is torch's minimum cut.
-    saved
-        Names of the graph's nodes whose values are kept in memory for the backward graph.
-    bound
-        No choice of what to save, fused in any way, takes fewer picoseconds within the cap.
-    cap_bytes
-        The cap on peak memory; None without one.
-    unseen_bytes
-        By graph ("forward", "backward"), what is in memory while it runs and is none of its buffers.
-    """
-
-    chosen: Proposal
-    proposals: tuple[Proposal, ...]
-    choice: Choice | None
-    saved: tuple[str, ...]
-    bound: int
-    cap_bytes: int | None
-    unseen_bytes: Mapping[str, int]
-
-    def options_of(self, options: SolveOptions, half: str) -> SolveOptions:
-        """The options for one of the two graphs: what the cap leaves for its own buffers."""
-        if self.cap_bytes is None:
-            return options
-        return replace(options, peak_memory=max(1, self.cap_bytes - self.unseen_bytes[half]))
-
-    @property
-    def gap(self) -> float:
-        """(objective - bound) / objective."""
-        return relative_gap(self.chosen.objective, self.bound)
 
 
 #: What decides what a training step saves. "fewest": torch's minimum cut of bytes. "search": ``SavingSearch``. "auto":
@@ -159,12 +96,12 @@ class SavingSearch:
         InfeasibleError
             If no proposal keeps the cap; the message names the least peak that was found.
         """
-        problem, forward, clock = self._start(step)
+        values, forward, clock = self._start(step)
         cap = self.options.peak_bytes
         for limit in (None, self._priced[0].proposal.saved_bytes):
-            self._propose(step, problem, limit, clock)
+            self._propose(step, values, limit, clock)
         if cap is not None and all(one.proposal.peak_bytes > cap for one in self._priced):
-            self._shrink(step, problem, cap, clock)
+            self._shrink(step, values, cap, clock)
         fitting = [one for one in self._priced if cap is None or one.proposal.peak_bytes <= cap]
         if cap is not None and not fitting:
             least = min(one.proposal.peak_bytes for one in self._priced)
@@ -173,7 +110,7 @@ class SavingSearch:
                 f"that was found is {least / MIB:,.1f} MiB: raise the cap, or make the batch smaller"
             )
         best = min(fitting, key=lambda one: (one.proposal.objective, one.proposal.peak_bytes))
-        bound = self._bound(step, forward, problem, cap, clock)
+        bound = self._bound(step, forward, values, cap, clock)
         self.found = StepSaving(
             best.proposal,
             tuple(one.proposal for one in self._priced),
@@ -190,21 +127,21 @@ class SavingSearch:
 
         A bound holds for every step whose peak is not above the proposal's.
         """
-        problem, forward, clock = self._start(step)
-        free = self._propose(step, problem, None, clock)
-        fewest = least_bytes(problem, self.options, clock, clock.now() + MODEL_S) or 0
+        values, forward, clock = self._start(step)
+        free = self._propose(step, values, None, clock)
+        fewest = least_bytes(values, self.options, clock, clock.now() + MODEL_S) or 0
         most = self._priced[0].proposal.saved_bytes if free is None else free.bytes
         for k in range(1, points):
-            self._propose(step, problem, most - k * (most - fewest) // points, clock)
+            self._propose(step, values, most - k * (most - fewest) // points, clock)
         return [
             (
                 one.proposal,
-                min(one.proposal.objective, self._bound(step, forward, problem, one.proposal.peak_bytes, clock)),
+                min(one.proposal.objective, self._bound(step, forward, values, one.proposal.peak_bytes, clock)),
             )
             for one in self._priced
         ]
 
-    def _start(self, step: JointStep) -> tuple[SavingProblem, Captured, Clock]:
+    def _start(self, step: JointStep) -> tuple[tuple[ForwardValue, ...], Captured, Clock]:
         """The constraint model's data, and the forward graph of torch's proposal, which is priced."""
         halves = step.halves(None)
         problems = tuple(fusion_problem(half, self.device) for half in halves)
@@ -236,31 +173,33 @@ class SavingSearch:
         seconds = min(GRAPH_S, self.options.time_limit)
         return solve(instance, replace(self.options, rules=(), peak_memory=None, time_limit=seconds))
 
-    def _propose(self, step: JointStep, problem: SavingProblem, limit: int | None, clock: Clock) -> Saving | None:
+    def _propose(
+        self, step: JointStep, values: Sequence[ForwardValue], limit: int | None, clock: Clock
+    ) -> Saving | None:
         """Price the cheapest choice of the constraint model that saves at most ``limit`` bytes; None: there is none."""
         seconds = min(MODEL_S, self.options.time_limit)
-        found = choose_saving(problem, limit, self.options, clock, clock.now() + seconds, GAP)
+        found = choose_saving(values, limit, self.options, clock, clock.now() + seconds, GAP)
         if found is not None:
-            choice = _choice(problem, found)
+            choice = _choice(values, found)
             if all(one.choice is None or one.choice.saved != choice.saved for one in self._priced):
                 said = "least time" if limit is None else f"at most {limit / MIB:,.1f} MiB"
                 self._price(step, said, choice)
         return found
 
-    def _shrink(self, step: JointStep, problem: SavingProblem, cap: int, clock: Clock) -> None:
+    def _shrink(self, step: JointStep, values: Sequence[ForwardValue], cap: int, clock: Clock) -> None:
         """Propose choices that save ever less until a step keeps the cap and comes close to it.
 
         The peak falls by about a byte for each that is not saved, until what is computed again counts. Then it may
         rise, so that shares of the bytes are tried where no step falls below the cap.
         """
         start = min((one.proposal for one in self._priced), key=lambda proposal: proposal.peak_bytes)
-        fewest = least_bytes(problem, self.options, clock, clock.now() + MODEL_S) or 0
+        fewest = least_bytes(values, self.options, clock, clock.now() + MODEL_S) or 0
         limit, tried = start.saved_bytes - (start.peak_bytes - cap), set()
         shares = iter((0.5, 0.3, 0.15, 0.05))
         while len(self._priced) < MOST_PROPOSALS:
             limit = min(start.saved_bytes, max(fewest, limit))
             count = len(self._priced)
-            known = limit in tried or self._propose(step, problem, limit, clock) is None
+            known = limit in tried or self._propose(step, values, limit, clock) is None
             tried.add(limit)
             if known or len(self._priced) == count:
                 share = next(shares, None)
@@ -273,39 +212,40 @@ class SavingSearch:
                 break
             limit += cap - peak
 
-    def _bound(self, step: JointStep, forward: Captured, problem: SavingProblem, cap: int | None, clock: Clock) -> int:
+    def _bound(
+        self, step: JointStep, forward: Captured, values: Sequence[ForwardValue], cap: int | None, clock: Clock
+    ) -> int:
         """Picoseconds that every step within the cap takes at least."""
         if self._least is None:
-            self._least = self._bound_of_any(step, forward, problem, clock)
+            self._least = self._bound_of_any(step, forward, values, clock)
         if cap is None:
             return self._least
         sizes = _sizes(forward)
         left = max(0, cap - sum(sizes[node.name] for node in {*forward.placeholders, *_results(forward)}))
         seconds = min(MODEL_S, self.options.time_limit)
-        calls = choose_saving(of_library_calls(problem), left, self.options, clock, clock.now() + seconds)
+        calls = choose_saving(of_library_calls(values), left, self.options, clock, clock.now() + seconds)
         return self._least + (0 if calls is None else calls.bound_ps)
 
-    def _bound_of_any(self, step: JointStep, forward: Captured, problem: SavingProblem, clock: Clock) -> int:
+    def _bound_of_any(self, step: JointStep, forward: Captured, values: Sequence[ForwardValue], clock: Clock) -> int:
         """Picoseconds of a forward graph that saves nothing and a backward graph that reads saved values for free."""
         free = replace(self.options, rules=(), peak_memory=None, order="program")
         least = solve(fusion_problem(results_alone(forward), self.device).instance, free).bound
         seconds = min(MODEL_S, self.options.time_limit)
-        all_saved = choose_saving(all_to_be_saved(problem), None, self.options, clock, clock.now() + seconds)
+        all_saved = choose_saving(all_to_be_saved(values), None, self.options, clock, clock.now() + seconds)
         if all_saved is None:
             return least
-        halves = step.halves(_choice(problem, all_saved))
+        halves = step.halves(_choice(values, all_saved))
         given = {node.name for node in halves[0].placeholders}
         backward = fusion_problem(halves[1], self.device).instance
         return least + solve(without_reads(backward, frozenset(saved_names(halves[0])) - given), free).bound
 
 
-def saving_problem(step: JointStep, problems: tuple[Extraction, ...], device: Device) -> SavingProblem:
+def saving_problem(step: JointStep, problems: tuple[Extraction, ...], device: Device) -> tuple[ForwardValue, ...]:
     """The constraint model's data, from the joint graph and the fusion problems of one way to split it.
 
     A library call and a reduction take their time alone, other loops that of what they read and write: they share
-    kernels with their readers. A value that a library call of the forward half reads or makes is in memory in any case,
-    so that saving it adds no write; one that a library call of the backward half reads must be written there if it is
-    computed again.
+    kernels with their readers, but for small values, which are not computed by each reader and cost a launch. A value
+    that a library call of the forward graph reads or makes is in memory in any case, so that saving it adds no write.
     """
     times = {}
     calls = set()
@@ -317,30 +257,34 @@ def saving_problem(step: JointStep, problems: tuple[Extraction, ...], device: De
                 times[loop.origin.node] = min(
                     kernel_price(problem.instance, (k,), offer.scheme).total for offer in op.offers
                 )
-    place = {value.name: k for k, value in enumerate(step.values)}
-    values = []
+    forward_calls = {value.name for value in step.values if value.in_forward and value.name in calls}
+    values: list[ForwardValue] = []
     for value in step.values:
         moved = (value.bytes or 0) * device.dram_ps_per_mib // MIB
-        in_memory = value.name in calls or not calls.isdisjoint(value.forward_readers)
-        read_by_loops = any(name not in calls for name in value.readers)
-        written_again = value.name not in calls and not calls.isdisjoint(value.readers)
+        part = value.is_part and step.values[value.inputs[0]].name in calls  # of what a library call returns
+        in_memory = part or value.name in forward_calls or not forward_calls.isdisjoint(value.readers)
+        loops = [name for name in value.backward_readers if name not in calls]
+        small = value.inputs and not value.is_view and 0 < (value.bytes or 0) < LEAST_BYTES
+        launch = device.launch_ps if small else 0
         values.append(
             ForwardValue(
                 value.name,
                 value.inputs,
                 value.bytes,
-                save_ps=moved * (not in_memory) + moved * read_by_loops,
-                again_ps=times.get(value.name, 0) + moved * written_again if value.repeatable else None,
-                library=value.name in calls,
-                read_ps=0 if read_by_loops else moved,
-                loops=tuple(place[name] for name in value.forward_readers if name not in calls),
+                save_ps=0 if in_memory else moved,
+                again_ps=times.get(value.name, launch) if value.repeatable else None,
+                move_ps=moved,
+                library=part or value.name in calls,
+                view=value.is_view,
+                called=len(loops) < len(value.backward_readers) or value.is_result,
+                looped=bool(loops),
             )
         )
-    return SavingProblem(tuple(values), step.needed)
+    return tuple(values)
 
 
-def _choice(problem: SavingProblem, found: Saving) -> Choice:
-    names = [value.name for value in problem.values]
+def _choice(values: Sequence[ForwardValue], found: Saving) -> Choice:
+    names = [value.name for value in values]
     return Choice(frozenset(names[k] for k in found.saved), frozenset(names[k] for k in found.again))
 
 

@@ -16,7 +16,7 @@ from optfuse.report.summary import before_solver, certificate, summary
 from optfuse.report.table import kernel_rows
 from optfuse.report.text import report
 from optfuse.report.trace import save_trace
-from optfuse.schedule.saving import StepSaving
+from optfuse.schedule.step_saving import StepSaving
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.explain.explain import explain
 from optfuse.solver.explain.explanation import Explanation

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -10,80 +12,128 @@ from hypothesis import strategies as st
 
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.saving import ForwardValue, SavingProblem, choose_saving, least_bytes, of_library_calls
+from optfuse.solver.saving import ForwardValue, choose_saving, least_bytes, of_library_calls
 
 OPTIONS = SolveOptions(workers=1)
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> SavingProblem:
-    """Up to six values."""
-    count = draw(st.integers(1, 6))
-    values = []
-    for k in range(count):
-        inputs = draw(st.sets(st.integers(0, k - 1), max_size=2)) if k else set()
+def problems(draw: st.DrawFn) -> list[ForwardValue]:
+    """Up to five values, views and library calls among them."""
+    values: list[ForwardValue] = []
+    for k in range(draw(st.integers(1, 5))):
+        inputs = tuple(sorted(draw(st.sets(st.integers(0, k - 1), max_size=2)))) if k else ()
+        read = {"called": draw(st.booleans()), "looped": draw(st.booleans())}
+        if draw(st.integers(0, 3)) == 0:
+            values.append(ForwardValue(f"v{k}", inputs[:1], None, view=True, **read))
+            continue
         values.append(
             ForwardValue(
                 f"v{k}",
-                tuple(sorted(inputs)),
+                inputs,
                 draw(st.none() | st.integers(0, 50)),
                 draw(st.integers(0, 9)),
                 draw(st.none() | st.integers(0, 20)),
-                draw(st.booleans()),
                 draw(st.integers(0, 9)),
-                tuple(sorted(draw(st.sets(st.integers(k + 1, count - 1), max_size=2)))) if k + 1 < count else (),
+                draw(st.booleans()),
+                **read,
             )
         )
-    return SavingProblem(tuple(values), frozenset(draw(st.sets(st.integers(0, count - 1)))))
+    return values
 
 
-def exhaustive(problem: SavingProblem, cap: int | None) -> tuple[int, int] | None:
+def subsets(items: list[int]) -> Iterator[frozenset[int]]:
+    return (frozenset(some) for count in range(len(items) + 1) for some in combinations(items, count))
+
+
+def cheapest(values: list[ForwardValue], saved: frozenset[int]) -> int | None:
+    """The least cost of a backward graph that is given ``saved``; None if there is none.
+
+    Values are written by library calls, or by loops in one early kernel; one late kernel computes all that loops read.
+    """
+    read = {k for k, value in enumerate(values) if value.called}
+    read.update(u for value in values if value.library for u in value.inputs)
+    for k in range(len(values) - 1, -1, -1):
+        if k in read and values[k].view:
+            read.update(values[k].inputs)
+    values = [replace(value, again_ps=None) if k in saved else value for k, value in enumerate(values)]
+    repeated = [
+        k
+        for k, value in enumerate(values)
+        if value.again_ps is not None and not value.view and (value.library or k in read)
+    ]
+    costs = []
+    for written in subsets(repeated):
+
+        def in_memory(k: int, found: frozenset[int] = saved | written) -> bool:
+            value = values[k]
+            return k in found or (value.view and (not value.inputs or in_memory(value.inputs[0])))
+
+        calls = [values[k] for k in written if values[k].library]
+        if not all(in_memory(u) for call in calls for u in call.inputs):
+            continue
+        if not all(in_memory(k) for k, value in enumerate(values) if value.called):
+            continue
+        loops = {k for k in written if not values[k].library}
+        early = kernel(values, loops, in_memory, frozenset(loops))
+        late = kernel(values, {k for k, value in enumerate(values) if value.looped}, in_memory, frozenset())
+        if early is not None and late is not None:
+            costs.append(early + late + sum(c.again_ps or 0 for c in calls) + sum(values[k].move_ps for k in loops))
+    return min(costs, default=None)
+
+
+def kernel(
+    values: list[ForwardValue], wanted: set[int], in_memory: Callable[[int], bool], must: frozenset[int]
+) -> int | None:
+    """The least cost of one kernel that has ``wanted`` in registers, and computes ``must``; None if it cannot."""
+    able = [k for k, v in enumerate(values) if v.again_ps is not None and not v.view and not v.library]
+    costs = []
+    for computed in subsets(able):
+        if not must <= computed:
+            continue
+        read: set[int] = set()
+        ahead, seen = [*wanted, *computed], set[int]()
+        while ahead:
+            k = ahead.pop()
+            if k in seen:
+                continue
+            seen.add(k)
+            if k in computed or values[k].view:
+                ahead += values[k].inputs
+            else:
+                read.add(k)
+        if all(in_memory(k) for k in read):
+            costs.append(sum(values[k].move_ps for k in read) + sum(values[k].again_ps or 0 for k in computed))
+    return min(costs, default=None)
+
+
+def exhaustive(values: list[ForwardValue], cap: int | None) -> tuple[int, int] | None:
     """The least cost of any choice within the cap, and the fewest bytes of any choice at all; None if there is none."""
     costs, sizes = [], []
-    for states in product((None, "save", "again"), repeat=len(problem.values)):
-        if not allowed(problem, states):
+    for saved in subsets([k for k, value in enumerate(values) if value.bytes is not None]):
+        cost = cheapest(values, saved)
+        if cost is None:
             continue
-        pairs = list(zip(problem.values, states, strict=True))
-        size = sum(value.bytes or 0 for value, state in pairs if state == "save")
-        sizes.append(size)
-        if cap is None or size <= cap:
-            costs.append(
-                sum(value.save_ps for value, state in pairs if state == "save")
-                + sum(value.again_ps or 0 for value, state in pairs if state == "again")
-                + sum(
-                    value.read_ps
-                    for value, state in pairs
-                    if state == "save" and any(states[v] == "again" for v in value.loops)
-                )
-            )
+        sizes.append(sum(values[k].bytes or 0 for k in saved))
+        if cap is None or sizes[-1] <= cap:
+            costs.append(cost + sum(values[k].save_ps for k in saved))
     return (min(costs), min(sizes)) if costs else None
 
 
-def allowed(problem: SavingProblem, states: tuple[str | None, ...]) -> bool:
-    """Whether a choice gives the backward graph what it reads, each from what is there."""
-    for k, (value, state) in enumerate(zip(problem.values, states, strict=True)):
-        if (state is None and k in problem.needed) or (state == "save" and value.bytes is None):
-            return False
-        if state == "again" and (value.again_ps is None or any(states[u] is None for u in value.inputs)):
-            return False
-    return True
-
-
-@given(problem=problems(), cap=st.none() | st.integers(0, 120))
-def test_the_choice_is_the_best_of_all(problem: SavingProblem, cap: int | None) -> None:
+@given(values=problems(), cap=st.none() | st.integers(0, 120))
+def test_the_choice_is_the_best_of_all(values: list[ForwardValue], cap: int | None) -> None:
     clock = Clock()
-    found = choose_saving(problem, cap, OPTIONS, clock, clock.now() + 20)
-    best = exhaustive(problem, cap)
+    found = choose_saving(values, cap, OPTIONS, clock, clock.now() + 20)
+    best = exhaustive(values, cap)
     assert (found is None) == (best is None)
     if found is not None and best is not None:
         assert (found.cost_ps, found.bound_ps, found.proven) == (best[0], best[0], True)
         assert cap is None or found.bytes <= cap
-        states = tuple(
-            "save" if k in found.saved else "again" if k in found.again else None for k in range(len(problem.values))
-        )
-        assert allowed(problem, states)
-        assert least_bytes(problem, OPTIONS, clock, clock.now() + 20) == best[1]
-        calls = choose_saving(of_library_calls(problem), cap, OPTIONS, clock, clock.now() + 20)
+        cost = cheapest(values, found.saved)
+        assert cost is not None
+        assert cost + sum(values[k].save_ps for k in found.saved) == found.cost_ps
+        assert least_bytes(values, OPTIONS, clock, clock.now() + 20) == best[1]
+        calls = choose_saving(of_library_calls(values), cap, OPTIONS, clock, clock.now() + 20)
         assert calls is not None
         assert calls.bound_ps <= found.cost_ps
 
@@ -93,11 +143,10 @@ def test_equal_layers_under_a_cap_are_bounded_closely(cap: int) -> None:
     """Forty layers, each with a value that is dear to compute again and one that is cheap."""
     values = []
     for k in range(40):
-        values.append(ForwardValue(f"dear{k}", (2 * k - 2,) if k else (), 20, 1, 100, library=True))
-        values.append(ForwardValue(f"cheap{k}", (2 * k,), 20, 2, 5))
-    problem = SavingProblem(tuple(values), frozenset(range(80)))
+        values.append(ForwardValue(f"dear{k}", (2 * k - 2,) if k else (), 20, 1, 100, library=True, called=True))
+        values.append(ForwardValue(f"cheap{k}", (2 * k,), 20, 2, 5, called=True))
     clock = Clock()
-    found = choose_saving(problem, cap, OPTIONS, clock, clock.now() + 2)
+    found = choose_saving(values, cap, OPTIONS, clock, clock.now() + 2)
     assert found is not None
     assert found.bytes <= cap
     assert found.bound_ps >= 0.97 * found.cost_ps

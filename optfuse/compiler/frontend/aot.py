@@ -125,8 +125,7 @@ class _Split:
             kept = kept_strides(adapted.captured, _output_names(forward))
             return adapted.captured, self.adapt(backward, "backward", kept).captured
 
-        values, needed = joint_values(joint, self.user_outputs or 0)
-        return choose(JointStep(self.name, values, needed, halves))
+        return choose(JointStep(self.name, joint_values(joint, self.user_outputs or 0), halves))
 
     def _cut(self, joint: GraphModule, choice: Choice | None, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
         if choice is not None and self.user_outputs is not None:

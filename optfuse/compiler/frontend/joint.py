@@ -1,12 +1,12 @@
-"""A training step's joint graph, before it is split: what its forward half computes, and how it is split by a choice.
+"""A training step's joint graph, before it is split: the values that may be saved, and how it is split by a choice.
 
-The forward half is what the step's results need; the rest is the backward half. Each value of the former that the
-latter reads is saved, or computed again there from others that are.
+The backward half is what depends on a gradient of the step's results. Each other value that it reads is saved by the
+forward graph, or computed in the backward graph from others that are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -29,29 +29,38 @@ _COLLECTIVES = frozenset({"_c10d_functional", "c10d_functional", "_dtensor"})
 
 @dataclass(frozen=True, slots=True)
 class JointValue:
-    """What a node of the forward half yields.
+    """What a node yields that depends on no gradient.
 
     Attributes
     ----------
     name
         The node's.
     inputs
-        The nodes of the forward half that it is computed from, by position; what the step is given is left out.
+        The nodes of this kind that it is computed from, by position; what the step is given is left out.
+    in_forward, is_result
+        Whether the step's results need it, so that any forward graph computes it; whether it is a result of the
+        backward graph.
+    is_view, is_part
+        Whether it is a view of its one input, or of what the step is given; whether it is one of a tuple's values.
     bytes
         Its size; 0 for a result of the step, which stays in memory; None if it cannot be saved: a tuple, a view, a
         number.
     repeatable
         Whether it may be computed again: it draws no random number, writes nothing and talks to no other device.
-    readers, forward_readers
-        The names of the nodes of the backward and of the forward half that read it, also through views.
+    backward_readers, readers
+        The names of the nodes of the backward half that read it, and of the others, also through views.
     """
 
     name: str
     inputs: tuple[int, ...]
+    in_forward: bool
+    is_result: bool
+    is_view: bool
+    is_part: bool
     bytes: int | None
     repeatable: bool
+    backward_readers: tuple[str, ...]
     readers: tuple[str, ...]
-    forward_readers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +80,13 @@ class JointStep:
     name
         The graphs' name, without ".forward".
     values
-        What the forward half computes, in program order.
-    needed
-        Positions of the values that the backward half reads.
+        What depends on no gradient, in program order.
     halves
         Given a choice (None: torch's, the fewest bytes), the forward and the backward graph as ``adapt`` makes them.
     """
 
     name: str
     values: tuple[JointValue, ...]
-    needed: frozenset[int]
     halves: Callable[[Choice | None], tuple[Captured, Captured]]
 
 
@@ -93,37 +99,61 @@ def has_own_choice(joint: GraphModule) -> bool:
     return any("recompute" in node.meta or "memory_budget" in node.meta for node in joint.graph.nodes)
 
 
-def joint_values(joint: GraphModule, results: int) -> tuple[tuple[JointValue, ...], frozenset[int]]:
-    """The values of the forward half of a joint graph whose first ``results`` outputs are the step's, and the needed.
+def joint_values(joint: GraphModule, results: int) -> tuple[JointValue, ...]:
+    """The values of a joint graph that depend on no gradient.
 
-    What the step is given (parameters, inputs) is in memory at any time, so it is no value here.
+    The graph's first ``results`` outputs are the step's results. What the step is given (parameters, inputs) is in
+    memory at any time, so it is no value here.
     """
     outputs: Sequence[Any] = joint.graph.output_node().args[0]  # type: ignore[assignment]
     kept = {base for node in outputs[:results] if isinstance(node, Node) for base in (node, base_of(node))}
-    forward: set[Node] = set()
-    for node in reversed(list(joint.graph.nodes)):
-        if node.op not in {"placeholder", "output"} and (node in kept or any(user in forward for user in node.users)):
-            forward.add(node)
-            forward.update(user for user in node.users if user.target is getitem)
-    order = [node for node in joint.graph.nodes if node in forward]
+    forward = _needed_by(kept)
+    backward = _backward_half(joint, forward)
+    order = [node for node in joint.graph.nodes if node.op not in {"placeholder", "output"} and node not in backward]
     place = {node: k for k, node in enumerate(order)}
     asked = {node for node in outputs[results:] if isinstance(node, Node)}
-    values, needed = [], set()
-    for k, node in enumerate(order):
-        if node in asked or any(user not in forward and user.op != "output" for user in node.users):
-            needed.add(k)
+    values = []
+    for node in order:
         readers = list(_readers(node))
         values.append(
             JointValue(
                 node.name,
                 tuple(place[source] for source in node.all_input_nodes if source in place),
+                node in forward,
+                node in asked,
+                node.target in VIEWS,
+                node.target is getitem and node.all_input_nodes[0] in place,
                 _bytes(node, kept),
                 _is_repeatable(node),
-                tuple(user.name for user in readers if user not in forward),
-                tuple(user.name for user in readers if user in forward),
+                tuple(user.name for user in readers if user in backward),
+                tuple(user.name for user in readers if user not in backward),
             )
         )
-    return tuple(values), frozenset(needed)
+    return tuple(values)
+
+
+def _needed_by(results: Iterable[Node]) -> set[Node]:
+    """The nodes that compute ``results``, with every part of those that yield several values."""
+    needed: set[Node] = set()
+    ahead = list(results)
+    while ahead:
+        node = ahead.pop()
+        if node not in needed and node.op != "placeholder":
+            needed.add(node)
+            ahead += node.all_input_nodes
+            needed.update(user for user in node.users if user.target is getitem)
+    return needed
+
+
+def _backward_half(joint: GraphModule, forward: Collection[Node]) -> set[Node]:
+    """The nodes that depend on a gradient of the results, or that no forward graph may compute."""
+    found = {node for node in joint.graph.find_nodes(op="placeholder") if is_tangent(node)}
+    for node in joint.graph.nodes:
+        if node in forward or node.op in {"placeholder", "output"}:
+            continue
+        if not _is_repeatable(node) or any(source in found for source in node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def cut_as_chosen(joint: GraphModule, choice: Choice, results: int) -> tuple[GraphModule, GraphModule]:
