@@ -11,6 +11,7 @@ within the cap whose library calls run again for the least time adds that time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -20,7 +21,7 @@ from torch.fx import Node
 
 from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import Choice, JointStep, base_of, results_alone, saved_names
+from optfuse.compiler.frontend.joint import Choice, JointStep, base_of, joint_names, results_alone, saved_names
 from optfuse.compiler.simplify.inline_cheap import LEAST_BYTES
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InfeasibleError, InvalidOptionError
@@ -147,7 +148,7 @@ class SavingSearch:
         problems = tuple(fusion_problem(half, self.device) for half in halves)
         self._price(step, "fewest bytes", None, halves, problems)
         clock = Clock(interruptible=self.options.interruptible)
-        return saving_problem(step, problems, load_device(self.device)), halves[0], clock
+        return saving_problem(step, halves, problems, load_device(self.device)), halves[0], clock
 
     def _price(
         self,
@@ -240,23 +241,28 @@ class SavingSearch:
         return least + solve(without_reads(backward, frozenset(saved_names(halves[0])) - given), free).bound
 
 
-def saving_problem(step: JointStep, problems: tuple[Extraction, ...], device: Device) -> tuple[ForwardValue, ...]:
-    """The constraint model's data, from the joint graph and the fusion problems of one way to split it.
+def saving_problem(
+    step: JointStep, halves: Sequence[Captured], problems: Sequence[Extraction], device: Device
+) -> tuple[ForwardValue, ...]:
+    """The constraint model's data, from the joint graph, and one way to split it with both fusion problems.
 
-    A library call and a reduction take their time alone, other loops that of what they read and write: they share
-    kernels with their readers, but for small values, which are not computed by each reader and cost a launch. A value
-    that a library call of the forward graph reads or makes is in memory in any case, so that saving it adds no write.
+    A library call, a reduction and a loop with several results take their time alone, other loops that of what they
+    read and write: they share kernels with their readers, but for small values, which are not computed by each reader
+    and cost a launch. A value that a library call of the forward graph reads or makes is in memory in any case, so that
+    saving it adds no write.
     """
-    times = {}
+    alone: Counter[str] = Counter()
     calls = set()
-    for problem in problems:
+    reduced = set()
+    for half, problem in zip(halves, problems, strict=True):
+        names = joint_names(half)
         for k, (op, loop) in enumerate(zip(problem.instance.ops, problem.graph.ops, strict=True)):
+            name = names.get(loop.origin.node, loop.origin.node)
+            alone[name] += min(kernel_price(problem.instance, (k,), offer.scheme).total for offer in op.offers)
             if op.kind != "loop":
-                calls.add(loop.origin.node)
-            if op.kind != "loop" or any(offer.reduces for offer in op.offers):
-                times[loop.origin.node] = min(
-                    kernel_price(problem.instance, (k,), offer.scheme).total for offer in op.offers
-                )
+                calls.add(name)
+            elif any(offer.reduces for offer in op.offers):
+                reduced.add(name)
     forward_calls = {value.name for value in step.values if value.in_forward and value.name in calls}
     values: list[ForwardValue] = []
     for value in step.values:
@@ -264,15 +270,18 @@ def saving_problem(step: JointStep, problems: tuple[Extraction, ...], device: De
         part = value.is_part and step.values[value.inputs[0]].name in calls  # of what a library call returns
         in_memory = part or value.name in forward_calls or not forward_calls.isdisjoint(value.readers)
         loops = [name for name in value.backward_readers if name not in calls]
-        small = value.inputs and not value.is_view and 0 < (value.bytes or 0) < LEAST_BYTES
-        launch = device.launch_ps if small else 0
+        again = 0
+        if value.name in calls | reduced or (value.bytes is None and not value.is_view):
+            again = alone[value.name]
+        elif value.inputs and not value.is_view and 0 < (value.bytes or 0) < LEAST_BYTES:
+            again = device.launch_ps
         values.append(
             ForwardValue(
                 value.name,
                 value.inputs,
                 value.bytes,
                 save_ps=0 if in_memory else moved,
-                again_ps=times.get(value.name, launch) if value.repeatable else None,
+                again_ps=again if value.repeatable else None,
                 move_ps=moved,
                 library=part or value.name in calls,
                 view=value.is_view,

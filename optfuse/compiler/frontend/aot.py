@@ -25,7 +25,15 @@ from optfuse.compiler.frontend.flat import (
     take_objects,
     take_writes,
 )
-from optfuse.compiler.frontend.joint import Choice, Chooser, JointStep, cut_as_chosen, has_own_choice, joint_values
+from optfuse.compiler.frontend.joint import (
+    Choice,
+    Chooser,
+    JointStep,
+    cut_as_chosen,
+    has_own_choice,
+    joint_values,
+    name_nodes,
+)
 from optfuse.compiler.frontend.layouts import choose_layouts, kept_strides
 from optfuse.compiler.frontend.passes import normalize
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
@@ -125,6 +133,7 @@ class _Split:
             kept = kept_strides(adapted.captured, _output_names(forward))
             return adapted.captured, self.adapt(backward, "backward", kept).captured
 
+        name_nodes(joint)
         return choose(JointStep(self.name, joint_values(joint, self.user_outputs or 0), halves))
 
     def _cut(self, joint: GraphModule, choice: Choice | None, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:

@@ -24,6 +24,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     is_tangent,
 )
 
+_NAME = "optfuse_joint_name"
 _COLLECTIVES = frozenset({"_c10d_functional", "c10d_functional", "_dtensor"})
 
 
@@ -169,6 +170,17 @@ def cut_as_chosen(joint: GraphModule, choice: Choice, results: int) -> tuple[Gra
     given = {node for node in reached if node.op == "placeholder" and not is_tangent(node)}
     saved = [node for node in joint.graph.nodes if node in given or (node in reached and node.name in choice.saved)]
     return extract_halves(joint, saved, results)
+
+
+def name_nodes(joint: GraphModule) -> None:
+    """Note each node's name, which the passes hand on to the nodes that they put in its place: see ``joint_names``."""
+    for node in joint.graph.nodes:
+        node.meta[_NAME] = node.name
+
+
+def joint_names(captured: Captured) -> dict[str, str]:
+    """By node of one of the two graphs: the node of the joint graph that it is, or stands for."""
+    return {node.name: node.meta.get(_NAME, node.name) for node in captured.graph.graph.nodes}
 
 
 def saved_names(forward: Captured) -> tuple[str, ...]:
