@@ -23,7 +23,6 @@ from optfuse.schedule.build import solve_prepared
 from optfuse.schedule.interface import interface_of
 from optfuse.schedule.plan import load_plan, save_plan
 from optfuse.schedule.prepared import Prepared
-from optfuse.schedule.saving import SavingMode, SavingSearch, saving_search
 from optfuse.schedule.scheduled import ScheduledGraph, ScheduledStep
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import relative_gap
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from optfuse.runtime.graphs import Choice
     from optfuse.runtime.model_program import ModelProgram
+    from optfuse.schedule.saving import SavingMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +176,8 @@ def optimize(
     if not train:
         captured = capture(model, args, dict(kwargs or {}), name=name)
         return schedule_graph(captured, fusion_problem(captured, device), options, model, measure)
+    from optfuse.schedule.saving import saving_search
+
     search = saving_search(saving, device, options)
     both = capture_step(model, args, dict(kwargs or {}), name=name, choose=search)
     found = None if search is None else search.found
@@ -223,6 +225,8 @@ def saving_front(
     import pandas as pd
 
     name = type(model).__name__.lower() if name is None else name
+    from optfuse.schedule.saving import SavingSearch
+
     search = SavingSearch(device, SolveOptions() if options is None else options)
     rows: list[dict[str, Any]] = []
 

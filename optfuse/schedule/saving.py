@@ -263,13 +263,15 @@ def saving_problem(
                 calls.add(name)
             elif any(offer.reduces for offer in op.offers):
                 reduced.add(name)
+    levels = _levels(step, calls)
     forward_calls = {value.name for value in step.values if value.in_forward and value.name in calls}
     values: list[ForwardValue] = []
     for value in step.values:
         moved = (value.bytes or 0) * device.dram_ps_per_mib // MIB
         part = value.is_part and step.values[value.inputs[0]].name in calls  # of what a library call returns
         in_memory = part or value.name in forward_calls or not forward_calls.isdisjoint(value.readers)
-        loops = [name for name in value.backward_readers if name not in calls]
+        called = [levels[name] for name in value.backward_readers if name in calls]
+        called += [max(levels.values(), default=0)] if value.is_result else []
         again = 0
         if value.name in calls | reduced or (value.bytes is None and not value.is_view):
             again = alone[value.name]
@@ -285,11 +287,19 @@ def saving_problem(
                 move_ps=moved,
                 library=part or value.name in calls,
                 view=value.is_view,
-                called=len(loops) < len(value.backward_readers) or value.is_result,
-                looped=bool(loops),
+                called=min(called, default=None),
+                looped=frozenset(levels[name] for name in value.backward_readers if name not in calls),
             )
         )
     return tuple(values)
+
+
+def _levels(step: JointStep, calls: Collection[str]) -> dict[str, int]:
+    """By node of the backward half: the number of library calls on a longest path to it."""
+    levels: dict[str, int] = {}
+    for name, sources in step.backward.items():
+        levels[name] = max((levels[source] + (source in calls) for source in sources), default=0)
+    return levels
 
 
 def _choice(values: Sequence[ForwardValue], found: Saving) -> Choice:

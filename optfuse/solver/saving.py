@@ -1,22 +1,23 @@
 """Which values of a training step are saved for the backward graph, and which are computed again there.
 
 A constraint model over values, not kernels: its times are those of ops alone, so it proposes, and solving the two
-graphs that follow from a proposal prices it. In the backward graph a value is computed again in kernels of two kinds:
-early ones, which write it for a library call, and late ones, which compute with it themselves, after the calls. What
-both kinds read is read twice. Per value v that depends on no gradient, and per kind k:
+graphs that follow from a proposal prices it. The backward graph is cut into levels: the level of a loop or library call
+is the number of library calls on a longest path to it. What loops of one level read or compute, they share; what is
+needed at several levels is read, or computed, at each. Per value v that depends on no gradient, and per level l at
+which it may be of use:
 
-    variables    save(v), written(v), there(v, k), again(v, k), read(v, k) in {0, 1}
+    variables    save(v), written(v), there(v, l), again(v, l), read(v, l) in {0, 1}
     memory       stored(v) = save(v) or written(v); a view is stored where what it is a view of is
     called       stored(v) = 1 for what a library call of the backward half reads
-    looped       there(v, late) = 1 for what a loop of the backward half reads
-    there        there(v, k) implies again(v, k), or stored(v) and read(v, k); for a view, there(u, k) of its source u
-    saved        save(v) implies not again(v, k): the backward graph has one node for v, computed there or given
-    again        again(v, k) of a loop implies there(u, k) for each u that v is computed from
-                 again(v, k) of a library call implies stored(u) for these
-    written      written(v) implies again(v, early); it is 0 for a loop's value that no library call reads
+    looped       there(v, l) = 1 for what a loop of the backward half reads at level l
+    there        there(v, l) implies again(v, l), or stored(v) and read(v, l); for a view, there(u, l) of its source u
+    saved        save(v) implies not again(v, l): the backward graph has one node for v, computed there or given
+    again        again(v, l) of a loop implies there(u, l) for each u that v is computed from
+                 again(v) of a library call implies stored(u) for these
+    written      written(v) implies again(v, l) at the first level l at which a library call needs it; without, it is 0
     bytes        sum of bytes(v) * save(v) <= cap
-    objective    least sum of save_ps(v) * save(v) + move_ps(v) * (written(v) + sum over k of read(v, k))
-                 + again_ps(v) * sum over k of again(v, k), and of those the fewest bytes
+    objective    least sum of save_ps(v) * save(v) + move_ps(v) * (written(v) + sum over l of read(v, l))
+                 + again_ps(v) * sum over l of again(v, l), and of those the fewest bytes
 
 What a library call computes is in memory, so that its written(v) costs nothing. With the times of library calls alone
 the model's bound is one on what any choice within the cap adds to the step: every choice has these calls in its
@@ -35,11 +36,15 @@ from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
 
-#: Prices per byte that are tried at most.
-MOST_PRICES = 24
+#: Prices per byte that are tried: at most, and at least where each solve takes its share of the time.
+MOST_PRICES, PRICES_AT_LEAST = 24, 6
+#: Levels besides its own readers' at which a value that can be saved may be held: the last ones. So a chain of values,
+#: as a residual stream is, is not computed from its beginning at every level.
+MORE_LEVELS = 2
+#: CP-SAT's objective is a 64-bit number.
+LARGEST = 1 << 60
 #: A picosecond in the objective: prices per byte are parts of it, and bytes break ties below it.
 SCALE = 1024
-EARLY, LATE = KINDS = range(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,10 @@ class ForwardValue:
         Whether a library call computes it, which takes its time in every schedule.
     view
         Whether it is a view of its one input, or of what the graph is given.
-    called, looped
-        Whether a library call of the backward half reads it, and whether a loop does.
+    called
+        The least level of the library calls of the backward half that read it; None if none does.
+    looped
+        The levels of the loops of the backward half that read it.
     """
 
     name: str
@@ -74,8 +81,8 @@ class ForwardValue:
     move_ps: int = 0
     library: bool = False
     view: bool = False
-    called: bool = False
-    looped: bool = False
+    called: int | None = None
+    looped: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +117,10 @@ def choose_saving(
     ``deadline``: the clock's time by which the search ends with the best choice found. It ends before that where the
     choice is within ``gap`` of the bound.
     """
-    free = _solve(values, None, 0, options, clock, deadline)
+    free = _solve(values, None, 0, options, clock, clock.now() + (deadline - clock.now()) / 3, gap=gap)
     if free is None or cap is None or free.bytes <= cap:
         return free
-    start, bound = _by_price(values, cap, options, clock, deadline)
+    start, bound = _by_price(values, cap, options, clock, deadline, gap)
     if start is not None and start.cost_ps - bound <= gap * start.cost_ps:
         return replace(start, bound_ps=min(bound, start.cost_ps), proven=bound >= start.cost_ps)
     found = _solve(values, cap, 0, options, clock, deadline, start, gap)
@@ -125,14 +132,16 @@ def choose_saving(
 
 
 def _by_price(
-    values: Sequence[ForwardValue], cap: int, options: SolveOptions, clock: Clock, deadline: float
+    values: Sequence[ForwardValue], cap: int, options: SolveOptions, clock: Clock, deadline: float, gap: float
 ) -> tuple[Saving | None, int]:
     """The cheapest choice within the cap that some price per byte makes best, and the bound of the best price."""
     low, high = 0, SCALE
     found, bound = None, 0
+    share = (deadline - clock.now()) / PRICES_AT_LEAST
+    most = LARGEST // max(1, sum(value.bytes or 0 for value in values))
     for _ in range(MOST_PRICES):
-        price = high if found is None else (low + high) // 2
-        one = _solve(values, cap, price, options, clock, deadline)
+        price = min(most, high) if found is None else (low + high) // 2
+        one = _solve(values, cap, price, options, clock, min(deadline, clock.now() + share), gap=gap)
         if one is None:
             break
         bound = max(bound, one.bound_ps)
@@ -141,6 +150,8 @@ def _by_price(
             high = price
         else:
             low, high = price, high if found is not None else 8 * high
+            if price == most:
+                break
         if found is not None and high - low <= 1:
             break
     return found, bound
@@ -162,7 +173,6 @@ def _solve(
     """
     model = cp_model.CpModel()
     variables = _variables(model, values)
-    _add_constraints(model, values, variables)
     save = [one.save for one in variables]
     sizes = [value.bytes or 0 for value in values]
     if cap is not None and not price:
@@ -193,39 +203,92 @@ def _solve(
 
 def least_bytes(values: Sequence[ForwardValue], options: SolveOptions, clock: Clock, deadline: float) -> int | None:
     """The fewest bytes that any choice keeps, or a bound below them if the time runs out; None if none is possible."""
-    by_bytes = [
-        replace(value, save_ps=value.bytes or 0, again_ps=_if_possible(value, 0), move_ps=0) for value in values
-    ]
+    by_bytes = [replace(_free(value, 0), save_ps=value.bytes or 0) for value in values]
     found = choose_saving(by_bytes, None, options, clock, deadline)
     return None if found is None else found.bound_ps
 
 
 def of_library_calls(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]:
     """The problem whose bound holds for every schedule: what takes time is library calls that run again."""
-    return tuple(
-        replace(value, save_ps=0, again_ps=value.again_ps if value.library else _if_possible(value, 0), move_ps=0)
-        for value in values
-    )
+    return tuple(_free(value, value.again_ps or 0 if value.library else 0) for value in values)
 
 
 def all_to_be_saved(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]:
     """The problem whose best choice computes the fewest values again."""
-    return tuple(replace(value, save_ps=0, again_ps=_if_possible(value, 1), move_ps=0) for value in values)
+    return tuple(_free(value, 1) for value in values)
 
 
-def _if_possible(value: ForwardValue, ps: int) -> int | None:
-    return None if value.again_ps is None else ps
+def _free(value: ForwardValue, again_ps: int) -> ForwardValue:
+    """The value where reads and writes take no time, so that all levels are alike."""
+    return replace(
+        value,
+        save_ps=0,
+        again_ps=None if value.again_ps is None else again_ps,
+        move_ps=0,
+        called=None if value.called is None else 0,
+        looped=frozenset({0}) if value.looped else frozenset(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """Where a value may be of use.
+
+    ``levels``: those at which loops may hold it. ``first``: the first at which it must be in memory, if it is computed
+    again and a library call needs it.
+    """
+
+    levels: frozenset[int]
+    first: int | None
+
+
+def uses(values: Sequence[ForwardValue]) -> list[_Uses]:
+    """The uses of each value: those of the backward half, and those of what is computed from it."""
+    levels = [set(value.looped) for value in values]
+    first: list[int | None] = [value.called for value in values]
+
+    def need(u: int, level: int | None) -> None:
+        known = [one for one in (first[u], level) if one is not None]
+        first[u] = min(known, default=None)
+
+    for k, value in reversed(list(enumerate(values))):
+        soonest = first[k]
+        if value.library:
+            soonest = min((one for one in (*levels[k], soonest) if one is not None), default=None)
+        elif soonest is not None and not value.view:
+            levels[k].add(soonest)
+        if value.bytes is not None:
+            own = value.looped | {soonest}
+            levels[k] = {*sorted(levels[k] - own)[-MORE_LEVELS:], *(levels[k] & own)}
+        for u in value.inputs:
+            if value.library or value.view:
+                need(u, soonest)
+            if not value.library:
+                levels[u] |= levels[k]
+    return [_Uses(frozenset(some), one) for some, one in zip(levels, first, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Variables:
-    """The variables of one value; ``there``, ``again`` and ``read`` by the kinds of kernel that may hold it."""
+    """The variables of one value; ``there``, ``again`` and ``read`` by level, a library call's only ``again`` by -1."""
 
     save: cp_model.IntVar
     written: cp_model.IntVar
     there: dict[int, cp_model.IntVar]
     again: dict[int, cp_model.IntVar]
     read: dict[int, cp_model.IntVar]
+
+    @classmethod
+    def of(cls, model: cp_model.CpModel, value: ForwardValue, used: _Uses) -> _Variables:
+        """New variables; a view has no others than ``there``."""
+
+        def some(name: str, levels: Iterable[int]) -> dict[int, cp_model.IntVar]:
+            return {level: model.new_bool_var(f"{name} {value.name} {level}") for level in sorted(levels)}
+
+        read = [] if value.view else used.levels
+        again = [] if value.again_ps is None else [-1] if value.library else read
+        save, written = (model.new_bool_var(f"{name} {value.name}") for name in ("save", "written"))
+        return cls(save, written, some("there", used.levels), some("again", again), some("read", read))
 
     def times(self, value: ForwardValue) -> list[tuple[cp_model.IntVar, int]]:
         """What takes time, with its picoseconds."""
@@ -236,70 +299,39 @@ class _Variables:
 
 
 def _variables(model: cp_model.CpModel, values: Sequence[ForwardValue]) -> list[_Variables]:
-    bases: list[int | None] = []  # what each is a view of: itself, another, or what the graph is given
-    for k, value in enumerate(values):
-        bases.append(k if not value.view else bases[value.inputs[0]] if value.inputs else None)
-    asked = {bases[k] for k, value in enumerate(values) if value.called}
-    asked |= {bases[u] for value in values if value.library for u in value.inputs}
-    ours = {
-        EARLY: _computed_from(values, {k for k in asked if k is not None and not values[k].library}),
-        LATE: _computed_from(values, {k for k, value in enumerate(values) if value.looped}),
-    }
-
-    def variables(k: int, value: ForwardValue) -> _Variables:
-        def some(name: str, kinds: Iterable[int]) -> dict[int, cp_model.IntVar]:
-            return {kind: model.new_bool_var(f"{name}{kind} {value.name}") for kind in kinds}
-
-        save, written = (model.new_bool_var(f"{name} {value.name}") for name in ("save", "written"))
-        if not value.library and k not in asked:
-            model.add(written == 0)
-        kinds = [kind for kind in KINDS if k in ours[kind]]
-        read = some("read", [] if value.view else kinds)
-        again = [] if value.view or value.again_ps is None else [EARLY] if value.library else kinds
-        return _Variables(save, written, some("there", kinds), some("again", again), read)
-
-    return [variables(k, value) for k, value in enumerate(values)]
-
-
-def _computed_from(values: Sequence[ForwardValue], wanted: set[int]) -> set[int]:
-    """The values that a kernel which computes ``wanted`` may hold: what these are computed from by loops."""
-    found: set[int] = set()
-    ahead = list(wanted)
-    while ahead:
-        k = ahead.pop()
-        if k not in found:
-            found.add(k)
-            ahead += () if values[k].library else values[k].inputs
-    return found
-
-
-def _add_constraints(model: cp_model.CpModel, values: Sequence[ForwardValue], variables: Sequence[_Variables]) -> None:
-    """Every constraint but the cap."""
+    """The variables of each value, with every constraint but the cap."""
     stored: list[list[cp_model.IntVar] | None] = []  # any of these; None: in memory in any case
-    for value, one in zip(values, variables, strict=True):
+    made: list[_Variables] = []
+    for value, used in zip(values, uses(values), strict=True):
+        one = _Variables.of(model, value, used)
+        made.append(one)
         if value.bytes is None:
             model.add(one.save == 0)
         if value.view:
             stored.append(stored[value.inputs[0]] if value.inputs else None)
         else:
             stored.append([one.save, one.written])
-            for kind, there in one.there.items():
-                computed = [one.again[kind]] if kind in one.again and not value.library else []
-                model.add_bool_or(~there, one.read[kind], *computed)
-                model.add_bool_or(~one.read[kind], one.save, one.written)
+            for level, there in one.there.items():
+                computed = [one.again[level]] if level in one.again else []
+                model.add_bool_or(~there, one.read[level], *computed)
+                model.add_bool_or(~one.read[level], one.save, one.written)
             for again in one.again.values():
                 model.add_implication(one.save, ~again)
-        model.add_bool_or(~one.written, *(one.again[kind] for kind in one.again if kind == EARLY))
-        for kind, computed in (one.there if value.view else one.again).items():
+        writing = -1 if value.library else used.first
+        model.add_bool_or(~one.written, *(again for level, again in one.again.items() if level == writing))
+        for level, computed in (one.there if value.view else one.again).items():
             for u in value.inputs:
                 if value.library:
                     _add_stored(model, stored[u], computed)
+                elif level in made[u].there:
+                    model.add_implication(computed, made[u].there[level])
                 else:
-                    model.add_implication(computed, variables[u].there[kind])
-        if value.called:
+                    model.add(computed == 0)
+        if value.called is not None:
             _add_stored(model, stored[-1])
-        if value.looped:
-            model.add(one.there[LATE] == 1)
+        for level in value.looped:
+            model.add(one.there[level] == 1)
+    return made
 
 
 def _add_stored(model: cp_model.CpModel, stored: list[cp_model.IntVar] | None, *wherever: cp_model.IntVar) -> None:

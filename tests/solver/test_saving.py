@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,8 @@ def problems(draw: st.DrawFn) -> list[ForwardValue]:
     values: list[ForwardValue] = []
     for k in range(draw(st.integers(1, 5))):
         inputs = tuple(sorted(draw(st.sets(st.integers(0, k - 1), max_size=2)))) if k else ()
-        read = {"called": draw(st.booleans()), "looped": draw(st.booleans())}
+        called = draw(st.none() | st.integers(0, 2))
+        read: dict[str, Any] = {"called": called, "looped": frozenset(draw(st.sets(st.integers(0, 2), max_size=2)))}
         if draw(st.integers(0, 3)) == 0:
             values.append(ForwardValue(f"v{k}", inputs[:1], None, view=True, **read))
             continue
@@ -46,21 +48,39 @@ def subsets(items: list[int]) -> Iterator[frozenset[int]]:
     return (frozenset(some) for count in range(len(items) + 1) for some in combinations(items, count))
 
 
+def needed_in_memory_at(values: list[ForwardValue], k: int) -> list[int]:
+    """The levels at which library calls need a value in memory, or calls that compute what is read there again."""
+    found = [] if values[k].called is None else [values[k].called]
+    for w, reader in enumerate(values):
+        if k in reader.inputs and (reader.view or reader.library):
+            found += needed_in_memory_at(values, w)
+        if k in reader.inputs and reader.library:
+            found += needed_in_registers_at(values, w)
+    return found
+
+
+def needed_in_registers_at(values: list[ForwardValue], k: int) -> list[int]:
+    """The levels at which loops may hold a value."""
+    found = list(values[k].looped)
+    if not values[k].library and not values[k].view:
+        found += sorted(needed_in_memory_at(values, k))[:1]
+    for w, reader in enumerate(values):
+        if k in reader.inputs and not reader.library:
+            found += needed_in_registers_at(values, w)
+    return found
+
+
 def cheapest(values: list[ForwardValue], saved: frozenset[int]) -> int | None:
     """The least cost of a backward graph that is given ``saved``; None if there is none.
 
-    Values are written by library calls, or by loops in one early kernel; one late kernel computes all that loops read.
+    Values are written by library calls, or by the kernel of the first level that needs them in memory.
     """
-    read = {k for k, value in enumerate(values) if value.called}
-    read.update(u for value in values if value.library for u in value.inputs)
-    for k in range(len(values) - 1, -1, -1):
-        if k in read and values[k].view:
-            read.update(values[k].inputs)
     values = [replace(value, again_ps=None) if k in saved else value for k, value in enumerate(values)]
+    first = {k: min(needed_in_memory_at(values, k), default=None) for k in range(len(values))}
     repeated = [
         k
         for k, value in enumerate(values)
-        if value.again_ps is not None and not value.view and (value.library or k in read)
+        if value.again_ps is not None and not value.view and (value.library or first[k] is not None)
     ]
     costs = []
     for written in subsets(repeated):
@@ -72,13 +92,21 @@ def cheapest(values: list[ForwardValue], saved: frozenset[int]) -> int | None:
         calls = [values[k] for k in written if values[k].library]
         if not all(in_memory(u) for call in calls for u in call.inputs):
             continue
-        if not all(in_memory(k) for k, value in enumerate(values) if value.called):
+        if not all(in_memory(k) for k, value in enumerate(values) if value.called is not None):
             continue
         loops = {k for k in written if not values[k].library}
-        early = kernel(values, loops, in_memory, frozenset(loops))
-        late = kernel(values, {k for k, value in enumerate(values) if value.looped}, in_memory, frozenset())
-        if early is not None and late is not None:
-            costs.append(early + late + sum(c.again_ps or 0 for c in calls) + sum(values[k].move_ps for k in loops))
+        cost = sum(call.again_ps or 0 for call in calls) + sum(values[k].move_ps for k in loops)
+        kernels = [
+            kernel(
+                values,
+                {k for k, value in enumerate(values) if level in value.looped},
+                in_memory,
+                frozenset(k for k in loops if first[k] == level),
+            )
+            for level in range(3)
+        ]
+        if None not in kernels:
+            costs.append(cost + sum(one for one in kernels if one is not None))
     return min(costs, default=None)
 
 
@@ -143,8 +171,8 @@ def test_equal_layers_under_a_cap_are_bounded_closely(cap: int) -> None:
     """Forty layers, each with a value that is dear to compute again and one that is cheap."""
     values = []
     for k in range(40):
-        values.append(ForwardValue(f"dear{k}", (2 * k - 2,) if k else (), 20, 1, 100, library=True, called=True))
-        values.append(ForwardValue(f"cheap{k}", (2 * k,), 20, 2, 5, called=True))
+        values.append(ForwardValue(f"dear{k}", (2 * k - 2,) if k else (), 20, 1, 100, library=True, called=0))
+        values.append(ForwardValue(f"cheap{k}", (2 * k,), 20, 2, 5, called=0))
     clock = Clock()
     found = choose_saving(values, cap, OPTIONS, clock, clock.now() + 2)
     assert found is not None

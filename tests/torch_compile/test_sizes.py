@@ -167,7 +167,7 @@ def test_around_a_node_that_finds_a_size_all_is_scheduled(
             if wanted.requires_grad:
                 got.square().sum().backward()
                 wanted.square().sum().backward()
-                torch.testing.assert_close(x.grad, y.grad)
+                torch.testing.assert_close(x.grad, y.grad, rtol=1e-5, atol=1e-4)
     (run,) = compiled.runs
     assert any("only its run tells" in reason for _, reason in run.record.unplanned)
     assert any("part" in name for name in compiled.names())

@@ -134,7 +134,7 @@ class _Split:
             return adapted.captured, self.adapt(backward, "backward", kept).captured
 
         name_nodes(joint)
-        return choose(JointStep(self.name, joint_values(joint, self.user_outputs or 0), halves))
+        return choose(JointStep(self.name, *joint_values(joint, self.user_outputs or 0), halves))
 
     def _cut(self, joint: GraphModule, choice: Choice | None, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
         if choice is not None and self.user_outputs is not None:

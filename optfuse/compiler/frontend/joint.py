@@ -6,7 +6,7 @@ forward graph, or computed in the backward graph from others that are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -82,12 +82,15 @@ class JointStep:
         The graphs' name, without ".forward".
     values
         What depends on no gradient, in program order.
+    backward
+        The names of the nodes of the backward half, in program order, each with those of this half that it reads.
     halves
         Given a choice (None: torch's, the fewest bytes), the forward and the backward graph as ``adapt`` makes them.
     """
 
     name: str
     values: tuple[JointValue, ...]
+    backward: Mapping[str, tuple[str, ...]]
     halves: Callable[[Choice | None], tuple[Captured, Captured]]
 
 
@@ -100,8 +103,8 @@ def has_own_choice(joint: GraphModule) -> bool:
     return any("recompute" in node.meta or "memory_budget" in node.meta for node in joint.graph.nodes)
 
 
-def joint_values(joint: GraphModule, results: int) -> tuple[JointValue, ...]:
-    """The values of a joint graph that depend on no gradient.
+def joint_values(joint: GraphModule, results: int) -> tuple[tuple[JointValue, ...], Mapping[str, tuple[str, ...]]]:
+    """The values of a joint graph that depend on no gradient, and the nodes of the other, backward half.
 
     The graph's first ``results`` outputs are the step's results. What the step is given (parameters, inputs) is in
     memory at any time, so it is no value here.
@@ -130,7 +133,9 @@ def joint_values(joint: GraphModule, results: int) -> tuple[JointValue, ...]:
                 tuple(user.name for user in readers if user not in backward),
             )
         )
-    return tuple(values)
+    ours = [node for node in joint.graph.nodes if node in backward]
+    sources = {node.name: tuple(one.name for one in node.all_input_nodes if one in backward) for node in ours}
+    return tuple(values), sources
 
 
 def _needed_by(results: Iterable[Node]) -> set[Node]:
