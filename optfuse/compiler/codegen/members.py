@@ -10,23 +10,13 @@ from typing import assert_never
 import sympy
 
 from optfuse.compiler.codegen.addresses import Addresses
-from optfuse.compiler.codegen.expressions import (
-    BIT_AND,
-    COMPARISON,
-    HALF,
-    SUM,
-    Value,
-    call,
-    cast,
-    const,
-    constant,
-    tensor,
-)
+from optfuse.compiler.codegen.expressions import BIT_AND, COMPARISON, SUM, Value, call, cast, const, constant, tensor
 from optfuse.compiler.codegen.indexing import INT32_END, Axis, Linear, Named, linearize
 from optfuse.compiler.codegen.names import identifier, reserved_names
 from optfuse.compiler.codegen.passes import Passes
 from optfuse.compiler.codegen.quads import counters
 from optfuse.compiler.codegen.writer import Note, Writer
+from optfuse.compiler.ir.dtypes import FLOAT8, HALF, NARROW
 from optfuse.compiler.ir.functions import FUNCTIONS
 from optfuse.compiler.ir.kernel import KernelSpec, rdigit, xdigit
 from optfuse.compiler.ir.nodes import (
@@ -146,10 +136,10 @@ class MemberWriter:
         return found
 
     def _in_register(self, value: Value, buffer: str) -> Value:
-        """The value as a load of ``buffer`` would give it, but for the rounding of half types (unless asked for)."""
+        """The value as a load of ``buffer`` would give it, but for the rounding to half types (unless asked for)."""
         dtype = self.buffers[buffer].dtype
-        if dtype in HALF:
-            if self.options.round_intermediates and value.dtype != dtype:
+        if dtype in NARROW:
+            if (self.options.round_intermediates or dtype in FLOAT8) and value.dtype != dtype:
                 value = cast(value if not value.literal else cast(value, "float32"), dtype)
             value = cast(value, "float32")
         else:
@@ -197,7 +187,7 @@ class MemberWriter:
                 pass
         args = [self.value(arg) for arg in expr.args]
         if FUNCTIONS[expr.function].rule != "cast":
-            args = [cast(arg, "float32") if arg.dtype in HALF else arg for arg in args]
+            args = [cast(arg, "float32") if arg.dtype in NARROW else arg for arg in args]
         result = call(expr.function, args, expr.dtype, approximate=self._approximate)
         home = self.writer.scope(result.axes)
         if any(self.writer.scope(arg.axes) is not home and not _simple(arg) for arg in args):
@@ -257,11 +247,12 @@ class MemberWriter:
         if mask is not None:
             arguments.append(f"mask={mask.text}")
         if guards and load.other is not None:
-            arguments.append(f"other={const(load.other).text}")
+            other = const(load.other)  # Triton takes a number as float32
+            arguments.append(f"other={(tensor(other) if load.dtype == 'float64' and load.other.value else other).text}")
         self.read[load.buffer] = None
         text = f"tl.load({', '.join(arguments)})"
         held = Value(text, load.dtype, spread)
-        if load.dtype in HALF:
+        if load.dtype in NARROW:
             held = Value(f"{text}.to(tl.float32)", "float32", spread)
         named = self.writer.name(held, identifier(load.buffer))
         if {"x", "r"} <= spread:
@@ -291,7 +282,9 @@ class MemberWriter:
         guards = [guard for d in repeats for guard in self._guard(Guard(d, 0, 1), {d: Linear({d: 1})})]
         mask = self._mask(shape, [Value("first", "bool"), *guards] if only_first else guards)
         shape |= frozenset[str]() if mask is None else mask.axes
-        if value.dtype == "float64":
+        if dtype in FLOAT8:
+            value = cast(value, dtype)
+        elif value.dtype == "float64":
             value = cast(value, "float32") if dtype in HALF else tensor(value)
         pointer = self._pointer(store.buffer, offset, Value("", "bool", shape))
         tail = f", mask={mask.text}" if mask is not None else ""

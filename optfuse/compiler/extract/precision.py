@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from optfuse.compiler.analysis.access import accesses
+from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, View, views
-from optfuse.compiler.simplify.rounding import HALF, compared
+from optfuse.compiler.simplify.rounding import compared
 
 
 def may_approximate(graph: LoopGraph) -> frozenset[int]:

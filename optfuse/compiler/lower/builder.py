@@ -197,7 +197,7 @@ class Builder:
         whose memory the new one shares.
         """
         stride = spec.stride
-        if kind == "temporary" and overlaps(spec.shape, stride):
+        if kind == "temporary" and base is None and overlaps(spec.shape, stride):
             stride = contiguous_stride(spec.shape)
         name = self.fresh_name(self.node.name if name is None else name)
         self.buffers[name] = Buffer(name, spec.dtype, spec.shape, stride, kind, spec.device, base)

@@ -207,8 +207,8 @@ def power(a: Expr, b: Expr) -> Expr:
 @pointwise("aten.clamp.default", "aten.clamp.Tensor", promoted=(0, 1, 2))
 def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
     """min(max(x, low), high), where each may be missing; nan stays nan."""
-    x = x if low is None else call("maximum", x, low)
-    return x if high is None else call("minimum", x, high)
+    x = x if low is None else _of_numbers("maximum", x, low)
+    return x if high is None else _of_numbers("minimum", x, high)
 
 
 @pointwise("aten.clamp_min.default", "aten.clamp_min.Tensor", promoted=(0, 1))
@@ -250,6 +250,12 @@ def lerp(a: Expr, b: Expr, weight: Any) -> Expr:
 def addcmul(a: Expr, b: Expr, c: Expr, *, value: float = 1) -> Expr:
     """a + value * b * c."""
     return call("add", a, call("mul", scale(b, value), c))
+
+
+@pointwise("prims.fma.default", promoted=(0, 1, 2))
+def multiply_add(a: Expr, b: Expr, c: Expr) -> Expr:
+    """a * b + c, as Dynamo writes ``addcmul_`` and ``addcdiv_`` with a value, and ``add_`` with a tensor's multiple."""
+    return call("add", call("mul", a, b), c)
 
 
 @pointwise("aten.addcdiv.default", promoted=(0, 1, 2))

@@ -24,7 +24,7 @@ from optfuse.compiler.ir.nodes import (
     View,
 )
 from optfuse.compiler.lower.builder import Builder, Spec
-from optfuse.compiler.lower.expressions import HALF, call, cast, compute_dtype, like
+from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like
 from optfuse.compiler.lower.layout import Index, contiguous_stride
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 
@@ -90,7 +90,7 @@ def _uniform(builder: Builder, low: float, high: float) -> Value:
 
     def at(index: Index) -> Expr:
         number: Expr = uniform_at(builder, start, index, spec.shape)
-        if spec.dtype in HALF:
+        if spec.dtype in _GRID:
             steps = _GRID[spec.dtype]
             number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
         number = cast(number, compute_dtype(spec.dtype))

@@ -17,10 +17,10 @@ from math import prod
 from optfuse.compiler.analysis.access import NestAccesses, accesses, walk
 from optfuse.compiler.analysis.dependence import users
 from optfuse.compiler.analysis.work import buffer_bytes, touched_bytes
+from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.functions import FUNCTIONS
 from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopGraph, LoopNest, Op, View, views
 from optfuse.compiler.simplify.lookup import looked_up
-from optfuse.compiler.simplify.rounding import HALF
 from optfuse.compiler.simplify.substitute import Value, by_address, with_value
 
 #: Values of fewer bytes are left: what they cost is launches, and those are the solver's.

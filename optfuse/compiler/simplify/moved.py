@@ -17,9 +17,9 @@ from math import prod
 from optfuse.compiler.analysis.access import Access, accesses, affine, walk
 from optfuse.compiler.analysis.dependence import users
 from optfuse.compiler.analysis.work import ITEM_BYTES, buffer_bytes
+from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.functions import FUNCTIONS
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Expr, LibraryCall, Load, LoopGraph, LoopNest, Op, View, views
-from optfuse.compiler.simplify.rounding import HALF
 from optfuse.compiler.simplify.substitute import by_address, extents_of, inside, rewritten, with_value
 
 #: Values of fewer bytes are left: what they cost is launches, and those are the solver's.

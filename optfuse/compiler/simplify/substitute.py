@@ -15,8 +15,8 @@ from math import prod
 import sympy
 
 from optfuse.compiler.analysis.access import Access, accesses, affine, walk
+from optfuse.compiler.ir.dtypes import FLOATING, NARROW
 from optfuse.compiler.ir.nodes import Call, Const, Expr, Guard, Iota, Load, LoopNest, ivar, rvar
-from optfuse.compiler.ir.verify_nest import FLOATING, HALF
 from optfuse.compiler.simplify.lookup import element
 from optfuse.compiler.simplify.split import rename
 
@@ -151,10 +151,10 @@ def _within(load: Load, expr: Expr, extents: Mapping[sympy.Symbol, int]) -> Expr
 
 
 def _chosen(held: Expr, expr: Expr, other: Const) -> Expr:
-    """``expr`` where it is held, else ``other``; of half types, what was rounded is chosen, or else float32."""
+    """``expr`` where it is held, else ``other``; of narrow types, what was rounded is chosen, or else float32."""
     wide = expr
-    if expr.dtype in HALF:
-        rounded = isinstance(expr, Call) and expr.function == "cast" and expr.args[0].dtype in FLOATING - HALF
+    if expr.dtype in NARROW:
+        rounded = isinstance(expr, Call) and expr.function == "cast" and expr.args[0].dtype in FLOATING - NARROW
         wide = expr.args[0] if isinstance(expr, Call) and rounded else Call("cast", (expr,), "float32")
     made = Call("where", (held, wide, Const(other.value, wide.dtype)), wide.dtype)
     return made if wide is expr else Call("cast", (made,), expr.dtype)
