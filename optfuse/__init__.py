@@ -9,7 +9,7 @@ from optfuse import errors, rules
 from optfuse.version import __version__
 
 if TYPE_CHECKING:
-    from optfuse.api import Schedule, TrainingSchedule, fusion_problems, load, optimize, pareto
+    from optfuse.api import Schedule, TrainingSchedule, fusion_problems, load, optimize, pareto, saving_front
     from optfuse.batch.read import read_run
     from optfuse.compiler.ir.printer import print_nest
     from optfuse.lab.packing.pack import pack
@@ -50,6 +50,7 @@ __all__ = [
     "read_run",
     "rules",
     "save_instance",
+    "saving_front",
     "solve",
 ]
 
@@ -77,6 +78,7 @@ _HOMES = {
     "print_nest": "optfuse.compiler.ir.printer",
     "read_run": "optfuse.batch.read",
     "save_instance": "optfuse.problem.serialize",
+    "saving_front": "optfuse.api",
     "solve": "optfuse.solver.solve",
 }
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optfuse.cache import Cache
-from optfuse.compiler.extract.build import Extraction
+from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.joint import JointStep
 from optfuse.compiler.frontend.training import capture_step, capture_training
 from optfuse.compiler.stages import Variants, fusion_problem
+from optfuse.errors import CaptureError
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import Rule, matching
@@ -21,8 +23,10 @@ from optfuse.schedule.build import solve_prepared
 from optfuse.schedule.interface import interface_of
 from optfuse.schedule.plan import load_plan, save_plan
 from optfuse.schedule.prepared import Prepared
+from optfuse.schedule.saving import SavingMode, SavingSearch, saving_search
 from optfuse.schedule.scheduled import ScheduledGraph, ScheduledStep
 from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.control.progress import relative_gap
 from optfuse.solver.pareto import sweep
 from optfuse.tuning.rank import rank, require_measurable
 
@@ -122,6 +126,7 @@ def optimize(
     rules: Sequence[Rule] = (),
     name: str | None = None,
     measure: int = 0,
+    saving: SavingMode = "auto",
 ) -> Schedule | TrainingSchedule:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is.
 
@@ -145,6 +150,12 @@ def optimize(
     measure
         Run so many of the best distinct plans of each graph on the GPU, and take the fastest one: its ``ranking`` has
         them all, with predicted and measured times. 0: the model decides alone.
+    saving
+        Of a training step, what decides which values the forward graph saves and which the backward graph computes
+        again. "fewest": torch's minimum cut of bytes. "search": both graphs are solved for several choices, and the
+        cheapest step is taken; ``TrainingSchedule.saving`` has them all, with a bound on every choice. "auto": the
+        search if ``options`` cap the peak memory, which is then the whole step's: parameters, inputs, results and
+        gradients count, an optimizer's state does not. Regions that the model checkpoints are split as they say.
 
     Raises
     ------
@@ -152,6 +163,8 @@ def optimize(
         If the model cannot be traced to one graph: the message names the line.
     InvalidOptionError
         If an option or the device is unknown.
+    InfeasibleError
+        If no schedule, or no choice of what to save, keeps the cap on peak memory.
     RuleError, RuleConflictError
         If a rule matches no op of any graph, or no schedule obeys the rules.
     """
@@ -163,15 +176,73 @@ def optimize(
     if not train:
         captured = capture(model, args, dict(kwargs or {}), name=name)
         return schedule_graph(captured, fusion_problem(captured, device), options, model, measure)
-    both = capture_step(model, args, dict(kwargs or {}), name=name)
+    search = saving_search(saving, device, options)
+    both = capture_step(model, args, dict(kwargs or {}), name=name, choose=search)
+    found = None if search is None else search.found
     graphs = (both.forward, both.backward)
     problems = [fusion_problem(captured, device) for captured in graphs]
     holding = matching([problem.instance for problem in problems], options.rules)
+    halves = [options if found is None else found.options_of(options, half) for half in ("forward", "backward")]
     forward, backward = (
-        schedule_graph(captured, problem, replace(options, rules=own), model, measure)
-        for captured, problem, own in zip(graphs, problems, holding, strict=True)
+        schedule_graph(captured, problem, replace(half, rules=own), model, measure)
+        for captured, problem, half, own in zip(graphs, problems, halves, holding, strict=True)
     )
-    return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}), both)
+    return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}), both, found)
+
+
+def saving_front(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    points: int = 8,
+    device: str = "h200",
+    options: SolveOptions | None = None,
+    name: str | None = None,
+) -> pd.DataFrame:
+    """The time of a training step against its peak memory: a row for each of several choices of what is saved.
+
+    Parameters
+    ----------
+    points
+        How many choices of the constraint model, from the cheapest one to the fewest bytes; torch's comes first.
+    model, args, kwargs, device, options, name
+        As for ``optimize``.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``choice``, ``saved_bytes`` (kept for the backward graph), ``peak_memory_bytes`` (of the whole step),
+        ``objective`` and ``bound`` (picoseconds under the model; no step with this peak takes fewer), ``gap``.
+
+    Raises
+    ------
+    CaptureError
+        As ``optimize``; also if the model checkpoints regions, which leave no choice.
+    """
+    import pandas as pd
+
+    name = type(model).__name__.lower() if name is None else name
+    search = SavingSearch(device, SolveOptions() if options is None else options)
+    rows: list[dict[str, Any]] = []
+
+    def sweep_step(step: JointStep) -> None:
+        rows.extend(
+            {
+                "choice": proposal.name,
+                "saved_bytes": proposal.saved_bytes,
+                "peak_memory_bytes": proposal.peak_bytes,
+                "objective": proposal.objective,
+                "bound": bound,
+                "gap": relative_gap(proposal.objective, bound),
+            }
+            for proposal, bound in search.sweep(step, points)
+        )
+
+    capture_step(model, args, dict(kwargs or {}), name=name, choose=sweep_step)
+    if not rows:
+        raise CaptureError(f"{name}: its checkpointed regions say what is saved; capture it without them")
+    return pd.DataFrame(rows)
 
 
 def schedule_graph(

@@ -13,8 +13,8 @@ import optfuse
 from optfuse.batch.rows import SCHEMA
 from optfuse.batch.store import Store
 from optfuse.cache import Cache
-from optfuse.compiler.codegen.libraries import takes_out
-from optfuse.compiler.extract.build import extract
+from optfuse.compiler.codegen.library_calls import takes_out
+from optfuse.compiler.extract.extraction import extract
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, Origin
 from optfuse.problem.serialize import digest, load_instance, save_instance, save_solution
 from optfuse.schedule.prepared import Prepared, save_prepared, save_problem

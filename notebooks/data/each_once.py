@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from optfuse.compiler.codegen.libraries import takes_out
-from optfuse.compiler.extract.build import extract
+from optfuse.compiler.codegen.library_calls import takes_out
+from optfuse.compiler.extract.extraction import extract
 from optfuse.compiler.frontend.captured import donated_inputs
 from optfuse.compiler.frontend.training import capture_training
 from optfuse.compiler.frontend.zoo import load_model_file
-from optfuse.compiler.simplify.split import split_reductions
+from optfuse.compiler.simplify.split_reductions import split_reductions
 from optfuse.compiler.stages import lowered
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Instance

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from optfuse.batch.folders import file_name, temporary, write_json
 from optfuse.batch.rows import SCHEMA, Row
 from optfuse.errors import BatchError, PlanError
-from optfuse.problem.enclosed import require_enclosed
+from optfuse.problem.untrusted_folder import require_enclosed
 
 RUN_FORMAT = "optfuse-run"
 RUN_VERSION = 1

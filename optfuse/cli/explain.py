@@ -13,16 +13,16 @@ from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json
 from optfuse.errors import InvalidSolutionError, PlanError, RuleError
 from optfuse.problem.checker import check
-from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.instance import Instance
-from optfuse.problem.patterns import one_op
+from optfuse.problem.op_patterns import one_op
 from optfuse.problem.rules import with_rules
 from optfuse.problem.serialize import load_instance, load_solution
 from optfuse.problem.solution import Solution
+from optfuse.problem.untrusted_folder import require_enclosed
 from optfuse.rules import load_rules
 
 if TYPE_CHECKING:
-    from optfuse.compiler.extract.reasons import ExtractionDetails
+    from optfuse.compiler.extract.refusal_details import ExtractionDetails
 
 
 def command(
@@ -152,9 +152,9 @@ def _extracted(path: Path) -> ExtractionDetails:
     Raises:
         PlanError: When the file is malformed, or states another problem.
     """
-    from optfuse.compiler.extract.build import extract
-    from optfuse.compiler.extract.reasons import ExtractionDetails
-    from optfuse.compiler.ir.serialize import graph_from_json
+    from optfuse.compiler.extract.extraction import extract
+    from optfuse.compiler.extract.refusal_details import ExtractionDetails
+    from optfuse.compiler.ir.graph_json import graph_from_json
 
     try:
         graph = graph_from_json(json_format.loads(path.read_text(encoding="utf-8")))

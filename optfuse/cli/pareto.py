@@ -12,13 +12,18 @@ from optfuse.cli.output import print_json, print_table, quiet_stdout, say
 from optfuse.errors import OutputError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from optfuse.problem.instance import Instance
+    from optfuse.solver.control.options import SolveOptions
 
 
 def command(
     problem: Annotated[Path, typer.Argument(metavar="INSTANCE.json|MODEL.py", help="A fusion problem, or a model.")],
     points: Annotated[int, typer.Option(metavar="N", help="Caps to try, the free peak included.")] = 8,
-    train: Annotated[bool, typer.Option("--train", help="A model's forward and backward graphs.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="A model's training step: what it saves for backward.")
+    ] = False,
     recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
     device: Annotated[str, typer.Option(help="For a model: a shipped device's name, or a device file.")] = "h200",
     size: Annotated[str, typer.Option(help="For a model: full or small.")] = "full",
@@ -28,14 +33,26 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a cap, on stdout.")] = False,
 ) -> None:
     """Sweep the cap on peak memory: how much less memory can do, and what that costs."""
-    from optfuse.report.pareto import pareto_rows, pareto_table, save_pareto_plot
+    from optfuse.report.pareto import pareto_rows, pareto_table, save_pareto_plot, saving_table
     from optfuse.solver.pareto import sweep
 
     options = solve_options(time_limit=time_limit, workers=workers, recompute=recompute or None)
     if out is not None and out.exists() and not out.is_dir():
         raise OutputError(f"{out}: exists and is not a folder; name another with --out")
+    if train and problem.suffix == ".py":
+        with quiet_stdout(json):
+            front = _saving_front(problem, size, device, points, options)
+        if out is not None:
+            _make_folder(out)
+            front.to_csv(out / f"{problem.stem}.saving.csv", index=False)
+            say(f"wrote {out / f'{problem.stem}.saving.csv'}")
+        if json:
+            print_json(front.to_dict("records"))
+        else:
+            print_table(saving_table(problem.stem, front))
+        return
     with quiet_stdout(json):
-        paretos = [sweep(instance, options, points) for instance in _instances(problem, size, train, device)]
+        paretos = [sweep(instance, options, points) for instance in _instances(problem, size, device)]
     rows = [row for pareto in paretos for row in pareto_rows(pareto)]
     if out is not None:
         _make_folder(out)
@@ -49,7 +66,19 @@ def command(
         print_table(pareto_table(paretos))
 
 
-def _instances(path: Path, size: str, train: bool, device: str) -> list[Instance]:
+def _saving_front(path: Path, size: str, device: str, points: int, options: SolveOptions) -> pd.DataFrame:
+    from optfuse.api import saving_front
+    from optfuse.compiler.frontend.zoo import known_size, load_model_file
+
+    chosen = known_size(size)
+    entry = load_model_file(path)
+    args, kwargs = entry.inputs(chosen, train=True)
+    model = entry.model(chosen).train()
+    say(f"{path}: capturing (training, {size} size)")
+    return saving_front(model, args, kwargs, points=points, device=device, options=options, name=entry.name)
+
+
+def _instances(path: Path, size: str, device: str) -> list[Instance]:
     if path.suffix != ".py":
         from optfuse.problem.serialize import load_instance
 
@@ -59,10 +88,9 @@ def _instances(path: Path, size: str, train: bool, device: str) -> list[Instance
 
     chosen = known_size(size)
     entry = load_model_file(path)
-    args, kwargs = entry.inputs(chosen, train=train)
-    model = entry.model(chosen).train(train)
-    say(f"{path}: capturing ({'training' if train else 'inference'}, {size} size)")
-    return list(fusion_problems(model, args, kwargs, train=train, device=device, name=entry.name))
+    args, kwargs = entry.inputs(chosen)
+    say(f"{path}: capturing (inference, {size} size)")
+    return list(fusion_problems(entry.model(chosen).eval(), args, kwargs, device=device, name=entry.name))
 
 
 def _make_folder(out: Path) -> None:

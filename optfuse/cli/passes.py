@@ -15,7 +15,7 @@ def command(
     """List the rewrites that run before the solver: normal forms, dominances, and decisions taken from the solver."""
     # sympy and torch take seconds to import: only commands that need them pay
     from optfuse.compiler.frontend.passes.listed import FRONTEND_PASSES
-    from optfuse.compiler.simplify.passes import PASSES
+    from optfuse.compiler.simplify.pass_list import PASSES
 
     records = [
         *({"name": p.name, "kind": p.kind, "stage": f"frontend: {p.stage}", "says": p.says} for p in FRONTEND_PASSES),

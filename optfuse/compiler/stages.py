@@ -1,29 +1,29 @@
-"""The compiler before the solver, one line a stage: from a captured graph to the fusion problem."""
+"""The compiler's stages before the solver, from a captured graph to its fusion problem."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Literal
 
-from optfuse.compiler.codegen.libraries import takes_out
-from optfuse.compiler.extract.build import Extraction, extract
+from optfuse.compiler.codegen.library_calls import takes_out
+from optfuse.compiler.extract.extraction import Extraction, extract
 from optfuse.compiler.frontend.captured import Captured, donated_inputs
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
-from optfuse.compiler.ir.verify import verify
+from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.lower import lower
 from optfuse.compiler.simplify.decisions import of_graph
-from optfuse.compiler.simplify.passes import PASSES, UNSPLIT, rewrite
-from optfuse.compiler.simplify.variants import reduction_variants
+from optfuse.compiler.simplify.pass_list import PASSES, UNSPLIT, rewrite
+from optfuse.compiler.simplify.reduction_variants import reduction_variants
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device
 
-#: What of a reduction is left to the solver. "rule": nothing, long ones with few results are split before. "all":
-#: whether each of them is split.
+#: How reductions are split: "rule": long ones with few results are, before the solver; "all": the solver decides for
+#: each.
 Variants = Literal["rule", "all"]
 
 
 def fusion_problem(captured: Captured, device: str, variants: Variants = "rule") -> Extraction:
-    """The stages before the solver, for one graph."""
+    """The fusion problem of a captured graph."""
     target = load_device(device)
     made = rewrite(lowered(captured), target, PASSES if variants == "rule" else UNSPLIT)
     alternatives = None if variants == "rule" else reduction_variants(made.graph, target)
@@ -39,12 +39,12 @@ def allocates(call: LibraryCall) -> bool:
 
 
 def loop_graph(captured: Captured, device: Device) -> LoopGraph:
-    """The graph that is scheduled: lowered, and rewritten by ``compiler.simplify.passes.PASSES``."""
+    """The loop graph that is scheduled: lowered, and rewritten by ``simplify.pass_list.PASSES``."""
     return rewrite(lowered(captured), device).graph
 
 
 def lowered(captured: Captured) -> LoopGraph:
-    """The loop graph, one op for each of the capture's; verified."""
+    """The loop graph with one op for each op of the captured graph, verified."""
     graph = lower(
         captured.graph,
         name=captured.name,

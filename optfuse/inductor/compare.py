@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from optfuse.compiler.extract.build import Extraction
+from optfuse.compiler.extract.extraction import Extraction
 from optfuse.errors import InductorError
 from optfuse.inductor.agreement import Agreement, agreement
 from optfuse.inductor.groups import Groups

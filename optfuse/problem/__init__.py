@@ -1,7 +1,7 @@
 """The pure combinatorial problem: instances, solutions, cost, legality, the checker, and their files. Stdlib only."""
 
-from optfuse.problem.case import Violation
 from optfuse.problem.checker import check
+from optfuse.problem.checker_case import Violation
 from optfuse.problem.cost import Price, default_writes, kernel_cost, kernel_price
 from optfuse.problem.instance import (
     ALONE,

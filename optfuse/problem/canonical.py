@@ -1,7 +1,7 @@
 """The canonical JSON text of frozen dataclasses: keys sorted, no spaces, fields at their default left out.
 
-It is ``json.dumps(to_plain(record), sort_keys=True, separators=(",", ":"))``, in half the time on a large instance:
-records of a kind are written together, one field of all of them after the other.
+It equals ``json.dumps(to_plain(record), sort_keys=True, separators=(",", ":"))`` and takes half the time on a large
+instance: records of a type are written together, one field of all of them after the other.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from types import NoneType
 from typing import Any
 
 WORDS = {None: "null", False: "false", True: "true"}
-#: The text of a tuple of at least so many items is remembered while the tuple may be asked for again, so many of them.
+#: The texts of the last REMEMBERED tuples of at least LONG items are cached.
 LONG, REMEMBERED = 1000, 4
 _remembered: dict[int, tuple[tuple[Any, ...], str]] = {}
 
 
 def canonical_json(record: Any, always: Collection[str] = ()) -> str:
-    """The text of a dataclass; its fields of ``always`` are written even where they are at their default."""
+    """The canonical JSON of a dataclass; the fields ``always`` are written even at their defaults."""
     fields = [
         f'"{name}":{_known_text(value)}'
         for name, default in _fields(type(record))
@@ -32,7 +32,7 @@ def canonical_json(record: Any, always: Collection[str] = ()) -> str:
 
 
 def _known_text(value: Any) -> str:
-    """The text of a value; of a long tuple, remembered: an instance under another rule has the same ops."""
+    """The text of a value; cached for a long tuple, since an instance with another rule has the same ops."""
     if type(value) is not tuple or len(value) < LONG:
         return _texts([value])[0]
     known = _remembered.get(id(value))
@@ -48,13 +48,13 @@ def _texts(values: Sequence[Any]) -> list[str]:
     kinds = set(map(type, values))
     if len(kinds) == 1:
         return _texts_of(kinds.pop(), values)
-    # Read off again in the order of the values; each kind is written together.
+    # values of one type are written together, then put back in order
     texts = {kind: iter(_texts_of(kind, [value for value in values if type(value) is kind])) for kind in kinds}
     return [next(texts[type(value)]) for value in values]
 
 
 def _texts_of(kind: type, values: Sequence[Any]) -> list[str]:
-    """The same for values of one kind."""
+    """The text of each of some values of one type."""
     if kind is int:
         return list(map(str, values))
     if kind is str:
@@ -68,7 +68,7 @@ def _texts_of(kind: type, values: Sequence[Any]) -> list[str]:
 
 
 def _records(kind: type, records: Sequence[Any]) -> list[str]:
-    """The same for records: a column of texts for each field that is not always at its default."""
+    """The text of each of some records: a column of texts for each field that is not always at its default."""
     columns: list[Iterable[str]] = []
     for name, default in _fields(kind):
         values = list(map(attrgetter(name), records))
@@ -80,7 +80,7 @@ def _records(kind: type, records: Sequence[Any]) -> list[str]:
 
 
 def _column(label: str, default: Any, values: Sequence[Any]) -> Iterable[str]:
-    """The label and the text of each value, or nothing where that is the default."""
+    """The label and text of each value; "" for the default."""
     kinds = set(map(type, values))
     if kinds <= {int, NoneType} or kinds in ({str}, {bool}):  # of these equal values have equal texts
         distinct = list(dict.fromkeys(values))
@@ -95,5 +95,5 @@ def _column(label: str, default: Any, values: Sequence[Any]) -> Iterable[str]:
 
 @cache
 def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
-    """Names in order, with the defaults; ``dataclasses.MISSING`` where there is none."""
+    """The fields in order of name, with their defaults (``dataclasses.MISSING`` if there is none)."""
     return tuple(sorted((field.name, field.default) for field in dataclasses.fields(kind)))

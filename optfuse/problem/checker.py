@@ -1,17 +1,17 @@
-"""Judge a solution, plainly: the second opinion on every solver.
+"""Check a solution, independently of the solvers.
 
-Shares nothing with the solvers or with ``legality``; only ``cost.total_cost``, the one price of kernels. Each
-condition is recomputed from the instance as its documentation states it. Memory is judged in ``memory_check``.
+It shares no code with the solvers or with ``legality``, only ``cost.total_cost``, the one price of kernels. Each
+condition is recomputed from the instance as its documentation states it. ``check_memory`` checks the memory plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optfuse.problem.case import Case, Violation
+from optfuse.problem.check_memory import check_memory
+from optfuse.problem.checker_case import Case, Violation
 from optfuse.problem.cost import total_cost
 from optfuse.problem.instance import ALONE, Edge, Instance, Offer
-from optfuse.problem.memory_check import check_memory
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Solution
 
@@ -44,7 +44,7 @@ def check(instance: Instance, solution: Solution) -> tuple[Violation, ...]:
 
 
 def _offers(instance: Instance, solution: Solution) -> tuple[dict[int, Offer], ...]:
-    """By kernel, what its ops offer in its scheme."""
+    """By kernel: the offers of its ops in its scheme."""
     return tuple(
         [
             {op: offer for op in kernel.ops for offer in instance.ops[op].offers if offer.scheme == kernel.scheme}
@@ -68,7 +68,7 @@ def _case(instance: Instance, solution: Solution, offers: tuple[dict[int, Offer]
 
 
 def _taken(into: dict[int, list[Edge]], offers: dict[int, Offer]) -> set[int]:
-    """Buffers that a kernel takes from memory; ``offers`` are those of its ops."""
+    """The buffers that a kernel loads from memory; ``offers`` are those of its ops."""
     taken: set[int] = set()
     for op, offer in offers.items():
         wanted = {read.buffer for read in offer.reads}
@@ -142,7 +142,7 @@ def _coverage(case: Case) -> Iterator[Violation]:
 
 
 def _purpose(case: Case) -> Iterator[Violation]:
-    """A kernel of ops that are all computed elsewhere too writes something that is wanted."""
+    """A kernel of ops that all run elsewhere too must write a buffer that some op reads."""
     buffers = case.instance.buffers
     for position, kernel in enumerate(case.solution.kernels):
         if all(len(case.runs[op]) > 1 for op in kernel.ops):
@@ -164,7 +164,7 @@ def _edges_inside(case: Case) -> Iterator[Violation]:
 
 
 def _convexity(case: Case) -> Iterator[Violation]:
-    """No path leaves a kernel and comes back; a start that is computed elsewhere too is judged by ``_order``."""
+    """No path leaves a kernel and returns, unless it starts at an op that runs elsewhere too (see ``_order``)."""
     for position, kernel in enumerate(case.solution.kernels):
         inside = set(kernel.ops)
         if len(inside) == 1:
@@ -244,7 +244,7 @@ def _rules(case: Case) -> Iterator[Violation]:
 
 
 def _order(case: Case) -> Iterator[Violation]:
-    """Each kernel runs after whatever its ops need, and the values it needs were written."""
+    """Each kernel runs after the producers of its ops, and the values that it loads have been written."""
     kernels = case.solution.kernels
     for edges in case.into.values():
         for edge in edges:
@@ -280,7 +280,7 @@ def _runs_late(case: Case, edge: Edge, producer: int, reader: int) -> Violation:
 
 
 def _writes(case: Case) -> Iterator[Violation]:
-    """Kernels write only what their ops make; temporaries are written before they are read; what is owed is written."""
+    """Kernels write only results of their ops; temporaries are written before they are read; outputs are written."""
     buffers = case.instance.buffers
     given = {number for number, buffer in enumerate(buffers) if buffer.kind != "temporary"}
     owed = given.union(number for number, buffer in enumerate(buffers) if buffer.output)

@@ -1,11 +1,10 @@
-"""The price of a kernel in integer picoseconds: the one function that greedy, solver, checker and report share.
+"""The price of a kernel in integer picoseconds, which greedy, solver, checker and report share.
 
 cost = launch + max(memory time, compute time).
 
-Memory time counts each distinct footprint read once a kernel and each buffer written once a kernel. It is dearer when
-access is strided, gathered or down columns, when a looped reduction reads its inputs again in a later pass, and when a
-reduction has too few programs to fill the device; cheaper when the bytes come from L2 (small temporaries, second
-passes).
+Memory time counts each distinct footprint read and each buffer written once a kernel. It is higher for strided,
+gathered and column access, for inputs that a looped reduction reads again in a later pass, and for a reduction with too
+few programs to fill the device; lower for bytes from L2 (small temporaries, later passes).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from optfuse.problem.instance import AccessClass, Buffer, Device, Instance, Offer, Read, Work, Write
-from optfuse.problem.memo import per_instance
+from optfuse.problem.instance_cache import per_instance
 from optfuse.problem.solution import Kernel
 
 MIB = 1 << 20
@@ -24,7 +23,7 @@ GOP = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a kernel costs and why. Times in picoseconds, sizes in bytes (each footprint once, re-reads excluded)."""
+    """The price of a kernel and its terms: picoseconds, and bytes (each footprint once, without later passes)."""
 
     launch: int
     memory: int
@@ -42,11 +41,11 @@ class Price:
 class Topology:
     """Adjacency and prices of an instance, by op.
 
-    ``ins`` and ``outs`` are positions in ``instance.edges``; ``sources`` and ``users`` the same edges as pairs (other
-    op, buffer or None). ``offers[op][scheme]`` is the offer, and ``compute[op]`` the op's arithmetic in picoseconds
-    times ``GOP``. ``rivals[op]`` are the ops that cannot run when it does (other alternatives of its variant); ops of
-    no variant have no entry. ``rates[op]`` are the prices of accesses on the op's device. ``always`` are the buffers
-    that reach memory whoever uses them.
+    ``ins`` and ``outs`` are positions in ``instance.edges``; ``sources`` and ``users`` are the same edges as pairs
+    (other op, buffer or None). ``offers[op][scheme]`` is the offer, and ``compute[op]`` the op's arithmetic in
+    picoseconds times ``GOP``. ``rivals[op]`` are the ops that cannot run when it does (other alternatives of its
+    variant); ops of no variant have no entry. ``rates[op]`` are the prices of accesses on the op's device. ``always``
+    are the buffers that always reach memory.
     """
 
     ins: tuple[tuple[int, ...], ...]
@@ -61,7 +60,7 @@ class Topology:
 
     @cached_property
     def priced(self) -> tuple[Mapping[int, PricedOffer], ...]:
-        """``priced[op][scheme]``: what the accesses of an offer cost. No kernel of one op asks for it."""
+        """``priced[op][scheme]``: the prices of an offer's accesses, computed when a larger kernel is priced."""
         return tuple(
             {scheme: rates.priced(offer, self.always) for scheme, offer in offers.items()}
             for rates, offers in zip(self.rates, self.offers, strict=True)
@@ -73,7 +72,7 @@ class PricedOffer:
     """An offer's accesses in picoseconds times ``MIB``.
 
     ``reads``: (buffer, footprint, price of the first pass, price of each later pass, bytes).
-    ``writes``: (buffer, price, bytes, whether it must reach memory whoever uses it).
+    ``writes``: (buffer, price, bytes, whether it always reaches memory).
     """
 
     reads: tuple[tuple[int, int, int, int, int], ...]
@@ -129,10 +128,10 @@ def _rivals(instance: Instance) -> dict[int, frozenset[int]]:
 def default_writes(
     instance: Instance, ops: Collection[int], scheme: int, running: Container[int] | None = None
 ) -> tuple[int, ...]:
-    """Buffers that a kernel must leave in memory when no op is computed twice: outputs, and values used outside it.
+    """The buffers that a kernel must write if no op is recomputed: outputs, and values used outside it.
 
-    Only users among the ``running`` ops count. Where it is not known which ops run, all count that can run beside the
-    kernel's own (not those of other alternatives of their variants).
+    Only users among the ``running`` ops count; by default all that can run together with the kernel's own, which are
+    not in other alternatives of their variants.
     """
     index = topology(instance)
     if len(ops) > 1 or index.rivals:
@@ -152,13 +151,13 @@ def kernel_price(instance: Instance, ops: Collection[int], scheme: int, writes: 
 
 
 def kernel_cost(instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None) -> int:
-    """Picoseconds that a legal kernel takes under the model: the total of its price."""
+    """The time of a legal kernel under the model in picoseconds: the total of its price."""
     launch, memory, compute, _, _ = _price(instance, topology(instance), ops, scheme, writes)
     return launch + max(memory, compute)
 
 
 def total_cost(instance: Instance, kernels: Iterable[Kernel]) -> int:
-    """Picoseconds that kernels of known writes take one after the other."""
+    """The time of kernels of known writes, one after the other, in picoseconds."""
     index = topology(instance)
     prices = [_price(instance, index, kernel.ops, kernel.scheme, kernel.writes) for kernel in kernels]
     return sum([launch + max(memory, compute) for launch, memory, compute, _, _ in prices])
@@ -193,7 +192,7 @@ def _price(
 def _price_alone(
     instance: Instance, index: Topology, op: int, scheme: int, writes: Iterable[int] | None
 ) -> tuple[int, int, int, int, int]:
-    """The price of a kernel of one op: the same, sooner. It reads in one pass, and makes nothing that it reads."""
+    """The fields of a ``Price`` for a kernel of one op, computed faster: one pass, and no value read from itself."""
     offer, rates = index.offers[op][scheme], index.rates[op]
     written = _needed(index, (op,), scheme) if writes is None else writes
     memory, read_bytes = rates.reads_alone(offer.reads)
@@ -211,7 +210,7 @@ def _price_alone(
 def kernel_accesses(
     instance: Instance, ops: Collection[int], scheme: int, writes: Iterable[int] | None = None
 ) -> tuple[list[tuple[Read, int]], list[Write], bool]:
-    """What a price counts: a kernel's reads with the later passes that repeat them, its writes, whether it reduces."""
+    """The accesses that a price counts: reads with their numbers of later passes, writes, and whether it reduces."""
     index, inside = topology(instance), set(ops)
     looped = instance.schemes[scheme].r > instance.devices[instance.ops[next(iter(inside))].device].persistent_elements
     passes = _passes(index, inside, scheme) if looped else {}
@@ -231,7 +230,7 @@ def kernel_accesses(
 
 
 class Rates:
-    """The prices of accesses on a device, in picoseconds times ``MIB``. Few differ: each is computed once."""
+    """The prices of accesses on a device, in picoseconds times ``MIB``; each distinct one is computed once."""
 
     def __init__(self, instance: Instance, device: Device) -> None:
         self.device = device
@@ -240,7 +239,7 @@ class Rates:
         self._known: dict[tuple[int, int, AccessClass], tuple[int, int]] = {}
 
     def reads_alone(self, reads: Sequence[Read]) -> tuple[int, int]:
-        """What one pass over some reads costs, each footprint once, and their bytes."""
+        """The price of one pass over some reads, each footprint once, and their bytes."""
         if len(reads) == 1:
             (read,) = reads
             return self._price(self._reads[read.buffer], read.bytes, read.access)[0], read.bytes
@@ -252,11 +251,11 @@ class Rates:
         return sum([price for price, _, _ in dearest.values()]), sum([size for _, _, size in dearest.values()])
 
     def write(self, write: Write) -> int:
-        """What a write costs."""
+        """The price of a write."""
         return self._price(self._writes[write.buffer], write.bytes, write.access)[0]
 
     def priced(self, offer: Offer, always: Collection[int]) -> PricedOffer:
-        """What the accesses of an offer cost. ``always``: the buffers that must reach memory."""
+        """The prices of an offer's accesses. ``always``: the buffers that always reach memory."""
         reads = []
         for read in offer.reads:
             first, later = self._price(self._reads[read.buffer], read.bytes, read.access)
@@ -267,7 +266,7 @@ class Rates:
         return PricedOffer(tuple(reads), tuple(writes), offer.full, offer.reduces)
 
     def _price(self, rate: int, size: int, access: AccessClass) -> tuple[int, int]:
-        """The first pass over an access, and each later one through L2."""
+        """The prices of the first pass over an access, and of each later one through L2."""
         known = self._known.get((rate, size, access))
         if known is None:
             amount = _scaled(size, access, self.device)
@@ -277,7 +276,7 @@ class Rates:
 
 
 def _whole(amount: int, unit: int) -> int:
-    """Round down to whole picoseconds: prices of accesses and ops then add up exactly, wherever an op is moved."""
+    """An amount rounded down to whole picoseconds, so that prices of accesses and ops add up exactly."""
     return amount // unit * unit
 
 
@@ -297,7 +296,7 @@ def _needed(index: Topology, ops: Collection[int], scheme: int, running: Contain
 
 
 def _reads(index: Topology, inside: set[int], scheme: int, looped: bool) -> tuple[int, int]:
-    """The price of a kernel's reads, each footprint once (and once more a later pass), and their bytes."""
+    """The price of a kernel's reads, each footprint once and once for each later pass, and their bytes."""
     passes = _passes(index, inside, scheme) if looped else {}
     first: dict[tuple[int, int], tuple[int, int, int]] = {}
     again: dict[tuple[int, int], int] = {}
@@ -326,7 +325,7 @@ def _reads(index: Topology, inside: set[int], scheme: int, looped: bool) -> tupl
 
 
 def access_percent(access: AccessClass, device: Device) -> int:
-    """How dear the bytes of an access are; 100 as contiguous ones."""
+    """The price of an access's bytes in percent of contiguous ones."""
     match access:
         case "strided":
             return device.strided_percent
@@ -343,7 +342,7 @@ def _scaled(size: int, access: AccessClass, device: Device) -> int:
 
 
 def _stays_in_l2(buffer: Buffer, device: Device) -> bool:
-    """A temporary of at most an eighth of L2 is likely still there when its reader runs."""
+    """Whether a temporary is likely still in L2 when its reader runs: it has at most an eighth of its size."""
     return buffer.kind == "temporary" and buffer.bytes * 8 <= device.l2_bytes
 
 
@@ -352,19 +351,19 @@ def _read_rate(buffer: Buffer, device: Device) -> int:
 
 
 def _write_rate(buffer: Buffer, device: Device) -> int:
-    """What a reader will find in L2 has been written there, where the device prices that apart."""
+    """The rate of a write: that of L2, if the device has one, for buffers that stay there."""
     if device.l2_write_ps_per_mib and _stays_in_l2(buffer, device):
         return device.l2_write_ps_per_mib
     return device.dram_ps_per_mib
 
 
 def _with_ramp(price: int, device: Device) -> int:
-    """A first pass over memory, in picoseconds times ``MIB``, with the time that it takes to come up to speed."""
+    """The price of a first pass in picoseconds times ``MIB``, with the time until memory is at its rate."""
     return price + min(price, device.ramp_ps * MIB)
 
 
 def _passes(index: Topology, inside: set[int], scheme: int) -> dict[int, int]:
-    """In how many passes of a looped kernel each op's inputs are read.
+    """By op: the number of passes of a looped kernel that read its inputs.
 
     An op's level is the number of reductions before it. A full value is needed in its own pass and again in each later
     pass where something computed from it, without a reduction in between, is used.

@@ -1,4 +1,4 @@
-"""Device files: one JSON a device, beside this module; the keys are the fields of ``problem.instance.Device``."""
+"""Read device files: JSON whose keys are the fields of ``problem.instance.Device``. Shipped ones are in ``devices``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.instance import LARGEST, Device
-from optfuse.problem.plain import PlainDataError, from_plain
+from optfuse.problem.plain_data import PlainDataError, from_plain
 
 
 def known_devices() -> tuple[str, ...]:
@@ -23,10 +23,8 @@ def known_devices() -> tuple[str, ...]:
 def load_device(name: str) -> Device:
     """Read a shipped device by name, or a device file by path (anything that ends in .json).
 
-    Raises
-    ------
-    InvalidOptionError
-        If there is no such device or file, or the file does not hold a device.
+    Raises:
+        InvalidOptionError: If there is no such device or file, or the file does not hold a device.
     """
     if name.endswith(".json"):
         source = Path(name)

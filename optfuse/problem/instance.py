@@ -1,10 +1,10 @@
-"""The fusion problem as inert data: what the compiler hands to the solver.
+"""The fusion problem as inert data: the output of the compiler and the input of the solver.
 
 Everything is an integer or a string; no torch, no sympy, no floats. Ids are positions: op 3 is ``instance.ops[3]``.
 Times are picoseconds, sizes are bytes, rates are picoseconds per MiB (2**20 bytes) or per 2**30 operations.
 
 A *kernel* is a set of ops with one scheme. It is legal when every op offers the scheme, every edge inside it allows
-the scheme, the set is convex (no path leaves it and comes back), it is connected (see ``Limits.connected``), devices
+the scheme, the set is convex (no path leaves it and returns), it is connected (see ``Limits.connected``), devices
 agree, and the limits and the user's rules hold.
 """
 
@@ -28,10 +28,10 @@ BufferKind = Literal["input", "constant", "temporary"]
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How a kernel walks its index space: ``x`` parallel points, ``r`` points of the reduced (inner) axis each.
+    """An iteration order of kernels: ``x`` parallel points, each with ``r`` points of the inner, reduced axis.
 
     ``parallel`` is the number of programs that can run at once; a reduction with few of them cannot fill the device.
-    The name tells schemes of equal extents apart (which digits of the index space are walked by x, which by r).
+    The name distinguishes schemes of equal sizes, by the digits of the index space that x and r run over.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Scheme:
 class Read:
     """Bytes of a buffer that an op reads from memory. Reads of one buffer with equal ``footprint`` are one read.
 
-    Accesses in one scheme with equal ``place``, unless it is 0, touch the same bytes of their buffers at each point,
-    and no byte at two points. So what one of them writes may lie where the others read: see ``Write``.
+    Accesses in one scheme with equal ``place``, unless it is 0, access the same bytes of their buffers at each point,
+    and no byte at two points. So one of them may write in the place of what the others read: see ``Write``.
     """
 
     buffer: int
@@ -57,10 +57,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes of a buffer that an op writes when somebody outside its kernel needs them.
+    """Bytes of a buffer that an op writes if an op outside its kernel, or the caller, needs them.
 
-    The buffer may be written *in place* of another of equal size when this kernel is the first to use the one and the
-    last to use the other, makes only the one and that once, and all its reads of the other have the write's ``place``.
+    The buffer may be written *in place* of another of equal size if this kernel is the first to use the one and the
+    last to use the other, writes the one once and not the other, and all its reads of the other have the write's
+    ``place``.
     """
 
     buffer: int
@@ -73,8 +74,8 @@ class Write:
 class Offer:
     """One scheme in which an op can run, with what it reads and writes there.
 
-    ``full`` tells an op over x*r points from one over x points only (the outer part). ``reduces`` marks an op whose
-    results appear only after the r axis has been walked: what uses them belongs to the next pass of a looped kernel.
+    A ``full`` op runs at x*r points, others at x points only (the outer part). The results of an op that ``reduces``
+    are complete only after a pass over r: their consumers belong to the next pass of a looped kernel.
     """
 
     scheme: int
@@ -98,8 +99,8 @@ class Work:
 class Op:
     """A node of the dependency graph. ``weight`` is its share of a kernel's registers (operand count, roughly).
 
-    ``node``, ``module`` and ``source`` tie it to the model, for people and for rules: the graph node (where it is
-    called otherwise than the op), the path of the module, and "file:line, code". They mean nothing to the solvers.
+    ``node``, ``module`` and ``source`` locate it in the model, for messages and rules: the graph node (if its name
+    differs from the op's), the path of the module, and "file:line, code". The solvers ignore them.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""What a kernel may hold: convexity, connectivity and the other conditions, on bitmasks, for the solvers.
+"""Legality of kernels for the solvers: convexity, connectivity and the other conditions, on bitmasks.
 
-A set of ops is a Python int: bit ``i`` stands for op ``i``. The checker shares nothing with this module.
+A set of ops is a Python int: bit ``i`` stands for op ``i``. The checker shares no code with this module.
 
 A kernel is legal when
 
@@ -10,11 +10,11 @@ A kernel is legal when
 4. every edge inside allows the scheme;
 5. the user's rules hold: ``barrier``, ``no_fuse``, ``fuse`` (no kernel holds one op of the pair without the other),
    ``single_kernel`` (a kernel that holds an op of the set is exactly the set);
-6. a kernel of several ops keeps ``max_ops`` and ``max_weight`` (one op alone is always allowed to run);
+6. a kernel of several ops keeps ``max_ops`` and ``max_weight`` (one op alone is always allowed);
 7. the set is connected, if ``Limits.connected``: by inside edges or by reads of a common footprint;
-8. the set is convex. A path counts when each op on it is certain to run once the kernel does: ops of no variant, and
-   ops of the alternatives that the kernel's own ops choose. Paths through other alternatives depend on what else is
-   chosen, and show as cycles between kernels.
+8. the set is convex. A path counts if each op on it is certain to run when the kernel does: ops of no variant, and ops
+   of the alternatives that the kernel's own ops choose. Paths through other alternatives depend on the other choices,
+   and appear as cycles between kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.memo import per_instance
+from optfuse.problem.instance_cache import per_instance
 
 
 def mask_of(ops: Iterable[int]) -> int:
@@ -82,11 +82,11 @@ class Reach:
         return above & below & ~mask
 
     def is_convex(self, mask: int) -> bool:
-        """Whether no path leaves the set and comes back."""
+        """Whether no path leaves the set and returns."""
         return not self.between(mask)
 
 
-#: At most so many ops are named in a message.
+#: The most ops that a message names.
 LISTED = 8
 
 RefusalCode = Literal["scheme", "index", "device", "limit", "rule", "variant", "connection", "path"]
@@ -107,7 +107,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LegalIndex:
-    """What legality needs of an instance, by op.
+    """An index of an instance for legality, by op.
 
     ``successors[u]`` are pairs (v, schemes); ``footprints[u][scheme]`` the (buffer, footprint) read there, and its keys
     are the schemes offered. ``apart[u]`` may never share a kernel with u, and of these ``rivals[u]`` never even run
@@ -214,7 +214,7 @@ def refusal(instance: Instance, ops: Collection[int], scheme: int) -> Refusal | 
 
 
 def is_legal_but_for_paths(instance: Instance, ops: Collection[int], scheme: int) -> bool:
-    """Whether some ops may be one kernel when ops that are computed elsewhere too excuse its lack of convexity."""
+    """Whether some ops may be one kernel if convexity does not count, since ops may be recomputed elsewhere."""
     index = legal_index(instance)
     return _refusal_but_for_paths(index, ops, mask_of(ops), scheme) is None
 
@@ -226,7 +226,7 @@ def why_illegal(instance: Instance, ops: Collection[int], scheme: int) -> str | 
 
 
 def listed(instance: Instance, ops: Collection[int]) -> str:
-    """Ops by name, for a message of one line: the first of them, and how many more."""
+    """The names of some ops for a one-line message: the first ones, and the number of others."""
     names = [instance.ops[op].name for op in ops]
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more
@@ -245,7 +245,7 @@ def common_schemes(instance: Instance, ops: Iterable[int]) -> tuple[int, ...]:
 
 
 def is_connected(index: LegalIndex, mask: int, scheme: int) -> bool:
-    """Whether the ops hang together by inside edges or by reads of a common footprint in the scheme."""
+    """Whether the ops are connected by inside edges or by reads of a common footprint in the scheme."""
     return component(index, mask, scheme) == mask
 
 
@@ -284,7 +284,7 @@ def _refusal(index: LegalIndex, ops: Collection[int], mask: int, scheme: int) ->
 
 
 def _refusal_but_for_paths(index: LegalIndex, ops: Collection[int], mask: int, scheme: int) -> Refusal | None:
-    """The same for all conditions but convexity."""
+    """The first violated condition other than convexity, and the ops to blame."""
     if not mask:
         return Refusal("scheme", "a kernel holds at least one op", ())
     for op in ops:
@@ -306,7 +306,7 @@ def _refusal_but_for_paths(index: LegalIndex, ops: Collection[int], mask: int, s
 
 
 def _broken_limit(index: LegalIndex, ops: Collection[int], scheme: int) -> Refusal | None:
-    """Too many ops for the scheme, the limits or one device."""
+    """The refusal of too many or too heavy ops, or of ops of several devices."""
     instance = index.instance
     if scheme == ALONE:
         return Refusal("scheme", "ops that run alone cannot share a kernel", tuple(ops))

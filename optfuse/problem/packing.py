@@ -1,4 +1,4 @@
-"""The packing problem: buffers with known lifetimes and sizes, to be given offsets in one memory; and its checker."""
+"""The packing problem: offsets in one memory for buffers of known lifetimes and sizes; and its checker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optfuse.errors import InvalidPackingError
-from optfuse.problem.case import Violation
+from optfuse.problem.checker_case import Violation
 
 #: No size, alignment or time is larger: sums and differences of two stay within 64 bits.
 LARGEST = 1 << 56
@@ -29,7 +29,7 @@ class Lifetime:
     alignment: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what no memory could hold."""
+        """Refuse sizes, times and alignments out of range."""
         if self.lower >= self.upper:
             raise InvalidPackingError(
                 f"buffer {self.id!r}: upper {self.upper} must be above lower {self.lower} (upper is exclusive)"
@@ -46,7 +46,7 @@ class Lifetime:
 def check_packing(
     buffers: Sequence[Lifetime], offsets: Sequence[int], capacity: int | None = None
 ) -> tuple[Violation, ...]:
-    """What is wrong with offsets given in the order of ``buffers``; empty when nothing is.
+    """The violations of offsets given in the order of ``buffers``; empty if there are none.
 
     Shares no code with the solvers. Every pair of buffers is compared only once a sweep over time has found an overlap.
     """

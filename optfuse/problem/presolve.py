@@ -1,18 +1,18 @@
-"""Presolve: decide what some optimal solution decides anyway, with proof, and say how to go back.
+"""Presolve: reduce an instance by decisions that some optimal solution satisfies, and lift solutions back.
 
-Each rule takes a solution in which it is broken and mends it at no more cost, so some optimal solution obeys it:
+A solution that violates a rule can be changed to satisfy it at no more cost, so some optimal solution satisfies all:
 
-- **dominated scheme**: whatever runs in scheme s could run in scheme t, at no more cost. The offers of s are dropped.
+- **dominated scheme**: every kernel of scheme s could run in scheme t at no more cost. The offers of s are dropped.
 - **joins its consumer**: a group U whose results only group V uses moves into V's kernel.
-- **joins its producer**: a group V that takes values only from group U moves into U's kernel.
+- **joins its producer**: a group V that reads values only from group U moves into U's kernel.
 
-A group moved must leave its kernel connected and never makes it dearer; the kernel it joins must allow it in every
+The kernel that a group leaves must stay connected and never costs more; the kernel that it joins must allow it in every
 scheme and size, and grow by no more than the other one saves. Convexity and freedom from cycles follow from "only".
-A kernel costs the larger of its memory and compute time, so what is saved in memory counts in full only in schemes
-whose kernels are certain to be memory-bound (``memory_bound``); elsewhere it counts up to the compute time moved.
+A kernel costs the larger of its memory and compute time, so saved memory time counts in full only in schemes whose
+kernels are proven to be memory-bound (``memory_bound``); elsewhere it counts up to the compute time moved.
 
-The result is an Instance again: groups become ``fuse`` rules. Its solutions are solutions of the first one, at the same
-cost, with nothing but the objective to compare: ``lift`` is the identity on kernels.
+The result is an Instance again: groups become ``fuse`` rules. Its solutions are solutions of the original one at the
+same cost: ``lift`` is the identity on kernels.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from time import monotonic
 from optfuse.problem.cost import access_percent
 from optfuse.problem.instance import Instance, Op
 from optfuse.problem.legality import bits
-from optfuse.problem.moves import Moves, shareable
+from optfuse.problem.presolve_moves import Moves, shareable
 from optfuse.problem.solution import Kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Presolved:
-    """A smaller instance of equal optimum. ``merged``: pairs tied together; ``dropped``: schemes taken away."""
+    """A smaller instance of equal optimum. ``merged``: pairs of ops fused; ``dropped``: schemes removed."""
 
     instance: Instance
     merged: int
     dropped: int
 
     def lift(self, kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-        """The kernels of the smaller instance as kernels of the first one: ids and costs are the same."""
+        """The kernels of the smaller instance as kernels of the original one: ids and costs are the same."""
         return tuple(kernels)
 
 
@@ -117,7 +117,7 @@ def _without(instance: Instance, scheme: int) -> Instance:
 
 
 def tie_groups(instance: Instance, fed: int, used: int, late: Callable[[], bool]) -> list[tuple[int, int]]:
-    """Pairs of ops that some optimal solution has in one kernel, as groups grow."""
+    """Pairs of ops that some optimal solution has in one kernel."""
     if late():
         return []
     free = shareable(instance)
@@ -145,7 +145,7 @@ def tie_groups(instance: Instance, fed: int, used: int, late: Callable[[], bool]
 
 
 def _partner(moves: Moves, groups: dict[int, int], first: int, fed: int, used: int) -> int | None:
-    """The group that this one may be tied to, by either rule."""
+    """The group whose kernel this one joins, by either rule; None if there is none."""
     group = groups[first]
     consumer = None if group & used else moves.only(moves.users, group)
     if consumer is not None and moves.joins_consumer(group, groups[consumer]):

@@ -1,13 +1,13 @@
-"""The user's rules as written, and what they mean for the ops of an instance.
+"""The user's rules, and their meaning for the ops of an instance.
 
     fuse(a, b)           what a and b name is in one kernel
     no_fuse(a, b)        no op that a names shares a kernel with one that b names
     single_kernel(ops)   the ops are a kernel, with nothing else in it
     barrier(a)           every op that a names stays alone
 
-Ops are named as ``optfuse.problem.patterns`` says. In ``fuse`` and ``single_kernel``, the wildcard parts of module
-paths stand for the same in all patterns of a rule, and ask for a kernel for each thing that they can stand for:
-``fuse("h.*.ln_1", "h.*.attn")`` fuses within each layer. ``no_fuse`` and ``barrier`` hold for everything that matches.
+Ops are given by the patterns of ``optfuse.problem.op_patterns``. In ``fuse`` and ``single_kernel`` the wildcards of
+module paths match the same text in all patterns of a rule, with a kernel for each text that they match:
+``fuse("h.*.ln_1", "h.*.attn")`` fuses within each layer. ``no_fuse`` and ``barrier`` hold for all ops that match.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Literal, assert_never, get_args
 
 from optfuse.errors import RuleError
 from optfuse.problem.instance import ALONE, Instance, Rules
-from optfuse.problem.patterns import Parts, find_ops, nearest, no_match
+from optfuse.problem.op_patterns import Parts, find_ops, nearest, no_match
 
 Kind = Literal["fuse", "no_fuse", "single_kernel", "barrier"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-#: More pairs than that from one ``no_fuse`` are refused: a barrier says it shorter.
+#: The most pairs of one ``no_fuse``; for more of them a barrier is simpler.
 MAX_PAIRS = 1_000_000
 
 
@@ -36,7 +36,7 @@ class Rule:
     ops: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is no rule.
+        """Refuse malformed rules.
 
         Raises:
             RuleError: On an unknown kind, a wrong number of patterns, or a pattern that is no name.
@@ -58,7 +58,7 @@ class Rule:
 
 
 def fuse(a: str, b: str) -> Rule:
-    """What ``a`` and ``b`` name is in one kernel: no kernel holds one without the other."""
+    """The ops of ``a`` and ``b`` are in one kernel: no kernel holds one without the other."""
     return Rule("fuse", (a, b))
 
 
@@ -78,7 +78,7 @@ def barrier(a: str) -> Rule:
 
 
 def rules_from_plain(data: object) -> tuple[Rule, ...]:
-    """Rules out of a mapping such as a TOML file holds: ``{"fuse": [[a, b], ...], "barrier": [a, ...], ...}``.
+    """The rules of a mapping, such as that of a TOML file: ``{"fuse": [[a, b], ...], "barrier": [a, ...], ...}``.
 
     Raises:
         RuleError: On an unknown kind, or something that is no list of names.
@@ -100,7 +100,7 @@ def rules_from_plain(data: object) -> tuple[Rule, ...]:
 
 
 def meaning(instance: Instance, rule: Rule) -> Rules:
-    """What a rule says of the ops of an instance.
+    """The rule in terms of the ops of an instance.
 
     Raises:
         RuleError: When a pattern matches no op, or the rule says nothing about those that match.
@@ -126,7 +126,7 @@ def meaning(instance: Instance, rule: Rule) -> Rules:
 
 
 def _per_parts(rule: Rule, found: Sequence[Mapping[int, Parts]]) -> list[tuple[int, ...]]:
-    """The ops of all patterns together, for each thing that the wildcard parts stand for in every one of them."""
+    """The ops of all patterns together, for each text that the wildcards match in every pattern."""
     by_parts: list[dict[Parts, set[int]]] = []
     for matches in found:
         groups: dict[Parts, set[int]] = {}
@@ -170,7 +170,7 @@ def joined(parts: Iterable[Rules]) -> Rules:
 
 
 def restricted(rules: Rules, local: Mapping[int, int]) -> Rules:
-    """What rules say of some of the ops, in new ids; the memory cap is left out."""
+    """The rules restricted to some of the ops, in new ids, without the memory cap."""
 
     def inside(groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(local[op] for op in group) for group in groups if all(op in local for op in group))
@@ -184,7 +184,7 @@ def restricted(rules: Rules, local: Mapping[int, int]) -> Rules:
 
 
 def with_rules(instance: Instance, rules: Sequence[Rule]) -> Instance:
-    """The instance under its own rules and these; doing it twice changes nothing.
+    """The instance with these rules added to its own.
 
     Raises:
         RuleError: When a rule matches no op.
@@ -195,7 +195,7 @@ def with_rules(instance: Instance, rules: Sequence[Rule]) -> Instance:
 
 
 def matching(instances: Sequence[Instance], rules: Sequence[Rule]) -> list[tuple[Rule, ...]]:
-    """For each of a model's instances (forward, backward) the rules that mean something there.
+    """By instance of a model (forward, backward): the rules that match ops of it.
 
     Raises:
         RuleError: When a rule means nothing in any of them; the message is that of the first.

@@ -19,10 +19,10 @@ from typing import Any
 from optfuse.errors import InvalidInstanceError, InvalidSolutionError, OptfuseError
 from optfuse.files import write_whole
 from optfuse.problem.canonical import canonical_json
-from optfuse.problem.collecting import rarely_collecting
+from optfuse.problem.garbage_collection import rarely_collecting
 from optfuse.problem.instance import FORMAT_VERSION, Instance
-from optfuse.problem.memo import per_instance
-from optfuse.problem.plain import PlainDataError, from_plain, to_plain
+from optfuse.problem.instance_cache import per_instance
+from optfuse.problem.plain_data import PlainDataError, from_plain, to_plain
 from optfuse.problem.solution import Solution
 from optfuse.problem.validate import validate
 
@@ -148,7 +148,7 @@ def _parse(text: str | bytes, where: str, form: str, version: int, error_class: 
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; one that has a key twice says two things at once."""
+    """A JSON object; one with a duplicate key is refused."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]

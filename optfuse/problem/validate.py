@@ -1,11 +1,12 @@
-"""Refuse an instance that breaks its own format, with one line that names the thing.
+"""Validate instances: a malformed one is refused with one line that names the fault.
 
-Called where instances come from and where they are solved; remembered by identity. Solvers may assume what is checked
-here. Numbers are looked at column by column first: one by one, to name the bad one, only where there is one.
+Called where instances are read and where they are solved; cached by identity. Solvers rely on what is checked here. For
+speed, numbers are checked column by column first, and one by one only to name a bad one.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
@@ -13,19 +14,20 @@ from itertools import chain
 from operator import attrgetter
 
 from optfuse.errors import InvalidInstanceError
-from optfuse.problem.alternatives import check_sources, check_variants, writes_always
+from optfuse.problem.check_variants import check_sources, check_variants, writes_always
 from optfuse.problem.instance import ALONE, FORMAT_VERSION, LARGEST, Edge, Instance, Read, Write
-from optfuse.problem.memo import per_instance
-from optfuse.problem.text import bad_text, is_half_a_pair, shortened
+from optfuse.problem.instance_cache import per_instance
 
 #: How the types of numbers are written in ``instance``, and which numbers are ids there.
 NUMBERS = ("int", "int | None")
 IDS = ("buffer", "device", "alias")
+#: The most characters of a name, a graph node or a module path.
+LONGEST = 4096
 
 
 @per_instance
 def validate(instance: Instance) -> None:
-    """Check everything that the dataclasses cannot say by themselves.
+    """Check all conditions that the dataclasses do not enforce.
 
     Raises:
         InvalidInstanceError: On the first problem found: an unknown version, a duplicate name, a negative size, a
@@ -34,7 +36,7 @@ def validate(instance: Instance) -> None:
     for check in CHECKS:
         problem = next(iter(check(instance)), None)
         if problem is not None:
-            raise InvalidInstanceError(f"instance {shortened(instance.name)}: {problem}")
+            raise InvalidInstanceError(f"instance {_shortened(instance.name)}: {problem}")
 
 
 def _version(instance: Instance) -> Iterator[str]:
@@ -43,19 +45,19 @@ def _version(instance: Instance) -> Iterator[str]:
 
 
 def _names(instance: Instance) -> Iterator[str]:
-    yield from bad_text(instance.name, "its name")
+    yield from _bad_text(instance.name, "its name")
     for family in ("devices", "schemes", "buffers", "ops", "variants"):
         seen: set[str] = set()
         for item in getattr(instance, family):
-            yield from bad_text(item.name, "a name")
+            yield from _bad_text(item.name, "a name")
             if item.name in seen:
                 yield f"two {family} are named {item.name!r}"
             seen.add(item.name)
     for op in instance.ops:
-        yield from bad_text(op.node, f"op {op.name!r}: node")
-        yield from bad_text(op.module, f"op {op.name!r}: module")
-        if is_half_a_pair(op.source):
-            yield f"op {op.name!r}: source {shortened(op.source)} holds half a surrogate pair, which is no text"
+        yield from _bad_text(op.node, f"op {op.name!r}: node")
+        yield from _bad_text(op.module, f"op {op.name!r}: module")
+        if _has_lone_surrogate(op.source):
+            yield f"op {op.name!r}: source {_shortened(op.source)} holds half a surrogate pair, which is no text"
     if not instance.devices:
         yield "there is no device"
     if not instance.schemes:
@@ -281,7 +283,7 @@ def _buffers(instance: Instance) -> Iterator[str]:
 
 
 def _owed(instance: Instance) -> Iterator[str]:
-    """An op writes outputs and inputs in every offer or in none: which scheme it runs in is not for users to see."""
+    """An op writes outputs and inputs in every offer or in none, so that results do not depend on its scheme."""
     kept = {n for n, buffer in enumerate(instance.buffers) if buffer.output or buffer.kind != "temporary"}
     for op in instance.ops:
         written = [kept.intersection([write.buffer for write in offer.writes]) for offer in op.offers]
@@ -293,7 +295,7 @@ def _owed(instance: Instance) -> Iterator[str]:
 def _rules(instance: Instance) -> Iterator[str]:
     rules = instance.rules
     name = [op.name for op in instance.ops]
-    # Rules on ops of alternatives contradict each other only if these run: that is for the solver to see.
+    # contradictions of rules on ops of alternatives depend on the choice: the solver finds them
     optional = {op for variant in instance.variants for alternative in variant.alternatives for op in alternative}
     for label, pairs in (("fuse", rules.fuse), ("no_fuse", rules.no_fuse)):
         for left, right in pairs:
@@ -324,7 +326,7 @@ def _edge_name(instance: Instance, edge: Edge) -> str:
     return f"{instance.ops[edge.src].name!r} -> {instance.ops[edge.dst].name!r}"
 
 
-#: In this order: later checks rely on earlier ones.
+#: In order: later checks rely on earlier ones.
 CHECKS: tuple[Callable[[Instance], Iterator[str]], ...] = (
     _version,
     _names,
@@ -339,3 +341,27 @@ CHECKS: tuple[Callable[[Instance], Iterator[str]], ...] = (
     check_sources,
     _rules,
 )
+
+
+def _bad_text(text: str, what: str) -> Iterator[str]:
+    """Why a text may not be part of a one-line message; nothing if it may."""
+    if len(text) > LONGEST:
+        yield f"{what} has {len(text)} characters; at most {LONGEST} are read: {_shortened(text)}"
+    if text.isprintable():
+        return
+    if _has_lone_surrogate(text):
+        yield f"{what} holds half a surrogate pair, which is no text: {_shortened(text)}"
+    bad = next((c for c in text if unicodedata.category(c) in ("Cc", "Zl", "Zp")), None)
+    if bad is not None:
+        yield f"{what} holds the control character {bad!a}: {_shortened(text)}"
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    """Whether a text has half a surrogate pair, which JSON can hold but files and terminals cannot."""
+    return not text.isascii() and any(unicodedata.category(c) == "Cs" for c in text)
+
+
+def _shortened(text: str) -> str:
+    """A text in ASCII, shortened for a one-line message."""
+    shown = ascii(text)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

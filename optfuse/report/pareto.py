@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from optfuse.files import whole_file
 from optfuse.report.summary import change
 from optfuse.solver.pareto import Pareto
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MIB = 1 << 20
 US = 1_000_000
@@ -67,6 +70,27 @@ def pareto_table(paretos: Sequence[Pareto]) -> Table:
                 missing or str(row["copied_ops"]),
                 point.status,
             )
+    return table
+
+
+def saving_table(name: str, front: pd.DataFrame) -> Table:
+    """What a training step takes by what it saves, a row a choice."""
+    title = f"{name}: predicted time of a training step by what it saves for its backward graph"
+    table = Table(title=title, title_justify="left")
+    table.add_column("choice", overflow="fold")
+    for heading in ("saved MiB", "peak MiB", "us", "change", "bound us", "gap"):
+        table.add_column(heading, justify="right")
+    rows: list[dict[str, Any]] = front.to_dict("records")
+    for row in rows:
+        table.add_row(
+            row["choice"],
+            f"{row['saved_bytes'] / MIB:,.1f}",
+            f"{row['peak_memory_bytes'] / MIB:,.1f}",
+            f"{row['objective'] / US:,.1f}",
+            change(rows[0]["objective"], row["objective"]),
+            f"{row['bound'] / US:,.1f}",
+            f"{row['gap']:.2%}",
+        )
     return table
 
 

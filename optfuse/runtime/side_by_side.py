@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from optfuse.compiler.analysis.work import ITEM_BYTES
-from optfuse.compiler.codegen.expressions import pointer_type
+from optfuse.compiler.analysis.op_work import ITEM_BYTES
+from optfuse.compiler.codegen.triton_expressions import pointer_type
 
 #: Passes and the assembler run without Python's lock, Triton's frontend does not: more threads are slower.
 THREADS = 4

@@ -51,6 +51,8 @@ def bind_training(
     name = schedule.forward.name.removesuffix(".forward")
     step = None if schedule.capture is None else schedule.capture.take(compile_graph)
     if step is None:
-        step = train_module(schedule.model, schedule.args, schedule.kwargs, compile_again, name=name)
+        taken = None if schedule.saving is None else schedule.saving.choice
+        choose = None if schedule.saving is None else (lambda _: taken)
+        step = train_module(schedule.model, schedule.args, schedule.kwargs, compile_again, name=name, choose=choose)
     step.graphs = statistics_of(runs)  # type: ignore[attr-defined]
     return step

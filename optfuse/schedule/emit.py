@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from optfuse.compiler.codegen.host import MemoryLayout, Step
-from optfuse.compiler.codegen.kernel import emit_kernel
-from optfuse.compiler.codegen.libraries import owns_results
+from optfuse.compiler.codegen.deduplicate import share_kernels
+from optfuse.compiler.codegen.host_program import MemoryLayout, Step
+from optfuse.compiler.codegen.library_calls import owns_results
 from optfuse.compiler.codegen.module import emit_module
-from optfuse.compiler.codegen.shared import share_kernels
 from optfuse.compiler.codegen.tiles import TileConfig
-from optfuse.compiler.extract.build import Extraction
-from optfuse.compiler.extract.kernel import kernel_spec
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
+from optfuse.compiler.extract.extraction import Extraction
+from optfuse.compiler.extract.solution_kernel import kernel_spec
 from optfuse.compiler.ir.devices import main_device
-from optfuse.compiler.ir.kernel import KernelSpec
+from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import LibraryCall, LoopNest
 from optfuse.errors import PlanError
 from optfuse.problem.instance import Instance

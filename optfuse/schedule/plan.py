@@ -25,11 +25,11 @@ import torch
 
 from optfuse.compiler.codegen.tiles import TileConfig
 from optfuse.compiler.ir.nodes import LoopGraph
-from optfuse.compiler.ops.opaque import NAMESPACE
+from optfuse.compiler.ops.opaque_operators import NAMESPACE
 from optfuse.errors import OptfuseError, OutputError, PlanError, UnknownClassError
 from optfuse.problem.checker import check
-from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.serialize import load_solution, save_solution
+from optfuse.problem.untrusted_folder import require_enclosed
 from optfuse.schedule.emit import emit
 from optfuse.schedule.interface import Interface, interface_from_json, interface_to_json
 from optfuse.schedule.prepared import load_problem, load_tensors, read_json, save_problem, save_tensors

@@ -21,11 +21,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from optfuse.compiler.codegen.libraries import takes_out
-from optfuse.compiler.extract.build import Extraction, extract
+from optfuse.compiler.codegen.library_calls import takes_out
+from optfuse.compiler.extract.extraction import Extraction, extract
 from optfuse.compiler.frontend.operators import require_named
+from optfuse.compiler.ir.graph_json import graph_from_json, graph_to_json
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
-from optfuse.compiler.ir.serialize import graph_from_json, graph_to_json
 from optfuse.compiler.simplify.decisions import (
     UNRECORDED,
     Decision,
@@ -34,8 +34,8 @@ from optfuse.compiler.simplify.decisions import (
     of_graph,
 )
 from optfuse.errors import OptfuseError, PlanError, UnknownClassError
-from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.serialize import digest, load_instance, save_instance
+from optfuse.problem.untrusted_folder import require_enclosed
 from optfuse.schedule.interface import Interface, interface_from_json, interface_to_json
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from optfuse.compiler.extract.build import Extraction
-from optfuse.compiler.extract.reasons import ExtractionDetails
+from optfuse.compiler.extract.extraction import Extraction
+from optfuse.compiler.extract.refusal_details import ExtractionDetails
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.simplify.decisions import Decision
 from optfuse.problem.instance import Instance
@@ -16,6 +16,7 @@ from optfuse.report.summary import before_solver, certificate, summary
 from optfuse.report.table import kernel_rows
 from optfuse.report.text import report
 from optfuse.report.trace import save_trace
+from optfuse.schedule.saving import StepSaving
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.explain.explain import explain
 from optfuse.solver.explain.explanation import Explanation
@@ -237,6 +238,7 @@ class ScheduledStep:
     """The schedules of a training step's two graphs.
 
     ``capture`` is what they were made from: the first ``compile`` takes its step, later ones trace the model again.
+    ``saving``: what was decided to be saved, where it was searched for.
     """
 
     forward: ScheduledGraph
@@ -245,6 +247,7 @@ class ScheduledStep:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     capture: TrainingCapture | None = field(default=None, repr=False, compare=False)
+    saving: StepSaving | None = None
 
     def __iter__(self) -> Iterator[ScheduledGraph]:
         """Forward, then backward."""

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TypeVar
 
 from optfuse.errors import InvalidInstanceError, InvalidOptionError
-from optfuse.problem.collecting import rarely_collecting
+from optfuse.problem.garbage_collection import rarely_collecting
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Solution

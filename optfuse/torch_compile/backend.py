@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from optfuse.api import Schedule, schedule_graph
 from optfuse.compiler.frontend.aot import as_traced, make_backend
 from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.joint import Choice, JointStep
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import (
@@ -33,6 +34,7 @@ from optfuse.rules import load_rules
 from optfuse.runtime import environment
 from optfuse.runtime.graphs import checked_choice, interest_of, runner
 from optfuse.runtime.program import Arena, Program
+from optfuse.schedule.saving import SavingSearch, saving_search
 from optfuse.schedule.solve_once import solution_cache
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.artifacts import show_left, show_scheduled
@@ -43,7 +45,7 @@ logger = logging.getLogger("optfuse")
 
 DEVICE = "h200"
 #: Options that are not the solver's.
-_OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict")
+_OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving")
 #: Errors that the caller mends: they are raised. Any other one is a defect of ours, and its graph runs as traced.
 _CALLERS = (InvalidOptionError, RuleError, RuleConflictError, InfeasibleError, OutputError)
 
@@ -97,6 +99,7 @@ def backend(
         Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file ("h200" by default);
         ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are
         searched on the GPU, as by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``;
+        ``saving``: what decides what a training step saves, as for ``optfuse.optimize``;
         ``cache``: whether solutions are kept between processes (True by default), see ``schedule.solve_once``; and
         ``strict``: whether a defect of optfuse is raised (False by default, True under ``OPTFUSE_STRICT=1``). Else the
         graph that met it runs as it was traced, which is said, with the traceback, and counted.
@@ -122,8 +125,17 @@ def backend(
     require_measurable(measure)
     strict = options.get("strict", os.environ.get("OPTFUSE_STRICT") == "1")
     cache = solution_cache() if options.get("cache", True) else None
+    saving = options.get("saving", "auto")
+    searches: dict[str, SavingSearch] = {}
     record = Record()
     arena = Arena()
+
+    def choose(step: JointStep) -> Choice | None:
+        search = saving_search(saving, device, solve_options)
+        if search is None:
+            return None
+        searches[step.name] = search
+        return search(step)
 
     def compile_graph(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
         if environment.mode() == "compile" and is_on_host(captured):
@@ -131,7 +143,7 @@ def backend(
             return as_traced(captured)
         try:
             problem = fusion_problem(captured, device)
-            chosen = _with_matching_rules(problem.instance, solve_options, record)
+            chosen = _with_matching_rules(problem.instance, _options_of(captured, solve_options, searches), record)
             made = schedule_graph(captured, problem, chosen, measure=measure, cache=cache)
         except CaptureError as error:
             record.leave(captured.name, str(error))
@@ -156,7 +168,9 @@ def backend(
         record.leave("compiled0", "a nested tensor's sizes have no numbers to plan with")
         compiled = graph
     else:
-        compiled = make_backend(compile_graph, leave=record.leave, survive=survive)(graph, example_inputs)
+        chooser = None if saving_search(saving, device, solve_options) is None else choose
+        made_backend = make_backend(compile_graph, leave=record.leave, survive=survive, choose=chooser)
+        compiled = made_backend(graph, example_inputs)
 
     def run(*inputs: Any) -> Any:
         return compiled(*inputs)
@@ -169,6 +183,13 @@ def is_on_host(captured: Captured) -> bool:
     """Whether all that a graph computes and is given lies in the host's memory."""
     values = tree_leaves([node.meta.get("val") for node in captured.graph.graph.nodes])
     return all(value.device.type == "cpu" for value in values if isinstance(value, torch.Tensor))
+
+
+def _options_of(captured: Captured, options: SolveOptions, searches: Mapping[str, SavingSearch]) -> SolveOptions:
+    """The options for one graph; of a training step's two, what the step's cap leaves for its buffers."""
+    step, _, half = captured.name.rpartition(".")
+    found = searches[step].found if step in searches else None
+    return options if found is None else found.options_of(options, half)
 
 
 def _with_matching_rules(instance: Instance, options: SolveOptions, record: Record) -> SolveOptions:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from optfuse.compiler.ir.nodes import LibraryCall
-from optfuse.compiler.ops.opaque import NAMESPACE
+from optfuse.compiler.ops.opaque_operators import NAMESPACE
 from optfuse.schedule.scheduled import ScheduledGraph
 
 #: Graphs that are remembered, at most.

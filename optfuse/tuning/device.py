@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from optfuse.cache import store
-from optfuse.compiler.codegen.kernel import KernelSource, emit_kernel
+from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.module import kernels_module
-from optfuse.compiler.ir.kernel import KernelSpec
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
+from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.aot import KernelReport, compile_kernels

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 import sympy
 import torch
 
-from optfuse.compiler.codegen.passes import operands, stored
-from optfuse.compiler.ir.interpreter import extent
-from optfuse.compiler.ir.kernel import KernelSpec
+from optfuse.compiler.codegen.reduction_passes import operands, stored
+from optfuse.compiler.ir.buffer_layout import extent
+from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, Call, Expr, Load, tvar
 from optfuse.compiler.ir.torch_semantics import torch_dtype
-from optfuse.compiler.ir.verify_nest import loads_under
+from optfuse.compiler.ir.traversal import loads_under
 
 
 def index_ends(spec: KernelSpec, buffers: Mapping[str, Buffer]) -> dict[str, int] | None:
@@ -63,7 +63,7 @@ def _made(
 ) -> Iterator[torch.Tensor]:
     for name in names:
         buffer = buffers[name]
-        shape, stride = tuple(map(int, buffer.shape)), tuple(map(int, buffer.stride))
+        shape, stride = buffer.shape, buffer.stride
         dtype = torch_dtype(buffer.dtype)
         memory = torch.empty(extent(shape, stride), dtype=dtype, device=device)
         if dtype.is_floating_point and dtype.itemsize > 1:

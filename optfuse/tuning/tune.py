@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 from optfuse.cache import Cache, cache_dir, digest
-from optfuse.compiler.codegen.candidates import neighbours
-from optfuse.compiler.codegen.kernel import CodegenOptions, KernelSource, emit_kernel, kernel_axes
+from optfuse.compiler.codegen.deduplicate import likeness
+from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.member_writer import CodegenOptions
 from optfuse.compiler.codegen.prelude import PRELUDE
-from optfuse.compiler.codegen.shared import likeness
+from optfuse.compiler.codegen.tile_neighbours import neighbours
 from optfuse.compiler.codegen.tiles import TileConfig
+from optfuse.compiler.codegen.triton_kernel import emit_kernel, kernel_axes
 from optfuse.compiler.ir.nodes import Buffer
 from optfuse.schedule.emit import emit, kernel_specs
 from optfuse.schedule.scheduled import ScheduledGraph

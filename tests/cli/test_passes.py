@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from optfuse.compiler.simplify.passes import PASSES
+from optfuse.compiler.simplify.pass_list import PASSES
 from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from optfuse.compiler.extract.build import Extraction
+from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.stages import fusion_problem

@@ -13,8 +13,8 @@ import sympy
 
 from optfuse.compiler.analysis.access import accesses
 from optfuse.compiler.analysis.dependence import footprint
-from optfuse.compiler.analysis.digits import row_major
-from optfuse.compiler.extract.build import extract
+from optfuse.compiler.extract.extraction import extract
+from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
@@ -32,9 +32,9 @@ from optfuse.compiler.ir.nodes import (
     ivar,
     rvar,
 )
-from optfuse.compiler.ir.verify import verify
-from optfuse.compiler.simplify.passes import PASSES, Pass
-from optfuse.compiler.simplify.split import split_reductions
+from optfuse.compiler.ir.verify_graph import verify
+from optfuse.compiler.simplify.pass_list import PASSES, Pass
+from optfuse.compiler.simplify.split_reductions import split_reductions
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device
 from optfuse.solver.baseline.exhaustive import exhaustive

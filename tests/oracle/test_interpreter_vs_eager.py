@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 
 from optfuse.compiler.frontend import capture, gather_inputs
 from optfuse.compiler.frontend.zoo import load_model_file
-from optfuse.compiler.ir import verify
 from optfuse.compiler.ir.interpreter import interpret
+from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.lower import lower
 from tests.compiler.lower.eager import check, lowered
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optfuse.problem.canonical import LONG, canonical_json
 from optfuse.problem.instance import Instance
-from optfuse.problem.plain import to_plain
+from optfuse.problem.plain_data import to_plain
 from optfuse.problem.serialize import digest
 from tests.strategies import instances
 

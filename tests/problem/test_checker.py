@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 
-from optfuse.problem.case import Code
 from optfuse.problem.checker import check
+from optfuse.problem.checker_case import Code
 from optfuse.problem.instance import ALONE, Edge, Instance, Limits, Rules, Variant
 from optfuse.problem.solution import Kernel, Placement, Solution
 from optfuse.solver.memory.assemble import assemble

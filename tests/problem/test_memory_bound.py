@@ -8,8 +8,8 @@ from itertools import combinations
 from hypothesis import HealthCheck, given, settings
 
 from optfuse.problem.cost import kernel_price
-from optfuse.problem.flow import Network
 from optfuse.problem.instance import Instance
+from optfuse.problem.max_flow import Network
 from optfuse.problem.memory_bound import is_memory_bound
 from tests.layered import build, layered
 from tests.strategies import instances, share

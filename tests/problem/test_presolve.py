@@ -13,7 +13,7 @@ from optfuse.errors import InfeasibleError
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Work, Write
 from optfuse.problem.legality import bits, is_legal
 from optfuse.problem.presolve import presolve
-from optfuse.problem.walking import Walking
+from optfuse.problem.presolve_scheme import SchemeIndex
 from optfuse.solver.baseline.exhaustive import exhaustive
 from tests.layered import build, layered
 from tests.strategies import DEVICE, instances, share
@@ -57,12 +57,12 @@ def test_there_is_room_only_where_no_kernel_around_the_host_is_full(most: int) -
     for seed in range(40):
         instance = replace(seeded(seed), limits=Limits(most))
         for scheme in range(1, len(instance.schemes)):
-            walking = Walking(instance, scheme)
+            index = SchemeIndex(instance, scheme)
             kernels = [
                 ops for mask in range(1 << len(instance.ops)) if is_legal(instance, ops := tuple(bits(mask)), scheme)
             ]
             for host in {op for ops in kernels for op in ops}:
-                guests = [op for op in range(len(instance.ops)) if walking.has_room(1 << host, 1 << op)]
+                guests = [op for op in range(len(instance.ops)) if index.has_room(1 << host, 1 << op)]
                 told += len(guests)
                 assert all(set(ops).issuperset(guests) for ops in kernels if host in ops and len(ops) == most)
     assert told > 100

@@ -20,7 +20,7 @@ from optfuse.problem.rules import (
 )
 from optfuse.problem.validate import validate
 from tests.problem.cases import ADD, GELU, MATMUL, SCALE, SHIFT, SUM, example
-from tests.problem.test_patterns import modular
+from tests.problem.test_op_patterns import modular
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree
 
 import optfuse
-from optfuse.compiler.codegen.text import comment, docstring
+from optfuse.compiler.codegen.python_text import comment, docstring
 from optfuse.compiler.frontend.operators import named_overload
 from optfuse.errors import OptfuseError, PlanError
 from optfuse.runtime.environment import mode

@@ -37,7 +37,10 @@ def test_logs_and_traces_have_graph_report_kernels_and_why_not(tmp_path: Path) -
             continue
         artifact = json.loads(line[line.index("{") :]).get("artifact", {}) if "{" in line else {}
         name = artifact.get("name", "") if artifact.get("name", "").startswith("optfuse.") else ""
-    kinds = {name.rsplit(".", 1)[1]: text for name, text in found.items()}
+    kinds: dict[str, str] = {}
+    for name, text in found.items():
+        kind = name.rsplit(".", 1)[1]
+        kinds[kind] = kinds.get(kind, text)
     assert kinds.keys() == {"graph", "report", "kernels", "instance", "why_not"}
     assert "torch.ops.aten.sin" in kinds["graph"]
     assert "OPTIMAL" in kinds["report"].upper()

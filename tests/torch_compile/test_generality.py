@@ -66,39 +66,6 @@ def test_copies_keep_the_layout_of_what_they_overwrite(compiled: Compiler, strid
     torch.testing.assert_close(got, x + x)
 
 
-CAPTURED = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
-
-
-def test_a_size_that_a_check_settles_is_checked(compiled: Compiler) -> None:
-    def function(x: Tensor) -> Tensor:
-        places = x.nonzero()
-        torch._check(places.size(0) == 4)  # noqa: SLF001 - public
-        return places + 3
-
-    def number(x: Tensor) -> Tensor:
-        n = x[0].item()
-        torch._check(n == 1)  # noqa: SLF001 - public
-        return x * n
-
-    x = torch.tensor([1, 1, 3, 4, 0, 0])
-    with torch._dynamo.config.patch(CAPTURED):  # noqa: SLF001 - its public face
-        for checked in (function, number):
-            fast = compiled(checked, fullgraph=True)
-            assert torch.equal(fast(x), checked(x))
-            with pytest.raises(RuntimeError):
-                fast(x * 0)
-
-
-def test_the_last_compile_takes_every_size(compiled: Compiler) -> None:
-    fast = compiled(lambda x: torch.softmax(x, -1).chunk(2), fullgraph=True)
-    limit = torch._dynamo.config.recompile_limit  # noqa: SLF001 - its public face
-    for rows in range(2, limit + 6):
-        x = torch.randn(2 * rows, 3)
-        torch.testing.assert_close(fast(x), torch.softmax(x, -1).chunk(2))
-    assert len(compiled.names()) == limit - 1
-    assert len(compiled.runs) == limit
-
-
 def constants_in_one_memory(x: Tensor) -> tuple[Tensor, ...]:
     a = torch.tensor([1, 2, 3])
     b = a[0:2]

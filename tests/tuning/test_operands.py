@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from optfuse.compiler.codegen.kernel import emit_kernel
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.nodes import Load, tvar
 from optfuse.tuning.operands import index_ends, make_operands
 from tests.compiler.codegen.specs import Kernel, call, const, i0, i1, padded_and_gathered, softmax

@@ -1,1 +1,1 @@
-"""What the loop graph tells of memory: accesses, iteration orders, dependences, traffic, and legality."""
+"""Analyses of the loop graph: accesses, dependences, iteration orders, memory traffic, and which ops may be fused."""

@@ -1,4 +1,4 @@
-"""Which op must come before which: values, mutation, and the order of random calls."""
+"""Dependences between ops: by values, by mutation, and between calls that draw random numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, memory_o
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """``src`` before ``dst``. ``value``: dst reads what src wrote to ``buffer``; else order only (the buffer is the
-    one that both touch, or None for side effects).
+    """``src`` runs before ``dst``. ``value``: dst reads what src wrote to ``buffer``; otherwise the order alone counts,
+    and ``buffer`` is the one that both touch, or None for side effects.
     """
 
     src: int
@@ -27,9 +27,10 @@ def dependences(
     touched: tuple[NestAccesses | None, ...],
     rivals: Mapping[int, frozenset[int]] | None = None,
 ) -> tuple[Dependence, ...]:
-    """Scan the ops in program order, as a processor tracks its registers: last writers and readers since.
+    """All dependences of a graph, from each buffer's last writers and its readers since, in program order.
 
-    ``rivals``: by op of a variant, the ops of its other alternatives. They write the same buffers; none sees another.
+    ``rivals``: by op of a variant, the ops of its other alternatives. Exactly one alternative runs, so that ops of two
+    of them write the same buffers without depending on each other.
     """
     apart: Mapping[int, frozenset[int]] = {} if rivals is None else rivals
     writers: dict[str, list[int]] = {}
@@ -63,7 +64,7 @@ def dependences(
 
 
 def _through_shared_memory(graph: LoopGraph, touched: tuple[NestAccesses | None, ...]) -> Iterator[Dependence]:
-    """Order between ops that touch the same memory under two names (``Buffer.base``), where one of them writes it."""
+    """Dependences between ops that access the same memory by two aliases (``Buffer.base``), of which one writes."""
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     owner = {name: memory_of(buffers, name) for name in buffers if buffers[name].base is not None}
     owner |= {name: name for name in owner.values()}
@@ -82,25 +83,24 @@ def _through_shared_memory(graph: LoopGraph, touched: tuple[NestAccesses | None,
             earlier.append((position, name, writing))
 
 
-def footprint(op: LoopNest | LibraryCall, touched: NestAccesses | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Buffers that an op reads and writes, without repeats, in order of appearance."""
+def footprint(
+    op: LoopNest | LibraryCall, touched: NestAccesses | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The buffers that an op reads, and those that it writes. ``touched``: a nest's accesses, if known already."""
     if isinstance(op, LibraryCall):
         reads = dict.fromkeys([*(view.buffer for view in views(op)), *op.holds])
         outputs = [output for output in op.outputs if output is not None]
         return tuple(reads), tuple(dict.fromkeys((*outputs, *op.mutates)))
-    assert touched is not None, "a nest has accesses"
-    return (
-        tuple(dict.fromkeys(a.buffer for a in touched.loads)),
-        tuple(dict.fromkeys(a.buffer for a in touched.stores)),
-    )
+    found = accesses(op) if touched is None else touched
+    return tuple(dict.fromkeys(a.buffer for a in found.loads)), tuple(dict.fromkeys(a.buffer for a in found.stores))
 
 
 def users(graph: LoopGraph) -> tuple[defaultdict[str, set[int]], defaultdict[str, set[int]]]:
-    """Positions of the ops that read, and that write, each buffer; who writes its memory under another name counts."""
+    """By buffer: positions of the ops that read it, and of those that write it or, through an alias, its memory."""
     readers: defaultdict[str, set[int]] = defaultdict(set)
     writers: defaultdict[str, set[int]] = defaultdict(set)
     for position, op in enumerate(graph.ops):
-        reads, writes = footprint(op, accesses(op) if isinstance(op, LoopNest) else None)
+        reads, writes = footprint(op)
         for name in reads:
             readers[name].add(position)
         for name in writes:

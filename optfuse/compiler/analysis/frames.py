@@ -1,9 +1,9 @@
-"""Transpositions as frames: ops that count n in the order of others, so that both can share a kernel.
+"""Frames: iteration orders in which the ops on both sides of a transposition can share a kernel.
 
-Ops that meet some buffer point by point in natural order form a *strand*. Where a value crosses from one strand to
-another in a different order (a transposing copy, a window partition), every op of one can also count in the other's
-order: then the value passes in registers and only the far side of the transposition is strided. Frame f counts in the
-order of one strand, and holds that strand and its direct neighbours.
+Ops whose natural orders (``iteration_orders``) visit some buffer in memory order form a *strand*. Where a value passes
+to another strand in a different order (a transposing copy, a window partition), every op of one strand can also iterate
+in the other's order: then the value passes in registers, and only the accesses on the far side of the transposition are
+strided. Frame f iterates in the order of one strand, and holds that strand and its direct neighbours.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import networkx as nx
 
 from optfuse.compiler.analysis.access import Access, NestAccesses
 from optfuse.compiler.analysis.dependence import Dependence
-from optfuse.compiler.analysis.digits import Digit, cuts, is_chain, is_dense, refine
-from optfuse.compiler.analysis.walks import Cover, Piece
+from optfuse.compiler.analysis.iteration_orders import Cover, Piece
+from optfuse.compiler.analysis.mixed_radix import Digit, cuts, is_chain, is_dense, refine
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A value that op ``dst`` takes from op ``src`` in another order: digits (size, stride in n of src, of dst)."""
+    """A value that op ``dst`` reads from op ``src`` in another order: digits (size, stride in n of src, of dst)."""
 
     src: int
     dst: int
@@ -31,7 +31,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Ops that count in the order of the strand ``root``; ``guests`` come with covers in that order.
+    """Ops that iterate in the order of the strand ``root``, and ``guests`` of other strands with covers in that order.
 
     ``crossings`` are the pairs of ops (producer, consumer) between which the order changes.
     """
@@ -44,7 +44,7 @@ class Frame:
 def frames(
     covers: Sequence[Cover | None], touched: Sequence[NestAccesses | None], dependences: Sequence[Dependence]
 ) -> tuple[Frame, ...]:
-    """All frames beyond the natural one, each for a strand that some transposed value leaves or enters."""
+    """All frames but the natural one: one for each strand that some transposed value leaves or enters."""
     strands: Any = nx.utils.UnionFind(range(len(covers)))
     for op, (cover, accesses) in enumerate(zip(covers, touched, strict=True)):
         if cover is None or accesses is None or cover.points == 1:
@@ -83,7 +83,7 @@ def frames(
 def _link(
     dependence: Dependence, covers: Sequence[Cover | None], touched: Sequence[NestAccesses | None]
 ) -> Crossing | None:
-    """How a value passes between two nests of equally many points, when it passes whole; None when it does not."""
+    """How a value passes from a nest to one of equally many points that reads all of it; None in other cases."""
     src, dst = covers[dependence.src], covers[dependence.dst]
     before, after = touched[dependence.src], touched[dependence.dst]
     if not dependence.value or src is None or dst is None or before is None or after is None:
@@ -106,7 +106,7 @@ def _link(
 
 
 def _along(access: Access, cover: Cover) -> bool:
-    """Whether the address is n itself, but for the offset."""
+    """Whether the address is n plus an offset."""
     if not access.exact:
         return False
     digits = [pieces[0].digit for pieces in cover.dimensions]
@@ -114,7 +114,7 @@ def _along(access: Access, cover: Cover) -> bool:
 
 
 def reframe(cover: Cover, mapping: Sequence[tuple[int, int, int]]) -> Cover | None:
-    """Count a natural cover in another order: ``mapping`` has digits (size, stride there, stride in the cover's n).
+    """A natural cover in another order: ``mapping`` has digits (size, stride there, stride in the cover's n).
 
     None when the cover's digits and the mapping's have no common refinement.
     """
@@ -127,13 +127,11 @@ def reframe(cover: Cover, mapping: Sequence[tuple[int, int, int]]) -> Cover | No
         moved = []
         for piece in pieces:
             for part in refine(piece.digit, points) if piece.digit.size > 1 else (piece.digit,):
-                moved.append(Piece(Digit(part.size, _moved(part, mapping)), piece.weight * part.stride // _base(piece)))
+                moved.append(
+                    Piece(Digit(part.size, _moved(part, mapping)), piece.weight * part.stride // piece.digit.stride)
+                )
         dimensions.append(tuple(moved))
     return Cover(tuple(dimensions), cover.parallel_rank)
-
-
-def _base(piece: Piece) -> int:
-    return piece.digit.stride if piece.digit.size > 1 else max(1, piece.digit.stride)
 
 
 def _moved(part: Digit, mapping: Sequence[tuple[int, int, int]]) -> int:

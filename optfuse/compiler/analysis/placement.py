@@ -1,4 +1,4 @@
-"""Every op in every walk it can run in, with its addresses over the walk's refined digits."""
+"""Placement: every op in every walk that it can run in, with its addresses over the walk's refined digits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from optfuse.compiler.analysis.access import Access, NestAccesses
+from optfuse.compiler.analysis.broadcast_producers import fit_projection, projection
 from optfuse.compiler.analysis.dependence import Dependence
-from optfuse.compiler.analysis.digits import extent, is_chain
 from optfuse.compiler.analysis.frames import Frame, frames
-from optfuse.compiler.analysis.projection import fit_projection, projection
-from optfuse.compiler.analysis.walks import (
+from optfuse.compiler.analysis.iteration_orders import (
     Cover,
     DigitSpace,
     Fit,
@@ -22,7 +21,8 @@ from optfuse.compiler.analysis.walks import (
     natural_cover,
     natural_walk,
 )
-from optfuse.compiler.analysis.walks import weights as digit_weights
+from optfuse.compiler.analysis.iteration_orders import weights as digit_weights
+from optfuse.compiler.analysis.mixed_radix import is_chain, point_count
 from optfuse.compiler.ir.nodes import LoopNest
 
 Layout = tuple[int, ...]  # coefficients over the digits (x, then r) and, last, the offset
@@ -30,10 +30,10 @@ Layout = tuple[int, ...]  # coefficients over the digits (x, then r) and, last, 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An op in a walk. ``loads`` and ``stores`` run along its accesses; None where an address is not exact.
+    """An op in a walk. ``loads`` and ``stores`` are parallel to its accesses, None where an address is not exact.
 
-    ``inner`` holds, for each load, the affine part over the digits also of guarded and indirect accesses. ``full`` ops
-    yield another value at every (x, r), the others one an x.
+    ``inner`` has the affine part of each load's address, of guarded and indirect loads too. A ``full`` op yields a
+    value for every (x, r), the others one for every x.
     """
 
     cover: Cover
@@ -62,11 +62,11 @@ def place(
     touched: Sequence[NestAccesses | None],
     dependences: Sequence[Dependence] = (),
 ) -> Placements:
-    """Find the walks of a graph's nests and place every nest in all that it fits.
+    """The walks of a graph's nests, with every nest placed in all walks that it fits.
 
-    The members of one walk share one refinement, so that any of them can meet in a kernel: an op whose digits break
-    the chain stays out, or opens another group of the same walk if this is where it belongs. What passes values to it,
-    or takes them from it, then joins it there as well.
+    The members of one walk share one refinement, so that any of them can be in one kernel. An op whose digits have no
+    common refinement with the walk's stays out of it, or opens another group of it if it is the op's natural walk. The
+    producers and consumers of its values then join that group as well.
     """
     natural = {op: natural_cover(n, t) for op, (n, t) in enumerate(zip(nests, touched, strict=True)) if n and t}
     beyond = frames([natural.get(op) for op in range(len(nests))], touched, dependences)
@@ -91,7 +91,7 @@ def place(
 
 
 class _Drafts:
-    """Walks and their chains of cut points while they grow, and where each op has been let in."""
+    """Walks with their chains of cut points, and the walks that each op has been admitted to, under construction."""
 
     def __init__(self, nests: Sequence[LoopNest | None], dependences: Sequence[Dependence]) -> None:
         self.reduces = [bool(nest and nest.reductions) for nest in nests]
@@ -118,10 +118,10 @@ class _Drafts:
             group += 1
 
     def reunite(self, framed: Sequence[Mapping[int, Cover]]) -> None:
-        """Let what is tied by values to a member of a further group, at the same points, into that group too.
+        """Admit the producers and consumers of a further group's members, if they have the same points, to that group.
 
-        Ops from all over the graph may have as many points. It is by chance which of them come to share a refinement,
-        and an op without digits of its own is in the first group, wherever the values go that it uses and makes.
+        Unrelated ops of the graph may have equally many points, and their order decides which of them share a
+        refinement. An op without digits of its own is in the first group, whichever group its neighbours are in.
         """
         for walk in [walk for walk in self.chains if walk.group]:
             waiting = [op for op, found in enumerate(self.found) if walk in found]
@@ -137,15 +137,17 @@ class _Drafts:
                         waiting.append(other)
 
     def join_reductions(self, framed: Sequence[Mapping[int, Cover]]) -> None:
-        """Let pointwise ops into reductions' walks: over all points in the walk's frame; over x, in their own order,
-        what follows from results of the walk's reductions.
+        """Admit pointwise ops to reductions' walks.
+
+        Those of all the points do so in the walk's frame; those of x's points in their natural order, if they use
+        results of the walk's reductions.
         """
         by_points: dict[int, list[int]] = {}
         for op, cover in framed[0].items():
             if not self.reduces[op]:
                 by_points.setdefault(cover.points, []).append(op)
         for walk in [walk for walk in self.chains if walk.r]:
-            for op in sorted({*by_points.get(walk.points, ()), *by_points.get(extent(walk.x), ())}):
+            for op in sorted({*by_points.get(walk.points, ()), *by_points.get(point_count(walk.x), ())}):
                 own, cover = framed[walk.frame].get(op), framed[0][op]
                 if own is not None and own.points == walk.points:
                     cover = own
@@ -156,7 +158,7 @@ class _Drafts:
     def project(
         self, dependence: Dependence, nests: Sequence[LoopNest | None], touched: Sequence[NestAccesses | None]
     ) -> None:
-        """Let a smaller pointwise op into the walks of its user, where the user's points show all of its own."""
+        """Admit a smaller pointwise producer to the walks of its consumer, if the consumer reads all of its points."""
         producer, accesses, users = nests[dependence.src], touched[dependence.src], touched[dependence.dst]
         if not dependence.value or producer is None or producer.reductions or accesses is None or users is None:
             return
@@ -172,7 +174,7 @@ class _Drafts:
                     self._admit(dependence.src, shown, role, walk)
 
     def _per_x(self, op: int, walk: Walk) -> bool:
-        """Whether the op uses a value of which the walk has one an x."""
+        """Whether the op uses a value that the walk has once for every x."""
         placed = (self.found[producer].get(walk) for producer in self.producers[op])
         return any(at is not None and at[1].role in ("reduces", "outer") for at in placed)
 

@@ -1,16 +1,16 @@
-"""Linear forms as text: flat positions, and named quotients and remainders of them."""
+"""Print index arithmetic: linear forms over the positions of a tile, with named quotients and remainders."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from optfuse.compiler.codegen.expressions import ATOM, PRODUCT, SUM, Value, cast, constant, triton_type
-from optfuse.compiler.codegen.indexing import INT32_END, Axis, Linear, Named, Run, runs, starts
-from optfuse.compiler.codegen.writer import Writer
+from optfuse.compiler.codegen.index_arithmetic import INT32_END, Axis, Linear, Named, Run, runs, starts
+from optfuse.compiler.codegen.kernel_writer import Writer
+from optfuse.compiler.codegen.triton_expressions import ATOM, PRODUCT, SUM, Value, cast, constant, triton_type
 
 
 class Addresses:
-    """Writes index arithmetic into a kernel over ``axes``; each quotient and remainder is named once a scope."""
+    """Writes index arithmetic into a kernel over ``axes``; each quotient and remainder gets one name in a scope."""
 
     def __init__(self, writer: Writer, axes: tuple[Axis, ...]) -> None:
         self.writer = writer
@@ -20,16 +20,14 @@ class Addresses:
 
     def index(self, form: Linear, wide: bool = False) -> Value:
         """An index as text; ``wide``: computed in 64 bits."""
-        terms: list[tuple[Value, int]] = []
-        for run in runs(form, self.axes):
-            terms.append((self.run(run), run.coefficient))
+        terms = [(self.run(run), run.coefficient) for run in runs(form, self.axes)]
         for atom, coefficient in form.terms.items():
             if isinstance(atom, Named):
                 terms.append((Value(atom.text, "int64" if atom.wide else "int32", atom.axes), coefficient))
         return self.total(terms, form.constant, wide)
 
     def total(self, terms: list[tuple[Value, int]], rest: int, wide: bool) -> Value:
-        """The sum of values times coefficients, and of a constant."""
+        """The sum of the terms (value, coefficient) and the constant ``rest``."""
         if not terms:
             return constant(rest, "int64" if wide else "int32")
         if wide:
@@ -56,7 +54,7 @@ class Addresses:
         return max(map(abs, ends)) >= INT32_END
 
     def division(self, kind: str, inner: Linear, divisor: int) -> Linear:
-        """A quotient ("floor") or remainder ("mod") that is not affine, as a named value. It rounds down."""
+        """A quotient ("floor") or remainder ("mod") by floor division, as a named value."""
         bounds = inner.bounds(self.sizes)
         if bounds is None:
             whole = self.index(inner)
@@ -64,7 +62,7 @@ class Addresses:
             text = f"{name}({whole.text}, tl.full((), {divisor}, {triton_type(whole.dtype)}))"
             value = self.named(Value(text, whole.dtype, whole.axes))
             return _atom(value, None if kind == "floor" else (0, divisor - 1))
-        # hardware division rounds toward zero: lift the numerator above it
+        # hardware division rounds toward zero: make the numerator nonnegative
         lift = max(0, -(bounds[0] // divisor))
         lifted = inner.plus(Linear(constant=lift * divisor))
         whole = self.index(lifted, bool(self.exceeds_int32(lifted)))
@@ -75,16 +73,16 @@ class Addresses:
         return _atom(value, (bounds[0] // divisor + lift, bounds[1] // divisor + lift), -lift)
 
     def run(self, run: Run) -> Value:
-        """The value of neighbouring digits."""
+        """The text of a run of digits."""
         axis, dtype = run.axis, "int64" if run.axis.wide else "int32"
-        if run.uniform:  # a number for the whole program: what it addresses is loaded once, not once a lane
+        if run.uniform:  # one number for all lanes: what it addresses is loaded once
             return self.named(Value(run.of(self.starts[axis.name]), dtype, frozenset(), PRODUCT), axis.name)
         text = run.of(axis.index)
         value = Value(text, dtype, frozenset({axis.name}), PRODUCT)
         return replace(value, tightness=ATOM) if text == axis.index else self.named(value)
 
     def named(self, value: Value, prefix: str = "") -> Value:
-        """Name an index part x0, x1, ... (r0, ... where it varies along r)."""
+        """The value under a name x0, x1, ... (r0, ... if it varies along r)."""
         prefix = prefix or ("r" if "r" in value.axes else min(value.axes, default="x"))
         number = 0
         while f"{prefix}{number}" in self.writer.taken:

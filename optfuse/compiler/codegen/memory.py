@@ -1,44 +1,26 @@
-"""Sizes and layouts of buffers and of windows of them."""
+"""Sizes and layouts of buffers and views, for the host program."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optfuse.compiler.codegen.text import tuple_text
-from optfuse.compiler.ir.memory import span
-from optfuse.compiler.ir.nodes import Buffer, Size, View
+from optfuse.compiler.ir.buffer_layout import row_major, span
+from optfuse.compiler.ir.nodes import Buffer, View
 
 
 def same_layout(view: View, buffer: Buffer) -> bool:
-    return tuple(view.shape) == tuple(buffer.shape) and tuple(view.stride) == tuple(buffer.stride)
+    """Whether a view at offset 0 covers the buffer exactly."""
+    return view.shape == buffer.shape and view.stride == buffer.stride
 
 
-def is_contiguous(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
-    expected = 1
-    for size, step in zip(reversed(shape), reversed(stride), strict=True):
-        if step != expected:
-            return False
-        expected *= max(1, int(size))
-    return True
-
-
-def numel(shape: Sequence[Size]) -> int:
-    total = 1
-    for size in shape:
-        total *= int(size)
-    return total
+def is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the strides are those of a row-major tensor."""
+    return tuple(stride) == row_major(shape)
 
 
 def bytes_of(buffer: Buffer) -> int:
+    """Bytes of memory that a buffer takes."""
     return span(buffer) * itemsize(buffer.dtype)
-
-
-def sizes_text(values: Sequence[Size]) -> str:
-    return tuple_text([int(value) for value in values])
-
-
-def aligned(size: int, to: int = 128) -> int:
-    return -(-size // to) * to
 
 
 _ITEMSIZES = {"bool": 1, "complex64": 8, "complex128": 16}

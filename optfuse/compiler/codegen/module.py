@@ -1,4 +1,4 @@
-"""A whole schedule as one Python module that stands alone: it needs torch and triton, can be read, edited and run.
+"""Emit a schedule as one self-contained Python module, which needs only torch and triton.
 
 Its parts, in order: a docstring with the certificate; small helpers; the kernels; the tables INPUTS, CONSTANTS and
 KERNELS; the host program ``call(inputs, constants)``.
@@ -7,17 +7,17 @@ KERNELS; the host program ``call(inputs, constants)``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from optfuse.compiler.codegen.by_rows import DEFINITION, by_rows
-from optfuse.compiler.codegen.by_rows import NAME as BY_ROWS
-from optfuse.compiler.codegen.carried import carried
-from optfuse.compiler.codegen.host import MemoryLayout, Step, host_program, used_constants
-from optfuse.compiler.codegen.kernel import KernelSource
-from optfuse.compiler.codegen.on_host import host_facts
+from optfuse.compiler.codegen.host_program import MemoryLayout, Step, host_program, used_constants
+from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.operator_sources import carried
 from optfuse.compiler.codegen.prelude import PRELUDE
-from optfuse.compiler.codegen.text import INDENT, call_text, docstring, tuple_text, with_callees
-from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest
+from optfuse.compiler.codegen.python_text import INDENT, call_text, docstring, tuple_text, with_callees
+from optfuse.compiler.codegen.unaligned_matmul import DEFINITION, by_rows
+from optfuse.compiler.codegen.unaligned_matmul import NAME as BY_ROWS
+from optfuse.compiler.ir.devices import HOST, main_device
+from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, views
 from optfuse.errors import PlanError
 from optfuse.version import __version__
 
@@ -115,10 +115,13 @@ if __name__ == "__main__":
         print(f"{output.dtype}{list(output.shape)}" if isinstance(output, torch.Tensor) else output)
 '''
 
-#: The host program in a module's text.
+#: The line of a module's docstring about versions.
+VERSIONS = f"Emitted by optfuse {__version__}, for torch 2.11 and triton 3.6 or newer."
+
+#: Matches the host program in a module's text.
 _CALL = re.compile(r"^def call\(inputs, constants\):\n(?:[ ].*\n|\n(?!\n))*", re.MULTILINE)
 
-#: Names of the module that the host program's variables must not hide.
+#: Names of a module that variables of the host program must not shadow.
 _RESERVED = (
     *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
     *("stream_of", "window", "scratch", "planned", "launch", "example", "call"),
@@ -132,30 +135,20 @@ def emit_module(
     memory: MemoryLayout,
     *,
     certificate: str = "",
-    versions: str = f"Emitted by optfuse {__version__}, for torch 2.11 and triton 3.6 or newer.",
 ) -> str:
     """The source of a module that computes ``graph``.
 
-    Parameters
-    ----------
-    graph
-        A graph that verifies, of fixed sizes.
-    steps
-        Kernels and library calls, in the order in which they run.
-    memory
-        Where temporaries live.
-    certificate, versions
-        Lines for the docstring: what was proved, and what the schedule was made with.
+    Args:
+        graph: A graph that verifies, of fixed sizes.
+        steps: Kernels and library calls, in the order in which they run.
+        memory: Where temporaries live.
+        certificate: A line of the docstring: what was proved.
 
-    Returns
-    -------
-    str
+    Returns:
         The text: the same for the same arguments.
 
-    Raises
-    ------
-    PlanError
-        Two kernels of one name, or a memory plan that does not fit (see ``host_program``).
+    Raises:
+        PlanError: Two kernels of one name, or a memory plan that does not fit (see ``host_program``).
     """
     kernels = _functions(steps)
     names = [kernel.name for kernel in kernels]
@@ -170,7 +163,7 @@ def emit_module(
     if taken:
         raise PlanError(f"the kernel name {taken[0]} is taken; names must be unique in a module")
     parts = [
-        _docstring(graph, kernels, steps, certificate, versions) + "\n" + _IMPORTS,
+        _docstring(graph, kernels, steps, certificate) + "\n" + _IMPORTS,
         _HELPERS,
         *library.values(),
         *prelude.values(),
@@ -183,7 +176,7 @@ def emit_module(
 
 
 def kernels_module(kernels: Sequence[KernelSource]) -> str:
-    """A module of kernels alone: helpers, functions and KERNELS, without a host program. Names must be unique."""
+    """The source of a module without a host program: helpers, kernels of unique names, and KERNELS."""
     prelude = _prelude(kernels)
     functions = [kernel.source.strip() + "\n" for kernel in kernels]
     parts = ['"""Kernels."""\n\n' + _IMPORTS, _HELPERS, *prelude.values(), *functions, _kernel_table(kernels)]
@@ -191,10 +184,10 @@ def kernels_module(kernels: Sequence[KernelSource]) -> str:
 
 
 def watched_module(source: str, graph: LoopGraph, steps: Sequence[Step], memory: MemoryLayout) -> str:
-    """An emitted module with another host program, which calls ``before`` and ``after`` around each step.
+    """The module ``source`` with a host program that calls ``before`` and ``after`` around each step.
 
-    ``source`` is a module of the same graph and steps (``emit_module``); ``memory`` may differ from that one's. For the
-    rest, see ``host_program``. Raises PlanError if the text has no host program.
+    ``source`` is a module of the same graph and steps from ``emit_module``, perhaps with another ``memory``; see also
+    ``host_program``. Raises PlanError if the text has no host program.
     """
     found = _CALL.search(source)
     if found is None:
@@ -216,7 +209,7 @@ def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
 
 
 def _functions(steps: Sequence[Step]) -> list[KernelSource]:
-    """Each kernel function once; several steps may call one (``compiler.codegen.shared``)."""
+    """Each kernel function once; several steps may call one (``codegen.deduplicate``)."""
     functions: dict[str, KernelSource] = {}
     for step in steps:
         if isinstance(step, KernelSource) and functions.setdefault(step.name, step).source != step.source:
@@ -224,13 +217,11 @@ def _functions(steps: Sequence[Step]) -> list[KernelSource]:
     return list(functions.values())
 
 
-def _docstring(
-    graph: LoopGraph, kernels: Sequence[KernelSource], steps: Sequence[Step], certificate: str, versions: str
-) -> str:
+def _docstring(graph: LoopGraph, kernels: Sequence[KernelSource], steps: Sequence[Step], certificate: str) -> str:
     launches = sum(isinstance(step, KernelSource) for step in steps)
     made = f"{_count(launches, 'launch', 'es')} of {_count(len(kernels), 'kernel')} and "
     made += _count(len(steps) - launches, "library call")
-    lines = [f"{graph.name}: {made} for {_count(len(graph.ops), 'op')}.", "", certificate, versions]
+    lines = [f"{graph.name}: {made} for {_count(len(graph.ops), 'op')}.", "", certificate, VERSIONS]
     text = "\n".join(line for k, line in enumerate(lines) if line or k == 1)
     return f'"""{docstring(text).strip()}\n"""\n'
 
@@ -245,7 +236,7 @@ def _tables(graph: LoopGraph, steps: Sequence[Step]) -> str:
 
     def row(name: str, *more: object) -> str:
         buffer = buffers[name]
-        shape, stride = tuple_text([int(n) for n in buffer.shape]), tuple_text([int(n) for n in buffer.stride])
+        shape, stride = tuple_text(buffer.shape), tuple_text(buffer.stride)
         facts = [f'"{name}"', f'"{buffer.dtype}"', shape, stride, f'"{buffer.device}"', *map(str, more)]
         return f"    ({', '.join(facts)}),"
 
@@ -259,13 +250,37 @@ def _tables(graph: LoopGraph, steps: Sequence[Step]) -> str:
             "# name, dtype, shape, stride, device",
             _table("CONSTANTS", constants),
             "",
-            *host_facts(graph, steps),
+            *_host_facts(graph, steps),
         ]
     )
 
 
 def _table(name: str, rows: Sequence[str]) -> str:
     return "\n".join([f"{name} = (", *rows, ")"]) if rows else f"{name} = ()"
+
+
+def _host_facts(graph: LoopGraph, steps: Sequence[Step]) -> list[str]:
+    """The definitions of HOST, if inputs or constants must stay in the host's memory, and of DRAWS_ON_HOST.
+
+    They must stay there if operators on the host use them or the caller gets them back; others may be moved to the GPU.
+    """
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    if main_device(buffer.device for buffer in graph.buffers) == HOST:
+        return []
+    calls = [step for step in steps if isinstance(step, LibraryCall) and _writes_host(step, buffers)]
+    used = {out.buffer for out in graph.outputs if isinstance(out, View)}
+    used |= {view.buffer for call in calls for view in views(call)}
+    kept = [f'"{name}"' for name in (*graph.inputs, *graph.constants) if name in used and buffers[name].device == HOST]
+    lines: list[str] = []
+    if kept:
+        lines += ["# inputs and constants that stay in the host's memory", f"HOST = {tuple_text(kept)}", ""]
+    if any(call.random for call in calls):
+        lines += ["# random numbers are drawn on the host: a CUDA graph would repeat them", "DRAWS_ON_HOST = True", ""]
+    return lines
+
+
+def _writes_host(call: LibraryCall, buffers: Mapping[str, Buffer]) -> bool:
+    return any(buffers[name].device == HOST for name in (*call.outputs, *call.mutates) if name is not None)
 
 
 def _kernel_table(kernels: Sequence[KernelSource]) -> str:
@@ -278,26 +293,19 @@ def _kernel_table(kernels: Sequence[KernelSource]) -> str:
     ]
     for kernel in kernels:
         blocks = ", ".join(block for block, _ in kernel.config.blocks)
+        options = (("num_warps", kernel.config.num_warps), ("num_stages", kernel.config.num_stages))
+        signature = [f'"{name}": "{kind}"' for name, kind in kernel.signature]
         lines += [
             f'{INDENT}"{kernel.name}": {{',
             f'{INDENT * 2}"function": {kernel.name},',
             f'{INDENT * 2}"grid": lambda {blocks}: ({kernel.grid_text or 1},),',
             f'{INDENT * 2}"constants": {_dict(kernel.config.blocks)},',
-            f'{INDENT * 2}"options": {_dict(_options(kernel))},',
+            f'{INDENT * 2}"options": {_dict(options)},',
             f'{INDENT * 2}"interpret": {_dict(kernel.interpret.blocks)},',
-            *_signature(kernel),
+            *call_text('"signature": {', signature, indent=INDENT * 2, tail="},"),
             f"{INDENT}}},",
         ]
     return "\n".join([*lines, "}"]) + "\n"
-
-
-def _options(kernel: KernelSource) -> tuple[tuple[str, object], ...]:
-    return (("num_warps", kernel.config.num_warps), ("num_stages", kernel.config.num_stages))
-
-
-def _signature(kernel: KernelSource) -> list[str]:
-    pairs = [f'"{name}": "{kind}"' for name, kind in kernel.signature]
-    return call_text('"signature": {', pairs, indent=INDENT * 2, tail="},")
 
 
 def _dict(items: Iterable[tuple[str, object]]) -> str:
@@ -305,7 +313,7 @@ def _dict(items: Iterable[tuple[str, object]]) -> str:
 
 
 def _prelude(kernels: Sequence[KernelSource]) -> dict[str, str]:
-    """Those of the shared functions that the kernels use, directly or through each other, in their order."""
+    """The functions of the prelude that the kernels use, directly or through each other, in their order."""
     functions = {
         name: text.strip() + "\n"
         for text in re.split(r"^(?=@triton\.jit$)", PRELUDE, flags=re.MULTILINE)

@@ -1,10 +1,10 @@
-"""Triton functions that emitted kernels call: what Triton lacks, or means differently than ATen does."""
+"""Triton functions that emitted kernels call: those that Triton lacks, or defines differently than ATen."""
 
 from __future__ import annotations
 
 import re
 
-#: The text of the shared functions; an emitted module holds it once, after its imports.
+#: The text of the functions; an emitted module includes those that its kernels use.
 PRELUDE = '''\
 @triton.jit
 def maximum(a, b):
@@ -233,5 +233,5 @@ def shift_right(a, b, BITS: tl.constexpr):
     return a >> tl.where(inside, b, BITS - 1).to(b.dtype)
 '''
 
-#: The names that the shared functions take.
+#: The names of the functions.
 PRELUDE_NAMES: frozenset[str] = frozenset(re.findall(r"^def (\w+)", PRELUDE, flags=re.MULTILINE))

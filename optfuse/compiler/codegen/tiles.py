@@ -1,4 +1,4 @@
-"""Tiles: what a kernel touches in memory, and which digits form the axes of its tile. Sizes are in ``blocks``."""
+"""Choose the axes of a kernel's tile from its memory accesses, and how it is written. ``block_sizes`` has the sizes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ from typing import Any, Literal, get_args
 
 import sympy
 
-from optfuse.compiler.codegen.expressions import BITS
-from optfuse.compiler.codegen.indexing import Atom, Axis, Linear, Walk, linearize
-from optfuse.compiler.codegen.passes import Passes, operands, stored
-from optfuse.compiler.ir.kernel import KernelSpec, Member, rdigit, xdigit
+from optfuse.compiler.codegen.index_arithmetic import Atom, Axis, Linear, Walk, linearize
+from optfuse.compiler.codegen.reduction_passes import Passes
+from optfuse.compiler.ir.dtypes import BITS
+from optfuse.compiler.ir.kernel_spec import KernelSpec, Member, rdigit, xdigit
 from optfuse.compiler.ir.nodes import Buffer, ivar, rvar, tvar
-from optfuse.compiler.ir.verify_nest import loads_under
+from optfuse.compiler.ir.traversal import loads
 
 Digits = tuple[tuple[sympy.Symbol, int], ...]
 Loop = Literal["none", "persistent", "looped"]
 
-#: A row of a plane has at least this many points, and fills at least this share of its lanes.
+#: The fewest points of a row that becomes an axis of its own, and the least share of its lanes that are points.
 NARROWEST_ROW = 32
 ROW_USE = 0.8
-#: A row of a plane that amortises what varies along rows alone is cut into pieces of this many points.
+#: The longest piece of such a row.
 WIDEST_ROW = 256
+#: The shortest block of a row whose neighbouring lanes share accumulators.
+LEAST_ROW = 256
+#: Pipeline stages of a loop down columns, and the most bytes that a program loads ahead.
+STAGES = 3
+MOST_AHEAD = 24 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class TileConfig:
-    """Block sizes (kernel parameter, elements), warps and pipeline stages. ``loop`` says how r is walked."""
+    """Block sizes (kernel parameter, elements), warps and pipeline stages. ``loop``: whether there is a loop over r."""
 
     blocks: tuple[tuple[str, int], ...]
     num_warps: int
@@ -37,7 +42,7 @@ class TileConfig:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> TileConfig:
-        """Read what ``dataclasses.asdict`` gives. Raises KeyError, TypeError or ValueError if it is malformed."""
+        """The configuration of ``dataclasses.asdict``. Raises KeyError, TypeError or ValueError if it is malformed."""
         if data["loop"] not in get_args(Loop):
             raise ValueError(f"no way to walk r is called {data['loop']!r}")
         blocks = tuple((str(name), int(size)) for name, size in data["blocks"])
@@ -46,7 +51,7 @@ class TileConfig:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A load or store of memory: its coefficients over the kernel's digits, and the element's bits."""
+    """A load from or store to memory: its coefficients over the kernel's digits, and the element's bits."""
 
     coefficients: Mapping[sympy.Symbol, int]
     bits: int
@@ -54,22 +59,22 @@ class Access:
     buffer: str = ""
 
     def contiguous(self, digits: Digits) -> bool:
-        """Whether neighbours along an axis of these digits are neighbours in memory."""
+        """Whether neighbouring points of an axis of these digits are neighbours in memory."""
         return bool(digits) and self.coefficients.get(digits[-1][0]) == 1
 
     def size(self, digits: Digits) -> int:
-        """Bits touched, counted along the digits that move the address."""
+        """Bits accessed, counted along the digits that move the address."""
         return self.bits * math.prod(size for symbol, size in digits if self.coefficients.get(symbol))
 
 
 def memory_accesses(spec: KernelSpec, buffers: Mapping[str, Buffer], passes: Passes) -> tuple[Access, ...]:
-    """What the kernel touches. Of gathers and windows the part that is affine counts."""
+    """The memory accesses of a kernel; of gathers and windows only the affine part of the address."""
     known = {xdigit(k): Linear({xdigit(k): 1} if n > 1 else {}) for k, n in enumerate(spec.space.x)}
     known |= {rdigit(k): Linear({rdigit(k): 1} if n > 1 else {}) for k, n in enumerate(spec.space.r)}
     found = []
     for k, member in enumerate(spec.members):
         env = _variables(member, known)
-        for load in loads_under(operands(member.nest) + stored(member.nest)):
+        for load in loads(member.nest):
             if load.buffer not in passes.producers[k]:
                 full = env | {tvar(j): Linear() for j in range(len(load.indirect))}
                 terms = linearize(load.index, full, _dropped).terms
@@ -110,7 +115,7 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
 
 
 def _walk(spec: KernelSpec, passes: Passes) -> Walk:
-    """Without reductions r is one more parallel axis, unless programs would then overwrite what others still read."""
+    """How r is walked: in parallel without reductions, unless programs could overwrite what others still read."""
     outer_stores = {
         store.buffer
         for role, member in zip(passes.roles, spec.members, strict=True)
@@ -123,7 +128,7 @@ def _walk(spec: KernelSpec, passes: Passes) -> Walk:
 
 
 def _in_memory_order(digits: Digits, accesses: Sequence[Access], *, keep: bool) -> Digits:
-    """Digits in the order of the largest access, when the given order suits none."""
+    """The digits in the memory order of the largest access, unless some access is contiguous in the given order."""
     if not digits or (keep and any(access.contiguous(digits) for access in accesses)):
         return digits
     main = max(accesses, key=lambda a: (a.size(digits), a.store), default=None)
@@ -133,7 +138,7 @@ def _in_memory_order(digits: Digits, accesses: Sequence[Access], *, keep: bool) 
 
 
 def _transposed(digits: Digits, accesses: Sequence[Access]) -> int:
-    """Where to split the digits in two axes so that every large access is contiguous along one; 0: nowhere."""
+    """Where to split the digits in two axes so that large accesses are contiguous along one of them; 0: nowhere."""
     largest = max((access.size(digits) for access in accesses), default=0)
     best = (0, 0)
     for access in accesses:
@@ -148,7 +153,7 @@ def _transposed(digits: Digits, accesses: Sequence[Access]) -> int:
 def _broadcast(digits: Digits, accesses: Sequence[Access]) -> int:
     """Where to split the digits so that most loads vary along one axis alone, such as a row of weights; 0: nowhere.
 
-    What is computed from such loads is then computed once for a column or row of a tile, not once for a point.
+    Values computed from such loads are then computed once for a column or row of a tile, not for each point.
     """
     best = (0, 0)
     for k in range(1, len(digits)):
@@ -162,8 +167,54 @@ def _broadcast(digits: Digits, accesses: Sequence[Access]) -> int:
 
 
 def row_block(row: int) -> int:
-    """The longest piece that leaves few lanes of the row's last piece idle."""
+    """The longest piece of a row that leaves few lanes of its last piece idle."""
     block = WIDEST_ROW
     while block > NARROWEST_ROW and row < ROW_USE * -(-row // block) * block:
         block //= 2
     return block
+
+
+def trims(axes: Sequence[Axis], accesses: Sequence[Access]) -> bool:
+    """Whether the last, partial block of long rows has a loop of its own.
+
+    The other blocks then need no mask; a mask that ends within a vector would split all vectors.
+    """
+    r = axes[-1]
+    along = any(access.contiguous(r.digits) for access in accesses)
+    return r.walk == "looped" and r.masked and along and r.size >= 4 * r.block
+
+
+def prefetches(axes: Sequence[Axis], accesses: Sequence[Access]) -> bool:
+    """Whether a loop down columns loads blocks ahead into shared memory: there are several, and they are small."""
+    r = axes[-1]
+    if r.walk != "looped" or r.block == 1 or r.size < 4 * r.block:
+        return False
+    digits = tuple(digit for axis in axes for digit in axis.digits)
+    tiles = [a for a in accesses if not a.store and a.contiguous(axes[0].digits) and a.size(digits) > a.size(r.digits)]
+    held = math.prod(axis.block for axis in axes) * sum(access.bits for access in tiles) // 8
+    return bool(tiles) and (STAGES - 1) * held <= MOST_AHEAD
+
+
+def turned(axes: Sequence[Axis], accesses: Sequence[Access]) -> bool:
+    """Whether the tile is transposed: the last of two parallel axes comes first in its shape.
+
+    Where no access looks contiguous to Triton, it gives neighbouring threads neighbours along the tile's first
+    dimension. That is so for rows of 49 elements: their index is modulo 49, no power of two.
+    """
+    if len(axes) != 2 or any(axis.walk != "parallel" for axis in axes):
+        return False
+    digits = tuple(digit for axis in axes for digit in axis.digits)
+    largest = max((access.size(digits) for access in accesses), default=0)
+    large = [access for access in accesses if 4 * access.size(digits) >= largest]
+    hidden = any(access.contiguous(axes[1].digits) and _neighbours(axes[1], access) % 2 for access in large)
+    return hidden and not any(access.contiguous(axes[0].digits) for access in large)
+
+
+def _neighbours(axis: Axis, access: Access) -> int:
+    """How many points of an axis, from a multiple of that number on, are contiguous in memory; 0: all of them."""
+    points = 1
+    for symbol, size in reversed(axis.digits):
+        if access.coefficients.get(symbol, 0) != points:
+            return points
+        points *= size
+    return 0

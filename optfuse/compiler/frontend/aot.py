@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from optfuse.compiler.frontend.by_size import at_any_size
 from optfuse.compiler.frontend.captured import Captured, InputSource
+from optfuse.compiler.frontend.data_parts import finds_sizes, in_parts
 from optfuse.compiler.frontend.decompositions import decompositions
 from optfuse.compiler.frontend.flat import (
     Binding,
@@ -23,6 +25,7 @@ from optfuse.compiler.frontend.flat import (
     take_objects,
     take_writes,
 )
+from optfuse.compiler.frontend.joint import Choice, Chooser, JointStep, cut_as_chosen, has_own_choice, joint_values
 from optfuse.compiler.frontend.layouts import choose_layouts, kept_strides
 from optfuse.compiler.frontend.passes import normalize
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
@@ -38,14 +41,13 @@ from optfuse.compiler.frontend.torch_bridge import (
     boxed,
     flat_input_index,
     has_unbacked_size,
-    last_compile,
     min_cut_partition,
     outside_of_modes,
-    requested_dynamic,
-    static_value,
     tree_leaves,
+    without_repeats,
 )
 from optfuse.compiler.frontend.windows import Window, take_windows
+from optfuse.errors import CaptureError
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
 #: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.
@@ -95,19 +97,52 @@ class Adapted:
 class _Split:
     """What the partition found (how many outputs of the forward graph are the user's), and the layouts of the rest."""
 
+    name: str
+    feeds: Sequence[Feed]
+    choose: Chooser | None = None
     user_outputs: int | None = None
     #: strides of what the forward graph keeps, by the names of the backward graph's placeholders
     kept: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def partition(self, joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        """Torch's partitioner: the two graphs of a joint one."""
         self.user_outputs = options.get("num_fwd_outputs")
         keep_offsets(joint)
         release_pooled(joint)
         take_out_biases(joint)
+        choice = None
+        if self.choose is not None and self.user_outputs is not None and not has_own_choice(joint):
+            without_repeats(joint)
+            with outside_of_modes():
+                choice = self._chosen(joint, inputs, options, self.choose)
+        return self._cut(joint, choice, inputs, options)
+
+    def _chosen(
+        self, joint: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any], choose: Chooser
+    ) -> Choice | None:
+        def halves(choice: Choice | None) -> tuple[Captured, Captured]:
+            forward, backward = self._cut(copied(joint), choice, inputs, options)
+            adapted = self.adapt(forward, "forward")
+            kept = kept_strides(adapted.captured, _output_names(forward))
+            return adapted.captured, self.adapt(backward, "backward", kept).captured
+
+        values, needed = joint_values(joint, self.user_outputs or 0)
+        return choose(JointStep(self.name, values, needed, halves))
+
+    def _cut(self, joint: GraphModule, choice: Choice | None, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        if choice is not None and self.user_outputs is not None:
+            return cut_as_chosen(joint, choice, self.user_outputs)
         forward, backward = min_cut_partition(joint, inputs, **options)
         if self.user_outputs is not None:
             rebuild_spread(forward, backward, self.user_outputs)
         return forward, backward
+
+    def adapt(self, module: GraphModule, kind: str, given: Mapping[str, tuple[int, ...]] | None = None) -> Adapted:
+        """One of the two graphs, or the inference graph, as a Captured."""
+        visible = range(self.user_outputs) if kind == "forward" and self.user_outputs is not None else None
+        return adapt(
+            module, f"{self.name}.{kind}", self.feeds, None if visible is None else frozenset(visible), given or {}
+        )
 
 
 def compile_flat(
@@ -121,6 +156,7 @@ def compile_flat(
     leave: Leave | None = None,
     survive: Survive | None = None,
     why_not: str | None = None,
+    choose: Chooser | None = None,
 ) -> Callable[..., Any]:
     """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
 
@@ -143,12 +179,14 @@ def compile_flat(
         traced. Without it every error is raised.
     why_not
         A reason for which none of the graphs is to be scheduled.
+    choose
+        Decides what the forward graph saves for the backward graph. None: the fewest bytes, by torch's minimum cut.
 
     Returns
     -------
     A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
-    split = _Split()
+    split = _Split(name, feeds, choose)
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -169,10 +207,7 @@ def compile_flat(
         return compile_
 
     def compile_adapted(module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
-        visible = range(split.user_outputs) if kind == "forward" and split.user_outputs is not None else None
-        given = split.kept if kind == "backward" else {}
-        seen = None if visible is None else frozenset(visible)
-        adapted = adapt(module, f"{name}.{kind}", feeds, seen, given)
+        adapted = split.adapt(module, kind, split.kept if kind == "backward" else None)
         compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
         bound = adapted.bind(compile_one(adapted.captured))
         if kind == "forward":
@@ -290,32 +325,45 @@ def make_backend(
     name: str = "compiled",
     leave: Leave | None = None,
     survive: Survive | None = None,
+    choose: Chooser | None = None,
 ) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
-    Shapes are specialised: where torch.compile asks for a symbolic size, the present one becomes a guard, and another
-    size compiles again; the last time that torch.compile allows, the graph runs as traced for all sizes. Graphs are
-    named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing.
-    ``leave``, ``survive``: see ``compile_flat``.
+    A graph with symbolic sizes is compiled for each of the sizes that come (``BySize``), and one with sizes that depend
+    on the values of tensors in parts (``DataParts``): torch.compile itself traces and guards it once. Graphs are named
+    ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing; ``compiled0[s77=5].forward`` is one
+    at a size. ``leave``, ``survive``, ``choose``: see ``compile_flat``.
     """
     numbers = count()
 
-    def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        placeholders = graph.graph.find_nodes(op="placeholder")
-        request = requested_dynamic(example_inputs) or last_compile(example_inputs) if leave is not None else None
-        for value in tree_leaves(list(example_inputs)) if request is None else ():
-            static_value(value)  # installs the guards while torch.compile still collects them
-        pairs = zip(placeholders, example_inputs, strict=True)
+    def at_size(graph: GraphModule, called: str, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """``graph``, without symbolic sizes, compiled."""
+        pairs = zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)
         feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
-        called = f"{name}{next(numbers)}"
-        compiled = partial(compile_flat, graph, example_inputs, feeds, called, compile_graph, leave=leave)
+        compiled = partial(compile_flat, graph, inputs, feeds, called, compile_graph, leave=leave, choose=choose)
         try:
-            return compiled(survive=survive, why_not=request)
+            return compiled(survive=survive)
         except Exception as error:
             if survive is None:
                 raise
             survive(called, error)
             return compiled(why_not=f"{type(error).__name__}: {error}")
+
+    def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        called = f"{name}{next(numbers)}"
+        try:
+            if finds_sizes(graph):
+                return in_parts(graph, called, at_size, leave)
+            return at_any_size(graph, called, example_inputs, at_size, leave)
+        except CaptureError as error:
+            if leave is None:
+                raise
+            leave(called, str(error))
+        except Exception as error:
+            if survive is None:
+                raise
+            survive(called, error)
+        return graph
 
     return backend
 

@@ -297,7 +297,7 @@ def _copy_inputs(graph: GraphModule, names: Collection[str]) -> list[str]:
 def _in_place(node: Node, seen: set[Node]) -> bool:
     """Whether only outputs use a matmul's result, some of them ``seen``, and it can be written fast as they want it.
 
-    Code generation does so (``compiler.codegen.by_rows``) for products of half types whose operands have whole vectors
+    Code generation does so (``codegen.unaligned_matmul``) for products of half types whose operands have whole vectors
     along the terms of each sum.
     """
     first = _MATMULS[node.target]

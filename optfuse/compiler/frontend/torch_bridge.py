@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from typing import Any
 
+import sympy
 import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._decomp import core_aten_decompositions, decomposition_table
-from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
-from torch._guards import CompileContext, detect_fake_mode
+from torch._functorch.compile_utils import fx_graph_cse, raise_getitems
+from torch._functorch.partitioners import (
+    _extract_fwd_bwd_modules,
+    reordering_to_mimic_autograd_engine,
+)
+from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
@@ -75,7 +80,6 @@ __all__ = [
     "operator_name",
     "operators_of",
     "outside_of_modes",
-    "requested_dynamic",
     "returns_of",
     "shares_memory",
     "standard_decompositions",
@@ -161,6 +165,28 @@ def min_cut_partition(joint: GraphModule, inputs: Sequence[Any], **options: Any)
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
+def extract_halves(joint: GraphModule, saved: Sequence[torch.fx.Node], results: int) -> tuple[GraphModule, GraphModule]:
+    """The forward and the backward graph of a joint one, given what goes from one to the other.
+
+    What the backward graph needs beside it is computed there again, late. ``results``: the first outputs of the joint
+    graph, which are the step's.
+    """
+    forward, backward = _extract_fwd_bwd_modules(joint, list(saved), saved_sym_nodes=[], num_fwd_outputs=results)
+    return raise_getitems(forward), raise_getitems(reordering_to_mimic_autograd_engine(backward))
+
+
+def without_repeats(joint: GraphModule) -> None:
+    """Drop, in place, nodes that nothing uses and nodes that compute what another one does."""
+    joint.graph.eliminate_dead_code()
+    joint.graph = fx_graph_cse(joint.graph)
+    joint.recompile()
+
+
+def is_tangent(placeholder: torch.fx.Node) -> bool:
+    """Whether an input of a joint graph is the gradient of one of the step's results."""
+    return "tangents" in str(placeholder.target)
+
+
 def aot_compile(
     graph: GraphModule,
     inputs: Sequence[Any],
@@ -214,49 +240,53 @@ def key_paths(tree: Any) -> list[str]:
     return [_pytree.keystr(path) for path, _ in leaves]
 
 
-def static_value(value: Any) -> Any:
-    """A number or fake tensor without symbolic sizes: each takes the value it has now, which becomes a guard."""
-    if isinstance(value, torch.SymInt):
-        return int(value)
-    if isinstance(value, torch.SymFloat):
-        return float(value)
-    if isinstance(value, torch.SymBool):
-        return bool(value)
+def static_value(value: Any, sizes: Mapping[sympy.Symbol, int] | None = None) -> Any:
+    """A number or fake tensor without symbolic sizes: these take their values under ``sizes``.
+
+    A value that ``sizes`` do not tell stays as it is. Without ``sizes`` each takes the value that it has now, which
+    becomes a guard.
+    """
+    if isinstance(value, _SYMBOLIC):
+        return _number(value, sizes)
     if not isinstance(value, FakeTensor) or not any(
         isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())
     ):
         return value
-    shape, stride, offset = [int(n) for n in value.shape], [int(n) for n in value.stride()], int(value.storage_offset())
+    shape = [_number(n, sizes) for n in value.shape]
+    stride, offset = [_number(n, sizes) for n in value.stride()], _number(value.storage_offset(), sizes)
+    if any(isinstance(n, torch.SymInt) for n in (*shape, *stride, offset)):
+        return value
     elements = offset + 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
     with FakeTensorMode():
         storage = torch.empty(max(elements, offset), dtype=value.dtype, device=value.device)
         return storage.as_strided(shape, stride, offset)
 
 
-def requested_dynamic(inputs: Sequence[Any]) -> str | None:
-    """In words, which of the inputs has a size that its user has marked as dynamic; such a size takes no one value."""
-    mode = detect_fake_mode([x for x in tree_leaves(list(inputs)) if isinstance(x, FakeTensor)])
-    shapes = getattr(mode, "shape_env", None)
-    for tracked in (shapes.tracked_fakes or ()) if shapes is not None else ():
-        constraints = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
-        for position, constraint in enumerate(constraints):
-            if constraint is not None and not getattr(constraint, "warn_only", False):
-                return f"dimension {position} of {tracked.source.name} is marked as dynamic, and plans are of one size"
-    return None
+def _number(value: Any, sizes: Mapping[sympy.Symbol, int] | None) -> Any:
+    """A number's value, as in ``static_value``."""
+    if not isinstance(value, _SYMBOLIC):
+        return value
+    kind = int if isinstance(value, torch.SymInt) else float if isinstance(value, torch.SymFloat) else bool
+    if sizes is None:
+        return kind(value)
+    known = expression_of(value).xreplace({symbol: sympy.sympify(size) for symbol, size in sizes.items()})
+    return value if known.free_symbols else kind(known)
 
 
-def last_compile(inputs: Sequence[Any]) -> str | None:
-    """In words, that sizes differ and torch.compile allows no further compile of this code after the present one."""
-    identity = CompileContext.current_compile_id()
-    limit = dynamo_config.recompile_limit
-    if identity is None or identity.frame_compile_id is None or identity.frame_compile_id + 1 < limit:
-        return None
-    symbolic = any(
-        isinstance(n, _SYMBOLIC)
-        for value in tree_leaves(list(inputs))
-        for n in (value.shape if isinstance(value, torch.Tensor) else (value,))
-    )
-    return f"torch.compile allows {limit} compiles of it, of which this is the last" if symbolic else None
+def is_symbolic(value: Any) -> bool:
+    """Whether a value is a number that torch knows by a symbol."""
+    return isinstance(value, _SYMBOLIC)
+
+
+def expression_of(value: Any) -> sympy.Basic:
+    """The sympy expression of a symbolic number."""
+    return value.node.expr
+
+
+def unbacked_symbols(value: Any) -> set[sympy.Symbol]:
+    """The symbols of sizes and numbers in ``value`` (also inside of lists) that depend on the values of tensors."""
+    leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, (torch.Tensor, *_SYMBOLIC))]
+    return set().union(*map(free_unbacked_symbols, leaves))
 
 
 def has_unbacked_size(value: Any) -> bool:

@@ -13,6 +13,7 @@ from optfuse.compiler.frontend.calling import Feed as Take
 from optfuse.compiler.frontend.calling import checked_leaves, feed_of, lookup
 from optfuse.compiler.frontend.captured import CallSpec, Captured, InputSource
 from optfuse.compiler.frontend.flat import bind_placeholders
+from optfuse.compiler.frontend.joint import Chooser
 from optfuse.compiler.frontend.own_gradients import own_gradients
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.torch_bridge import forget_fake_results, tree_unflatten
@@ -38,9 +39,17 @@ def capture_training(
 
 
 def capture_step(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "model"
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str = "model",
+    choose: Chooser | None = None,
 ) -> TrainingCapture:
-    """As ``capture_training``, with what makes a training step of the graphs without tracing again."""
+    """As ``capture_training``, with what makes a training step of the graphs without tracing again.
+
+    ``choose`` decides what the forward graph saves for the backward graph; None: the fewest bytes.
+    """
     halves: dict[str, _Half] = {}
 
     def record(captured: Captured) -> Program:
@@ -48,7 +57,7 @@ def capture_step(
         return halves[captured.name]
 
     traced = trace_training(model, args, kwargs, name)
-    run = _compile_training(traced, model, name, record)
+    run = _compile_training(traced, model, name, record, choose)
     if f"{name}.backward" not in halves:
         raise CaptureError(
             f"{name}: nothing that it computes (beyond views of its inputs) depends on anything that requires a "
@@ -112,11 +121,13 @@ def train_module(
     compile_graph: CompileGraph,
     *,
     name: str = "model",
+    choose: Chooser | None = None,
 ) -> Callable[..., Any]:
     """A function with ``model``'s arguments and results whose forward and backward run what ``compile_graph`` made.
 
     ``compile_graph`` sees the graphs of ``capture_training`` with the same names, both before this returns. Parameters
-    and buffers are read from ``model`` at each call; gradients arrive there, and in-place changes too.
+    and buffers are read from ``model`` at each call; gradients arrive there, and in-place changes too. ``choose`` as in
+    ``capture_step``.
 
     Raises
     ------
@@ -124,7 +135,7 @@ def train_module(
         As ``capture_training``; and, from the function returned, for arguments of other shapes or structure.
     """
     traced = trace_training(model, args, kwargs, name)
-    return _step(traced, _compile_training(traced, model, name, compile_graph), model, name)
+    return _step(traced, _compile_training(traced, model, name, compile_graph, choose), model, name)
 
 
 def _step(traced: Traced, run: Callable[..., Any], model: torch.nn.Module, name: str) -> Callable[..., Any]:
@@ -169,7 +180,11 @@ def _is_cpu_lstm(node: torch.fx.Node) -> bool:
 
 
 def _compile_training(
-    traced: Traced, model: torch.nn.Module, name: str, compile_graph: CompileGraph
+    traced: Traced,
+    model: torch.nn.Module,
+    name: str,
+    compile_graph: CompileGraph,
+    choose: Chooser | None = None,
 ) -> Callable[..., Any]:
     """The traced graph through AOTAutograd; its inputs are those of ``_arguments``."""
     graph = copied(traced.program.graph_module)
@@ -184,7 +199,7 @@ def _compile_training(
     arguments = _arguments(model, fed, traced.leaves)
     try:
         with torch.enable_grad():
-            return compile_flat(graph, arguments, sources, name, compile_graph, eager_backward=True)
+            return compile_flat(graph, arguments, sources, name, compile_graph, eager_backward=True, choose=choose)
     except RuntimeError as error:  # what autograd says of a value that is written after it was saved
         raise CaptureError(explain(name, error)) from error
 

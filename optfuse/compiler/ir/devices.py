@@ -1,7 +1,7 @@
-"""Which device a graph's loops run on.
+"""The device on which a graph's loops run.
 
-What a graph keeps elsewhere, such as numbers in the host's memory of a graph on a GPU, is computed by library calls
-alone: a kernel reads a copy of it, and would write to one.
+Tensors on another device, such as scalars in the host's memory, are computed by library calls alone; kernels read
+copies of them.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ HOST = "cpu"
 
 
 def main_device(devices: Iterable[str]) -> str:
-    """The device of the kernels, of all those that a graph's tensors are on: the first that is not the host."""
+    """The device of the kernels among those of a graph's tensors: the first that is not the host."""
     return next((device for device in devices if device != HOST), HOST)

@@ -1,7 +1,7 @@
-"""The slow semantic oracle: run a LoopGraph with torch on the CPU, one op after the other, nothing fused.
+"""The reference interpreter: run a LoopGraph with torch on the CPU, one op after the other, nothing fused.
 
-Every expression is computed over the whole iteration space at once, in exactly the dtype that the tree names. Loads
-and stores go by flat element offset from the buffer's first element, and each is bounds-checked.
+Every expression is computed over the whole iteration space at once, in exactly the dtype that it declares. Loads and
+stores address elements by their offset from the buffer's first one, and each is bounds-checked.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any, assert_never
 
 import torch
 
-import optfuse.compiler.ops.registered  # noqa: F401 - the operators of ours that a graph may call
-from optfuse.compiler.ir.algebra import evaluate
+import optfuse.compiler.ops.registered  # noqa: F401 - registers our operators
+from optfuse.compiler.ir.buffer_layout import extent
+from optfuse.compiler.ir.index_expressions import evaluate
 from optfuse.compiler.ir.nodes import (
     Arg,
     Buffer,
@@ -27,7 +28,6 @@ from optfuse.compiler.ir.nodes import (
     LoopGraph,
     LoopNest,
     Result,
-    Size,
     Store,
     TorchValue,
     View,
@@ -50,23 +50,18 @@ def interpret(
 ) -> list[Value]:
     """Run ``graph`` and return its outputs, one for each entry of ``graph.outputs``.
 
-    Parameters
-    ----------
-    graph
-        A graph that verifies. Symbolic sizes are not allowed here.
-    inputs
-        CPU tensors for ``graph.inputs``, in order. A nest that stores into an input mutates the tensor, and an output
-        that is a view of an input shares its storage, as in eager execution.
-    constants
-        The contents of ``graph.constants`` by name.
-    double
-        Compute and store every floating-point value in float64, whatever the graph says: the fp64 oracle. Inputs may
-        then be float64 already; those that are not are converted, and mutations of them are not seen outside.
+    Args:
+        graph: A graph that verifies.
+        inputs: CPU tensors for ``graph.inputs``, in order. A nest that stores into an input mutates the tensor, and an
+            output that is a view of an input shares its storage, as in eager execution.
+        constants: The contents of ``graph.constants`` by name.
+        double: Compute and store every floating-point value in float64, whatever the graph says: the fp64 oracle.
+            Inputs may then be float64 already; those that are not are converted, and mutations of them are not seen
+            outside.
 
-    Raises
-    ------
-    InvalidGraphError
-        Inputs that do not match their buffers, an access out of bounds, or a computed dtype other than the declared.
+    Raises:
+        InvalidGraphError: Inputs that do not match their buffers, an access out of bounds, or a computed dtype other
+            than the declared.
     """
     machine = _Machine({buffer.name: buffer for buffer in graph.buffers}, double)
     if len(inputs) != len(graph.inputs):
@@ -88,14 +83,6 @@ def interpret(
     return [machine.window(out) if isinstance(out, View) else out for out in graph.outputs]
 
 
-def extent(shape: Sequence[Size], stride: Sequence[Size]) -> int:
-    """Elements from the first to the last one of a strided window, both included; 0 when the window is empty."""
-    sizes = [int(size) for size in shape]
-    if 0 in sizes:
-        return 0
-    return 1 + sum((size - 1) * int(step) for size, step in zip(sizes, stride, strict=True))
-
-
 @dataclass
 class _Machine:
     """The memory: one flat tensor a buffer, whose element 0 is the buffer's first element."""
@@ -111,7 +98,7 @@ class _Machine:
     def bind(self, name: str, tensor: torch.Tensor) -> None:
         """Make a caller's tensor the memory of a buffer."""
         buffer = self.buffers[name]
-        shape, stride = tuple(map(int, buffer.shape)), tuple(map(int, buffer.stride))
+        shape, stride = tuple(buffer.shape), tuple(buffer.stride)
         relevant = [k for k, size in enumerate(shape) if size > 1] if 0 not in shape else []
         if tuple(tensor.shape) != shape or any(tensor.stride(k) != stride[k] for k in relevant):
             raise InvalidGraphError(
@@ -141,11 +128,10 @@ class _Machine:
 
     def window(self, view: View, op: str = "output") -> torch.Tensor:
         flat = self.memory(view.buffer, op)
-        shape, stride = tuple(map(int, view.shape)), tuple(map(int, view.stride))
-        offset = int(view.offset)
-        if 0 not in shape and not 0 <= offset <= flat.numel() - extent(shape, stride):
+        empty = 0 in view.shape
+        if not empty and not 0 <= view.offset <= flat.numel() - extent(view.shape, view.stride):
             raise InvalidGraphError(f"{op}: view {view} is out of the bounds of its buffer ({flat.numel()} elements)")
-        return flat.as_strided(shape, stride, flat.storage_offset() + (0 if 0 in shape else offset))
+        return flat.as_strided(view.shape, view.stride, flat.storage_offset() + (0 if empty else view.offset))
 
 
 class _Run:
@@ -154,7 +140,7 @@ class _Run:
     def __init__(self, machine: _Machine, nest: LoopNest) -> None:
         self.machine = machine
         self.nest = nest
-        sizes = [int(size) for size in (*nest.sizes, *nest.rsizes)]
+        sizes = [*nest.sizes, *nest.rsizes]
         symbols = [ivar(k) for k in range(len(nest.sizes))] + [rvar(k) for k in range(len(nest.rsizes))]
         self.shape = torch.Size(sizes)
         self.values = {
@@ -246,7 +232,7 @@ def _signed(x: torch.Tensor) -> torch.Tensor:
 
 def _holds(guard: Guard, values: Mapping) -> torch.Tensor:
     expr = torch.as_tensor(evaluate(guard.expr, values))
-    return (expr >= evaluate(guard.lower, values)) & (expr < evaluate(guard.upper, values))
+    return (expr >= guard.lower) & (expr < guard.upper)
 
 
 def _call_library(machine: _Machine, call: LibraryCall) -> None:
@@ -280,7 +266,7 @@ def _call_library(machine: _Machine, call: LibraryCall) -> None:
         if name is None:
             continue
         buffer = machine.buffers[name]
-        if tuple(result.shape) != tuple(map(int, buffer.shape)) or result.dtype != machine.dtype(buffer.dtype):
+        if tuple(result.shape) != tuple(buffer.shape) or result.dtype != machine.dtype(buffer.dtype):
             raise InvalidGraphError(
                 f"{call.name}: {call.target} returned {result.dtype}{list(result.shape)}, "
                 f"not the {buffer.dtype}{list(buffer.shape)} of {name}"

@@ -1,8 +1,8 @@
 """The loop IR on one page.
 
-A LoopGraph is a list of ops over named buffers, in program order. An op is a LoopNest (loops we generate code for) or
-a LibraryCall (an ATen operator that we call). Ops correspond one to one to nodes of the ATen graph; views are no ops,
-they are folded into the index maps of whoever reads through them.
+A LoopGraph is a list of ops over named buffers, in program order. An op is a LoopNest (loops that we generate code for)
+or a LibraryCall (an ATen operator that we call). Ops correspond one to one to nodes of the ATen graph; views are no ops
+but become part of the index expressions of the ops that read through them. All sizes are fixed integers.
 
 Iteration variables of a nest are the symbols i0, i1, ... (parallel) and r0, r1, ... (reduced). An index is a sympy
 expression in them: the element offset into the buffer's storage. Symbols t0, t1, ... in an index stand for the values
@@ -10,7 +10,7 @@ of the access's ``indirect`` expressions (gathers).
 
 Numbers: a floating-point value of fewer than 32 bits is never computed with. A Load yields the buffer's dtype, a "cast"
 Call brings it to float32, and a Store rounds to the buffer's dtype. Every other Call has operands of the dtypes that
-``optfuse.compiler.ir.functions`` says, cast explicitly as ATen promotes them.
+``optfuse.compiler.ir.scalar_functions`` lists, cast explicitly as ATen promotes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Literal
 
 import sympy
 
-Size = int | sympy.Expr
 BufferKind = Literal["input", "constant", "temporary"]
 #: Anything else (complex, float8 of other kinds, ...) may name a buffer that only library calls touch.
 DType = Literal[
@@ -35,15 +34,15 @@ ReductionKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "ar
 class Buffer:
     """A tensor in memory, with the strides (in elements) that eager execution would give it.
 
-    ``device`` is "cuda" or "cpu"-like text as torch prints it, without meaning for the loops. ``base`` names the buffer
-    whose memory this one shares: it is the result of a library call that returns a view (bytes seen as another dtype,
-    a complex number as two real ones, the tensor of a collective that has ended).
+    ``device`` is text as torch prints it ("cuda:0"), without meaning for the loops. ``base`` names the buffer that this
+    one aliases: the result of a library call that returns a view (bytes seen as another dtype, a complex number as two
+    real ones, the tensor of a collective that has ended).
     """
 
     name: str
     dtype: str
-    shape: tuple[Size, ...]
-    stride: tuple[Size, ...]
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
     kind: BufferKind = "temporary"
     device: str = "cpu"
     base: str | None = None
@@ -54,8 +53,8 @@ class Guard:
     """``lower <= expr < upper``: outside of it a guarded load yields ``other`` and touches no memory."""
 
     expr: sympy.Expr
-    lower: Size
-    upper: Size
+    lower: int
+    upper: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class Iota:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A scalar function of ``compiler.ir.functions.FUNCTIONS``; "cast" converts its one argument to ``dtype``."""
+    """A scalar function of ``ir.scalar_functions.FUNCTIONS``; "cast" converts its one argument to ``dtype``."""
 
     function: str
     args: tuple[Expr, ...]
@@ -129,7 +128,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an op comes from: FX node name, ATen overload, module path, and source line, as far as known."""
+    """The origin of an op: FX node name, ATen overload, module path, and source line, as far as known."""
 
     node: str
     target: str
@@ -147,8 +146,8 @@ class LoopNest:
     """
 
     name: str
-    sizes: tuple[Size, ...]
-    rsizes: tuple[Size, ...]
+    sizes: tuple[int, ...]
+    rsizes: tuple[int, ...]
     reductions: tuple[Reduction, ...]
     stores: tuple[Store, ...]
     origin: Origin
@@ -156,12 +155,12 @@ class LoopNest:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A strided window of a buffer: what a library call or the caller sees. In elements."""
+    """A strided window of a buffer, in elements: an argument of a library call, or an output."""
 
     buffer: str
-    shape: tuple[Size, ...]
-    stride: tuple[Size, ...]
-    offset: Size = 0
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +216,7 @@ class LoopGraph:
 
 
 def views(call: LibraryCall) -> tuple[View, ...]:
-    """Every window that a call is given, in the order of its arguments."""
+    """All views among a call's arguments, in order."""
     return tuple(_views((*call.args, *(value for _, value in call.kwargs))))
 
 
@@ -230,7 +229,7 @@ def _views(args: Iterable[Arg]) -> Iterator[View]:
 
 
 def memory_of(buffers: Mapping[str, Buffer], name: str) -> str:
-    """The buffer that owns the memory of ``name``: itself, or at the end of its chain of bases."""
+    """The buffer that owns the memory of ``name``: itself, or the last of its chain of bases."""
     while (base := buffers[name].base) is not None:
         name = base
     return name
@@ -247,5 +246,5 @@ def rvar(k: int) -> sympy.Symbol:
 
 
 def tvar(k: int) -> sympy.Symbol:
-    """The k-th indirect index of an access (may be anything an integer tensor holds)."""
+    """The k-th indirect index of an access: any value that an integer tensor may hold."""
     return sympy.Symbol(f"t{k}", integer=True)

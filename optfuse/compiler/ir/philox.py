@@ -1,5 +1,5 @@
-"""Random numbers as pure functions of (seed, offset): Philox 4x32-10, bit for bit what triton's ``tl.rand4x`` and
-``tl.randn`` compute.
+"""Random numbers as pure functions of (seed, offset): Philox 4x32-10, bit for bit as in triton's ``tl.rand4x`` and
+``tl.randn``.
 
 Source of the idea: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """

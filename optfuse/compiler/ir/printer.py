@@ -1,4 +1,4 @@
-"""The canonical text of loop graphs: for people, for golden files, for differences between two of them."""
+"""Print loop graphs as canonical text, for readers, golden files and diffs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import assert_never
 
-from optfuse.compiler.ir.algebra import format_index
+from optfuse.compiler.ir.buffer_layout import row_major
+from optfuse.compiler.ir.index_expressions import format_index
 from optfuse.compiler.ir.nodes import (
     Arg,
     Buffer,
@@ -19,27 +20,14 @@ from optfuse.compiler.ir.nodes import (
     LoopGraph,
     LoopNest,
     Result,
-    Size,
     TorchValue,
     View,
 )
 
 _INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "floordiv": "//",
-    "remainder": "%",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
+    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%"},
+    **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
+    **{"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"},
 }
 _LITERAL_DTYPE = {bool: "bool", int: "int64", float: "float32"}
 
@@ -57,7 +45,7 @@ def print_graph(graph: LoopGraph) -> str:
 
 def print_nest(nest: LoopNest) -> str:
     """A nest as loops. ``v0, v1, ...`` are values used more than once, ``s0, s1, ...`` the results of reductions."""
-    loops = ", ".join(f"i{k} < {_size(size)}" for k, size in enumerate(nest.sizes))
+    loops = ", ".join(f"i{k} < {size}" for k, size in enumerate(nest.sizes))
     lines = [f"{nest.name}: for {loops}" if loops else f"{nest.name}: once"]
     if nest.origin.target:
         lines[0] += f"  # {nest.origin.target}"
@@ -66,7 +54,7 @@ def print_nest(nest: LoopNest) -> str:
     for reduction in nest.reductions:
         count = 3 if reduction.kind == "welford" else 1
         names = ", ".join(f"s{results + k}" for k in range(count))
-        over = ", ".join(f"r{k} < {_size(size)}" for k, size in enumerate(nest.rsizes))
+        over = ", ".join(f"r{k} < {size}" for k, size in enumerate(nest.rsizes))
         operand = namer.text(reduction.operand)
         lines += [*namer.definitions(), f"  {names} = {reduction.kind} of {operand} for {over}"]
         results += count
@@ -77,7 +65,7 @@ def print_nest(nest: LoopNest) -> str:
 
 
 def print_call(call: LibraryCall) -> str:
-    """A library call as one line, with what it mutates and whether it draws random numbers behind it."""
+    """A library call as one line, with the buffers that it mutates or holds, and "random" if it draws numbers."""
     args = [_arg(arg) for arg in call.args] + [f"{name}={_arg(arg)}" for name, arg in call.kwargs]
     outputs = ", ".join(name or "_" for name in call.outputs)
     line = f"{call.name}: {outputs + ' = ' if outputs else ''}{call.target}({', '.join(args)})"
@@ -89,7 +77,7 @@ def print_call(call: LibraryCall) -> str:
 
 
 def print_expr(expr: Expr) -> str:
-    """One scalar expression, without names for what it uses more than once."""
+    """One scalar expression, without names for repeated subexpressions."""
     return _Namer(None).text(expr)
 
 
@@ -133,7 +121,7 @@ class _Namer:
         return self.names[number]
 
     def definitions(self) -> list[str]:
-        """The lines of names given since the last time."""
+        """The definitions of the names given since the last call."""
         lines, self.pending = self.pending, []
         return lines
 
@@ -161,8 +149,7 @@ class _Namer:
                 if expr.other is None:
                     return text
                 guards = " and ".join(
-                    f"{_size(guard.lower)} <= {format_index(guard.expr)} < {_size(guard.upper)}"
-                    for guard in expr.guards
+                    f"{guard.lower} <= {format_index(guard.expr)} < {guard.upper}" for guard in expr.guards
                 )
                 return f"({text} if {guards} else {_const(expr.other)})"
             case _:
@@ -185,27 +172,18 @@ def _atom_key(expr: Const | Load | Iota | Result, children: list[int]) -> object
 
 
 def _buffer(buffer: Buffer) -> str:
-    layout = f"[{', '.join(map(_size, buffer.shape))}]"
-    if tuple(buffer.stride) != _row_major(buffer.shape):
-        layout += f" strides ({', '.join(map(_size, buffer.stride))})"
+    layout = f"[{', '.join(map(str, buffer.shape))}]"
+    if tuple(buffer.stride) != row_major(buffer.shape):
+        layout += f" strides ({', '.join(map(str, buffer.stride))})"
     device = "" if buffer.device == "cpu" else f" on {buffer.device}"
     return f"{buffer.kind} {buffer.name}: {buffer.dtype}{layout}{device}"
 
 
-def _row_major(shape: tuple[Size, ...]) -> tuple[Size, ...]:
-    strides: list[Size] = []
-    step: Size = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = step * (max(size, 1) if isinstance(size, int) else size)
-    return tuple(reversed(strides))
-
-
 def _view(view: View) -> str:
-    text = f"{view.buffer}[{', '.join(map(_size, view.shape))}]"
-    if tuple(view.stride) != _row_major(view.shape):
-        text += f" strides ({', '.join(map(_size, view.stride))})"
-    return text if view.offset == 0 else f"{text} at {_size(view.offset)}"
+    text = f"{view.buffer}[{', '.join(map(str, view.shape))}]"
+    if tuple(view.stride) != row_major(view.shape):
+        text += f" strides ({', '.join(map(str, view.stride))})"
+    return text if view.offset == 0 else f"{text} at {view.offset}"
 
 
 def _arg(arg: Arg) -> str:
@@ -223,7 +201,3 @@ def _arg(arg: Arg) -> str:
 def _const(const: Const) -> str:
     suffix = "" if _LITERAL_DTYPE[type(const.value)] == const.dtype else f":{const.dtype}"
     return f"{const.value!r}{suffix}"
-
-
-def _size(size: Size) -> str:
-    return format_index(size)

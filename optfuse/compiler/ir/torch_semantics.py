@@ -1,4 +1,4 @@
-"""What the scalar functions and the reductions of the IR mean, said with torch on the CPU."""
+"""The semantics of the IR's scalar functions and reductions, in terms of torch on the CPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def torch_dtype(text: str) -> torch.dtype:
 
 
 def call_function(name: str, args: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """Apply a function of ``optfuse.compiler.ir.functions.FUNCTIONS``; only "cast" looks at ``dtype``."""
+    """Apply a function of ``optfuse.compiler.ir.scalar_functions.FUNCTIONS``; only "cast" looks at ``dtype``."""
     if name == "cast":
         return args[0].to(dtype)
     if name in ("rand", "randn"):
@@ -34,7 +34,7 @@ def call_function(name: str, args: Sequence[Tensor], dtype: torch.dtype) -> Tens
 
 
 def reduce_operand(kind: ReductionKind, operand: Tensor) -> tuple[Tensor, ...]:
-    """Fold the last dimension in the operand's dtype; welford gives mean, sum of squared deviations, and count."""
+    """Reduce the last dimension in the operand's dtype; welford gives mean, sum of squared deviations, and count."""
     match kind:
         case "sum":
             return (operand.sum(-1, dtype=operand.dtype),)

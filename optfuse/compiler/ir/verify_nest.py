@@ -1,15 +1,15 @@
-"""What must hold within one nest: dtypes, arities, iteration variables, bounds, one writer an element."""
+"""Verify one loop nest: dtypes, arities, iteration variables, bounds, and that no two points store to one element."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never, get_args
 
 import sympy
 
-from optfuse.compiler.ir.algebra import affine, bounds
+from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.dtypes import FLOATING, NARROW, integer_range
-from optfuse.compiler.ir.functions import FUNCTIONS
+from optfuse.compiler.ir.index_expressions import affine, bounds
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
@@ -22,12 +22,12 @@ from optfuse.compiler.ir.nodes import (
     Reduction,
     ReductionKind,
     Result,
-    Size,
     Store,
     ivar,
     rvar,
     tvar,
 )
+from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.errors import InvalidGraphError
 
 _DTYPES = frozenset(get_args(DType))
@@ -43,12 +43,10 @@ Ranges = Mapping[sympy.Symbol, tuple[int, int] | None]
 
 
 def verify_nest(nest: LoopNest, buffers: Mapping[str, Buffer]) -> None:
-    """Check all that is local to a nest; ``buffers`` are the graph's.
+    """Check all rules that concern one nest alone; ``buffers`` are the graph's.
 
-    Raises
-    ------
-    InvalidGraphError
-        The first fault; the message names the nest.
+    Raises:
+        InvalidGraphError: The first fault; the message names the nest.
     """
     _NestCheck(nest, buffers).run()
 
@@ -67,48 +65,19 @@ def result_dtypes(reductions: Sequence[Reduction]) -> list[str]:
     return dtypes
 
 
-def loads(nest: LoopNest) -> Iterator[Load]:
-    """Every distinct load of a nest, indirect ones included."""
-    yield from loads_under([*(r.operand for r in nest.reductions), *(s.value for s in nest.stores)])
-
-
-def loads_under(roots: Iterable[Expr]) -> Iterator[Load]:
-    """Every load under some expressions, indirect ones included, each object once."""
-    stack, seen = list(roots), set[int]()
-    while stack:
-        expr = stack.pop()
-        if id(expr) in seen:
-            continue
-        seen.add(id(expr))
-        if isinstance(expr, Load):
-            yield expr
-            stack.extend(expr.indirect)
-        elif isinstance(expr, Call):
-            stack.extend(expr.args)
-
-
-def extent(shape: Sequence[Size], stride: Sequence[Size]) -> int | None:
-    """Elements from the first to the last of a strided window; 0 when it is empty, None when a size is symbolic."""
-    if not all(isinstance(n, int) for n in (*shape, *stride)):
-        return None
-    if 0 in shape:
-        return 0
-    return 1 + sum((int(size) - 1) * int(step) for size, step in zip(shape, stride, strict=True))
-
-
 class _NestCheck:
     def __init__(self, nest: LoopNest, buffers: Mapping[str, Buffer]) -> None:
         self.nest = nest
         self.buffers = buffers
-        self.parallel: Ranges = {ivar(k): _range(size) for k, size in enumerate(nest.sizes)}
-        self.full: Ranges = {**self.parallel, **{rvar(k): _range(size) for k, size in enumerate(nest.rsizes)}}
+        self.parallel: Ranges = {ivar(k): (0, size - 1) for k, size in enumerate(nest.sizes)}
+        self.full: Ranges = {**self.parallel, **{rvar(k): (0, size - 1) for k, size in enumerate(nest.rsizes)}}
         self.results = result_dtypes(nest.reductions)
         # (identity, inside a reduction) of checked expressions: shared subtrees are walked once
         self.checked: set[tuple[int, bool]] = set()
 
     def run(self) -> None:
         nest = self.nest
-        if any(isinstance(size, int) and size < 1 for size in (*nest.sizes, *nest.rsizes)):
+        if any(size < 1 for size in (*nest.sizes, *nest.rsizes)):
             self.fail(f"a size below 1 among {nest.sizes} and {nest.rsizes}; an empty op has no nest")
         if bool(nest.reductions) != bool(nest.rsizes):
             self.fail(f"{len(nest.reductions)} reductions over {len(nest.rsizes)} reduced dimensions")
@@ -231,8 +200,7 @@ class _NestCheck:
         self.symbols(load.index, known)
         narrowed = dict(known)
         for guard in load.guards:
-            for part in (guard.expr, guard.lower, guard.upper):
-                self.symbols(part, known)
+            self.symbols(guard.expr, known)
             if not _narrow(narrowed, guard.expr, guard.lower, guard.upper):
                 return
         self.inside(load.index, narrowed, buffer)
@@ -253,36 +221,26 @@ class _NestCheck:
             self.fail(f"unknown buffer {name}")
         return self.buffers[name]
 
-    def symbols(self, expr: Size, known: Ranges) -> None:
-        if isinstance(expr, int):
-            return
+    def symbols(self, expr: sympy.Expr, known: Ranges) -> None:
         for symbol in expr.free_symbols:
             if symbol not in known:
                 self.fail(f"the index {expr} uses {symbol}, which is no variable here")
 
-    def inside(self, index: sympy.Expr | int, ranges: Ranges, buffer: Buffer) -> None:
-        """Refuse an affine index that leaves the buffer; others cannot be judged without running them."""
+    def inside(self, index: sympy.Expr, ranges: Ranges, buffer: Buffer) -> None:
+        """Refuse an affine index that leaves the buffer; the range of other indices is known only at run time."""
         total = extent(buffer.shape, buffer.stride)
         exact = {symbol: interval for symbol, interval in ranges.items() if interval is not None}
-        if total is None or affine(index) is None:
-            return
-        interval = bounds(index, exact)
+        interval = None if affine(index) is None else bounds(index, exact)
         if interval is not None and (interval[0] < 0 or interval[1] >= total):
             self.fail(
                 f"index {index} reaches {interval[0]}..{interval[1]} of {buffer.name}, which has {total} elements"
             )
 
 
-def _range(size: Size) -> tuple[int, int] | None:
-    return (0, size - 1) if isinstance(size, int) else None
-
-
-def _narrow(
-    ranges: dict[sympy.Symbol, tuple[int, int] | None], expr: sympy.Expr | int, lower: Size, upper: Size
-) -> bool:
+def _narrow(ranges: dict[sympy.Symbol, tuple[int, int] | None], expr: sympy.Expr, lower: int, upper: int) -> bool:
     """Apply a guard on one variable to its range. False when the guard is of another form or can never hold."""
     form = affine(expr)
-    if form is None or len(form[0]) != 1 or not isinstance(lower, int) or not isinstance(upper, int):
+    if form is None or len(form[0]) != 1:
         return False
     ((symbol, factor),) = form[0].items()
     current = ranges[symbol]
@@ -296,10 +254,8 @@ def _narrow(
 def _injective(coefficients: Mapping[sympy.Symbol, int], ranges: Ranges) -> bool:
     """Whether distinct points have distinct addresses: each step exceeds all that smaller steps can add up to."""
     reach = 0
-    extents = [(abs(coefficients.get(symbol, 0)), interval) for symbol, interval in ranges.items()]
-    if any(interval is None for _, interval in extents):
-        return True
-    for step, high in sorted((step, interval[1]) for step, interval in extents if interval is not None and interval[1]):
+    highest = {symbol: interval[1] for symbol, interval in ranges.items() if interval is not None}
+    for step, high in sorted((abs(coefficients.get(symbol, 0)), high) for symbol, high in highest.items() if high):
         if step <= reach:
             return False
         reach += step * high

@@ -1,18 +1,16 @@
-"""From ATen FX graphs to the loop IR: one rule an op, views folded into index maps, library calls for the rest."""
+"""Lower ATen FX graphs to the loop IR: a rule for each operator, views folded into indices, else library calls."""
 
 from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
-    copies,
+    activations,
+    arithmetic,
     creation,
-    depth,
-    indexing,
+    gather_scatter,
+    max_pooling,
     movement,
-    normalized,
-    pointwise_basic,
-    pointwise_nn,
-    pooling,
+    own_operators,
     random,
     reductions,
 )
-from optfuse.compiler.lower.graph import lower
+from optfuse.compiler.lower.lower_graph import lower
 
 __all__ = ["lower"]

@@ -1,4 +1,4 @@
-"""The loop graph under construction: what rules emit into."""
+"""The loop graph under construction, into which lowering rules emit ops."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch import fx
 
+from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import (
     Arg,
     Buffer,
@@ -31,10 +32,10 @@ from optfuse.compiler.ir.nodes import (
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.compiler.lower.collapse import collapse
 from optfuse.compiler.lower.expressions import call, const
-from optfuse.compiler.lower.layout import Index, contiguous_stride, memory_order, overlaps, strided_index, walk
 from optfuse.compiler.lower.origin import origin_of
 from optfuse.compiler.lower.overloads import concrete
 from optfuse.compiler.lower.registry import Declined, Uniform
+from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, overlaps, strided_index
 from optfuse.errors import CaptureError
 
 
@@ -56,10 +57,8 @@ class Spec:
 def spec_of(tensor: torch.Tensor) -> Spec:
     """The Spec of a (fake) tensor. Symbolic sizes are specialised to their values.
 
-    Raises
-    ------
-    CaptureError
-        If a size is known only when the model runs.
+    Raises:
+        CaptureError: If a size is known only when the model runs.
     """
     shape = tuple(_size(s) for s in tensor.shape)
     stride = tuple(_size(s) for s in tensor.stride())
@@ -81,10 +80,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 class Builder:
-    """Buffers and ops so far, and the FX node that is being lowered. Rules use its methods; ``lower`` drives it."""
+    """The buffers and ops so far, and the FX node that is being lowered. Rules use its methods."""
 
     def __init__(self, main: str = "cpu") -> None:
-        #: the device that loops run on; what is elsewhere is computed by library calls
+        #: the device of the loops; tensors elsewhere are computed by library calls
         self.main = main
         self.buffers: dict[str, Buffer] = {}
         self.ops: list[Op] = []
@@ -92,13 +91,13 @@ class Builder:
         self._offsets: dict[str, int] = {}
         self._op_names: set[str] = set()
         self._node: fx.Node | None = None
-        #: nodes whose tensors are written in place later on: these must be in memory, never inlined
+        #: nodes whose tensors are written in place later: these must be in memory
         self.written: frozenset[fx.Node] = frozenset()
 
-    # --- the node at hand
+    # --- the current node
 
     def enter(self, node: fx.Node) -> None:
-        """Make ``node`` the one that emitted ops are named after and belong to."""
+        """Make ``node`` the current node: the origin of the ops emitted from here on."""
         self._node = node
 
     @property
@@ -109,19 +108,19 @@ class Builder:
 
     @property
     def origin(self) -> Origin:
-        """Where ops emitted now come from."""
+        """The origin of the current node."""
         return origin_of(self.node)
 
     @property
     def specs(self) -> tuple[Spec, ...]:
-        """What the node returns: a Spec a tensor, in order."""
+        """The Spec of each tensor that the node returns."""
         value = self.node.meta["val"]
         tensors = value if isinstance(value, tuple | list) else (value,)
         return tuple(spec_of(t) for t in tensors if isinstance(t, torch.Tensor))
 
     @property
     def spec(self) -> Spec:
-        """What the node returns, where that is one tensor."""
+        """The Spec of the one tensor that the node returns."""
         (spec,) = self.specs
         return spec
 
@@ -136,14 +135,14 @@ class Builder:
         return value.device if isinstance(value, Uniform) else self.buffers[value.buffer].device
 
     def in_memory(self, value: View | Uniform) -> View:
-        """The value as a window of a buffer. A uniform tensor gets its buffer, and the nest that fills it, here."""
+        """The value as a window of a buffer. A uniform tensor gets a buffer here, and an op that fills it."""
         if isinstance(value, View):
             return value
         if value.constant is not None:
             return value.constant
         node = value.origin.node
         if node not in self._fills:
-            spec = Spec(value.shape, contiguous_stride(value.shape), value.dtype, value.device)  # type: ignore[arg-type]
+            spec = Spec(value.shape, row_major(value.shape), value.dtype, value.device)
             scalar = const(value.value, value.dtype)
             out = self._fills[node] = self.allocate(spec, name=node)
             if value.device == self.main:
@@ -164,19 +163,19 @@ class Builder:
     ) -> Expr:
         """One element of ``value``, in its own dtype (half types stay half: see ``computable``).
 
-        ``index`` is aligned with the value's dimensions from the right, and broadcast where a size is 1. With guards
-        ``other`` is wanted, in the value's dtype.
+        ``index`` is aligned with the value's dimensions from the right, and broadcast where a size is 1. Guards need
+        ``other``, in the value's dtype.
         """
         if isinstance(value, Uniform) and not guards:
             return Const(value.value, value.dtype)
         view = self.in_memory(value)
-        where = strided_index(view.shape, view.stride, view.offset, tuple(index))  # type: ignore[arg-type]
+        where = strided_index(view.shape, view.stride, view.offset, tuple(index))
         return Load(view.buffer, where, self.dtype(view), guards, other, indirect)
 
     # --- buffers and ops
 
     def fresh_name(self, wanted: str) -> str:
-        """``wanted``, or with a number behind it where a buffer is called that already."""
+        """``wanted``, with a number appended if a buffer has that name already."""
         name, k = wanted, 1
         while name in self.buffers:
             name, k = f"{wanted}_{k}", k + 1
@@ -191,14 +190,14 @@ class Builder:
         storage_offset: int = 0,
         base: str | None = None,
     ) -> View:
-        """A new buffer of the layout of ``spec`` (dense in its place where that layout overlaps itself), as a View.
+        """A new buffer in the layout of ``spec`` (row-major if that layout overlaps itself), as a View.
 
-        ``storage_offset``: where an input's or constant's first element lies in its torch storage. ``base``: the buffer
-        whose memory the new one shares.
+        ``storage_offset``: of an input's or constant's first element in its torch storage. ``base``: the buffer that
+        the new one aliases.
         """
         stride = spec.stride
         if kind == "temporary" and base is None and overlaps(spec.shape, stride):
-            stride = contiguous_stride(spec.shape)
+            stride = row_major(spec.shape)
         name = self.fresh_name(self.node.name if name is None else name)
         self.buffers[name] = Buffer(name, spec.dtype, spec.shape, stride, kind, spec.device, base)
         self._offsets[name] = storage_offset
@@ -210,11 +209,11 @@ class Builder:
         return View(name, buffer.shape, buffer.stride)
 
     def storage_offset(self, name: str) -> int:
-        """Where a buffer's first element lies in its torch storage: 0 but for inputs and constants."""
+        """The offset of a buffer's first element in its torch storage: 0 but for inputs and constants."""
         return self._offsets[name]
 
     def emit(self, op: Op) -> None:
-        """Append an op. A name that is taken gets a number behind it."""
+        """Append an op; a number is appended to its name if that is taken."""
         name, k = op.name, 1
         while name in self._op_names:
             name, k = f"{op.name}_{k}", k + 1
@@ -222,18 +221,18 @@ class Builder:
         self.ops.append(op if name == op.name else replace(op, name=name))
 
     def require_loops(self, device: str) -> None:
-        """Raise ``Declined`` where what is on a device cannot be computed by loops."""
+        """Raise ``Declined`` if ``device`` is not the device of the loops."""
         if device != self.main:
             raise Declined(f"it is on {device}, and loops run on {self.main}")
 
     def call(
         self, target: str, args: tuple[Arg, ...], out: View, origin: Origin, kwargs: tuple[tuple[str, Arg], ...] = ()
     ) -> None:
-        """Emit a call of an overload that makes the whole of ``out``, a new buffer."""
+        """Emit a call of an overload whose result is the whole new buffer ``out``."""
         self.emit(LibraryCall(out.buffer, target, args, kwargs, (out.buffer,), replace(origin, target=target)))
 
     def allocate_outputs(self, specs: Sequence[Spec]) -> tuple[View, ...]:
-        """A buffer an output: called after the node, with the output's position behind it where there are several."""
+        """A new buffer for each output, named after the node, with the output's position if there are several."""
         if len(specs) == 1:
             return (self.allocate(specs[0]),)
         return tuple(self.allocate(spec, name=f"{self.node.name}_{k}") for k, spec in enumerate(specs))
@@ -241,8 +240,8 @@ class Builder:
     def pointwise(self, body: Callable[[Index], Expr], spec: Spec | None = None, *, name: str | None = None) -> View:
         """Emit a nest that stores ``body(index)`` at every logical index of a new tensor, and return that tensor.
 
-        ``spec`` (default: the node's) says its layout; the loops follow its order in memory. The value that ``body``
-        returns has the tensor's dtype, or float32 for a half type.
+        ``spec`` (default: the node's) gives its layout; the loops follow its order in memory. ``body`` returns a value
+        of the tensor's dtype, or float32 for a half type.
         """
         spec = self.spec if spec is None else spec
         self.require_loops(spec.device)
@@ -255,12 +254,12 @@ class Builder:
     ) -> None:
         """Emit a nest that stores ``body(index)`` at every logical index of ``out``, a window of an existing buffer.
 
-        ``name`` and ``origin`` stand in for the node's own, where the nest does something beside what the node does.
+        ``name`` and ``origin`` (default: the node's) are for nests that do more than the node does.
         """
         if 0 in out.shape:
             return
-        index, sizes, _ = walk(out.shape, memory_order(range(len(out.shape)), out.stride))  # type: ignore[arg-type]
-        where = strided_index(out.shape, out.stride, out.offset, index)  # type: ignore[arg-type]
+        index, sizes, _ = loop_variables(out.shape, memory_order(range(len(out.shape)), out.stride))
+        where = strided_index(out.shape, out.stride, out.offset, index)
         store = Store(out.buffer, where, body(index))
         self.emit(collapse(LoopNest(name or self.node.name, sizes, (), (), (store,), origin or self.origin)))
 
@@ -286,10 +285,10 @@ class Builder:
         """Emit a nest that reduces a tensor of ``shape`` over ``dims`` into the node's outputs, and return those.
 
         ``fold(index)`` gives the reductions at a logical index of the full domain; ``finish(results, index)`` gives an
-        expression an output, of its dtype or float32 for a half one (``index`` is 0 at reduced dimensions). Outputs
-        keep all dimensions or drop the reduced ones, as their shapes say. ``stride`` is the main input's: reduced
-        dimensions are walked in its memory order, or in logical order when ``ordered`` (argmax). Over an empty domain
-        the results are the reductions' identities.
+        expression for each output, of its dtype or float32 for a half type (``index`` is 0 at reduced dimensions). The
+        outputs' shapes tell whether they keep the reduced dimensions. ``stride`` is the main input's: reduced
+        dimensions are traversed in its memory order, or in logical order when ``ordered`` (argmax). Over an empty
+        domain the results are the reductions' identities.
         """
         shape = tuple(shape)
         dims = tuple(sorted(d % len(shape) for d in dims)) if shape else ()
@@ -301,7 +300,7 @@ class Builder:
         kept_of_output = kept if len(outs[0].shape) < len(shape) else list(range(len(shape)))
         rank = {d: outs[0].stride[kept_of_output.index(d)] for d in kept}
         parallel = sorted(kept, key=lambda d: -rank[d])
-        index, sizes, rsizes = walk(shape, parallel, dims if ordered else memory_order(dims, stride))
+        index, sizes, rsizes = loop_variables(shape, parallel, dims if ordered else memory_order(dims, stride))
         outer = tuple(sympy.S.Zero if d in dims else i for d, i in enumerate(index))
 
         reductions = fold(index)
@@ -311,7 +310,7 @@ class Builder:
             results = tuple(e for r in reductions for e in degenerate(r))
             reductions, rsizes = (), ()
         stores = tuple(
-            Store(out.buffer, strided_index(out.shape, out.stride, 0, tuple(outer[d] for d in kept_of_output)), value)  # type: ignore[arg-type]
+            Store(out.buffer, strided_index(out.shape, out.stride, 0, tuple(outer[d] for d in kept_of_output)), value)
             for out, value in zip(outs, finish(results, outer), strict=True)
         )
         self.emit(collapse(LoopNest(self.node.name, sizes, rsizes, reductions, stores, self.origin)))
@@ -323,7 +322,7 @@ def _results(reductions: tuple[Reduction, ...]) -> tuple[Result, ...]:
 
 
 def _of_nothing(reduction: Reduction) -> tuple[Expr, ...]:
-    """What a reduction over nothing yields. (ATen refuses max, min, argmax and argmin over nothing.)"""
+    """The results of a reduction over no elements. (ATen refuses max, min, argmax and argmin of those.)"""
     dtype = reduction.operand.dtype
     match reduction.kind:
         case "all":
@@ -337,7 +336,7 @@ def _of_nothing(reduction: Reduction) -> tuple[Expr, ...]:
 
 
 def _of_one(reduction: Reduction) -> tuple[Expr, ...]:
-    """What a reduction over one element yields."""
+    """The results of a reduction over one element."""
     operand = reduction.operand
     match reduction.kind:
         case "argmax" | "argmin":

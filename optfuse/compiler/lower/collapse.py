@@ -1,22 +1,24 @@
-"""Merge adjacent loop variables that every access walks as one."""
+"""Collapse adjacent loop variables of a nest that all of its indices use as one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 
 import sympy
 
-from optfuse.compiler.ir.nodes import Call, Const, Expr, Iota, Load, LoopNest, Result, Size, ivar, rvar
+from optfuse.compiler.ir.nodes import Call, Const, Expr, Iota, Load, LoopNest, Result, ivar, rvar
+from optfuse.compiler.ir.traversal import operands, stored, subexpressions
 
 Terms = tuple[tuple[sympy.Expr, sympy.Expr], ...]
 
 
 def collapse(nest: LoopNest) -> LoopNest:
-    """The same nest with as few variables as merging neighbours gives; order and the set of points do not change.
+    """The nest with adjacent variables merged where possible; the points and their order do not change.
 
-    Neighbours a (outer) and b (inner, of size B) merge when each index and guard has them only in the form
+    Adjacent variables a (outer) and b (inner, of size B) merge if each index and guard has them only as
     ``c * (B*a + b)``.
     """
     if len(nest.sizes) < 2 and len(nest.rsizes) < 2:
@@ -32,7 +34,7 @@ def collapse(nest: LoopNest) -> LoopNest:
         return nest
 
     def index(e: sympy.Expr) -> sympy.Expr:
-        return _rename(e, mapping)
+        return e.xreplace(mapping)
 
     return replace(
         nest,
@@ -62,44 +64,28 @@ def map_indices(expr: Expr, function: Callable[[sympy.Expr], sympy.Expr]) -> Exp
 
 
 def _indices(nest: LoopNest) -> Iterator[sympy.Expr]:
-    for reduction in nest.reductions:
-        yield from _expr_indices(reduction.operand)
-    for store in nest.stores:
-        yield store.index
-        yield from _expr_indices(store.value)
-
-
-def _expr_indices(expr: Expr) -> Iterator[sympy.Expr]:
-    match expr:
-        case Const() | Result():
-            return
-        case Iota():
+    yield from (store.index for store in nest.stores)
+    for expr in subexpressions(operands(nest) + stored(nest)):
+        if isinstance(expr, Iota | Load):
             yield expr.index
-        case Call():
-            for a in expr.args:
-                yield from _expr_indices(a)
-        case Load():
-            yield expr.index
-            for guard in expr.guards:
-                yield guard.expr
-            for a in expr.indirect:
-                yield from _expr_indices(a)
+        if isinstance(expr, Load):
+            yield from (guard.expr for guard in expr.guards)
 
 
 @lru_cache(maxsize=1 << 16)
 def _terms(expr: sympy.Expr) -> Terms:
-    """The summands of an index as (term, integer coefficient). Terms that are no symbols freeze their variables."""
+    """The summands of an index as (term, integer coefficient). Variables in terms that are no symbols do not merge."""
     return tuple((key, value) for key, value in expr.as_coefficients_dict().items() if not key.is_Number)
 
 
 def _merge(
-    sizes: tuple[Size, ...],
+    sizes: tuple[int, ...],
     symbols: list[sympy.Symbol],
     variable: Callable[[int], sympy.Symbol],
     coefficients: list[dict[sympy.Expr, sympy.Expr]],
     frozen: frozenset[sympy.Basic],
-) -> tuple[tuple[Size, ...], dict[sympy.Symbol, sympy.Symbol | None]]:
-    """Merge left to right. Returns new sizes and where each old symbol goes (None: absorbed by its inner neighbour)."""
+) -> tuple[tuple[int, ...], dict[sympy.Symbol, sympy.Expr]]:
+    """The merged sizes, and the new symbol of each old one (0 if it is part of its inner neighbour's)."""
     groups: list[list[int]] = []
     for k, symbol in enumerate(symbols):
         outer = symbols[k - 1] if k else None
@@ -113,17 +99,10 @@ def _merge(
             groups[-1].append(k)
         else:
             groups.append([k])
-    merged: list[Size] = []
-    mapping: dict[sympy.Symbol, sympy.Symbol | None] = {}
+    merged: list[int] = []
+    mapping: dict[sympy.Symbol, sympy.Expr] = {}
     for position, group in enumerate(groups):
-        size: Size = 1
-        for k in group:
-            size = size * sizes[k]
-            mapping[symbols[k]] = None
-        merged.append(size)
+        merged.append(prod(sizes[k] for k in group))
+        mapping |= {symbols[k]: sympy.S.Zero for k in group}
         mapping[symbols[group[-1]]] = variable(position)
     return tuple(merged), mapping
-
-
-def _rename(expr: sympy.Expr, mapping: dict[sympy.Symbol, sympy.Symbol | None]) -> sympy.Expr:
-    return sympy.sympify(expr).xreplace({old: sympy.S.Zero if new is None else new for old, new in mapping.items()})

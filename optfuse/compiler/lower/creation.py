@@ -1,4 +1,4 @@
-"""Tensors from nothing: those of one value are inlined wherever they are read; arange is an index taken as a value."""
+"""New tensors: of one value (inlined wherever they are read), arange, and copies in another dtype or layout."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import sympy
 import torch
 
-from optfuse.compiler.ir.nodes import Expr, Iota
+from optfuse.compiler.ir.nodes import Expr, Iota, View
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import DTYPES, call, cast, compute_dtype, const
-from optfuse.compiler.lower.layout import Index
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.strided_layout import Index
 
 
 def uniform(builder: Builder, value: Any, dtype: str | None = None) -> Value:
@@ -33,16 +33,10 @@ def lower_scalar_tensor(builder: Builder, value: Any, **_: Any) -> Value:
     return uniform(builder, value)
 
 
-@lowers("aten.full.default", "aten.full_like.default", "aten.fill.Scalar")
-def lower_full(builder: Builder, _size_or_tensor: Any, value: Any, **_: Any) -> Value:
-    """A tensor of one value, of a size or like another tensor."""
-    return uniform(builder, value)
-
-
-@lowers("aten.new_full.default")
-def lower_new_full(builder: Builder, _tensor: Any, _size: Any, value: Any, **_: Any) -> Value:
-    """A tensor of one value, of a size."""
-    return uniform(builder, value)
+@lowers("aten.full.default", "aten.full_like.default", "aten.fill.Scalar", "aten.new_full.default")
+def lower_full(builder: Builder, *args: Any, **_: Any) -> Value:
+    """A tensor of one value, which is the last positional argument."""
+    return uniform(builder, args[-1])
 
 
 @lowers("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
@@ -64,13 +58,13 @@ def lower_ones(builder: Builder, *_: Any, **__: Any) -> Value:
     "aten.new_empty_strided.default",
 )
 def lower_zeros(builder: Builder, *_: Any, **__: Any) -> Value:
-    """Zeros. What is not initialised may hold anything: zeros, too, and those need no memory."""
+    """Zeros; uninitialised tensors as well, since zeros need no memory."""
     return uniform(builder, 0)
 
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "prims.iota.default")
 def lower_arange(builder: Builder, *args: Any, **kwargs: Any) -> Value:
-    """start + step * position. Exact where both are integers."""
+    """start + step * position, exact if both are integers."""
     if str(builder.node.target) == "prims.iota.default":
         start, step = kwargs["start"], kwargs["step"]
     else:
@@ -86,3 +80,33 @@ def lower_arange(builder: Builder, *args: Any, **kwargs: Any) -> Value:
         return call("add", scaled, const(start, dtype))
 
     return builder.pointwise(at)
+
+
+def converted(builder: Builder, source: View | Uniform) -> Value:
+    """``source`` broadcast to the node's shape and converted to its dtype, in a buffer of its own."""
+    if isinstance(source, Uniform):
+        return uniform(builder, source.value, source.dtype)
+    dtype = builder.spec.dtype
+    if builder.dtype(source) == dtype:
+        return builder.copy(source)
+    return builder.pointwise(lambda index: cast(builder.load(source, index), compute_dtype(dtype)))
+
+
+@lowers(
+    "aten._to_copy.default",
+    "aten.clone.default",
+    "aten.lift_fresh_copy.default",
+    "optfuse.padded_rows.default",
+    "prims.convert_element_type.default",
+)
+def lower_convert(builder: Builder, source: View | Uniform, *_: Any, pin_memory: bool = False, **__: Any) -> Value:
+    """A copy, in the dtype and memory format that the node's fake tensor has."""
+    if pin_memory:
+        raise Declined("pinned memory")
+    return converted(builder, source)
+
+
+@lowers("aten.copy.default", "aten.fill.Tensor")
+def lower_copy(builder: Builder, _target: Any, source: View | Uniform, _non_blocking: bool = False) -> Value:
+    """The second tensor, broadcast and converted to the first one's shape and dtype."""
+    return converted(builder, source)

@@ -1,4 +1,4 @@
-"""Constructors of scalar expressions, so that rules read like formulas. They see to dtypes; none of them simplifies."""
+"""Constructors of scalar expressions, so that rules read like formulas. They check dtypes and never simplify."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import get_args
 
 import torch
 
-from optfuse.compiler.ir.dtypes import FLOATING as FLOATING
-from optfuse.compiler.ir.dtypes import NARROW, integer_range
-from optfuse.compiler.ir.functions import FUNCTIONS
+from optfuse.compiler.ir.dtypes import FLOATING, NARROW, integer_range
 from optfuse.compiler.ir.nodes import Call, Const, DType, Expr
+from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 
 DTYPES: frozenset[str] = frozenset(get_args(DType))
 

@@ -1,4 +1,4 @@
-"""What we generate no loops for is a call of the ATen operator itself."""
+"""Lower a node to a call of the ATen operator itself, where there are no loops for it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from optfuse.compiler.lower.overloads import (
 from optfuse.compiler.lower.registry import Uniform, Value
 from optfuse.errors import CaptureError
 
-#: Ends a collective; its result is its argument, whose elements are there from then on.
+#: Waits for a collective; its result is its argument, whose elements are valid from then on.
 WAIT = "_c10d_functional.wait_tensor.default"
 
 
 def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
     """Emit a LibraryCall for ``node`` and return its value.
 
-    The call's ``outputs`` have an entry a returned item: a new buffer for a tensor; None for an absent tensor, for an
-    item that is no tensor, and for an argument written in place (that argument is then the value).
+    The call's ``outputs`` have an entry for each returned item: a new buffer for a tensor; None for an absent tensor,
+    for an item that is no tensor, and for an argument written in place, which is then the value.
     """
     target = node.target
     assert is_overload(target), f"{node.name}: {target} is no ATen overload"
@@ -67,24 +67,22 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
 
 
 def _shared(target: OpOverload, args: tuple[Any, ...]) -> str | None:
-    """The buffer whose memory the results of a view share; None for an operator that makes its own."""
+    """The buffer that the results of a view alias; None for an operator that allocates its results."""
     shares = target.is_view or str(target) == WAIT
     return args[0].buffer if shares and args and isinstance(args[0], View) else None
 
 
 def _in_flight(builder: Builder, result: str | None) -> tuple[str, ...]:
-    """The inputs of the collective that makes ``result``: in use until it has been waited for."""
+    """The inputs of the collective that produces ``result``: they are in use until the wait."""
     starts = (op for op in builder.ops if isinstance(op, LibraryCall) and result in op.outputs)
     return tuple(dict.fromkeys(view.buffer for start in starts for view in views(start)))
 
 
 def to_arg(builder: Builder, value: Any) -> Arg:
-    """A lowered argument as the loop IR writes it. Uniform tensors are put in memory.
+    """A lowered argument in the form of the loop IR. Uniform tensors are put in memory.
 
-    Raises
-    ------
-    CaptureError
-        For what has no form in the loop IR: subgraphs, generators.
+    Raises:
+        CaptureError: For an argument without a form in the loop IR, such as a subgraph or a generator.
     """
     match value:
         case View() | Uniform():
@@ -115,10 +113,8 @@ def to_arg(builder: Builder, value: Any) -> Arg:
 def plain(node: fx.Node, value: object) -> bool | int | float | None:
     """A traced value that is no tensor, as a Python scalar.
 
-    Raises
-    ------
-    CaptureError
-        If it is known only when the model runs (``item()``, ``nonzero``).
+    Raises:
+        CaptureError: If it is known only when the model runs (``item()``, ``nonzero``).
     """
     match value:
         case None | bool() | int() | float():
@@ -135,7 +131,7 @@ def plain(node: fx.Node, value: object) -> bool | int | float | None:
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether the op draws from torch's generator. Attention without dropout does not, whatever its tag says."""
+    """Whether the op draws from torch's generator. Attention without dropout does not, although it is tagged so."""
     target = node.target
     if not is_overload(target) or not draws_random(target):
         return False
@@ -148,7 +144,7 @@ def is_random(node: fx.Node) -> bool:
 
 
 def _written(builder: Builder, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, View]:
-    """The arguments that the call writes, by their alias label; the items of a list get a number behind it."""
+    """The arguments that the call writes, by alias label; further items of a list have a number appended."""
     written: dict[str, View] = {}
     for position, name in enumerate(argument_names(target)):
         label = written_label(target, argument=position)

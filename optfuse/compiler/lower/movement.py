@@ -1,4 +1,4 @@
-"""Ops that place elements elsewhere, by position alone: cat, pads, writes into slices, flips, repetitions, masks."""
+"""Lowering rules of ops that move elements: cat, pad, writes into slices, triangles, flip, roll, repeat, upsample."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from math import prod
 
 import sympy
 
+from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import Const, Expr, Guard, Iota, View
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like
-from optfuse.compiler.lower.layout import Index, contiguous_stride
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.strided_layout import Index
 
 Tensor = View | Uniform
 
 
 def within(position: sympy.Expr, lower: int, upper: int) -> Expr:
-    """Whether ``lower <= position < upper``, as a value."""
-    at = Iota(sympy.sympify(position), "int64")
+    """``lower <= position < upper`` as an expression."""
+    at = Iota(position, "int64")
     low, high = call("ge", at, Const(lower, "int64")), call("lt", at, Const(upper, "int64"))
     return call("bitwise_and", low, high)
 
@@ -36,18 +37,18 @@ def guarded(builder: Builder, x: Tensor, index: Sequence[sympy.Expr], guards: tu
 
 @lowers("aten.cat.default")
 def lower_cat(builder: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Value:
-    """The tensors side by side along ``dim``, in their common dtype. (One of shape (0,) counts for nothing.)"""
+    """The tensors concatenated along ``dim``, in their common dtype. (One of shape (0,) is ignored.)"""
     parts = [t for t in tensors if tuple(t.shape) != (0,)]
     if not parts:
         return builder.allocate(builder.spec)
     dim %= len(parts[0].shape)
-    starts = [0, *accumulate(int(t.shape[dim]) for t in parts)]
+    starts = [0, *accumulate(t.shape[dim] for t in parts)]
     dtype = compute_dtype(builder.spec.dtype)
 
     def at(index: Index) -> Expr:
         def element(k: int) -> Expr:
             position = index[dim] - starts[k]
-            size = int(parts[k].shape[dim])
+            size = parts[k].shape[dim]
             if isinstance(parts[k], Uniform) or len(parts) == 1:
                 return cast(builder.load(parts[k], index), dtype)
             source = (*index[:dim], position, *index[dim + 1 :])
@@ -57,7 +58,7 @@ def lower_cat(builder: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Valu
         value = element(last)
         for k in reversed(range(last)):
             if parts[k].shape[dim] != 0:
-                here = call("lt", Iota(sympy.sympify(index[dim]), "int64"), Const(starts[k + 1], "int64"))
+                here = call("lt", Iota(index[dim], "int64"), Const(starts[k + 1], "int64"))
                 value = call("where", here, element(k), value)
         return value
 
@@ -66,7 +67,7 @@ def lower_cat(builder: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Valu
 
 @lowers("aten.stack.default")
 def lower_stack(builder: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Value:
-    """The tensors side by side along a new dimension."""
+    """The tensors stacked along a new dimension."""
     dim %= len(tensors[0].shape) + 1
 
     def unsqueezed(t: Tensor) -> Tensor:
@@ -80,7 +81,7 @@ def lower_stack(builder: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Va
 
 @lowers("aten.constant_pad_nd.default")
 def lower_pad(builder: Builder, x: Tensor, pad: Sequence[int], value: float = 0) -> Value:
-    """``x`` amid ``value``. Pads come in pairs (before, after) from the last dimension on; negative ones crop."""
+    """``x`` padded with ``value``. Pads are pairs (before, after) from the last dimension on; negative ones crop."""
     rank = len(x.shape)
     before, after = [0] * rank, [0] * rank
     for k in range(len(pad) // 2):
@@ -88,9 +89,7 @@ def lower_pad(builder: Builder, x: Tensor, pad: Sequence[int], value: float = 0)
 
     def at(index: Index) -> Expr:
         source = tuple(i - b for i, b in zip(index, before, strict=True))
-        guards = tuple(
-            Guard(sympy.sympify(source[d]), 0, x.shape[d]) for d in range(rank) if before[d] > 0 or after[d] > 0
-        )
+        guards = tuple(Guard(source[d], 0, x.shape[d]) for d in range(rank) if before[d] > 0 or after[d] > 0)
         return guarded(builder, x, source, guards, value)
 
     return builder.pointwise(at)
@@ -108,7 +107,7 @@ def lower_slice_scatter(
 ) -> Value:
     """``x`` with ``source`` written over ``x[start:end:step]`` along ``dim``."""
     dim %= len(x.shape)
-    first, last, _ = slice(start, end, step).indices(int(x.shape[dim]))
+    first, last, _ = slice(start, end, step).indices(x.shape[dim])
     count = len(range(first, last, step))
 
     def at(index: Index) -> Expr:
@@ -116,7 +115,7 @@ def lower_slice_scatter(
         old = _converted(builder, x, index)
         if count == 0:
             return old
-        guards = (Guard(sympy.sympify(past), 0, (count - 1) * step + 1),)
+        guards = (Guard(past, 0, (count - 1) * step + 1),)
         inside = within(index[dim], first, first + (count - 1) * step + 1)
         if step > 1:
             phase = sympy.Mod(past, step)
@@ -134,12 +133,12 @@ def lower_slice_scatter(
 def lower_select_scatter(builder: Builder, x: Tensor, source: Tensor, dim: int, position: int) -> Value:
     """``x`` with ``source`` written over one slice of ``dim``."""
     dim %= len(x.shape)
-    position %= int(x.shape[dim])
+    position %= x.shape[dim]
 
     def at(index: Index) -> Expr:
         old = _converted(builder, x, index)
-        here = call("eq", Iota(sympy.sympify(index[dim]), "int64"), Const(position, "int64"))
-        guard = Guard(sympy.sympify(index[dim]), position, position + 1)
+        here = call("eq", Iota(index[dim], "int64"), Const(position, "int64"))
+        guard = Guard(index[dim], position, position + 1)
         rest = (*index[:dim], *index[dim + 1 :])
         if isinstance(source, Uniform):
             return call("where", here, like(source.value, old), old)
@@ -163,7 +162,7 @@ def lower_triu(builder: Builder, x: Tensor, diagonal: int = 0) -> Value:
 def _triangle(builder: Builder, x: Tensor, comparison: str, diagonal: int) -> Value:
     def at(index: Index) -> Expr:
         value = _converted(builder, x, index)
-        above = Iota(sympy.sympify(index[-1] - index[-2]), "int64")
+        above = Iota(index[-1] - index[-2], "int64")
         return call("where", call(comparison, above, Const(diagonal, "int64")), value, like(0, value))
 
     return builder.pointwise(at)
@@ -171,7 +170,7 @@ def _triangle(builder: Builder, x: Tensor, comparison: str, diagonal: int) -> Va
 
 @lowers("aten.flip.default")
 def lower_flip(builder: Builder, x: Tensor, dims: Sequence[int]) -> Value:
-    """``x`` backwards along some dimensions."""
+    """``x`` reversed along some dimensions."""
     flipped = {d % len(x.shape) for d in dims} if x.shape else set()
 
     def at(index: Index) -> Expr:
@@ -182,7 +181,7 @@ def lower_flip(builder: Builder, x: Tensor, dims: Sequence[int]) -> Value:
 
 @lowers("aten.roll.default")
 def lower_roll(builder: Builder, x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) -> Value:
-    """``x`` moved round along some dimensions; without any, as one row of all its elements."""
+    """``x`` rotated along some dimensions; without ``dims``, along its flattened elements."""
     moves = [shifts] if isinstance(shifts, int) else list(shifts)
     along = [dims] if isinstance(dims, int) else list(dims)
     if 0 in x.shape:
@@ -194,7 +193,7 @@ def lower_roll(builder: Builder, x: Tensor, shifts: int | Sequence[int], dims: i
         total[d % len(x.shape)] = total.get(d % len(x.shape), 0) + move
 
     def at(index: Index) -> Expr:
-        source = [_rolled(i, int(x.shape[d]), total.get(d, 0)) for d, i in enumerate(index)]
+        source = [_rolled(i, x.shape[d], total.get(d, 0)) for d, i in enumerate(index)]
         return builder.load(x, source)
 
     return builder.pointwise(at)
@@ -206,11 +205,11 @@ def _rolled(index: sympy.Expr, size: int, shift: int) -> sympy.Expr:
 
 
 def _roll_flat(builder: Builder, x: Tensor, shift: int) -> Value:
-    stride = contiguous_stride(x.shape)  # type: ignore[arg-type]
+    stride = row_major(x.shape)
 
     def at(index: Index) -> Expr:
         flat = sympy.Add(*(i * s for i, s in zip(index, stride, strict=True)))
-        source = _rolled(flat, prod(x.shape), shift)  # type: ignore[arg-type]
+        source = _rolled(flat, prod(x.shape), shift)
         return builder.load(x, [sympy.Mod(sympy.floor(source / s), n) for n, s in zip(x.shape, stride, strict=True)])
 
     return builder.pointwise(at)
@@ -218,11 +217,11 @@ def _roll_flat(builder: Builder, x: Tensor, shift: int) -> Value:
 
 @lowers("aten.repeat.default")
 def lower_repeat(builder: Builder, x: Tensor, repeats: Sequence[int]) -> Value:
-    """``x`` tiled: each dimension of the output is (repeat, size), and only the latter reads ``x``."""
+    """``x`` repeated: each dimension of the output splits into (repeat, size), and ``size`` indexes ``x``."""
     if isinstance(x, Uniform):
         raise Declined("a tiled tensor of one value")
     sizes = (*(1 for _ in range(len(repeats) - len(x.shape))), *x.shape)
-    return _tiled(builder, x, [(int(r), int(n)) for r, n in zip(repeats, sizes, strict=True)], inner=True)
+    return _tiled(builder, x, list(zip(repeats, sizes, strict=True)), inner=True)
 
 
 @lowers("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
@@ -231,15 +230,15 @@ def lower_upsample_nearest(builder: Builder, x: Tensor, size: Sequence[int], *sc
     sources = x.shape[2:]
     if isinstance(x, Uniform) or 0 in sources or any(n % m for n, m in zip(size, sources, strict=True)):
         raise Declined("a scale that is no whole number")
-    factors = [int(n // m) for n, m in zip(size, sources, strict=True)]
+    factors = [n // m for n, m in zip(size, sources, strict=True)]
     if any(given is not None and given != factor for given, factor in zip(scales, factors, strict=False)):
         raise Declined("a scale other than the sizes' own")
-    pairs = [(int(n), 1) for n in x.shape[:2]] + [(int(m), f) for m, f in zip(sources, factors, strict=True)]
+    pairs = [*((n, 1) for n in x.shape[:2]), *zip(sources, factors, strict=True)]
     return _tiled(builder, x, pairs, inner=False)
 
 
 def _tiled(builder: Builder, x: View, pairs: Sequence[tuple[int, int]], *, inner: bool) -> Value:
-    """Split each dimension of the output as (outer, inner), of which one is ``x``'s own: the copy is then affine."""
+    """A copy of ``x`` to an output whose dimensions split into (outer, inner), one of which indexes ``x``."""
     out = builder.allocate(builder.spec)
     split = View(
         out.buffer,
@@ -252,5 +251,5 @@ def _tiled(builder: Builder, x: View, pairs: Sequence[tuple[int, int]], *, inner
 
 
 def _converted(builder: Builder, x: Tensor, index: Index) -> Expr:
-    """An element in the dtype that the node computes in."""
+    """An element in the computation dtype of the node."""
     return cast(builder.load(x, index), compute_dtype(builder.spec.dtype))

@@ -1,4 +1,4 @@
-"""Where an FX node comes from, as far as its metadata says."""
+"""The origin of an FX node in the user's model, from its metadata."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def source_line(trace: str) -> str:
 
 
 def _short(file: str) -> str:
-    """A file without what belongs to this machine: the folder of installed packages, or the present one."""
+    """A file's path relative to the folder of installed packages, or to the current folder."""
     if _INSTALLED.match(file):
         return _INSTALLED.sub("", file)
     path, here = Path(file), Path.cwd()

@@ -1,4 +1,4 @@
-"""The one module of this package that looks into torch's operator objects."""
+"""Facts of torch's operators: schemas, tags and aliasing. The only module here that uses torch's private names."""
 # ruff: noqa: SLF001  (schemas, storages and operator classes have no public name)
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["FakeTensor", "HigherOrderOperator", "OpOverload"]
 
 
 def outside_of_modes() -> Any:
-    """A context in which operators run for real, even while somebody traces."""
+    """A context in which operators are executed, even while a trace is in progress."""
     return _disable_current_modes()
 
 
@@ -36,7 +36,7 @@ def draws_random(target: OpOverload) -> bool:
 
 
 def returns_nothing(target: OpOverload) -> bool:
-    """Whether the operator is called for its effect alone."""
+    """Whether the operator returns nothing and is called for its side effect."""
     return not target._schema.returns
 
 
@@ -58,7 +58,7 @@ def argument_names(target: OpOverload) -> tuple[str, ...]:
 def positional(
     target: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call with everything by position that the schema takes by position; what is left out has its default."""
+    """The arguments with those by position that the schema takes by position, and with defaults filled in."""
     arguments = [a for a in target._schema.arguments if not a.kwarg_only]
     last = max((k for k, a in enumerate(arguments) if a.name in kwargs), default=-1)
     rest = dict(kwargs)

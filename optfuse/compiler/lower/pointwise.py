@@ -1,12 +1,12 @@
-"""How a pointwise op is lowered, and the short form of its rule.
+"""Lower pointwise ops, and register their rules in a short form:
 
     @pointwise("aten.addcmul.default", promoted=(0, 1, 2))
     def addcmul(a: Expr, b: Expr, c: Expr, *, value: float = 1) -> Expr: ...
 
 The arguments at the positions ``promoted`` take part in ATen's type promotion and arrive as expressions of the
 computation dtype, tensors and Python scalars alike. Other tensors arrive as expressions of their own dtype (float32 for
-half types), everything else as it stands in the graph. The result is cast to the output's dtype. Rules are in
-``pointwise_basic`` and ``pointwise_nn``.
+half types), all other arguments as in the graph. The result is cast to the output's dtype. Rules are in
+``arithmetic`` and ``activations``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from torch.utils import _pytree as pytree
 from optfuse.compiler.ir.dtypes import LIMITED, NARROW
 from optfuse.compiler.ir.nodes import Expr, View
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import cast, computable, compute_dtype, const
-from optfuse.compiler.lower.layout import Index
+from optfuse.compiler.lower.expressions import (
+    cast,
+    computable,
+    compute_dtype,
+    const,
+)
 from optfuse.compiler.lower.limited import computes_in
 from optfuse.compiler.lower.promotion import Kind, Operand, Promotion, promote
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.strided_layout import Index
 
 Body = Callable[..., Expr]
 
@@ -37,7 +42,7 @@ _EXACT_IN_HALF = frozenset({"bool", "uint8", "int8"})
 #: Operators that round a Python number to the tensor's half type first, as comparisons do; others take it as float32.
 _ROUND_SCALARS = frozenset({"aten.fmod.Scalar", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"})
 
-#: What says where a tensor goes, not what is in it.
+#: Arguments that concern the placement of a tensor, not its values.
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "non_blocking", "memory_format"})
 
 
@@ -58,12 +63,10 @@ def pointwise(*targets: str, promoted: tuple[int, ...] = (0,), kind: Kind = "sam
 def lower_pointwise(
     builder: Builder, body: Body, promoted: tuple[int, ...], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Value:
-    """Promote, load, apply ``body``, store. An op on uniform tensors alone is computed here and now.
+    """Promote, load, apply ``body``, store. An op on uniform tensors alone is evaluated at once.
 
-    Raises
-    ------
-    Declined
-        If promotion gives another dtype than eager does, or one that the operator is not known to have.
+    Raises:
+        Declined: If promotion gives another dtype than eager does, or one that the operator is not known to have.
     """
     if not any(isinstance(v, View) for v in pytree.tree_leaves((args, kwargs))):
         return _fold(builder, args, kwargs)
@@ -112,7 +115,7 @@ def _as_it_is(builder: Builder, value: Any, index: Index) -> Any:
 
 
 def _fold(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
-    """The op on uniform tensors, done by torch on one element of each."""
+    """The result of an op on uniform tensors, evaluated by torch on one element of each."""
 
     def element(value: Any) -> Any:
         if not isinstance(value, Uniform):

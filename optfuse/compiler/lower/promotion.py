@@ -1,4 +1,4 @@
-"""ATen's type promotion, by asking torch's own utilities. Cached by dtype and rank, which is all that it depends on."""
+"""ATen's type promotion, by torch's own utilities; cached by kind, dtypes and ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optfuse.compiler.lower.expressions import compute_dtype
 #: the result is bool. "long": bool becomes int64 (pow).
 Kind = Literal["same", "float", "bool", "long"]
 
-#: What promotion sees of an operand: a tensor's dtype and whether it has dimensions, or a Python scalar's type.
+#: An operand of promotion: a tensor's dtype and whether it has dimensions, or a Python scalar's type.
 Operand = tuple[str, bool] | type
 
 _KINDS = {"same": KIND.DEFAULT, "float": KIND.INT_TO_FLOAT, "bool": KIND.DEFAULT, "long": KIND.BOOL_TO_LONG}
@@ -24,7 +24,7 @@ _KINDS = {"same": KIND.DEFAULT, "float": KIND.INT_TO_FLOAT, "bool": KIND.DEFAULT
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """The dtype that operands are brought to, the one that is computed in, and the output's."""
+    """The common dtype of the operands, the computation dtype, and the output's dtype."""
 
     common: str
     compute: str
@@ -33,14 +33,14 @@ class Promotion:
 
 @lru_cache(maxsize=4096)
 def promote(kind: Kind, operands: tuple[Operand, ...]) -> Promotion:
-    """The dtypes of an elementwise op over ``operands``, in the way of ``kind``."""
+    """The dtypes of a pointwise op of this kind over ``operands``."""
     _, common = elementwise_dtypes(*(_stand_in(o) for o in operands), type_promotion_kind=_KINDS[kind])
     name = str(common).removeprefix("torch.")
     return Promotion(name, compute_dtype(name), "bool" if kind == "bool" else name)
 
 
 def _stand_in(operand: Operand) -> torch.Tensor | bool | int | float:
-    """The smallest thing that torch's utility takes for an operand of this dtype and rank."""
+    """A minimal operand of this dtype and rank for torch's utility."""
     if isinstance(operand, tuple):
         dtype, dimensioned = operand
         return torch.empty((1,) if dimensioned else (), dtype=getattr(torch, dtype), device="meta")

@@ -1,7 +1,7 @@
-"""Random tensors: numbers are a pure function of a seed and a position, so they can be fused and computed again.
+"""Random tensors: each number is a pure function of a seed and a position, so it can be fused and recomputed.
 
-The seed is drawn from torch's generator once per run of the graph, by a library call, so ``torch.manual_seed`` decides
-it. The k-th random op of the graph adds k to it. The numbers differ from eager's; their distribution does not.
+A library call draws the seed from torch's generator once per run of the graph, so that ``torch.manual_seed`` determines
+it. The k-th random op of the graph adds k to it. The numbers differ from eager's, but have the same distribution.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy
 
+from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import (
     Call,
     Const,
@@ -25,20 +26,20 @@ from optfuse.compiler.ir.nodes import (
 )
 from optfuse.compiler.lower.builder import Builder, Spec
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like
-from optfuse.compiler.lower.layout import Index, contiguous_stride
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.strided_layout import Index
 
 Tensor = View | Uniform
 
 _SEED = "random_seed"
 _LARGEST_SEED = (1 << 63) - 1
 _RANDOM = ("rand", "randn", "bernoulli", "native_dropout", "uniform", "normal_functional")
-#: bits of precision of a uniform number: eager draws from that grid, so that none rounds up to 1
+#: uniform numbers of half types are multiples of 1 / GRID, as in eager, so that none rounds up to 1
 _GRID = {"bfloat16": 1 << 8, "float16": 1 << 11}
 
 
 def seed(builder: Builder) -> Expr:
-    """The seed of the random op at hand."""
+    """The seed of the current random op."""
     device = builder.specs[0].device
     builder.require_loops(device)
     drawn = [op for op in builder.ops if isinstance(op, LibraryCall) and op.name.startswith(_SEED)]
@@ -68,67 +69,56 @@ def uniform_at(builder: Builder, start: Expr, index: Index, shape: tuple[Any, ..
 
 
 def _number(function: str, start: Expr, index: Index, shape: tuple[Any, ...]) -> Call:
-    flat = sympy.Add(*(i * s for i, s in zip(index, contiguous_stride(shape), strict=True)))
+    flat = sympy.Add(*(i * s for i, s in zip(index, row_major(shape), strict=True)))
     return call(function, start, Iota(flat, "int64"))
 
 
 @lowers("aten.rand.default", "aten.rand_like.default")
 def lower_rand(builder: Builder, *_: Any, **__: Any) -> Value:
     """Uniform in [0, 1)."""
-    return _uniform(builder, 0.0, 1.0)
+    return _random_tensor(builder, "rand", 0.0, 1.0)
 
 
 @lowers("aten.uniform.default")
 def lower_uniform(builder: Builder, _like: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Value:
     """Uniform in [low, high)."""
     _only_default(generator)
-    return _uniform(builder, low, high)
-
-
-def _uniform(builder: Builder, low: float, high: float) -> Value:
-    spec, start = builder.spec, seed(builder)
-
-    def at(index: Index) -> Expr:
-        number: Expr = uniform_at(builder, start, index, spec.shape)
-        if spec.dtype in _GRID:
-            steps = _GRID[spec.dtype]
-            number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
-        number = cast(number, compute_dtype(spec.dtype))
-        if (low, high) == (0.0, 1.0):
-            return number
-        return call("add", call("mul", number, like(high - low, number)), like(low, number))
-
-    return builder.pointwise(at)
+    return _random_tensor(builder, "rand", low, high - low)
 
 
 @lowers("aten.randn.default", "aten.randn_like.default")
 def lower_randn(builder: Builder, *_: Any, **__: Any) -> Value:
     """Normal, of mean 0 and deviation 1."""
-    return _normal(builder, 0.0, 1.0)
+    return _random_tensor(builder, "randn", 0.0, 1.0)
 
 
 @lowers("aten.normal_functional.default")
 def lower_normal(builder: Builder, _like: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Value:
     """Normal, of the given mean and deviation."""
     _only_default(generator)
-    return _normal(builder, mean, std)
+    return _random_tensor(builder, "randn", mean, std)
 
 
-def _normal(builder: Builder, mean: float, std: float) -> Value:
+def _random_tensor(builder: Builder, function: str, shift: float, scale: float) -> Value:
+    """The node's tensor of random numbers of ``function``, times ``scale`` plus ``shift``."""
     spec, start = builder.spec, seed(builder)
 
     def at(index: Index) -> Expr:
-        number = cast(_number("randn", start, index, spec.shape), compute_dtype(spec.dtype))
-        if (mean, std) == (0.0, 1.0):
+        number: Expr = _number(function, start, index, spec.shape)
+        if function == "rand" and spec.dtype in _GRID:
+            steps = _GRID[spec.dtype]
+            number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
+        number = cast(number, compute_dtype(spec.dtype))
+        if (shift, scale) == (0.0, 1.0):
             return number
-        return call("add", call("mul", number, like(std, number)), like(mean, number))
+        return call("add", call("mul", number, like(scale, number)), like(shift, number))
 
     return builder.pointwise(at)
 
 
 @lowers("aten.bernoulli.p", "aten.bernoulli.default")
 def lower_bernoulli(builder: Builder, x: Tensor, p: float | None = None, *, generator: Any = None) -> Value:
-    """One with probability ``p`` (by default each element's own), else zero."""
+    """1 with probability ``p`` (by default the element of ``x``), else 0."""
     _only_default(generator)
     spec, start = builder.spec, seed(builder)
 
@@ -142,7 +132,7 @@ def lower_bernoulli(builder: Builder, x: Tensor, p: float | None = None, *, gene
 
 @lowers("aten.native_dropout.default")
 def lower_dropout(builder: Builder, x: Tensor, p: float, train: bool | None) -> Value:
-    """``x`` with each element kept with probability 1 - p and scaled, and the mask of those kept."""
+    """``x`` with each element kept with probability 1 - p and scaled, and the mask of the kept elements."""
     if train is False:
         raise Declined("dropout that drops nothing")
     start = seed(builder)

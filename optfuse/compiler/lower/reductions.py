@@ -1,4 +1,4 @@
-"""Reductions: sums, extrema, products, logic, positions, moments, norms.
+"""Lowering rules of reductions: sums, products, extrema and their positions, logic, moments, norms.
 
 To add one: register its overloads with ``@lowers``, bring the operand to the accumulation dtype, and call
 ``Builder.reduction`` with the domain (the input's shape and strides), the dimensions to fold, ``fold`` (the reductions
@@ -11,10 +11,18 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from optfuse.compiler.ir.buffer_layout import row_major
+from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import Expr, Reduction, ReductionKind, View
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import FLOATING, call, cast, compute_dtype, const, like, truth
-from optfuse.compiler.lower.layout import contiguous_stride
+from optfuse.compiler.lower.expressions import (
+    call,
+    cast,
+    compute_dtype,
+    const,
+    like,
+    truth,
+)
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 
 Tensor = View | Uniform
@@ -30,15 +38,15 @@ def reduce(
     *,
     ordered: bool = False,
 ) -> tuple[View, ...]:
-    """Emit the node's reduction of ``x``: ``fold`` gets an element, ``finish`` the results.
+    """Emit the node's reduction of ``x``, and return its outputs.
 
-    What ``finish`` returns is cast to the outputs' dtypes.
+    ``fold`` maps an element to the reductions, ``finish`` their results to the outputs, which are cast to their dtypes.
     """
-    stride = x.stride if isinstance(x, View) else contiguous_stride(x.shape)  # type: ignore[arg-type]
+    stride = x.stride if isinstance(x, View) else row_major(x.shape)
     dtypes = [compute_dtype(spec.dtype) for spec in builder.specs]
     return builder.reduction(
-        x.shape,  # type: ignore[arg-type]
-        stride,  # type: ignore[arg-type]
+        x.shape,
+        stride,
         reduced_dims(x, dims),
         lambda index: fold(builder.load(x, index)),
         lambda results, _: tuple(cast(e, dtype) for e, dtype in zip(finish(*results), dtypes, strict=True)),
@@ -47,7 +55,7 @@ def reduce(
 
 
 def reduced_dims(x: Tensor, dims: Dims) -> tuple[int, ...]:
-    """The dimensions that ATen reduces: all, when none are named; none of a scalar."""
+    """The dimensions that ATen reduces: all if none are given, none of a scalar."""
     rank = len(x.shape)
     if isinstance(dims, int):
         dims = (dims,)
@@ -56,19 +64,13 @@ def reduced_dims(x: Tensor, dims: Dims) -> tuple[int, ...]:
 
 
 def reduced_count(x: Tensor, dims: Dims) -> int:
-    """How many elements are folded into one."""
-    return math.prod(int(x.shape[d]) for d in reduced_dims(x, dims))
+    """How many elements are reduced to one."""
+    return math.prod(x.shape[d] for d in reduced_dims(x, dims))
 
 
-@lowers("aten.sum.default")
-def lower_sum_all(builder: Builder, x: Tensor, *, dtype: Any = None) -> Value:
-    """The sum of all elements."""
-    return lower_sum(builder, x, dtype=dtype)
-
-
-@lowers("aten.sum.dim_IntList")
+@lowers("aten.sum.default", "aten.sum.dim_IntList")
 def lower_sum(builder: Builder, x: Tensor, dims: Dims = None, _keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """Sum over ``dims``. The node's own dtype, which heeds ``dtype``, is the accumulation dtype."""
+    """The sum over ``dims`` (default: all). The output's dtype, given by ``dtype``, is the accumulation dtype."""
     accumulate = compute_dtype(builder.spec.dtype)
     if accumulate == "bool":
         raise Declined("a sum in bool")
@@ -76,13 +78,7 @@ def lower_sum(builder: Builder, x: Tensor, dims: Dims = None, _keepdim: bool = F
     return out
 
 
-@lowers("aten.mean.default")
-def lower_mean_all(builder: Builder, x: Tensor, *, dtype: Any = None) -> Value:
-    """The mean of all elements."""
-    return lower_mean(builder, x, dtype=dtype)
-
-
-@lowers("aten.mean.dim")
+@lowers("aten.mean.default", "aten.mean.dim")
 def lower_mean(builder: Builder, x: Tensor, dims: Dims = None, _keepdim: bool = False, *, dtype: Any = None) -> Value:
     """The sum over ``dims`` divided by the count, in the accumulation dtype."""
     accumulate = compute_dtype(builder.spec.dtype)
@@ -97,15 +93,9 @@ def lower_mean(builder: Builder, x: Tensor, dims: Dims = None, _keepdim: bool = 
     return out
 
 
-@lowers("aten.prod.default")
-def lower_prod_all(builder: Builder, x: Tensor, *, dtype: Any = None) -> Value:
-    """The product of all elements."""
-    return lower_prod(builder, x, dtype=dtype)
-
-
-@lowers("aten.prod.dim_int")
+@lowers("aten.prod.default", "aten.prod.dim_int")
 def lower_prod(builder: Builder, x: Tensor, dim: Dims = None, _keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The product over one dimension."""
+    """The product over one dimension, or over all."""
     accumulate = compute_dtype(builder.spec.dtype)
     if accumulate == "bool":
         raise Declined("a product in bool")
@@ -121,7 +111,7 @@ def extremum(kind: ReductionKind, element: Expr) -> Reduction:
 
 
 def position(kind: ReductionKind, element: Expr) -> Reduction:
-    """Where the first largest ("argmax") or smallest ("argmin") element is."""
+    """The position of the first largest ("argmax") or smallest ("argmin") element."""
     return Reduction(kind, cast(element, "int32" if element.dtype == "bool" else compute_dtype(element.dtype)))
 
 
@@ -200,9 +190,9 @@ def lower_count_nonzero(builder: Builder, x: Tensor, dims: Dims = None) -> Value
 
 
 def moments(builder: Builder, x: Tensor, dims: Dims, correction: float | None, *, root: bool, mean: bool) -> Value:
-    """Variance (or its root) by Welford's recurrence, and the mean behind it if wanted.
+    """Variance (or its root) by Welford's recurrence, and the mean if wanted.
 
-    Fewer elements than ``correction`` count as a divisor of zero, as in ATen.
+    With fewer elements than ``correction`` the divisor is zero, as in ATen.
     """
     accumulate = compute_dtype(builder.specs[0].dtype)
     if accumulate not in FLOATING:
@@ -218,46 +208,28 @@ def moments(builder: Builder, x: Tensor, dims: Dims, correction: float | None, *
     return outs if mean else outs[0]
 
 
-def _register_moments() -> None:
-    for name, root, mean in (
-        ("var", False, False),
-        ("std", True, False),
-        ("var_mean", False, True),
-        ("std_mean", True, True),
-    ):
+def _register_moments(name: str, *, root: bool, mean: bool) -> None:
+    """Register the overloads of an operator that computes moments."""
 
-        def by_correction(
-            builder: Builder,
-            x: Tensor,
-            dims: Dims = None,
-            *,
-            correction: float | None = None,
-            keepdim: bool = False,
-            _root: bool = root,
-            _mean: bool = mean,
-        ) -> Value:
-            return moments(builder, x, dims, correction, root=_root, mean=_mean)
+    @lowers(f"aten.{name}.correction")
+    def by_correction(
+        builder: Builder, x: Tensor, dims: Dims = None, *, correction: float | None = None, keepdim: bool = False
+    ) -> Value:
+        return moments(builder, x, dims, correction, root=root, mean=mean)
 
-        def by_flag(
-            builder: Builder,
-            x: Tensor,
-            dims: Dims = None,
-            unbiased: bool = True,
-            keepdim: bool = False,
-            _root: bool = root,
-            _mean: bool = mean,
-        ) -> Value:
-            return moments(builder, x, dims, int(unbiased), root=_root, mean=_mean)
+    @lowers(f"aten.{name}.dim")
+    def by_flag(builder: Builder, x: Tensor, dims: Dims = None, unbiased: bool = True, keepdim: bool = False) -> Value:
+        return moments(builder, x, dims, int(unbiased), root=root, mean=mean)
 
-        def of_all(builder: Builder, x: Tensor, unbiased: bool = True, _root: bool = root, _mean: bool = mean) -> Value:
-            return moments(builder, x, None, int(unbiased), root=_root, mean=_mean)
-
-        lowers(f"aten.{name}.correction")(by_correction)
-        lowers(f"aten.{name}.dim")(by_flag)
-        lowers(f"aten.{name}.default")(of_all)
+    @lowers(f"aten.{name}.default")
+    def of_all(builder: Builder, x: Tensor, unbiased: bool = True) -> Value:
+        return moments(builder, x, None, int(unbiased), root=root, mean=mean)
 
 
-_register_moments()
+_register_moments("var", root=False, mean=False)
+_register_moments("std", root=True, mean=False)
+_register_moments("var_mean", root=False, mean=True)
+_register_moments("std_mean", root=True, mean=True)
 
 
 @lowers("aten.linalg_vector_norm.default")

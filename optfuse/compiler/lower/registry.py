@@ -1,17 +1,17 @@
-"""The table of lowering rules, and what a rule may take and return.
+"""The table of lowering rules, and the values that rules take and return.
 
 A rule is a function registered for ATen overloads by name::
 
     @lowers("aten.sum.dim_IntList")
     def sum_dim(builder: Builder, x: Value, dim=None, keepdim=False, *, dtype=None) -> Value: ...
 
-It gets the ``Builder`` (which knows the FX node at hand) and the node's arguments, positional as in the overload's
-schema, with each FX node replaced by its ``Value``. It emits at most one nest a buffer through the builder and returns
-the node's value. A rule that does not cover its arguments raises ``Declined`` before it emits anything: the node
-becomes a library call.
+It gets the ``Builder`` (which knows the current FX node) and the node's arguments, positional as in the overload's
+schema, with each FX node replaced by its ``Value``. It emits at most one nest for each buffer through the builder and
+returns the node's value. A rule that does not cover its arguments raises ``Declined`` before it emits anything: the
+node becomes a library call.
 
-Pointwise ops have a shorter form, ``@pointwise`` in ``optfuse.compiler.lower.pointwise``; views need no rule at all:
-every ATen view is asked of ATen itself (``optfuse.compiler.lower.views``). Rule modules are imported by
+Pointwise ops have a shorter form, ``@pointwise`` in ``optfuse.compiler.lower.pointwise``. Views need no rule: ATen
+itself computes each of them (``optfuse.compiler.lower.views``). Rule modules are imported by
 ``optfuse/compiler/lower/__init__.py``.
 """
 
@@ -21,26 +21,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from optfuse.compiler.ir.nodes import Origin, Size, View
+from optfuse.compiler.ir.nodes import Origin, View
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """A tensor all of whose elements are ``value``: inlined wherever it is read, so no op and no buffer.
+    """A tensor all of whose elements are ``value``: it is inlined wherever it is read, without op and buffer.
 
-    ``constant`` is the constant buffer that holds it, if there is one; ``origin`` is the FX node that made it, after
-    which its buffer is called should a library call or the caller need it in memory.
+    ``constant`` is the constant buffer that holds it, if there is one. ``origin`` is its FX node, which names its
+    buffer if a library call or the caller needs it in memory.
     """
 
     value: bool | int | float
     dtype: str
-    shape: tuple[Size, ...]
+    shape: tuple[int, ...]
     origin: Origin
     device: str
     constant: View | None = None
 
 
-#: What an FX node stands for while lowering: a window of a buffer, a uniform tensor, a scalar, nothing, or several.
+#: The value of an FX node: a window of a buffer, a uniform tensor, a scalar, None, or a tuple of values.
 Value = View | Uniform | bool | int | float | None | tuple["Value", ...]
 
 Rule = Callable[..., Value]

@@ -1,7 +1,7 @@
 """Views are no ops: a view of a strided window is another strided window.
 
-Every ATen view is asked of ATen itself: the op runs on a tensor of torch's meta device that has the window's shape,
-strides and offset, and what comes back is the new window. So no view needs a rule, and none can disagree with eager.
+ATen itself computes every view: the op runs on a tensor of torch's meta device with the window's shape, strides and
+offset, and its result is the new window. So no view needs a rule, and none can differ from eager.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch import fx
 
+from optfuse.compiler.ir.buffer_layout import extent, row_major
 from optfuse.compiler.ir.nodes import View
 from optfuse.compiler.lower.builder import Builder, Spec
-from optfuse.compiler.lower.layout import contiguous_stride, extent
 from optfuse.compiler.lower.overloads import is_overload, shares_storage
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.errors import CaptureError
 
 aten = torch.ops.aten
 
-#: Ops that return fresh tensors by their schema, or may, but are views to everybody who only reads.
+#: Ops that may return new tensors by their schema, but are views for all who only read the result.
 _AS_VIEW = {"aten._unsafe_view.default": aten.view.default, "aten.reshape.default": aten.view.default}
 
 
@@ -33,12 +33,10 @@ def is_view(target: object) -> bool:
 
 
 def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwargs: Any) -> Value:
-    """The value of a view of ``source``. Emits a copy where no window expresses it (a reshape across strides).
+    """The value of a view of ``source``; a copy where no window can express it (a reshape across strides).
 
-    Raises
-    ------
-    Declined
-        If the view reinterprets the dtype, takes further tensors, or leaves the buffer.
+    Raises:
+        Declined: If the view reinterprets the dtype, takes further tensors, or leaves the buffer.
     """
     specs = builder.specs
     if not isinstance(source, View | Uniform) or any(isinstance(a, View | Uniform) for a in (*args, *kwargs.values())):
@@ -74,13 +72,11 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
 
 def reshape_copy(builder: Builder, source: View, spec: Spec) -> View:
     """Emit a nest that copies ``source`` in its logical order into a new contiguous tensor of another shape."""
-    out = builder.allocate(replace(spec, stride=contiguous_stride(spec.shape)))
+    out = builder.allocate(replace(spec, stride=row_major(spec.shape)))
     if spec.device != builder.main:
         builder.call("aten.reshape.default", (source, spec.shape), out, builder.origin)
         return out
-    builder.store_into(
-        View(out.buffer, source.shape, contiguous_stride(source.shape)), lambda i: builder.load(source, i)
-    )
+    builder.store_into(View(out.buffer, source.shape, row_major(source.shape)), lambda i: builder.load(source, i))
     return out
 
 

@@ -1,5 +1,5 @@
-"""Operators of our own: library calls that ATen has no single operator for.
+"""Operators of our own: library calls without a single ATen operator.
 
-The files with functions need torch alone: an emitted module that calls one carries its text.
-``registered`` makes them torch operators, so that graphs can hold them.
+The files with functions need torch alone: an emitted module includes the text of those that it calls. ``registered``
+registers them with torch, so that graphs can hold them.
 """

@@ -1,7 +1,7 @@
-"""Attention in one call, with every gradient: what ``scaled_dot_product_attention`` offers to eager execution only.
+"""Attention in one call, with all gradients, which ``scaled_dot_product_attention`` has in eager execution only.
 
-ATen takes attention apart where its first choice of kernel has no gradient for a mask or no dropout. The two functions
-here stay whole: each picks, when it runs, the best library kernel that its device has for the call, and computes by
+When traced, ATen decomposes attention if the kernel it chose has no gradient for a mask or no dropout. The two
+functions here stay whole: at run time each picks the best library kernel of its device for the call, or computes by
 matrix products where there is none.
 
 Shapes: query (B, H, L, D), key (B, G, S, D), value (B, G, S, E) where G divides H, mask (B or 1, H, L, S). Results are

@@ -1,4 +1,4 @@
-"""How attention's operands and results lie in memory: heads repeated, rows padded and aligned, masks broadcast."""
+"""The memory layouts of attention's operands and results: repeated heads, padded and aligned rows, expanded masks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The gradient of attention's mask where all batches share it: summed while it is computed.
+"""The gradient of an attention mask that all batches share, summed over the batches while it is computed.
 
-Libraries write a gradient of every batch, which another kernel must read to add them up. Here a program walks through
-the batches with its piece of the sum in registers.
+Libraries write a gradient for every batch, which another kernel reads to add them up. Here each program loops over the
+batches with its tile of the sum in registers.
 """
 
 # pyright: basic

@@ -1,4 +1,4 @@
-"""Convolution, bias, residual and ReLU in one library call, and batch norm as weights and bias for it."""
+"""Convolution with an epilogue (bias, residual, ReLU) in one library call, and batch norm folded into its weights."""
 
 from __future__ import annotations
 

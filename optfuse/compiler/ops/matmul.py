@@ -1,4 +1,4 @@
-"""A matmul with bias and activation in one library call."""
+"""Matmul with an epilogue (bias, activation) in one library call."""
 
 from __future__ import annotations
 

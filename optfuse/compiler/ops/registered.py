@@ -1,4 +1,4 @@
-"""Our operators as torch operators, with fake results and gradients where they have any. Importing registers them."""
+"""Register our operators with torch, with fake results and gradients. Importing this module registers them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 from torch.library import custom_op
 
 from optfuse.compiler.ops import attention as functions
-from optfuse.compiler.ops import attention_memory, convolution, depth, matmul, pooling, tables
+from optfuse.compiler.ops import attention_memory, convolution, matmul, space_to_depth
+from optfuse.compiler.ops import max_pool as max_pooling
+from optfuse.compiler.ops import sum_rows as row_sums
 
 _FORWARD = (
     "(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout_p, bool is_causal, float scale, bool keep, "
@@ -19,18 +21,16 @@ _BACKWARD = (
     "Tensor? offset, float dropout_p, bool is_causal, float scale, bool mask_grad) -> Tensor[]"
 )
 
-attention = custom_op("optfuse::attention", functions.attention, mutates_args=(), schema=_FORWARD)
-#: The same function, for calls that draw random numbers: only these may not be repeated or joined.
-attention_dropout = custom_op(
-    "optfuse::attention_dropout",
-    functions.attention,
-    mutates_args=(),
-    schema=_FORWARD,
-    tags=(torch.Tag.nondeterministic_seeded,),
-)
-attention_backward = custom_op(
-    "optfuse::attention_backward", functions.attention_backward, mutates_args=(), schema=_BACKWARD
-)
+
+def _operator(name: str, function: Any, schema: str, *, random: bool = False) -> Any:
+    """Register ``optfuse::name``. ``random``: it draws random numbers, so calls are never repeated or merged."""
+    tags = (torch.Tag.nondeterministic_seeded,) if random else None
+    return custom_op(f"optfuse::{name}", function, mutates_args=(), schema=schema, tags=tags)
+
+
+attention = _operator("attention", functions.attention, _FORWARD)
+attention_dropout = _operator("attention_dropout", functions.attention, _FORWARD, random=True)
+attention_backward = _operator("attention_backward", functions.attention_backward, _BACKWARD)
 
 
 def _rows(x: torch.Tensor, width: int) -> torch.Tensor:
@@ -84,24 +84,21 @@ def _padded_rows(mask: torch.Tensor) -> torch.Tensor:
     return attention_memory.attention_mask_memory(mask).copy_(mask)
 
 
-#: A copy of a mask with rows at multiples of 16 elements, as GPU kernels want them. Generated kernels do it.
-padded_rows = custom_op("optfuse::padded_rows", _padded_rows, mutates_args=(), schema="(Tensor mask) -> Tensor")
+#: A copy of a mask with rows padded to multiples of 16 elements, as GPU kernels need them.
+padded_rows = _operator("padded_rows", _padded_rows, "(Tensor mask) -> Tensor")
 padded_rows.register_fake(attention_memory.attention_mask_memory)
 padded_rows.register_autograd(lambda _, grad: grad)
 
 
-max_pool = custom_op(
-    "optfuse::max_pool",
-    pooling.max_pool,
-    mutates_args=(),
-    schema="(Tensor x, int[] kernel, int[] stride, int[] padding, bool ceil_mode) -> (Tensor, Tensor)",
+max_pool = _operator(
+    "max_pool",
+    max_pooling.max_pool,
+    "(Tensor x, int[] kernel, int[] stride, int[] padding, bool ceil_mode) -> (Tensor, Tensor)",
 )
-max_pool_backward = custom_op(
-    "optfuse::max_pool_backward",
-    pooling.max_pool_backward,
-    mutates_args=(),
-    schema="(Tensor grad, Tensor x, int[] kernel, int[] stride, int[] padding, bool ceil_mode, Tensor offsets) "
-    "-> Tensor",
+max_pool_backward = _operator(
+    "max_pool_backward",
+    max_pooling.max_pool_backward,
+    "(Tensor grad, Tensor x, int[] kernel, int[] stride, int[] padding, bool ceil_mode, Tensor offsets) -> Tensor",
 )
 
 
@@ -118,24 +115,20 @@ def _max_pool_backward_fake(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> 
     return torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *sizes, [1, 1], ceil_mode, positions)
 
 
-convolution_relu = custom_op(
-    "optfuse::convolution_relu",
+convolution_relu = _operator(
+    "convolution_relu",
     convolution.convolution_relu,
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor bias, Tensor? residual, int[] stride, int[] padding, int[] dilation) "
-    "-> Tensor",
+    "(Tensor x, Tensor weight, Tensor bias, Tensor? residual, int[] stride, int[] padding, int[] dilation) -> Tensor",
 )
-norm_weight = custom_op(
-    "optfuse::norm_weight",
+norm_weight = _operator(
+    "norm_weight",
     convolution.norm_weight,
-    mutates_args=(),
-    schema="(Tensor kernel, Tensor? weight, Tensor variance, float eps) -> Tensor",
+    "(Tensor kernel, Tensor? weight, Tensor variance, float eps) -> Tensor",
 )
-norm_shift = custom_op(
-    "optfuse::norm_shift",
+norm_shift = _operator(
+    "norm_shift",
     convolution.norm_shift,
-    mutates_args=(),
-    schema="(Tensor kernel, Tensor? weight, Tensor? bias, Tensor mean, Tensor variance, float eps, Tensor? inner, "
+    "(Tensor kernel, Tensor? weight, Tensor? bias, Tensor mean, Tensor variance, float eps, Tensor? inner, "
     "Tensor? beside) -> Tensor",
 )
 
@@ -157,11 +150,10 @@ def _norm_shift_fake(kernel: torch.Tensor, *_: Any) -> Any:
     return kernel.new_empty(kernel.shape[:1])
 
 
-addmm_activation = custom_op(
-    "optfuse::addmm_activation",
+addmm_activation = _operator(
+    "addmm_activation",
     matmul.addmm_activation,
-    mutates_args=(),
-    schema="(Tensor bias, Tensor x, Tensor weight, bool gelu) -> Tensor",
+    "(Tensor bias, Tensor x, Tensor weight, bool gelu) -> Tensor",
 )
 
 
@@ -170,14 +162,15 @@ def _addmm_activation_fake(bias: torch.Tensor, x: torch.Tensor, weight: torch.Te
     return torch.ops.aten.addmm(bias, x, weight)
 
 
-to_depth = custom_op(
-    "optfuse::to_depth",
-    depth.to_depth,
-    mutates_args=(),
-    schema="(Tensor x, int[] before, int[] blocks, int channels) -> Tensor",
+to_depth = _operator(
+    "to_depth",
+    space_to_depth.to_depth,
+    "(Tensor x, int[] before, int[] blocks, int channels) -> Tensor",
 )
-from_depth = custom_op(
-    "optfuse::from_depth", depth.from_depth, mutates_args=(), schema="(Tensor x, int[] before, int[] size) -> Tensor"
+from_depth = _operator(
+    "from_depth",
+    space_to_depth.from_depth,
+    "(Tensor x, int[] before, int[] size) -> Tensor",
 )
 
 
@@ -191,10 +184,9 @@ def _from_depth_fake(x: torch.Tensor, _: Any, size: Any) -> Any:
     return x.new_empty(size)
 
 
-sum_rows = custom_op(
-    "optfuse::sum_rows",
-    tables.sum_rows,
-    mutates_args=(),
-    schema="(Tensor rows, Tensor places, int count) -> Tensor",
+sum_rows = _operator(
+    "sum_rows",
+    row_sums.sum_rows,
+    "(Tensor rows, Tensor places, int count) -> Tensor",
 )
 sum_rows.register_fake(lambda rows, _, count: rows.new_empty((count, rows.shape[1])))

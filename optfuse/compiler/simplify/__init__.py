@@ -1,1 +1,1 @@
-"""Rewrites of the loop graph before the solver: ``passes.PASSES`` lists them, with what each is."""
+"""Rewrites of the loop graph before the solver: ``pass_list.PASSES`` lists them with their kinds."""

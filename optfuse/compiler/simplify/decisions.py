@@ -1,26 +1,26 @@
-"""What was decided before the solver, in numbers: a certificate speaks of the graph in which it is decided already."""
+"""Decisions made before the solver, with their counts: a certificate holds for the graph after them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, Size
+from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 
 Kind = Literal["normal form", "dominance", "decision"]
 
-#: Of a decision's parts so many are named.
+#: The largest number of a decision's parts that are named.
 NAMED_PARTS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One kind of thing that was decided: ``str`` of it is such as "12 values inlined".
+    """The decisions of one pass; ``str`` gives text such as "12 values inlined".
 
-    ``name`` is the pass that did it, of ``kind``; ``what`` says in the plural what ``count`` counts, ``parts`` how the
-    count falls into named ones.
+    ``name`` is the pass and ``kind`` its kind; ``what`` names in the plural what ``count`` counts, ``parts`` splits the
+    count by name.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Decision:
         return f"{text} ({', '.join([*named, f'others {rest:,}'] if rest else named)})" if named else text
 
 
-#: In the place of the passes' counts where a plan was saved before there were any.
+#: Stands in for the counts in plans that were saved before counts were recorded.
 UNRECORDED = Decision("unrecorded", "decision", 0, "rewrites recorded when this plan was saved")
 
 
 def of_graph(graph: LoopGraph) -> tuple[Decision, ...]:
-    """What the graph that is scheduled shows by itself: rows that the frontend has padded, and library calls."""
+    """The frontend's decisions as the graph shows them: values in padded rows, and library calls."""
     padded = sum(buffer.kind == "temporary" and _has_gaps(buffer.shape, buffer.stride) for buffer in graph.buffers)
     calls = Counter(".".join(op.target.split(".")[:2]) for op in graph.ops if isinstance(op, LibraryCall))
     parts = tuple(sorted(calls.items(), key=lambda item: (-item[1], item[0])))
@@ -54,17 +54,17 @@ def of_graph(graph: LoopGraph) -> tuple[Decision, ...]:
 
 
 def standing(decided: Iterable[Decision], *, capped: bool) -> tuple[Decision, ...]:
-    """Those that a certificate does not cover. ``capped``: memory has a cap, for which no dominance is proven."""
+    """The decisions that a certificate does not cover: under a memory cap (``capped``), those of dominance as well."""
     return tuple(decision for decision in decided if capped or decision.kind == "decision")
 
 
 def decisions_to_json(decided: Sequence[Decision]) -> list[Any]:
-    """Plain data."""
+    """The decisions as JSON data."""
     return [[d.name, d.kind, d.count, d.what, [list(part) for part in d.parts]] for d in decided]
 
 
 def decisions_from_json(data: Any) -> tuple[Decision, ...]:
-    """Read what ``decisions_to_json`` gives. Raises TypeError or ValueError if it is malformed."""
+    """The decisions that ``decisions_to_json`` wrote. Raises TypeError or ValueError if the data is malformed."""
     return tuple(
         Decision(str(name), _kind(kind), int(count), str(what), tuple((str(part), int(n)) for part, n in parts))
         for name, kind, count, what, parts in data
@@ -72,19 +72,17 @@ def decisions_from_json(data: Any) -> tuple[Decision, ...]:
 
 
 def _kind(text: Any) -> Kind:
-    kinds: tuple[Kind, ...] = ("normal form", "dominance", "decision")
-    for kind in kinds:
-        if text == kind:
-            return kind
-    raise ValueError(f"no kind of decision is called {text!r}")
+    if text not in get_args(Kind):
+        raise ValueError(f"no kind of decision is called {text!r}")
+    return text
 
 
-def _has_gaps(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
-    """Whether elements of a buffer lie apart although no dimension is expanded."""
+def _has_gaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether a layout has gaps between elements, expanded dimensions aside."""
     dense = 1
-    for size, step in sorted(zip(shape, stride, strict=True), key=lambda pair: int(pair[1])):
-        if int(size) > 1:
-            if int(step) > dense:
+    for size, step in sorted(zip(shape, stride, strict=True), key=lambda pair: pair[1]):
+        if size > 1:
+            if step > dense:
                 return True
-            dense *= int(size)
+            dense *= size
     return False

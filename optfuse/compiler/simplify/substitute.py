@@ -1,8 +1,8 @@
-"""A reader that computes for itself what it would have read.
+"""Substitute a producer's expression for its consumer's loads.
 
-A value is known by address: an expression over as few dimensions as its indices allow. A load of it says which point of
-those dimensions it wants, and the expression at that point takes the load's place. Guards of the load go along: outside
-of them the reader sees what the load would have yielded, and nothing is read.
+A value is described by address: an expression over as few dimensions as its indices allow. A load's address gives the
+point of those dimensions, and the expression at that point replaces the load. The load's guards are kept: outside of
+them the consumer sees what the load would have yielded, and no memory is read.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from math import prod
 
 import sympy
 
-from optfuse.compiler.analysis.access import Access, accesses, affine, walk
+from optfuse.compiler.analysis.access import Access, accesses
 from optfuse.compiler.ir.dtypes import FLOATING, NARROW
+from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Call, Const, Expr, Guard, Iota, Load, LoopNest, ivar, rvar
-from optfuse.compiler.simplify.lookup import element
-from optfuse.compiler.simplify.split import rename
+from optfuse.compiler.ir.traversal import subexpressions
+from optfuse.compiler.simplify.gathered_values import gathered_element
+from optfuse.compiler.simplify.split_reductions import rename
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is found at an address: ``expr`` over i variables, one a dimension of these ``sizes`` and ``strides``."""
+    """A value by address: ``expr`` over i variables, one for each dimension of these ``sizes`` and ``strides``."""
 
     expr: Expr
     sizes: tuple[int, ...]
@@ -32,12 +34,12 @@ class Value:
 
 
 def by_address(expr: Expr, sizes: tuple[int, ...], written: Access) -> Value | None:
-    """The value over as few dimensions as its indices allow, outermost first; None if two points share an address."""
+    """The value over as few dimensions as its indices allow; None if two points may share an address."""
     steps = written.coefficients or ()
-    parts = [part for part in walk(expr) if isinstance(part, Load | Iota)]
+    parts = [part for part in subexpressions([expr]) if isinstance(part, Load | Iota)]
     indices = [part.index for part in parts]
     indices += [guard.expr for part in parts if isinstance(part, Load) for guard in part.guards]
-    forms = [affine(sympy.sympify(index)) for index in indices]
+    forms = [affine(index) for index in indices]
     if None in forms:
         return None
     groups: list[list[int]] = []
@@ -63,7 +65,7 @@ def by_address(expr: Expr, sizes: tuple[int, ...], written: Access) -> Value | N
 
 
 def with_value(nest: LoopNest, name: str, value: Value) -> LoopNest | None:
-    """A reader of ``name`` that computes the value itself; None if some address that it reads is not known."""
+    """The consumer with ``value`` in the place of its loads of ``name``; None if some load's point is not known."""
     refined = _refined(nest, name, value)
     if refined is None:
         return None
@@ -85,8 +87,8 @@ def with_value(nest: LoopNest, name: str, value: Value) -> LoopNest | None:
 
 
 def extents_of(nest: LoopNest) -> dict[sympy.Symbol, int]:
-    """The number of values of each variable of a nest."""
-    return {ivar(k): int(n) for k, n in enumerate(nest.sizes)} | {rvar(k): int(n) for k, n in enumerate(nest.rsizes)}
+    """The size of each variable of a nest."""
+    return {ivar(k): n for k, n in enumerate(nest.sizes)} | {rvar(k): n for k, n in enumerate(nest.rsizes)}
 
 
 # --- guards ------------------------------------------------------------------------------------------------------
@@ -94,9 +96,9 @@ def extents_of(nest: LoopNest) -> dict[sympy.Symbol, int]:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Where a load's guards hold: its index, the extents of its variables, and what each is in the nest's variables.
+    """A load where its guards hold: its index, the sizes of its variables, and those in terms of the nest's variables.
 
-    A guarded variable counts from its guard's 0, and one that goes round (``(i + 3) % n``) from where that yields 0.
+    A guarded variable starts at its guard's 0, and a rotated one (``(i + 3) % n``) where the remainder is 0.
     """
 
     index: sympy.Expr
@@ -105,15 +107,15 @@ class Inside:
 
 
 def inside(load: Load, extents: Mapping[sympy.Symbol, int]) -> Inside | None:
-    """A load as its guards see it; None unless each bounds one variable, from 0 on, and no two the same."""
-    index, bounded = sympy.sympify(load.index), dict(extents)
+    """A load restricted to its guards; None unless each guard bounds another variable, from 0 on."""
+    index, bounded = load.index, dict(extents)
     meant: dict[sympy.Symbol, sympy.Expr] = {}
     for guard in load.guards:
         symbol, shift = _shift(guard.expr) or (None, 0)
-        if symbol is None or symbol in meant or int(guard.lower) < 0:
+        if symbol is None or symbol in meant or guard.lower < 0:
             return None
         index = index.xreplace({symbol: symbol - shift})
-        bounded[symbol] = min(int(guard.upper), extents[symbol] + shift)
+        bounded[symbol] = min(guard.upper, extents[symbol] + shift)
         meant[symbol] = symbol + shift
     for turn in index.atoms(sympy.Mod):
         symbol, _ = _shift(turn.args[0]) or (None, 0)
@@ -126,32 +128,32 @@ def inside(load: Load, extents: Mapping[sympy.Symbol, int]) -> Inside | None:
 
 
 def _shift(expr: sympy.Expr) -> tuple[sympy.Symbol, int] | None:
-    """The variable and the number of a sum of one each."""
-    form = affine(sympy.sympify(expr))
+    """The variable and the constant of ``variable + constant``; None for other expressions."""
+    form = affine(expr)
     return (*form[0], form[1]) if form is not None and list(form[0].values()) == [1] else None
 
 
 def _within(load: Load, expr: Expr, extents: Mapping[sympy.Symbol, int]) -> Expr:
-    """``expr`` where the load's guards hold, what the load yields elsewhere; loads that the guards bound have them."""
+    """``expr`` where the load's guards hold, else the load's ``other``; loads in ``expr`` get the guards."""
     if not load.guards or load.other is None:
         return expr
     held: Expr | None = None
     for guard in load.guards:
         symbol, shift = _shift(guard.expr) or (ivar(0), 0)
-        position = Iota(sympy.sympify(guard.expr), "int32")
+        position = Iota(guard.expr, "int32")
         for function, limit, needed in (
             ("ge", guard.lower, shift < guard.lower),
             ("lt", guard.upper, extents[symbol] + shift > guard.upper),
         ):
             if needed:
-                bound = Call(function, (position, Const(int(limit), "int32")), "bool")
+                bound = Call(function, (position, Const(limit, "int32")), "bool")
                 held = bound if held is None else Call("bitwise_and", (held, bound), "bool")
     expr = _guarded(expr, load.guards)
     return expr if held is None else _chosen(held, expr, load.other)
 
 
 def _chosen(held: Expr, expr: Expr, other: Const) -> Expr:
-    """``expr`` where it is held, else ``other``; of narrow types, what was rounded is chosen, or else float32."""
+    """``where(held, expr, other)``, in float32 if narrow: the operand of a cast to a narrow type, or a cast."""
     wide = expr
     if expr.dtype in NARROW:
         rounded = isinstance(expr, Call) and expr.function == "cast" and expr.args[0].dtype in FLOATING - NARROW
@@ -161,14 +163,12 @@ def _chosen(held: Expr, expr: Expr, other: Const) -> Expr:
 
 
 def _guarded(expr: Expr, guards: tuple[Guard, ...]) -> Expr:
-    """The expression with each load under those of the guards whose variables move it."""
+    """The expression with each load under those of the guards whose variables its index uses."""
     if isinstance(expr, Call):
         return replace(expr, args=tuple(_guarded(arg, guards) for arg in expr.args))
     if not isinstance(expr, Load):
         return expr
-    bounding = tuple(
-        guard for guard in guards if sympy.sympify(guard.expr).free_symbols & sympy.sympify(expr.index).free_symbols
-    )
+    bounding = tuple(guard for guard in guards if guard.expr.free_symbols & expr.index.free_symbols)
     if not bounding:
         return expr
     return replace(expr, guards=(*expr.guards, *bounding), other=expr.other or Const(0, expr.dtype))
@@ -178,7 +178,7 @@ def _guarded(expr: Expr, guards: tuple[Guard, ...]) -> Expr:
 
 
 def _refined(nest: LoopNest, name: str, value: Value) -> LoopNest | None:
-    """A reader's dimensions cut where its loads of the value go from one of the value's dimensions to the next."""
+    """The consumer with its dimensions cut where its loads pass from one dimension of the value to the next."""
     extents = extents_of(nest)
     cuts: dict[sympy.Symbol, set[int]] = {symbol: {1, extent} for symbol, extent in extents.items()}
     whole: set[sympy.Symbol] = set()
@@ -199,13 +199,13 @@ def _refined(nest: LoopNest, name: str, value: Value) -> LoopNest | None:
     if any(b % a for chain in chains.values() for a, b in pairwise(chain)):
         return None
     if any(len(chains[symbol]) > 2 for symbol in whole & chains.keys()):
-        return None  # a guard, or a turn, is about one variable
+        return None  # a guard or a rotation is of one variable
     variables: dict[sympy.Symbol, sympy.Expr] = {}
     sizes = _cut([ivar(k) for k in range(len(nest.sizes))], chains, ivar, variables)
     rsizes = _cut([rvar(k) for k in range(len(nest.rsizes))], chains, rvar, variables)
     if len(sizes) == len(nest.sizes) and len(rsizes) == len(nest.rsizes):
         return nest
-    stores = tuple(replace(s, index=sympy.expand(sympy.sympify(s.index).xreplace(variables))) for s in nest.stores)
+    stores = tuple(replace(s, index=sympy.expand(s.index.xreplace(variables))) for s in nest.stores)
     return rewritten(replace(nest, sizes=sizes, rsizes=rsizes, stores=stores), lambda expr: rename(expr, variables))
 
 
@@ -215,7 +215,7 @@ def _cut(
     make: Callable[[int], sympy.Symbol],
     variables: dict[sympy.Symbol, sympy.Expr],
 ) -> tuple[int, ...]:
-    """Sizes of the pieces of some dimensions, outermost first; the old variables in the new ones are added."""
+    """Sizes of the pieces of some dimensions, outermost first; adds the old variables in terms of the new ones."""
     sizes: list[int] = []
     for symbol in symbols:
         pieces = list(pairwise(chains[symbol]))[::-1] or [(1, 1)]
@@ -234,11 +234,11 @@ def rewritten(nest: LoopNest, change: Callable[[Expr], Expr]) -> LoopNest:
 
 
 def _at(load: Access, value: Value, extents: Mapping[sympy.Symbol, int]) -> Expr | None:
-    """What a reader's load finds, computed; None if it is not known at which point of the value that is."""
+    """The expression of the element that a load reads; None if its point is not known."""
     assert load.load is not None
     if load.indirect:
         dimensions = list(zip(value.sizes, value.strides, strict=True))
-        return element(load, value.expr, dimensions, value.offset, extents)
+        return gathered_element(load, value.expr, dimensions, value.offset, extents)
     found = inside(load.load, extents)
     place = None if found is None else _place(found, value)
     if found is None or place is None:
@@ -248,7 +248,7 @@ def _at(load: Access, value: Value, extents: Mapping[sympy.Symbol, int]) -> Expr
 
 
 def _place(found: Inside, value: Value) -> dict[sympy.Symbol, sympy.Expr] | None:
-    """The value's variables in those of a load, for the address that it is at."""
+    """The value's variables in terms of the load's, from its address; None where they are not known."""
     form, extents = affine(found.index), found.extents
     if form is None or form[1] < value.offset:
         return None

@@ -138,7 +138,7 @@ def _arithmetic(device: Device, probes: Probes, floor_us: float) -> Device:
 
 
 def special_weights(measurements: Mapping[str, Any]) -> dict[str, float]:
-    """How many exponentials each special function costs: what ``compiler.analysis.work.SPECIAL_WEIGHT`` should say."""
+    """How many exponentials each special function costs: for ``compiler.analysis.op_work.SPECIAL_WEIGHT``."""
     rates = {p["key"][0]: p["cold_us"] / p["amount"] for p in measurements["probes"] if p["family"] == "arithmetic"}
     one = rates.get("exp")
     return {name: round(rate / one, 2) for name, rate in rates.items() if name != "fma"} if one else {}

@@ -81,7 +81,7 @@ def quality(device: Device, samples: Sequence[Sample]) -> Quality:
 
 
 def predicted_ps(sample: Sample, device: Device) -> float:
-    """What ``problem.cost`` and ``compiler.analysis.work`` make of the sample on a device, but for rounding."""
+    """What ``problem.cost`` and ``compiler.analysis.op_work`` make of the sample on a device, but for rounding."""
     memory = sum(_traffic_ps(sample, k, device) for k in range(len(sample.traffic)))
     if sample.programs:
         memory *= max(device.saturating_programs, sample.programs) / sample.programs

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from optfuse.compiler.analysis.work import LibraryKind, library_operations, tile_percent
-from optfuse.compiler.codegen.libraries import takes_out
-from optfuse.compiler.extract.build import extract
+from optfuse.compiler.analysis.op_work import LibraryKind, library_operations, tile_percent
+from optfuse.compiler.codegen.library_calls import takes_out
+from optfuse.compiler.extract.extraction import extract
+from optfuse.compiler.ir.graph_json import graph_from_json
 from optfuse.compiler.ir.nodes import LibraryCall
-from optfuse.compiler.ir.serialize import graph_from_json
 from optfuse.errors import OptfuseError, PlanError
 from optfuse.problem.cost import kernel_accesses
 from optfuse.problem.instance import AccessClass, Instance, Work

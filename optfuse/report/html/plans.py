@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from optfuse.errors import OptfuseError, PlanError
-from optfuse.problem.enclosed import require_enclosed
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest, load_instance, load_solution
 from optfuse.problem.solution import Solution
+from optfuse.problem.untrusted_folder import require_enclosed
 from optfuse.solver.control.progress import Progress, relative_gap
 from optfuse.solver.result import SolveResult, Statistics
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import common_schemes, listed, refusal
-from optfuse.problem.reasons import KIND_WORDS
+from optfuse.problem.refusal_reasons import KIND_WORDS
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.report.flow import Arrow
 

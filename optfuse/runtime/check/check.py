@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
-from optfuse.compiler.codegen.host import MemoryLayout
+from optfuse.compiler.codegen.deduplicate import share_kernels
+from optfuse.compiler.codegen.host_program import MemoryLayout
 from optfuse.compiler.codegen.module import watched_module
-from optfuse.compiler.codegen.shared import share_kernels
 from optfuse.compiler.ir.nodes import LibraryCall
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.check.replays import ReplayCheck, Replayed

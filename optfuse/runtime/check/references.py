@@ -52,7 +52,7 @@ class Generators:
 
 
 def interpreted(graph: LoopGraph, given: Mapping[str, torch.Tensor], results: tuple[str, ...]) -> Reference:
-    """What the loops of ``graph`` (see ``compiler.ir.part``) store into ``results``, in that order its outputs."""
+    """What the loops of ``graph`` (see ``compiler.ir.subgraph``) store into ``results``, in that order its outputs."""
 
     def run(double: bool) -> Tensors:
         inputs = [strided_copy(given[name], "cpu") for name in graph.inputs]
@@ -99,7 +99,7 @@ def _call(
         match arg:
             case View():
                 base = copies[arg.buffer]
-                return base.as_strided(_plain(arg.shape), _plain(arg.stride), base.storage_offset() + int(arg.offset))
+                return base.as_strided(arg.shape, arg.stride, base.storage_offset() + arg.offset)
             case TorchValue(kind="dtype"):
                 dtype = torch_dtype(arg.text)
                 return torch.float64 if double and dtype.is_floating_point else dtype
@@ -141,7 +141,3 @@ def _widened(x: torch.Tensor) -> torch.Tensor:
         return x
     extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
     return x.as_strided((extent,), (1,)).double().as_strided(x.shape, x.stride())
-
-
-def _plain(sizes: tuple[Any, ...]) -> list[int]:
-    return [int(size) for size in sizes]

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from optfuse.compiler.codegen.host import last_uses
-from optfuse.compiler.codegen.kernel import KernelSource
+from optfuse.compiler.codegen.host_program import last_uses
+from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
-from optfuse.compiler.ir.part import buffers_of, part
+from optfuse.compiler.ir.subgraph import buffers_of, subgraph
 from optfuse.runtime.check.judging import Judgement, judge
 from optfuse.runtime.check.references import Generators, Reference, interpreted, repeated, strided_copy
 
@@ -126,7 +126,7 @@ class Watch:
     def _reference(self, step: Step) -> Reference:
         if step.call is not None:
             return repeated(step.call, self._given, self._device, self._generators)
-        graph = part(self.graph, step.ops, tuple(self._given), step.writes)
+        graph = subgraph(self.graph, step.ops, tuple(self._given), step.writes)
         return interpreted(graph, self._given, step.writes)
 
     def _changed(self, step: Step, tensors: Mapping[str, torch.Tensor]) -> list[str]:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from optfuse.errors import IllegalKernelError, InfeasibleError, InvalidInstanceError, RuleConflictError
+from optfuse.problem.choose_alternatives import choosing
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance, Op
 from optfuse.problem.legality import legal_index
-from optfuse.problem.pairs import pairing, shortest_path
-from optfuse.problem.patterns import one_op
-from optfuse.problem.reasons import Details, Reason, illegal_reasons
-from optfuse.problem.restrict import choosing
+from optfuse.problem.op_patterns import one_op
+from optfuse.problem.pair_legality import pairing, shortest_path
+from optfuse.problem.refusal_reasons import Details, Reason, illegal_reasons
 from optfuse.problem.rules import Rule
 from optfuse.problem.solution import Solution
 from optfuse.solver.control.options import SolveOptions

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from optfuse.problem.reasons import Reason
+from optfuse.problem.refusal_reasons import Reason
 
 Verdict = Literal["same_op", "illegal", "required", "over_cap", "dearer", "tie", "cheaper", "undecided"]
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from optfuse.problem.cost import Topology, topology
-from optfuse.problem.flow import INFINITE, Network
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import Reach, bits, legal_index
+from optfuse.problem.max_flow import INFINITE, Network
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.joint.scope import Scope, whole_scope
 

@@ -3,6 +3,6 @@
 ``master`` (the model as plain data: columns and their costs), ``cpsat_model`` (the same in CP-SAT), ``relaxation`` (its
 linear bound, certified in integers), ``cycles`` and ``cycle_repair`` (cuts, and solutions without a cycle), ``search``
 (the loop that solves it). The other CP-SAT models, each with its own variables: ``memory.order_model`` (an order of
-given kernels), ``joint.joint_model`` (kernels, order and memory together), ``slots`` (a given number of kernels) and
-``rules.feasible`` (whether rules can be obeyed).
+given kernels), ``joint.joint_model`` (kernels, order and memory together), ``slots`` (a given number of kernels),
+``rules.feasible`` (whether rules can be obeyed) and ``saving`` (what a training step saves).
 """

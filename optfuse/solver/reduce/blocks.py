@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from optfuse.problem.apart import kept_apart
+from optfuse.problem.convexity import kept_apart
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Scheme, Variant, Write
 from optfuse.problem.legality import LegalIndex, bits, legal_index, mask_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
+from optfuse.problem.instance_cache import per_instance
 from optfuse.problem.legality import legal_index
-from optfuse.problem.memo import per_instance
 
 
 @per_instance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from optfuse.compiler.extract.build import extract
+from optfuse.compiler.extract.extraction import extract
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.stages import lowered
 from optfuse.problem.device_files import load_device

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import torch
 
-from optfuse.compiler.codegen.kernel import KernelSource, TileConfig
+from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.prelude import PRELUDE
-from optfuse.compiler.ir.interpreter import extent, interpret
-from optfuse.compiler.ir.kernel import KernelSpec
+from optfuse.compiler.codegen.tiles import TileConfig
+from optfuse.compiler.ir.buffer_layout import extent
+from optfuse.compiler.ir.interpreter import interpret
+from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, LoopGraph, View
 from optfuse.compiler.ir.torch_semantics import torch_dtype
-from optfuse.compiler.ir.verify_nest import loads
+from optfuse.compiler.ir.traversal import loads
 from optfuse.runtime.check.verify import compare
 from optfuse.runtime.loader import load_source
 

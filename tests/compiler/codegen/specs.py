@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from optfuse.compiler.analysis.digits import row_major
-from optfuse.compiler.ir.kernel import KernelSpec, Member, Space, rdigit, xdigit
+from optfuse.compiler.ir.buffer_layout import row_major
+from optfuse.compiler.ir.kernel_spec import KernelSpec, Member, Space, rdigit, xdigit
 from optfuse.compiler.ir.nodes import (
     Buffer,
     BufferKind,

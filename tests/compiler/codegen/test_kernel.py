@@ -9,7 +9,8 @@ import pytest
 import sympy
 import torch
 
-from optfuse.compiler.codegen.kernel import CodegenOptions, emit_kernel
+from optfuse.compiler.codegen.member_writer import CodegenOptions
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.nodes import Const, Guard, Iota, Load
 from tests.compiler.codegen.running import check, graph_of, inputs_for
 from tests.compiler.codegen.specs import (

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from optfuse.compiler.codegen.kernel import CodegenOptions, KernelSource, emit_kernel
+from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.member_writer import CodegenOptions
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.dtypes import BITS
-from optfuse.compiler.ir.functions import FUNCTIONS
 from optfuse.compiler.ir.nodes import Const, Load, Result
+from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.runtime.aot import compile_kernels
 from tests.compiler.codegen.running import module_text
 from tests.compiler.codegen.specs import PATTERNS, Kernel, batch_norm, call, i0, r0

@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from optfuse.compiler.codegen.kernel import CodegenOptions, KernelSource, emit_kernel
-from optfuse.compiler.ir.functions import FUNCTIONS
-from optfuse.compiler.ir.kernel import KernelSpec, Space, rdigit
+from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.member_writer import CodegenOptions
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
+from optfuse.compiler.ir.kernel_spec import KernelSpec, Space, rdigit
 from optfuse.compiler.ir.nodes import Buffer, Const, Iota, Load, Result, rvar
+from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.compiler.ir.torch_semantics import call_function, reduce_operand
-from optfuse.compiler.ir.verify import verify
+from optfuse.compiler.ir.verify_graph import verify
 from optfuse.runtime.loader import load_source
 from tests.compiler.codegen.running import check, graph_of, module_text, run
 from tests.compiler.codegen.specs import Kernel, call, i0, r0

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optfuse.compiler.codegen.kernel import CodegenOptions, emit_kernel
-from optfuse.compiler.extract.build import extract
-from optfuse.compiler.extract.kernel import kernel_spec
+from optfuse.compiler.codegen.member_writer import CodegenOptions
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
+from optfuse.compiler.extract.extraction import extract
+from optfuse.compiler.extract.solution_kernel import kernel_spec
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import LoopGraph
 from optfuse.problem.device_files import load_device

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from optfuse.compiler.codegen.host import MemoryLayout
-from optfuse.compiler.codegen.kernel import emit_kernel
+from optfuse.compiler.codegen.host_program import MemoryLayout
 from optfuse.compiler.codegen.module import emit_module, mutated_inputs
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.interpreter import interpret
-from optfuse.compiler.ir.kernel import KernelSpec, Member, Space, rdigit, xdigit
+from optfuse.compiler.ir.kernel_spec import KernelSpec, Member, Space, rdigit, xdigit
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
@@ -29,7 +29,7 @@ from optfuse.compiler.ir.nodes import (
     ivar,
     rvar,
 )
-from optfuse.compiler.ir.verify import verify
+from optfuse.compiler.ir.verify_graph import verify
 from optfuse.errors import PlanError
 from optfuse.runtime.aot import compile_kernels
 from optfuse.runtime.check.verify import verify as judge

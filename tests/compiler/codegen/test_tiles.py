@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optfuse.compiler.codegen.kernel import emit_kernel
+from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from tests.compiler.codegen.specs import Kernel, call, column_sum, i0, i1, softmax, transposed_copy
 
 

@@ -10,10 +10,11 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optfuse.compiler.analysis.digits import Digit, coalesce, cuts, extent, is_chain, is_dense, refine, row_major
-from optfuse.compiler.extract.build import extract
-from optfuse.compiler.extract.kernel import kernel_spec
-from optfuse.compiler.ir.kernel import KernelSpec, rdigit, xdigit
+from optfuse.compiler.analysis.mixed_radix import Digit, coalesce, cuts, is_chain, is_dense, point_count, refine
+from optfuse.compiler.extract.extraction import extract
+from optfuse.compiler.extract.solution_kernel import kernel_spec
+from optfuse.compiler.ir.buffer_layout import row_major
+from optfuse.compiler.ir.kernel_spec import KernelSpec, rdigit, xdigit
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
@@ -341,10 +342,10 @@ def test_any_reduction_meets_its_producer_and_consumer(shape, random):
 def test_coalesce_and_refine_keep_every_point(sizes):
     digits = [Digit(s, t) for s, t in zip(sizes, row_major(sizes), strict=True)]
     assert is_dense(sizes, row_major(sizes))
-    assert extent(coalesce(digits)) == prod(sizes)
+    assert point_count(coalesce(digits)) == prod(sizes)
     whole = Digit(prod(sizes), 1)
     parts = refine(whole, cuts(digits)) if prod(sizes) > 1 else ()
-    assert extent(parts) == prod(sizes)
+    assert point_count(parts) == prod(sizes)
     assert is_chain(cuts(digits))
     covered = sorted(
         sum(d.stride * v for d, v in zip(parts, vs, strict=True))

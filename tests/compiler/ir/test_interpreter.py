@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from optfuse.compiler.ir import philox
-from optfuse.compiler.ir.functions import FUNCTIONS
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import (
     Buffer,
@@ -22,6 +21,7 @@ from optfuse.compiler.ir.nodes import (
     View,
     rvar,
 )
+from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.compiler.ir.torch_semantics import call_function
 from optfuse.errors import InvalidGraphError
 from tests.compiler.ir.graphs import F32, buffer, gather_graph, graph, i0, i1, load, nest, r0, softmax_graph, t0, whole

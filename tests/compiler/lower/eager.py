@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest
-from optfuse.compiler.ir.verify import verify
+from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.lower import lower
 
 

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from optfuse.compiler.analysis.work import ITEM_BYTES
+from optfuse.compiler.analysis.op_work import ITEM_BYTES
 from optfuse.compiler.codegen.memory import itemsize
 from optfuse.compiler.ir.dtypes import BITS, LIMITED
+from optfuse.compiler.ir.graph_json import graph_from_json, graph_to_json
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import LibraryCall
-from optfuse.compiler.ir.serialize import graph_from_json, graph_to_json
 from tests.compiler.lower.eager import lowered
 
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)

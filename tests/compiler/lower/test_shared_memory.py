@@ -11,9 +11,9 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 
 from optfuse.compiler.analysis.dependence import dependences
-from optfuse.compiler.extract.build import extract
+from optfuse.compiler.extract.extraction import extract
+from optfuse.compiler.ir.graph_json import graph_from_json, graph_to_json
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, memory_of
-from optfuse.compiler.ir.serialize import graph_from_json, graph_to_json
 from optfuse.compiler.lower import lower
 from optfuse.problem.device_files import load_device
 from tests.compiler.lower.eager import check

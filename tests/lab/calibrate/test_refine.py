@@ -13,8 +13,8 @@ from torch import nn
 
 import optfuse
 from optfuse.api import Schedule
-from optfuse.compiler.codegen.libraries import takes_out
-from optfuse.compiler.extract.build import extract
+from optfuse.compiler.codegen.library_calls import takes_out
+from optfuse.compiler.extract.extraction import extract
 from optfuse.errors import PlanError
 from optfuse.lab.calibrate.refine import FIELDS, PS, error, predicted_ps, quality, refine
 from optfuse.lab.calibrate.samples import read_samples

@@ -1,6 +1,6 @@
 """The frontend's rewrites by name, in the order in which they run: what each does, and what kind it is.
 
-The kinds are those of ``compiler.simplify.passes``. A result shows the frontend's decisions by the library operators
+The kinds are those of ``compiler.simplify.pass_list``. A result shows the frontend's decisions by the library operators
 that are called and by the rows that are padded. Stages take graphs of different types, so each runs its own functions;
 a test holds them to this list.
 """

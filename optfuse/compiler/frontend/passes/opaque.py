@@ -26,7 +26,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     outside_of_modes,
     tree_leaves,
 )
-from optfuse.compiler.ops.opaque import opaque_operator
+from optfuse.compiler.ops.opaque_operators import opaque_operator
 
 #: What the arguments of a library call may be, beside tensors and lists.
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))

@@ -1,0 +1,329 @@
+"""Choose a tile's block size along each axis and its number of warps.
+
+The numbers are for an H200 (132 multiprocessors, 64 Ki registers each) and come from measured searches over the kernels
+of the benchmark (``docs/howto/tune.md``). Only speed depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from optfuse.compiler.codegen.index_arithmetic import Axis
+from optfuse.compiler.codegen.tiles import NARROWEST_ROW, Access, TileConfig, row_block
+from optfuse.errors import PlanError
+
+#: A program's points of a flat axis, for elements of 16 bits and for wider ones.
+FLAT_HALF, FLAT = 2048, 1024
+#: Elements of a row for each warp, if registers allow.
+WARP_ROW = 1024
+#: The most columns of a column reduction's tile, and the registers of a thread that hold values of it.
+WIDEST_COLUMNS = 64
+COLUMN_REGISTERS = 64
+#: The most rows that a thread reduces by itself, where the columns suffice to keep the device busy.
+FEW_ROWS = 32
+#: The most rows of a short column, and the fewest of them that a program loads at once.
+SHORT_COLUMN, FEWEST_ROWS = 256, 16
+#: Warps on the device, and bytes of loads in flight, that keep its memory busy.
+BUSY_WARPS = 4096
+BYTES_IN_FLIGHT = 4 << 20
+#: Fewer warps than this leave the device idle at times.
+IDLE_WARPS = 1024
+
+PROGRAMS = 264  # two for each multiprocessor
+INTERPRETED_TILE = 1 << 17
+#: The most programs of the interpreter where blocks are kept small so that a program has one index.
+INTERPRETED_PROGRAMS = 4096
+#: Registers of a thread for values, by number of warps: without those for addresses and temporaries.
+_REGISTERS = {1: 120, 2: 120, 4: 120, 8: 120, 16: 72, 32: 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """Axes with block sizes, and the number of warps."""
+
+    axes: tuple[Axis, ...]
+    num_warps: int
+
+
+def choose_tile(
+    axes: tuple[Axis, ...],
+    accesses: Sequence[Access],
+    pressure: Callable[[tuple[Axis, ...]], float],
+    largest: int,
+    passes: int,
+) -> Tiled:
+    """The axes with block sizes, and the number of warps.
+
+    ``pressure`` gives the 32-bit values held for each element of the tile, for axes with a given walk of r; ``largest``
+    is the most elements of a tile that holds all of r; ``passes`` is how often a loop would go over r.
+    """
+    if len(axes) == 1:
+        tiled = _flat(axes, accesses, pressure(axes))
+    elif axes[1].walk == "parallel":
+        tiled = _plane(axes, accesses, pressure(axes))
+    else:
+        whole = (axes[0], replace(axes[1], walk="whole"))
+        # a reduction along strided memory is cheapest in a loop over rows, unless that reads them several times
+        by_rows = passes == 1 and _coalesced(whole, accesses) > 1
+        tiled = None if by_rows else _whole(whole, accesses, pressure(whole), largest)
+        if tiled is None:
+            looped = (axes[0], replace(axes[1], walk="looped"))
+            tiled = _looped(looped, accesses, pressure(looped))
+    return Tiled(_interpreted(tiled.axes), tiled.num_warps)
+
+
+def given_tile(axes: tuple[Axis, ...], config: TileConfig) -> Tiled:
+    """The axes of ``plan_axes`` with the blocks and warps of a configuration.
+
+    Raises:
+        PlanError: If it does not fit the kernel: another axis, a block that is no power of two, a "persistent" one
+            too small.
+    """
+    blocks = dict(config.blocks)
+    if list(blocks) != [axis.constant for axis in axes] or any(size != power_of_two(size) for size in blocks.values()):
+        wanted = ", ".join(axis.constant for axis in axes)
+        raise PlanError(f"a tile of {blocks} is none for a kernel over {wanted}: give each a power of two")
+    found: list[Axis] = []
+    for axis in axes:
+        block, walk = blocks[axis.constant], axis.walk
+        if walk == "looped" and config.loop != "looped" and block >= axis.size:
+            walk = "whole"
+        if walk == "looped" and config.loop == "persistent":
+            raise PlanError(
+                f"a persistent tile of {axis.constant} {block} does not hold the {axis.size} points of a row"
+            )
+        if axis.walk == "whole" and block < axis.size:
+            raise PlanError(f"{axis.constant} of {block} does not hold the {axis.size} points of a row")
+        found.append(replace(axis, block=block, walk=walk))
+    return Tiled(_interpreted(tuple(found)), config.num_warps)
+
+
+def power_of_two(size: int) -> int:
+    """The least power of two that is no smaller."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def fits(elements: int, warps: int, pressure: float) -> bool:
+    """Whether the registers of a tile's threads suffice for its elements."""
+    return elements / (32 * warps) * pressure <= _REGISTERS[warps]
+
+
+def _flat(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
+    (axis,) = axes
+    half = all(access.bits <= 16 for access in _large(axes, accesses))
+    block = FLAT_HALF if half and fits(FLAT_HALF, 4, pressure) and axis.size >= 4 * PROGRAMS * FLAT_HALF else FLAT
+    while block > 128 and (-(-axis.size // block) < PROGRAMS or not fits(block, 4, pressure)):
+        block //= 2
+    block = min(block, power_of_two(axis.size))
+    return Tiled((replace(axis, block=block),), max(1, min(4, block // 32)))
+
+
+def _plane(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
+    """Blocks of two parallel axes: square if both have contiguous accesses, else long along the one that has."""
+    first, second = axes
+    bits = max((access.bits for access in accesses), default=32)
+    large = _large(axes, accesses)
+    along = [any(access.contiguous(axis.digits) for access in large) for axis in axes]
+    side = 64 if bits <= 16 else 32
+    total = side * side if all(along) else 1024
+    while total > 256 and not fits(total, 4, pressure):
+        total //= 2
+    if all(along):
+        inner = min(side, power_of_two(second.size))
+        outer = min(total // inner, power_of_two(first.size))
+        inner = min(total // outer, power_of_two(second.size))
+    elif along[1]:
+        return _rows(axes, pressure)
+    else:
+        lead, other = (second, first) if not along[0] else (first, second)
+        longer = min(total, power_of_two(lead.size))
+        shorter = min(total // longer, power_of_two(other.size))
+        outer, inner = (shorter, longer) if lead is second else (longer, shorter)
+    warps = max(1, min(8, outer * inner // 256))
+    return Tiled((replace(first, block=outer), replace(second, block=inner)), warps)
+
+
+def _rows(axes: tuple[Axis, ...], pressure: float) -> Tiled:
+    """Blocks of pieces of several rows, so that a thread computes values that do not vary with the row once."""
+    first, second = axes
+    inner = row_block(second.size)
+    outer = min(4096 // inner, power_of_two(first.size))
+    while outer > 1 and (
+        -(-first.size // outer) * -(-second.size // inner) < PROGRAMS or not fits(outer * inner, 4, pressure)
+    ):
+        outer //= 2
+    return Tiled((replace(first, block=outer), replace(second, block=inner)), max(1, min(4, outer * inner // 256)))
+
+
+def _large(axes: Iterable[Axis], accesses: Sequence[Access]) -> list[Access]:
+    digits = tuple(digit for axis in axes for digit in axis.digits)
+    largest = max((access.size(digits) for access in accesses), default=0)
+    return [access for access in accesses if 4 * access.size(digits) >= largest]
+
+
+def _coalesced(axes: tuple[Axis, ...], accesses: Sequence[Access]) -> int:
+    """The least block of x for which large accesses along x are whole sectors of 32 bytes."""
+    along = [access.bits for access in _large(axes, accesses) if access.contiguous(axes[0].digits)]
+    return min(power_of_two(axes[0].size), 256 // min(along)) if along else 1
+
+
+def _whole(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float, largest: int) -> Tiled | None:
+    """A tile that holds all of r; None when no number of warps can hold it.
+
+    A long row gets the fewest warps that can hold it: they exchange the least, and small programs are scheduled
+    densely. It gets no more warps than leave 16 bytes for each lane.
+    """
+    x, r = axes
+    inner = power_of_two(r.size)
+    bits = min((max(16, access.bits) for access in _large(axes, accesses)), default=32)
+    most = min(16, inner * bits // (32 * 128))
+    if _coalesced(axes, accesses) > 1 or not most:
+        return _whole_rows(axes, accesses, pressure, largest)
+    if inner > largest:
+        return None
+    block, warps = max(1, WARP_ROW // inner), max(1, min(most, inner // WARP_ROW))
+    block = min(block, power_of_two(x.size))
+    while block > 1 and -(-x.size // block) < PROGRAMS:
+        block //= 2
+    while warps < most and -(-x.size // block) * warps < IDLE_WARPS:
+        warps *= 2
+    while not fits(block * inner, warps, pressure):
+        if warps < most:
+            warps *= 2
+        elif block > 1:
+            block //= 2
+        elif warps < 16:
+            warps *= 2
+        else:
+            return None
+    return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
+
+
+def _whole_rows(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float, largest: int) -> Tiled | None:
+    """A tile of several short rows, or of rows along strided memory."""
+    x, r = axes
+    inner = power_of_two(r.size)
+    least = _coalesced(axes, accesses)
+    block = max(least, min(power_of_two(x.size), 2048 // inner))
+    while block > least and -(-x.size // block) < PROGRAMS:
+        block //= 2
+    while True:
+        for warps in (1, 2, 4, 8, 16):
+            # a reduction along strided memory exchanges partial sums between threads: fewer elements each
+            comfortable = block * inner <= (512 if least == 1 else 256) * warps or warps == 16
+            if comfortable and block * inner <= largest and fits(block * inner, warps, pressure):
+                return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
+        if block == least:
+            return None
+        block //= 2
+
+
+def _looped(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
+    """A tile for a loop over r: long along r, or wide along x where x is contiguous in memory."""
+    x, r = axes
+    if _coalesced(axes, accesses) > 1:
+        return _few_rows(axes, pressure) or _columns(axes, accesses, pressure)
+    total = 2048
+    while total > 256 and not fits(total, 8, pressure):
+        total //= 2
+    inner = max(1, min(power_of_two(r.size), total))
+    return Tiled((replace(x, block=1), replace(r, block=inner)), max(1, min(8, inner // 128)))
+
+
+def _few_rows(axes: tuple[Axis, ...], pressure: float) -> Tiled | None:
+    """A tile of one row at a time, in vectors along x; None if programs would be too few, or too long."""
+    x, r = axes
+    block = 1024
+    while block > 256 and block // 128 * pressure > COLUMN_REGISTERS:
+        block //= 2
+    if r.size > FEW_ROWS or x.digits[-1][1] % 8 or x.size < 8 * PROGRAMS * block:
+        return None
+    return Tiled((replace(x, block=block), replace(r, block=1)), 4)
+
+
+def _columns(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
+    """A tile of a column reduction, with enough threads and values each for loads to keep the memory busy."""
+    x, r = axes
+    if r.size <= SHORT_COLUMN:
+        return _short_columns(axes, accesses, pressure)
+    row = x.digits[-1][1]
+    block = min(WIDEST_COLUMNS, row if row % WIDEST_COLUMNS == 0 else row_block(row), power_of_two(x.size))
+    while block > NARROWEST_ROW and -(-x.size // block) < PROGRAMS:
+        block //= 2
+    while block > NARROWEST_ROW // 2 and -(-x.size // block) < PROGRAMS // 2:
+        block //= 2
+    programs = -(-x.size // block)
+    warps = max(2, block // 16)
+    while warps < 16 and programs * warps < IDLE_WARPS:
+        warps *= 2
+    threads = 32 * min(programs * warps, 2 * BUSY_WARPS)
+    each = _held_each(axes, accesses, threads, pressure)
+    if row % 2:  # rows that start unaligned are loaded element by element
+        each = min(each, 8)
+    inner = min(max(1, each * 32 * warps // block), power_of_two(r.size))
+    while warps > 1 and block * inner < 64 * warps:
+        warps //= 2
+    return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
+
+
+def _short_columns(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
+    """A narrow tile of few warps: the fewer threads share a column, the fewer partial sums are combined at the end."""
+    x, r = axes
+    block = min(WIDEST_COLUMNS // 2, row_block(x.digits[-1][1]), power_of_two(x.size))
+    while block > NARROWEST_ROW // 2 and -(-x.size // block) < PROGRAMS:
+        block //= 2
+    programs = -(-x.size // block)
+    warps = 2
+    while warps < 8 and programs * warps < IDLE_WARPS:
+        warps *= 2
+    threads = 32 * min(programs * warps, 2 * BUSY_WARPS)
+    each = _held_each(axes, accesses, threads, pressure)
+    inner = min(max(FEWEST_ROWS, each * 32 * warps // block), power_of_two(r.size))
+    while warps > 1 and block * inner < 64 * warps:
+        warps //= 2
+    return Tiled((replace(x, block=block), replace(r, block=inner)), warps)
+
+
+def _held_each(axes: tuple[Axis, ...], accesses: Sequence[Access], threads: int, pressure: float) -> int:
+    """Values that each thread loads at once so that memory is busy and registers suffice."""
+    loaded = sum(access.bits for access in _large(axes, accesses) if not access.store) // 8
+    each = 4
+    while each < 16 and each * threads * loaded < BYTES_IN_FLIGHT:
+        each *= 2
+    while each > 2 and each * pressure > COLUMN_REGISTERS:
+        each //= 2
+    return each
+
+
+def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The axes with blocks for Triton's interpreter: as large as possible, since its time depends on the operations.
+
+    An axis without a mask must not need one here either. Indices that all lanes of a program share stay shared, unless
+    that takes too many programs.
+    """
+    room = INTERPRETED_TILE
+    found: list[Axis] = []
+    for axis in reversed(axes):
+        largest = power_of_two(axis.size) if axis.masked else axis.size & -axis.size
+        block = axis.block if axis.walk == "whole" else max(axis.block, min(largest, _below(room)))
+        shared = _shared(axis)
+        if block > shared and -(-axis.size // shared) <= INTERPRETED_PROGRAMS:
+            block = shared
+        room = max(1, room // block)
+        found.append(replace(axis, interpret_block=block))
+    return tuple(reversed(found))
+
+
+def _shared(axis: Axis) -> int:
+    """The largest block for which a program's lanes share all indices that they share with the axis' own block."""
+    below, found = 1, 1 << 62
+    for _, size in reversed(axis.digits[1:]):
+        below *= size
+        if axis.walk == "parallel" and axis.block > 1 and below % axis.block == 0:
+            found = min(found, below & -below)
+    return found
+
+
+def _below(size: int) -> int:
+    return 1 << (max(1, size).bit_length() - 1)

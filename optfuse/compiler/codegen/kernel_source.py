@@ -1,0 +1,45 @@
+"""A generated kernel: its text, and the facts needed to launch it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from optfuse.compiler.codegen.tiles import TileConfig
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """A generated kernel.
+
+    Attributes:
+        name: The function's name.
+        source: One ``@triton.jit`` function. It uses ``triton``, ``tl``, ``libdevice`` and the functions of
+            ``compiler.codegen.prelude.PRELUDE``, nothing else.
+        pointers: Buffers in the order of the function's parameters; block sizes follow as keyword arguments.
+        written: Those of ``pointers`` that the kernel writes.
+        signature: (parameter, Triton's type of it), block sizes as "constexpr".
+        config, interpret: Blocks and warps for a GPU, and large blocks for Triton's interpreter.
+        grid: (points, block's parameter) of every parallel axis.
+        label: A comment for the launch: which part of the model this is.
+    """
+
+    name: str
+    source: str
+    pointers: tuple[str, ...]
+    written: tuple[str, ...]
+    signature: tuple[tuple[str, str], ...]
+    config: TileConfig
+    interpret: TileConfig
+    grid: tuple[tuple[int, str], ...]
+    label: str = ""
+
+    @property
+    def grid_text(self) -> str:
+        """The number of programs as an expression in the block parameters: "triton.cdiv(1000, XBLOCK)"."""
+        return " * ".join(f"triton.cdiv({size}, {block})" for size, block in self.grid)
+
+    def programs(self, config: TileConfig) -> int:
+        """The number of programs, all on the grid's first axis, with the blocks of a configuration."""
+        blocks = dict(config.blocks)
+        return math.prod(-(-size // blocks[block]) for size, block in self.grid)

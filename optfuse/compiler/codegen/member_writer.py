@@ -1,0 +1,390 @@
+"""Write one member of a kernel at a time: its expressions, loads and stores as statements."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import sympy
+
+from optfuse.compiler.codegen.addresses import Addresses
+from optfuse.compiler.codegen.index_arithmetic import INT32_END, Axis, Linear, Named, linearize
+from optfuse.compiler.codegen.kernel_writer import Note, Writer, identifier, reserved_names
+from optfuse.compiler.codegen.philox_counters import counters
+from optfuse.compiler.codegen.reduction_passes import Passes
+from optfuse.compiler.codegen.triton_expressions import (
+    BIT_AND,
+    COMPARISON,
+    SUM,
+    Value,
+    call,
+    cast,
+    const,
+    constant,
+    tensor,
+)
+from optfuse.compiler.ir.buffer_layout import extent
+from optfuse.compiler.ir.dtypes import FLOAT8, HALF, NARROW
+from optfuse.compiler.ir.kernel_spec import KernelSpec, rdigit, xdigit
+from optfuse.compiler.ir.nodes import (
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Guard,
+    Iota,
+    Load,
+    Origin,
+    Result,
+    Store,
+    ivar,
+    rvar,
+    tvar,
+)
+from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+
+#: The longest expression that is not given a name.
+LONGEST_INLINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CodegenOptions:
+    """How kernels are written.
+
+    Attributes:
+        round_intermediates: Round values in registers to their buffers' dtype, as eager execution does.
+        check_indices: Assert at run time (in debug builds of a kernel) that gathered indices lie in their buffers.
+        largest_tile: A reduction of more elements than this, whatever one row's warps could hold, walks r block by
+            block.
+    """
+
+    round_intermediates: bool = False
+    check_indices: bool = False
+    largest_tile: int = 16_384
+
+
+class MemberWriter:
+    """Writes members into a kernel, in the order of its caller."""
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        buffers: Mapping[str, Buffer],
+        axes: tuple[Axis, ...],
+        passes: Passes,
+        pointers: Mapping[str, str],
+        options: CodegenOptions,
+        repeated: frozenset[str],
+    ) -> None:
+        self.spec = spec
+        self.buffers = buffers
+        self.axes = axes
+        self.passes = passes
+        self.pointers = pointers
+        self.options = options
+        self.repeated = repeated
+        #: whether the tile is transposed: its first dimension is the last axis
+        self.turn = False
+        self.writer = Writer(reserved_names(axes, pointers.values()))
+        self.addresses = Addresses(self.writer, axes)
+        self.sizes = self.addresses.sizes
+        self.offsets: Counter[str] = Counter()
+        #: values of register buffers by (producer, buffer), outside of loops and in the open loop body
+        self.outer_values: dict[tuple[int, str], Value] = {}
+        self.body_values: dict[tuple[int, str], Value] = {}
+        self.results: dict[int, tuple[Value, ...]] = {}
+        #: whole tiles loaded in the open body: variable to buffer
+        self.tiles: dict[str, str] = {}
+        self.read: dict[str, None] = {}
+        self._member = 0
+        self._approximate = False
+        self._env: dict[sympy.Symbol, Linear] = {}
+        self._memo: dict[int, Value] = {}
+        self._uses: Counter[int] = Counter()
+
+    # --- members
+
+    def walk(self, axes: tuple[Axis, ...]) -> None:
+        """Use these axes from here on: they differ from those before only in their masks."""
+        self.axes = self.addresses.axes = axes
+
+    def begin(self, member: int, roots: Iterable[Expr]) -> None:
+        """Start to write a member, of which ``roots`` will be evaluated."""
+        self._member = member
+        self._approximate = self.spec.members[member].approximate
+        self._memo = {}
+        self._uses = _use_counts(roots)
+        self.writer.note = origin_note(self.spec.members[member].nest.origin)
+        self._env = self._variables(member)
+
+    def _variables(self, member: int) -> dict[sympy.Symbol, Linear]:
+        it, space = self.spec.members[member], self.spec.space
+        digits = [*map(xdigit, range(len(space.x))), *map(rdigit, range(len(space.r)))]
+        # a digit of size 1 is on no axis, and always 0
+        known = {digit: Linear({digit: 1} if digit in self.sizes else {}) for digit in digits}
+        env = {ivar(k): linearize(expr, known, self.addresses.division) for k, expr in enumerate(it.ivars)}
+        return env | {rvar(k): linearize(expr, known, self.addresses.division) for k, expr in enumerate(it.rvars)}
+
+    def stored_values(self, member: int) -> list[tuple[Store, Value]]:
+        """Evaluate the stores of a member; named values, kept for the members that read them from registers."""
+        nest = self.spec.members[member].nest
+        found = []
+        for store in nest.stores:
+            value = self.value(store.value)
+            if store.buffer in self.spec.registers:
+                value = self._in_register(value, store.buffer)
+                values = self.body_values if self.passes.roles[member] == "full" else self.outer_values
+                values[member, store.buffer] = value
+            elif not value.literal:
+                value = self.writer.name(value, identifier(store.buffer))
+            found.append((store, value))
+        return found
+
+    def _in_register(self, value: Value, buffer: str) -> Value:
+        """The value as a load of ``buffer`` would give it; half types are rounded only with ``round_intermediates``."""
+        dtype = self.buffers[buffer].dtype
+        if dtype in NARROW:
+            if (self.options.round_intermediates or dtype in FLOAT8) and value.dtype != dtype:
+                value = cast(value if not value.literal else cast(value, "float32"), dtype)
+            value = cast(value, "float32")
+        else:
+            value = cast(value, dtype)
+        return value if value.literal else self.writer.name(value, identifier(buffer))
+
+    # --- expressions
+
+    def value(self, expr: Expr) -> Value:
+        """An expression of the current member; repeated and long ones get names."""
+        known = self._memo.get(id(expr))
+        if known is None:
+            known = self._evaluate(expr)
+            shared = self._uses[id(expr)] > 1 and isinstance(expr, Call)
+            if (shared or len(known.text) > LONGEST_INLINE) and not known.literal:
+                known = self.writer.name(known, self._hint(expr))
+            self._memo[id(expr)] = known
+        return known
+
+    def _hint(self, expr: Expr) -> str:
+        return expr.function if isinstance(expr, Call) else "value"
+
+    def _evaluate(self, expr: Expr) -> Value:
+        match expr:
+            case Const():
+                return const(expr)
+            case Load():
+                return self._load(expr)
+            case Iota():
+                return self._iota(expr)
+            case Result():
+                return self.results[self._member][expr.k]
+            case Call():
+                return self._call(expr)
+            case _:
+                assert_never(expr)
+
+    def _call(self, expr: Call) -> Value:
+        match expr:
+            case Call("rand", (seed, Iota(index))):
+                numbers = self._random(self.value(seed), linearize(index, self._env, self.addresses.division))
+                if numbers is not None:
+                    return numbers
+            case _:
+                pass
+        args = [self.value(arg) for arg in expr.args]
+        if FUNCTIONS[expr.function].rule != "cast":
+            args = [cast(arg, "float32") if arg.dtype in NARROW else arg for arg in args]
+        result = call(expr.function, args, expr.dtype, approximate=self._approximate)
+        home = self.writer.scope(result.axes)
+        if any(self.writer.scope(arg.axes) is not home and not _simple(arg) for arg in args):
+            # operands that do not vary along r are computed before the loop
+            args = [
+                arg if self.writer.scope(arg.axes) is home or _simple(arg) else self.writer.name(arg, self._hint(e))
+                for arg, e in zip(args, expr.args, strict=True)
+            ]
+            result = call(expr.function, args, expr.dtype, approximate=self._approximate)
+        return result
+
+    def _random(self, seed: Value, form: Linear) -> Value | None:
+        """Random numbers, four neighbours at a time; None where positions do not come in groups of four."""
+        shapes = [""] if len(self.axes) == 1 else ["[:, None]", "[None, :]"]
+        # the tile's last dimension is the first axis if the tile is transposed
+        for axis, shape in reversed(list(zip(self.axes[:: -1 if self.turn else 1], shapes, strict=True))):
+            counter = counters(self.addresses, form, axis, shape)
+            if counter is not None:
+                down = "_down" if shape == "[:, None]" else ""
+                text = f"uniform_numbers{down}({tensor(seed).text}, {counter.text})"
+                return Value(text, "float32", counter.axes | seed.axes)
+        return None
+
+    def _iota(self, expr: Iota) -> Value:
+        form = linearize(expr.index, self._env, self.addresses.division)
+        if not form.terms:
+            return constant(form.constant, expr.dtype)
+        return cast(self.addresses.index(form), expr.dtype)
+
+    # --- memory
+
+    def _load(self, load: Load) -> Value:
+        source = self.passes.producers[self._member].get(load.buffer)
+        if source is not None:
+            key = (source, load.buffer)
+            return self.body_values[key] if key in self.body_values else self.outer_values[key]
+        env = dict(self._env)
+        for k, expr in enumerate(load.indirect):
+            position = cast(self.value(expr), "int64")
+            if not position.literal:
+                position = self.writer.name(position, f"{identifier(load.buffer)}_index")
+                env[tvar(k)] = Linear({Named(position.text, position.axes, None, wide=True): 1})
+            else:
+                env[tvar(k)] = Linear(constant=int(position.text))
+        form = linearize(load.index, env, self.addresses.division)
+        guards = [part for guard in load.guards for part in self._guard(guard, env)]
+        offset = self.addresses.index(form, self._wide(form, load.buffer))
+        if load.indirect and self.options.check_indices:
+            self._check(offset, load.buffer, guards)
+        mask = self._mask(offset.axes, guards)
+        spread = offset.axes | (mask.axes if mask is not None else frozenset())
+        if spread == {"r"} and self._several_rows() and not load.indirect:
+            # a row of weights, loaded as a tile: as a row it would have another layout than the tile, and values
+            # computed with it would be converted from one to the other through shared memory
+            spread |= {"x"}
+        arguments = [self._pointer(load.buffer, offset, spread)]
+        if mask is not None:
+            arguments.append(f"mask={mask.text}")
+        if guards and load.other is not None:
+            other = const(load.other)  # Triton takes a number as float32
+            arguments.append(f"other={(tensor(other) if load.dtype == 'float64' and load.other.value else other).text}")
+        self.read[load.buffer] = None
+        text = f"tl.load({', '.join(arguments)})"
+        held = Value(text, load.dtype, spread)
+        if load.dtype in NARROW:
+            held = Value(f"{text}.to(tl.float32)", "float32", spread)
+        named = self.writer.name(held, identifier(load.buffer))
+        if {"x", "r"} <= spread:
+            self.tiles[named.text] = load.buffer
+        return named
+
+    def _several_rows(self) -> bool:
+        """Whether a tile holds several rows, each as a whole."""
+        return [axis.walk for axis in self.axes] == ["parallel", "whole"] and self.axes[0].block > 1
+
+    def store(
+        self,
+        store: Store,
+        value: Value,
+        *,
+        only_first: bool = False,
+        once: Sequence[sympy.Symbol] = (),
+    ) -> None:
+        """Write a value to memory.
+
+        ``only_first``: of programs that differ along r alone the first one stores. ``once``: of points that differ in
+        these digits alone the one where they are 0 stores.
+        """
+        dtype = self.buffers[store.buffer].dtype
+        form = linearize(store.index, self._env, self.addresses.division)
+        offset = self.addresses.index(form, self._wide(form, store.buffer))
+        shape = offset.axes | value.axes
+        repeats = [digit for digit in once if digit in self.sizes]  # a digit of size 1 is on no axis, and always 0
+        guards = [guard for d in repeats for guard in self._guard(Guard(d, 0, 1), {d: Linear({d: 1})})]
+        mask = self._mask(shape, [Value("first", "bool"), *guards] if only_first else guards)
+        shape |= frozenset[str]() if mask is None else mask.axes
+        if dtype in FLOAT8:
+            value = cast(value, dtype)
+        elif value.dtype == "float64":
+            value = cast(value, "float32") if dtype in HALF else tensor(value)
+        pointer = self._pointer(store.buffer, offset, shape)
+        tail = f", mask={mask.text}" if mask is not None else ""
+        self.writer.statement(f"tl.store({pointer}, {value.text}{tail})", shape)
+
+    def _pointer(self, buffer: str, offset: Value, axes: frozenset[str]) -> str:
+        """``pointer + offset``, with a zero term for each of the ``axes`` along which the offset does not vary."""
+        missing = [next(axis for axis in self.axes if axis.name == name) for name in sorted(axes - offset.axes)]
+        extra = [axis.index if axis.size == 1 else f"0 * {axis.index}" for axis in missing]
+        if offset.literal:
+            parts = [offset.text] if offset.text != "0" else []
+        else:
+            self.offsets[offset.text] += 1
+            if offset.text in self.repeated:
+                offset = self.writer.name(offset, "offset")
+            parts = [offset.text]
+        return " + ".join([self.pointers[buffer], *parts, *extra])
+
+    def _wide(self, form: Linear, buffer: str) -> bool:
+        """Whether an offset may need 64 bits."""
+        exceeds = self.addresses.exceeds_int32(form)
+        return self._elements(buffer) > INT32_END if exceeds is None else exceeds
+
+    def _elements(self, buffer: str) -> int:
+        return extent(self.buffers[buffer].shape, self.buffers[buffer].stride)
+
+    def _mask(self, axes: frozenset[str], guards: Sequence[Value]) -> Value | None:
+        """The mask of the lanes that may access memory; None when all may."""
+        shape = axes.union(*(guard.axes for guard in guards))
+        parts = [
+            Value(axis.mask, "bool", frozenset({axis.name})) for axis in self.axes if axis.masked and axis.name in shape
+        ]
+        parts += guards
+        if not parts:
+            return None
+        every = frozenset[str]().union(*(part.axes for part in parts))
+        if len(parts) == 1:
+            return parts[0] if _simple(parts[0]) else self.writer.name(parts[0], "inside")
+        text = " & ".join(part.within(BIT_AND + 1) for part in parts)
+        return self.writer.name(Value(text, "bool", every, BIT_AND), "inside" if guards else "mask")
+
+    def _guard(self, guard: Guard, env: Mapping[sympy.Symbol, Linear]) -> list[Value]:
+        """The comparisons of a guard that are not always true."""
+        form = linearize(guard.expr, env, self.addresses.division)
+        low, high = form.bounds(self.sizes) or (-math.inf, math.inf)
+        found = []
+        for symbol, limit, always in ((">=", guard.lower, low >= guard.lower), ("<", guard.upper, high < guard.upper)):
+            if not always:
+                left = tensor(self.addresses.index(form))
+                text = f"{left.within(SUM)} {symbol} {constant(limit, 'int32').within(SUM)}"
+                found.append(Value(text, "bool", left.axes, COMPARISON))
+        return found
+
+    def _check(self, offset: Value, buffer: str, guards: Sequence[Value]) -> None:
+        inside = f"({offset.within(SUM)} >= 0) & ({offset.within(SUM)} < {self._elements(buffer)})"
+        mask = self._mask(offset.axes, guards)
+        ignored = f", mask={mask.text}" if mask is not None else ""
+        self.writer.statement(f'tl.device_assert({inside}, "index out of bounds of {buffer}"{ignored})', offset.axes)
+
+    def position(self, member: int) -> Value:
+        """The position in the row-major order of the reduction's variables."""
+        form, stride = Linear(), 1
+        sizes = self.spec.members[member].nest.rsizes
+        for k in reversed(range(len(sizes))):
+            form = form.plus(self._env[rvar(k)], stride)
+            stride *= sizes[k]
+        return self.addresses.index(form)
+
+
+def origin_note(origin: Origin) -> Note:
+    """The comment that names an op's place in the model and its node."""
+    place = ", ".join(" ".join(part.split()) for part in (origin.module, origin.source) if part)
+    return Note(place, f"{origin.node}: {origin.target}" if origin.target else origin.node)
+
+
+def _simple(value: Value) -> bool:
+    return value.literal or value.text.isidentifier()
+
+
+def _use_counts(roots: Iterable[Expr]) -> Counter[int]:
+    """By id of a subexpression: how often it is used."""
+    counts: Counter[int] = Counter()
+    stack = list(roots)
+    while stack:
+        expr = stack.pop()
+        counts[id(expr)] += 1
+        if counts[id(expr)] > 1:
+            continue
+        if isinstance(expr, Call):
+            stack.extend(expr.args)
+        elif isinstance(expr, Load):
+            stack.extend(expr.indirect)
+    return counts

@@ -1,0 +1,61 @@
+"""The source text of our own operators (``compiler.ops``): an emitted module includes what it calls of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+
+from optfuse.compiler.codegen.python_text import with_callees
+
+#: The files of ``optfuse/compiler/ops`` that hold functions.
+_FILES = (
+    *("attention.py", "attention_memory.py", "attention_sums.py", "convolution.py", "space_to_depth.py", "matmul.py"),
+    *("max_pool.py", "sum_rows.py"),
+)
+
+#: By operator of ours: the function of those files that it calls.
+CARRIED: Mapping[str, str] = {
+    **{
+        f"optfuse.{name}.default": name
+        for name in (
+            *("addmm_activation", "attention", "attention_backward", "convolution_relu", "from_depth", "max_pool"),
+            *("max_pool_backward", "norm_shift", "norm_weight", "to_depth", "sum_rows"),
+        )
+    },
+    "optfuse.attention_dropout.default": "attention",
+    "optfuse.padded_rows.default": "attention_padded_rows",
+}
+
+
+def callee(target: str) -> str:
+    """The name by which an emitted module calls an operator: a function that it includes, or the operator itself.
+
+    ``aten`` is short for ``torch.ops.aten`` there.
+    """
+    return CARRIED.get(target, target if target.startswith("aten.") else f"torch.ops.{target}")
+
+
+def carried(targets: Iterable[str]) -> dict[str, str]:
+    """The definitions that a module must include to call these operators: name to text, in their order."""
+    return with_callees(_definitions(), [CARRIED[target] for target in targets if target in CARRIED])
+
+
+@cache
+def _definitions() -> dict[str, str]:
+    """The functions and constants of the files: name to text. Their imports are those of every emitted module."""
+    found: dict[str, str] = {}
+    for file in _FILES:
+        text = files("optfuse.compiler.ops").joinpath(file).read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for node in ast.parse(text).body:
+            match node:
+                case ast.FunctionDef(name=name):
+                    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    first = node.lineno - 1  # the comment above says what it is
+                case _:
+                    continue
+            found[name] = "\n".join(lines[first - 1 : node.end_lineno]) + "\n"
+    return found

@@ -1,0 +1,216 @@
+"""One function for all sizes of a graph with symbolic sizes: each size that comes is compiled, behind one trace."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import sympy
+import torch
+from torch.fx import GraphModule
+
+from optfuse.compiler.frontend.flat import replace_by_value
+from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.torch_bridge import expression_of, is_symbolic, static_value, tree_leaves, tree_map
+from optfuse.errors import CaptureError
+
+#: Sizes of a graph that are compiled when they first come; further ones when they come a second time.
+FIRST = 8
+#: Compiled sizes that a graph keeps, and sizes that it remembers to have run; the least recently used one goes.
+MOST, REMEMBERED = 64, 10_000
+
+Number = int | float
+#: The values of a graph's symbols, in the order of ``SizeReader.symbols``.
+Sizes = tuple[Number, ...]
+#: How to read a number from an argument: None is the argument itself, ("size", d), ("stride", d), ("offset", 0) and
+#: ("item", 0), its only element, are a tensor's.
+Place = tuple[str, int] | None
+#: Given the graph with numbers for its sizes, what to call it, and its arguments: the compiled function.
+CompileSize = Callable[[GraphModule, str, Sequence[Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeReader:
+    """Reads the values of a graph's symbols from its arguments.
+
+    ``places`` has, per symbol, the number of an argument (lists of arguments are counted leaf by leaf) and the place.
+    """
+
+    symbols: tuple[sympy.Symbol, ...]
+    places: tuple[tuple[int, Place], ...]
+    nested: bool
+
+    def read(self, arguments: Sequence[Any]) -> Sizes:
+        """The symbols' values."""
+        leaves = tree_leaves(list(arguments)) if self.nested else arguments
+        return tuple([_read(leaves[k], place) for k, place in self.places])
+
+
+def _read(argument: Any, place: Place) -> Number:
+    match place:
+        case None:
+            return argument
+        case ("size", axis):
+            return argument.size(axis)
+        case ("stride", axis):
+            return argument.stride(axis)
+        case ("item", _):
+            return argument.item()
+        case _:
+            return argument.storage_offset()
+
+
+def size_reader(graph: GraphModule, example_inputs: Sequence[Any]) -> SizeReader | None:
+    """Where each symbol of a graph's arguments can be read; None if no argument has one.
+
+    A symbol is a size, an integer, or a float, which torch.compile hands over as a tensor whose item is taken.
+
+    Raises
+    ------
+    CaptureError
+        If a symbol occurs only inside of expressions.
+    """
+    found: dict[sympy.Symbol, tuple[int, Place]] = {}
+    wanted: dict[sympy.Symbol, None] = {}
+    for k, value in enumerate(tree_leaves(list(example_inputs))):
+        for place, size in _symbolic_sizes(value):
+            expression = expression_of(size)
+            wanted |= dict.fromkeys(sorted(expression.free_symbols, key=str))
+            if isinstance(expression, sympy.Symbol):
+                found.setdefault(expression, (k, place))
+    for k, placeholder in enumerate(graph.graph.find_nodes(op="placeholder")):
+        for user in placeholder.users:
+            number = user.meta.get("example_value")
+            if user.target == "item" and is_symbolic(number) and isinstance(expression_of(number), sympy.Symbol):
+                found.setdefault(expression_of(number), (k, ("item", 0)))
+    for symbol in wanted:
+        if symbol not in found:
+            raise CaptureError(f"the size {symbol} is no argument's, only part of one")
+    nested = any(isinstance(value, (list, tuple, dict)) for value in example_inputs)
+    return SizeReader(tuple(found), tuple(found.values()), nested) if found else None
+
+
+def _symbolic_sizes(value: Any) -> list[tuple[Place, Any]]:
+    if is_symbolic(value):
+        return [(None, value)]
+    if not isinstance(value, torch.Tensor):
+        return []
+    places: list[tuple[Place, Any]] = [(("size", d), n) for d, n in enumerate(value.shape)]
+    if value.layout is torch.strided:
+        places += [(("stride", d), n) for d, n in enumerate(value.stride())]
+        places.append((("offset", 0), value.storage_offset()))
+    return [(place, n) for place, n in places if isinstance(n, torch.SymInt)]
+
+
+def at_sizes(graph: GraphModule, values: Mapping[sympy.Symbol, Number]) -> GraphModule:
+    """A copy of ``graph`` (from torch.compile) with numbers for its symbolic sizes; its arguments stay the same."""
+    fixed = copied(graph)
+    for node in list(fixed.graph.nodes):
+        traced = node.meta.get("example_value")
+        value = tree_map(partial(static_value, sizes=values), traced)
+        node.meta = {**node.meta, "example_value": value}
+        if is_symbolic(traced) and not is_symbolic(value):
+            replace_by_value(node, value)
+            if node.op != "placeholder":
+                fixed.graph.erase_node(node)
+    fixed.recompile()
+    return fixed
+
+
+@dataclass(slots=True)
+class BySize:
+    """A graph with symbolic sizes as a function: every size is compiled by itself, when it comes.
+
+    The first sizes (``FIRST``) are compiled at once. Later ones run as they were traced when they first come, so that a
+    size that never comes again costs no compile.
+
+    Parameters
+    ----------
+    graph
+        As torch.compile hands it over; valid for every size that its guards let through.
+    reader
+        Where the sizes are read.
+    compile_size
+        Compiles the graph at one size.
+    first
+        How many sizes are compiled when they first come.
+    said
+        Called once, with a reason, when a size first runs as it was traced.
+    """
+
+    graph: GraphModule
+    name: str
+    reader: SizeReader
+    compile_size: CompileSize
+    said: Callable[[str], None]
+    first: int = FIRST
+    compiled: OrderedDict[Sizes, Callable[..., Any]] = field(default_factory=OrderedDict)
+    seen: OrderedDict[Sizes, None] = field(default_factory=OrderedDict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    silent: bool = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run at the sizes of ``arguments``."""
+        sizes = self.reader.read(arguments)
+        function = self.compiled.get(sizes)
+        if function is None:
+            function = self._first_time(sizes, arguments)
+        elif len(self.compiled) > 1:
+            self.compiled.move_to_end(sizes)
+        return function(*arguments)
+
+    def _first_time(self, sizes: Sizes, arguments: Sequence[Any]) -> Callable[..., Any]:
+        with self.lock:
+            if sizes in self.compiled:
+                return self.compiled[sizes]
+            if sizes not in self.seen and len(self.seen) >= self.first:
+                _keep(self.seen, sizes, None, REMEMBERED)
+                self._say()
+                return self.graph
+            _keep(self.seen, sizes, None, REMEMBERED)
+            fixed = at_sizes(self.graph, dict(zip(self.reader.symbols, sizes, strict=True)))
+            function = self.compile_size(fixed, self.name_at(sizes), arguments)
+            _keep(self.compiled, sizes, function, MOST)
+            return function
+
+    def name_at(self, sizes: Sizes) -> str:
+        """What the graph is called at given sizes: ``compiled0[s77=5]``."""
+        pairs = zip(self.reader.symbols, sizes, strict=True)
+        return f"{self.name}[{','.join(f'{symbol}={size}' for symbol, size in pairs)}]"
+
+    def _say(self) -> None:
+        if not self.silent:
+            self.silent = True
+            which = f"sizes beyond the first {self.first}" if self.first else "sizes that depend on data"
+            self.said(f"{which} run as they were traced when they first come, and are scheduled when they come again")
+
+
+def _keep(known: OrderedDict[Sizes, Any], sizes: Sizes, value: Any, most: int) -> None:
+    known[sizes] = value
+    known.move_to_end(sizes)
+    if len(known) > most:
+        known.popitem(last=False)
+
+
+def at_any_size(
+    graph: GraphModule,
+    name: str,
+    example_inputs: Sequence[Any],
+    compile_size: CompileSize,
+    leave: Callable[[str, str], None] | None,
+    first: int = FIRST,
+) -> Callable[..., Any]:
+    """A graph as a function of arguments of any size: compiled now if it has no symbolic size, else by ``BySize``."""
+    reader = size_reader(graph, example_inputs)
+    if reader is None:
+        return compile_size(graph, name, example_inputs)
+
+    def say(reason: str) -> None:
+        if leave is not None:
+            leave(name, reason)
+
+    return BySize(graph, name, reader, compile_size, say, first)

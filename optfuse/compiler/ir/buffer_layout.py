@@ -1,0 +1,36 @@
+"""Strided layouts: row-major strides, and how many elements a shape with strides spans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optfuse.compiler.ir.nodes import Buffer
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides as torch gives them (a size of 0 counts as 1)."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements from the first to the last of a strided window, both included; 0 when it is empty."""
+    return 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def span(buffer: Buffer) -> int:
+    """Elements of memory that a buffer takes: its extent, and the padding of the last row, which vectors reach."""
+    return extent(buffer.shape, buffer.stride) + padding(buffer) if 0 not in buffer.shape else 0
+
+
+def padding(buffer: Buffer) -> int:
+    """Elements from the end of a row to the start of the next one."""
+    steps = sorted((step, size) for size, step in zip(buffer.shape, buffer.stride, strict=True) if size != 1)
+    if len(steps) < 2 or steps[0][0] != 1:
+        return 0
+    (_, row), (pitch, _) = steps[:2]
+    return max(0, pitch - row)

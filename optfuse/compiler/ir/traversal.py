@@ -1,0 +1,42 @@
+"""Walks over the expressions of a loop nest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from optfuse.compiler.ir.nodes import Call, Expr, Load, LoopNest
+
+
+def operands(nest: LoopNest) -> list[Expr]:
+    """The operands of the nest's reductions."""
+    return [reduction.operand for reduction in nest.reductions]
+
+
+def stored(nest: LoopNest) -> list[Expr]:
+    """The expressions that the nest stores."""
+    return [store.value for store in nest.stores]
+
+
+def subexpressions(roots: Iterable[Expr]) -> Iterator[Expr]:
+    """The roots and all that they are made of, indirect indices included; each object once, the last root first."""
+    stack, seen = list(roots), set[int]()
+    while stack:
+        expr = stack.pop()
+        if id(expr) in seen:
+            continue
+        seen.add(id(expr))
+        yield expr
+        if isinstance(expr, Call):
+            stack.extend(expr.args)
+        elif isinstance(expr, Load):
+            stack.extend(expr.indirect)
+
+
+def loads_under(roots: Iterable[Expr]) -> Iterator[Load]:
+    """The loads among the subexpressions of some roots."""
+    return (expr for expr in subexpressions(roots) if isinstance(expr, Load))
+
+
+def loads(nest: LoopNest) -> Iterator[Load]:
+    """The loads of a nest, indirect ones included."""
+    return loads_under(operands(nest) + stored(nest))

@@ -1,0 +1,108 @@
+"""Lowering rules of gathers and scatters: elements at positions that other tensors hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from optfuse.compiler.ir.nodes import Expr, Iota, View, tvar
+from optfuse.compiler.lower.builder import Builder
+from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like
+from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.strided_layout import Index
+
+Tensor = View | Uniform
+
+_POSITIONS = ("int64", "int32")
+
+
+def wrapped(position: Expr, size: int) -> Expr:
+    """A position with a negative one counted from the end, as in ATen's indexing."""
+    return call("where", call("lt", position, like(0, position)), call("add", position, like(size, position)), position)
+
+
+@lowers("aten.embedding.default")
+def lower_embedding(builder: Builder, table: Tensor, ids: Tensor, *_: Any) -> Value:
+    """Rows of a table. (Padding and frequencies matter to the gradient alone.)"""
+
+    def at(index: Index) -> Expr:
+        return builder.load(table, (tvar(0), index[-1]), indirect=(builder.load(ids, index[:-1]),))
+
+    return builder.pointwise(at)
+
+
+@lowers("aten.index_select.default")
+def lower_index_select(builder: Builder, x: Tensor, dim: int, positions: Tensor) -> Value:
+    """Slices of ``x`` along one dimension."""
+    if not x.shape:
+        return builder.copy(x)
+    dim %= len(x.shape)
+
+    def at(index: Index) -> Expr:
+        taken = builder.load(positions, (index[dim],) if positions.shape else ())
+        return builder.load(x, (*index[:dim], tvar(0), *index[dim + 1 :]), indirect=(taken,))
+
+    return builder.pointwise(at)
+
+
+@lowers("aten.gather.default")
+def lower_gather(builder: Builder, x: Tensor, dim: int, positions: Tensor, *, sparse_grad: bool = False) -> Value:
+    """``x`` at each index, but along ``dim`` at the position given there."""
+    if not x.shape or not positions.shape:
+        raise Declined("gather of or by a scalar")
+    dim %= len(x.shape)
+
+    def at(index: Index) -> Expr:
+        return builder.load(x, (*index[:dim], tvar(0), *index[dim + 1 :]), indirect=(builder.load(positions, index),))
+
+    return builder.pointwise(at)
+
+
+@lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
+def lower_index(builder: Builder, x: Tensor, positions: Sequence[Tensor | None]) -> Value:
+    """Advanced indexing by integers: the broadcast positions take the place of the dimensions that they index.
+
+    That place is the first indexed dimension's when the indexed ones are adjacent, and the front otherwise.
+    """
+    given = [(d, p) for d, p in enumerate(positions) if p is not None]
+    if any(builder.dtype(p) not in _POSITIONS for _, p in given):
+        raise Declined("indexing by a mask")
+    rank = max(len(p.shape) for _, p in given)
+    dims = [d for d, _ in given]
+    if len(builder.spec.shape) != len(x.shape) - len(dims) + rank:
+        raise Declined("a result of another rank")  # tracing is mistaken where scalars and vectors index together
+    start = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+
+    def at(index: Index) -> Expr:
+        where = index[start : start + rank]
+        rest = iter((*index[:start], *index[start + rank :]))
+        order = {d: k for k, d in enumerate(dims)}
+        source = [tvar(order[d]) if d in order else next(rest) for d in range(len(x.shape))]
+        taken = tuple(wrapped(builder.load(p, where), x.shape[d]) for d, p in given)
+        return builder.load(x, source, indirect=taken)
+
+    return builder.pointwise(at)
+
+
+@lowers("aten.scatter.value", "aten.scatter.src")
+def lower_scatter(builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Any) -> Value:
+    """``x`` with one element of each row along ``dim`` replaced.
+
+    Where there are several positions a row, the order of the writes decides: that is left to ATen.
+    """
+    if not x.shape or not positions.shape:
+        raise Declined("scatter into or by a scalar")
+    dim %= len(x.shape)
+    rows = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
+    if tuple(positions.shape) != rows or (isinstance(source, View | Uniform) and tuple(source.shape) != rows):
+        raise Declined("several positions a row, or not every row")
+    dtype = compute_dtype(builder.dtype(x))
+
+    def at(index: Index) -> Expr:
+        # the position is read at 0 of ``dim``, where its size is 1
+        hit = call("eq", Iota(index[dim], "int64"), cast(builder.load(positions, index), "int64"))
+        old = cast(builder.load(x, index), dtype)
+        new = cast(builder.load(source, index), dtype) if isinstance(source, View | Uniform) else like(source, old)
+        return call("where", hit, new, old)
+
+    return builder.pointwise(at)

@@ -1,0 +1,376 @@
+"""Lower an ATen FX graph to a loop graph: one op for each ATen op, views folded into indices."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from optfuse.compiler.ir.buffer_layout import extent
+from optfuse.compiler.ir.devices import main_device
+from optfuse.compiler.ir.dtypes import LIMITED
+from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, Output, View, views
+from optfuse.compiler.ir.traversal import loads
+from optfuse.compiler.lower.builder import Builder, Spec, spec_of
+from optfuse.compiler.lower.expressions import DTYPES
+from optfuse.compiler.lower.library import lower_library, plain
+from optfuse.compiler.lower.limited import MOVING
+from optfuse.compiler.lower.overloads import (
+    FakeTensor,
+    HigherOrderOperator,
+    draws_random,
+    is_mutable,
+    is_overload,
+    outside_of_modes,
+    positional,
+    returns_nothing,
+    written_nodes,
+)
+from optfuse.compiler.lower.pointwise import POINTWISE
+from optfuse.compiler.lower.registry import Declined, Uniform, Value, find_rule
+from optfuse.compiler.lower.strided_layout import overlaps, same_layout
+from optfuse.compiler.lower.views import is_view, lower_view
+from optfuse.errors import CaptureError
+
+#: Checks that tracing has made already, since shapes are static.
+_DECIDED = frozenset(
+    {
+        "aten._assert_tensor_metadata.default",
+        "aten._assert_scalar.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+
+
+def lower(
+    graph_module: fx.GraphModule,
+    *,
+    name: str,
+    mutations: tuple[tuple[int, int], ...] = (),
+    constants: Mapping[str, torch.Tensor],
+    strides: Mapping[int, tuple[int, ...]] | None = None,
+) -> LoopGraph:
+    """Lower a functional ATen graph whose nodes carry fake tensors in ``meta["val"]``.
+
+    Args:
+        mutations: (output position, input position): that output is the new value of that input. It becomes a copy into
+            the input's buffer, after all other ops, and is dropped from the outputs.
+        constants: The tensors that the graph's get_attr nodes name.
+        strides: By output position: the strides that it must have; by default those of its node's fake tensor.
+
+    Raises:
+        CaptureError: If the graph has data-dependent sizes, subgraphs or complex scalars, which no loop graph can hold.
+    """
+    with outside_of_modes():
+        return _lower(graph_module, name, mutations, constants, strides or {})
+
+
+def _lower(
+    graph_module: fx.GraphModule,
+    name: str,
+    mutations: tuple[tuple[int, int], ...],
+    constants: Mapping[str, torch.Tensor],
+    strides: Mapping[int, tuple[int, ...]],
+) -> LoopGraph:
+    nodes = _live(graph_module.graph)
+    builder = Builder(_main_device(nodes, constants))
+    builder.written = _written_roots(nodes)
+    values: dict[fx.Node, Value] = {}
+    inputs: list[Value] = []
+    outputs: tuple[Output, ...] = ()
+    # constants first: their buffers keep the names of the constants, and others are renamed
+    for node in sorted(nodes, key=lambda n: n.op != "get_attr"):
+        builder.enter(node)
+        _require_strided(node)
+        match node.op:
+            case "placeholder":
+                values[node] = _lower_input(builder, node)
+                inputs.append(values[node])
+            case "get_attr":
+                values[node] = _lower_constant(builder, node, constants, inline=node not in builder.written)
+            case "call_function":
+                values[node] = _lower_call(builder, node, values)
+            case "output":
+                outputs = _finish(builder, node, values, inputs, mutations, strides)
+            case _:
+                raise CaptureError(
+                    f"{name}: node {node.name} is a {node.op}; lower takes graphs of ATen functions only"
+                )
+    buffers = tuple(builder.buffers.values())
+    constant_names = tuple(b.name for b in buffers if b.kind == "constant")
+    input_names = tuple(v.buffer for v in inputs if isinstance(v, View))
+    return without_unread(LoopGraph(name, buffers, input_names, constant_names, tuple(builder.ops), outputs))
+
+
+def without_unread(graph: LoopGraph) -> LoopGraph:
+    """The graph without nests whose results are not read: a result without elements needs none of its operands."""
+    needed = {output.buffer for output in graph.outputs if isinstance(output, View)} | set(graph.inputs)
+    kept: list[Op] = []
+    for op in reversed(graph.ops):
+        if isinstance(op, LibraryCall):
+            needed |= {view.buffer for view in views(op)}
+        elif needed.isdisjoint(store.buffer for store in op.stores):
+            continue
+        else:
+            needed |= {load.buffer for load in loads(op)}
+        kept.append(op)
+    if len(kept) == len(graph.ops):
+        return graph
+    made = {name for op in kept if isinstance(op, LibraryCall) for name in op.outputs}
+    made |= {store.buffer for op in kept if isinstance(op, LoopNest) for store in op.stores}
+    alive = tuple(b for b in graph.buffers if b.kind != "temporary" or b.name in made | needed)
+    return replace(graph, ops=tuple(reversed(kept)), buffers=alive)
+
+
+def _main_device(nodes: Sequence[fx.Node], constants: Mapping[str, torch.Tensor]) -> str:
+    values = [node.meta.get("val") for node in nodes]
+    tensors = [v for v in pytree.tree_leaves((list(constants.values()), values)) if isinstance(v, torch.Tensor)]
+    return main_device(str(tensor.device) for tensor in tensors)
+
+
+def _lower_input(builder: Builder, node: fx.Node) -> Value:
+    fake = node.meta.get("val")
+    if not isinstance(fake, torch.Tensor):
+        return plain(node, fake)
+    return builder.allocate(spec_of(fake), kind="input", storage_offset=int(fake.storage_offset()))
+
+
+def _lower_constant(builder: Builder, node: fx.Node, constants: Mapping[str, torch.Tensor], *, inline: bool) -> Value:
+    """A window of the constant's buffer; a uniform constant is inlined unless it is written."""
+    key = str(node.target)
+    carrier = next((user for user in node.users if isinstance(user.target, HigherOrderOperator)), None)
+    if carrier is not None:
+        raise _subgraph(carrier)
+    if key not in constants:
+        raise CaptureError(f"{node.name}: the graph refers to {key}, which is not among its constants")
+    tensor = constants[key]
+    if key in builder.buffers:
+        view = builder.whole(key)
+    else:
+        view = builder.allocate(spec_of(tensor), name=key, kind="constant", storage_offset=int(tensor.storage_offset()))
+    value = _uniform_value(tensor) if inline else None
+    if value is None:
+        return view
+    spec = spec_of(tensor)
+    return Uniform(value, spec.dtype, spec.shape, builder.origin, spec.device, view)
+
+
+def _uniform_value(tensor: torch.Tensor) -> bool | int | float | None:
+    fake = isinstance(tensor, FakeTensor) or tensor.is_meta
+    if fake or tensor.numel() == 0 or str(tensor.dtype).removeprefix("torch.") not in DTYPES:
+        return None
+    first = tensor[(0,) * tensor.ndim]
+    return first.item() if bool((tensor == first).all()) else None
+
+
+def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]) -> Value:
+    def value(argument: Any) -> Any:
+        return fx.node.map_arg(argument, lambda n: values[n])
+
+    if node.target is operator.getitem:
+        source, position = value(node.args)
+        return source[position]
+    if isinstance(node.target, HigherOrderOperator):
+        raise _subgraph(node)
+    if node.meta.get("unbacked_bindings"):
+        raise CaptureError(
+            f"{node.name} ({node.target}): a size or value of its result is known only when the model runs, whatever "
+            "torch._check says of it; take it out of the optimized model"
+        )
+    if not is_overload(node.target) or not (_returns_tensors(node) or _has_effect(node)):
+        return _scalars(node)
+    args, kwargs = positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
+    rule = find_rule(str(node.target))
+    try:
+        if rule is not None and _loops_cover(builder, node, args, kwargs):
+            return rule(builder, *args, **kwargs)
+        if rule is None and is_view(node.target):
+            return lower_view(builder, node, *args, **kwargs)
+    except Declined:
+        pass  # the op becomes a library call, which the result names
+    return lower_library(builder, node, args, kwargs)
+
+
+def _subgraph(node: fx.Node) -> CaptureError:
+    return CaptureError(
+        f"{node.name}: {node.target} carries a subgraph or a call of its own, which cannot be planned; rewrite it "
+        "without (torch.where for torch.cond, results in place of written arguments for custom operators)"
+    )
+
+
+def _returns_tensors(node: fx.Node) -> bool:
+    return any(isinstance(v, torch.Tensor) for v in pytree.tree_leaves(node.meta.get("val")))
+
+
+def _scalars(node: fx.Node) -> Value:
+    """The value of scalar arithmetic (on sizes), which tracing has computed."""
+    result = node.meta.get("val")
+    if isinstance(result, tuple | list):
+        return tuple(plain(node, item) for item in result)
+    return plain(node, result)
+
+
+def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> bool:
+    """Whether every tensor has a dtype of the loop IR, and all are on the device of the loops.
+
+    Uniform tensors may be on any device, since they are inlined as scalars; so may uniform results of them alone.
+    """
+    operands = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View | Uniform)]
+    specs = builder.specs
+    dtypes = {builder.dtype(v) for v in operands} | {spec.dtype for spec in specs}
+    if not LIMITED.isdisjoint(dtypes) and str(node.target) not in MOVING | POINTWISE:
+        return False
+    read = {builder.device(v) for v in operands if isinstance(v, View)}
+    made = {spec.device for spec in specs}
+    return dtypes <= DTYPES and read <= {builder.main} and len(read | made) <= 1
+
+
+def _require_strided(node: fx.Node) -> None:
+    """Refuse sparse tensors: every element of a buffer has a fixed address."""
+    for value in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+            made = f"{node.name} ({node.target})" if node.op == "call_function" else f"input {node.name}"
+            raise CaptureError(
+                f"{made} is a tensor of layout {value.layout}, which cannot be planned; make it dense, or keep it out "
+                "of the optimized model"
+            )
+
+
+def _live(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes on which an output or a side effect depends, and every input, in order."""
+    live: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op in ("placeholder", "output") or _has_effect(node) or any(user in live for user in node.users):
+            live.add(node)
+    return [node for node in graph.nodes if node in live]
+
+
+def _has_effect(node: fx.Node) -> bool:
+    target = node.target
+    if node.op in ("call_module", "call_method") or isinstance(target, HigherOrderOperator):
+        return True
+    if not is_overload(target) or str(target) in _DECIDED:
+        return False
+    return is_mutable(target) or returns_nothing(target) or draws_random(target)
+
+
+def _written_roots(nodes: Iterable[fx.Node]) -> frozenset[fx.Node]:
+    """The nodes whose tensors some op writes in place, also through views."""
+    roots: set[fx.Node] = set()
+    for node in nodes:
+        for written in written_nodes(node):
+            root: Any = written
+            while isinstance(root, fx.Node):
+                roots.add(root)
+                root = root.args[0] if is_view(root.target) or root.target is operator.getitem else None
+    return frozenset(roots)
+
+
+def _finish(
+    builder: Builder,
+    node: fx.Node,
+    values: Mapping[fx.Node, Value],
+    inputs: list[Value],
+    mutations: tuple[tuple[int, int], ...],
+    strides: Mapping[int, tuple[int, ...]],
+) -> tuple[Output, ...]:
+    """Copy outputs into eager's layouts where they differ, then write the new values of mutated inputs.
+
+    An output or a new value that aliases an input about to be overwritten is copied first.
+    """
+    returned = pytree.tree_leaves(node.args[0])
+    renewed = {position: inputs[target] for position, target in mutations}
+    sources = {position: values[returned[position]] for position in renewed}
+    overwritten = {t.buffer for k, t in renewed.items() if isinstance(t, View) and sources[k] != t}
+
+    outputs: list[Output] = []
+    settled: dict[fx.Node, View] = {}
+    for position, source in enumerate(returned):
+        if position in renewed:
+            continue
+        value = values[source] if isinstance(source, fx.Node) else source
+        if not isinstance(value, View | Uniform):
+            outputs.append(plain(node, value))
+            continue
+        if source not in settled:
+            settled[source] = _settle(builder, source, value, overwritten, strides.get(position))
+        outputs.append(settled[source])
+
+    for position, source in sources.items():
+        if isinstance(source, View) and source.buffer in overwritten and source != renewed[position]:
+            builder.enter(returned[position])
+            sources[position] = builder.copy(source, name=f"{returned[position].name}_copy")
+    for position, target in renewed.items():
+        if sources[position] != target:
+            builder.enter(returned[position])
+            _update(builder, target, sources[position])
+    return tuple(outputs)
+
+
+def _settle(
+    builder: Builder,
+    source: fx.Node,
+    value: View | Uniform,
+    overwritten: set[str],
+    stride: tuple[int, ...] | None,
+) -> View:
+    """An output in its promised layout, and in no buffer that is about to be overwritten."""
+    builder.enter(source)
+    view = builder.in_memory(value)
+    spec = builder.spec if stride is None else replace(builder.spec, stride=stride)
+    if view.buffer not in overwritten and same_layout(view.shape, view.stride, spec.stride):
+        return view
+    if overlaps(spec.shape, spec.stride):
+        return _settle_shared(builder, view, spec, uniform=isinstance(value, Uniform))
+    return builder.copy(view, spec, name=f"{source.name}_copy")
+
+
+def _settle_shared(builder: Builder, view: View, spec: Spec, *, uniform: bool) -> View:
+    """A copy of ``view`` whose elements share memory as eager's do: what is repeated is there once.
+
+    Windows of other values than one that overlap otherwise are written out.
+    """
+    if uniform:
+        part = View(view.buffer, (extent(spec.shape, spec.stride),), (0,), view.offset)
+        once = replace(spec, shape=part.shape, stride=(1,))
+    else:
+        part = replace(
+            view, shape=tuple(1 if step == 0 else n for n, step in zip(spec.shape, spec.stride, strict=True))
+        )
+        once = replace(spec, shape=part.shape)
+    if overlaps(once.shape, once.stride):
+        return builder.copy(view, spec, name=f"{builder.node.name}_copy")
+    made = builder.copy(part, once, name=f"{builder.node.name}_copy")
+    return View(made.buffer, spec.shape, spec.stride)
+
+
+def _update(builder: Builder, target: Value, source: Value) -> None:
+    """Store the new value of an input into the input."""
+    assert isinstance(target, View), f"{builder.node.name} renews an input that is no tensor"
+    assert isinstance(source, View | Uniform), f"{builder.node.name} renews an input and is no tensor"
+    origin = replace(builder.origin, target="aten.copy_.default")
+    if overlaps(target.shape, target.stride):
+        raise CaptureError(
+            f"{target.buffer} is written, and several of its elements lie in one place (strides {target.stride}): "
+            "which of their new values stays is not planned; give the model a copy of it"
+        )
+    if builder.dtype(target) not in DTYPES or builder.device(target) != builder.main:
+        builder.emit(
+            LibraryCall(
+                name=f"{target.buffer}_update",
+                target=origin.target,
+                args=(target, builder.in_memory(source)),
+                kwargs=(),
+                outputs=(None,),
+                origin=origin,
+                mutates=(target.buffer,),
+            )
+        )
+        return
+    builder.store_into(target, lambda index: builder.load(source, index), name=f"{target.buffer}_update", origin=origin)

@@ -1,0 +1,266 @@
+"""Max pooling and its gradient as loops: an output reads the inputs of its window, an input's gradient its windows'.
+
+ATen's own kernels store positions as int64 and take four to five times as long as a copy of their operands. Here the
+positions for the backward are stored as offsets in the window, in a byte (``optfuse.max_pool``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+
+import sympy
+
+from optfuse.compiler.ir.dtypes import FLOATING
+from optfuse.compiler.ir.nodes import Const, Expr, Guard, Iota, LoopNest, Store, View
+from optfuse.compiler.lower.builder import Builder, Spec
+from optfuse.compiler.lower.collapse import collapse
+from optfuse.compiler.lower.expressions import (
+    call,
+    cast,
+    const,
+)
+from optfuse.compiler.lower.movement import guarded
+from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, strided_index
+
+Tensor = View | Uniform
+
+#: The most elements of a window: each is a load of its own. Larger ones are left to the library.
+LARGEST_WINDOW = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows along the last two dimensions: element k of window o is at ``o * stride - padding + k * dilation``."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    @classmethod
+    def of(
+        cls, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+    ) -> Windows:
+        """The windows of ATen's arguments: one number is for both dimensions, and the stride defaults to the kernel.
+
+        Raises:
+            Declined: If a window has too many elements.
+        """
+        made = cls(_pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation))
+        if made.kernel[0] * made.kernel[1] > LARGEST_WINDOW:
+            raise Declined("windows of many elements")
+        return made
+
+    def elements(self, index: Index) -> Iterator[tuple[int, tuple[sympy.Expr, sympy.Expr]]]:
+        """(offset in the window, position in the image) of each element of the window at ``index``."""
+        for offset, at in enumerate(product(range(self.kernel[0]), range(self.kernel[1]))):
+            yield offset, (self._position(index, 0, at[0]), self._position(index, 1, at[1]))
+
+    def _position(self, index: Index, d: int, k: int) -> sympy.Expr:
+        return index[d - 2] * self.stride[d] - self.padding[d] + k * self.dilation[d]
+
+    def first(self, index: Index) -> Expr:
+        """The offset of the window's first element inside the image."""
+        rows, columns = (self._skipped(index, d) for d in (0, 1))
+        return call("add", call("mul", rows, const(self.kernel[1], "int32")), columns)
+
+    def _skipped(self, index: Index, d: int) -> Expr:
+        if not self.padding[d]:
+            return const(0, "int32")
+        before = Iota(self.padding[d] - index[d - 2] * self.stride[d], "int32")
+        steps = before
+        if self.dilation[d] > 1:
+            rounded = call("add", before, const(self.dilation[d] - 1, "int32"))
+            steps = call("floordiv", rounded, const(self.dilation[d], "int32"))
+        return call("maximum", steps, const(0, "int32"))
+
+    def covering(self, index: Index) -> Iterator[tuple[tuple[sympy.Expr, sympy.Expr], tuple[sympy.Expr, sympy.Expr]]]:
+        """(window, position within it) of each window that may hold the element at ``index``. No dilation."""
+        each = [range(-(-kernel // stride)) for kernel, stride in zip(self.kernel, self.stride, strict=True)]
+        for back in product(*each):
+            windows, within = [], []
+            for d in (0, 1):
+                shifted = index[d - 2] + self.padding[d]
+                last, phase = (
+                    (sympy.floor(shifted / self.stride[d]), sympy.Mod(shifted, self.stride[d]))
+                    if self.stride[d] > 1
+                    else (shifted, sympy.S.Zero)
+                )
+                windows.append(last - back[d])
+                within.append(phase + back[d] * self.stride[d])
+            yield (windows[0], windows[1]), (within[0], within[1])
+
+
+def _pair(given: Sequence[int] | int) -> tuple[int, int]:
+    values = [given] if isinstance(given, int) else [int(value) for value in given]
+    return (values[0], values[-1])
+
+
+def _image(x: Tensor, index: Index, position: tuple[sympy.Expr, sympy.Expr]) -> tuple[Index, tuple[Guard, ...]]:
+    """The index of a position in an image, and the guards that keep it inside."""
+    guards = tuple(Guard(p, 0, n) for p, n in zip(position, x.shape[-2:], strict=True))
+    return (*index[:-2], *position), guards
+
+
+def _largest(builder: Builder, x: Tensor, windows: Windows, index: Index, *, where: bool) -> tuple[Expr, Expr]:
+    """The largest element of a window and its offset in it: the last nan if there is one, else the first maximum."""
+    best: Expr | None = None
+    offset = windows.first(index) if where else const(0, "int32")
+    for k, position in windows.elements(index):
+        value = guarded(builder, x, *_image(x, index, position), -inf)
+        if where:  # each comparison holds one copy of the maximum so far: expressions are trees
+            least = const(-inf, value.dtype) if best is None else best
+            better = call("bitwise_or", call("gt", value, least), call("isnan", value))
+            offset = call("where", better, const(k, "int32"), offset)
+        best = value if best is None else call("maximum", best, value)
+    assert best is not None, "a window has elements"
+    return best, offset
+
+
+def _emit(builder: Builder, bodies: Sequence[tuple[View, Expr]], index: Index, sizes: tuple[int, ...]) -> None:
+    stores = tuple(
+        Store(out.buffer, strided_index(out.shape, out.stride, out.offset, index), value) for out, value in bodies
+    )
+    builder.emit(collapse(LoopNest(builder.node.name, sizes, (), (), stores, builder.origin)))
+
+
+def _floating(builder: Builder, *values: Tensor) -> None:
+    if not {builder.dtype(value) for value in values} <= FLOATING:
+        raise Declined("windows of integers")
+
+
+def _walked(spec: Spec) -> tuple[Index, tuple[int, ...]]:
+    index, sizes, _ = loop_variables(spec.shape, memory_order(range(len(spec.shape)), spec.stride))
+    return index, sizes
+
+
+@lowers("aten.max_pool2d_with_indices.default")
+def lower_max_pool(
+    builder: Builder,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    _ceil: bool = False,
+) -> Value:
+    """The largest element of each window, and its position in the image if that is used."""
+    _floating(builder, x)
+    windows, specs = Windows.of(kernel, stride, padding, dilation), builder.specs
+    asked = any(user.args[1] == 1 and user.users for user in builder.node.users)
+    if 0 in specs[0].shape:
+        raise Declined("an empty result")
+    index, sizes = _walked(specs[0])
+    best, offset = _largest(builder, x, windows, index, where=asked)
+    out = builder.allocate(specs[0], name=f"{builder.node.name}_0")
+    if not asked:
+        _emit(builder, [(out, best)], index, sizes)
+        return (out, None)
+    positions = builder.allocate(specs[1], name=f"{builder.node.name}_1")
+    columns = const(windows.kernel[1], "int32")
+    row, column = call("floordiv", offset, columns), call("remainder", offset, columns)
+    at = [
+        call(
+            "add",
+            Iota(index[d - 2] * windows.stride[d] - windows.padding[d], "int64"),
+            call("mul", cast(step, "int64"), const(windows.dilation[d], "int64")),
+        )
+        for d, step in ((0, row), (1, column))
+    ]
+    flat = call("add", call("mul", at[0], const(x.shape[-1], "int64")), at[1])
+    _emit(builder, [(out, best), (positions, flat)], index, sizes)
+    return out, positions
+
+
+@lowers("optfuse.max_pool.default")
+def lower_max_pool_offsets(
+    builder: Builder, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], _ceil: bool
+) -> Value:
+    """The largest element of each window, and its offset in the window."""
+    _floating(builder, x)
+    windows = Windows.of(kernel, stride, padding, (1,))
+    specs = builder.specs
+    if 0 in specs[0].shape:
+        raise Declined("an empty result")
+    index, sizes = _walked(specs[0])
+    best, offset = _largest(builder, x, windows, index, where=True)
+    outs = builder.allocate_outputs(specs)
+    _emit(builder, [(outs[0], best), (outs[1], cast(offset, "int8"))], index, sizes)
+    return outs
+
+
+@lowers("optfuse.max_pool_backward.default")
+def lower_max_pool_offsets_backward(
+    builder: Builder,
+    grad: Tensor,
+    _x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    _ceil: bool,
+    offsets: View,
+) -> Value:
+    """At each element: the sum of the gradients of the windows whose stored offset is that of this element."""
+    _floating(builder, grad)
+    windows = Windows.of(kernel, stride, padding, (1,))
+
+    def wanted(_: Index, within: tuple[sympy.Expr, sympy.Expr]) -> Expr:
+        return Iota(within[0] * windows.kernel[1] + within[1], "int32")
+
+    return _gathered(builder, grad, offsets, windows, "int32", wanted)
+
+
+@lowers("aten.max_pool2d_with_indices_backward.default")
+def lower_max_pool_backward(
+    builder: Builder,
+    grad: Tensor,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    _ceil: bool,
+    positions: View,
+) -> Value:
+    """At each element: the sum of the gradients of the windows whose stored position is that of this element."""
+    _floating(builder, grad)
+    windows = Windows.of(kernel, stride, padding, dilation)
+    if windows.dilation != (1, 1):
+        raise Declined("windows with gaps")
+    columns = x.shape[-1]
+
+    def wanted(index: Index, _: tuple[sympy.Expr, sympy.Expr]) -> Expr:
+        return Iota(index[-2] * columns + index[-1], "int64")
+
+    return _gathered(builder, grad, positions, windows, "int64", wanted)
+
+
+def _gathered(
+    builder: Builder,
+    grad: Tensor,
+    kept: Tensor,
+    windows: Windows,
+    dtype: str,
+    wanted: Callable[[Index, tuple[sympy.Expr, sympy.Expr]], Expr],
+) -> Value:
+    """At each element: the sum of ``grad`` over the windows that hold it and whose ``kept`` equals ``wanted``."""
+
+    def at(index: Index) -> Expr:
+        total: Expr | None = None
+        for window, within in windows.covering(index):
+            where, guards = _image(grad, index, window)
+            guards += tuple(
+                Guard(k, 0, n) for k, n, s in zip(within, windows.kernel, windows.stride, strict=True) if n % s
+            )
+            value = guarded(builder, grad, where, guards, 0)
+            mark = cast(builder.load(kept, where, guards=guards, other=Const(-1, builder.dtype(kept))), dtype)
+            part = call("where", call("eq", mark, wanted(index, within)), value, const(0, value.dtype))
+            total = part if total is None else call("add", total, part)
+        assert total is not None, "an element is looked for in at least one window"
+        return total
+
+    return builder.pointwise(at)

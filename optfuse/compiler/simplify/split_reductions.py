@@ -1,0 +1,291 @@
+"""Split long reductions with few results into two stages: one program a result would leave the device idle.
+
+A column sum of (200704, 96) has 96 results, and its kernel a handful of programs. It becomes a nest of partial results
+over chunks of the rows and a nest that combines them, both ordinary ops that fuse like any other. This is decided
+before the solver, by a rule: a reduction is split if the time that idle programs lose, in any kernel that holds it
+whole, exceeds two launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import sympy
+
+from optfuse.compiler.analysis.access import accesses
+from optfuse.compiler.analysis.iteration_orders import natural_cover, natural_walk
+from optfuse.compiler.analysis.memory_traffic import scheme_of
+from optfuse.compiler.analysis.op_work import touched_bytes
+from optfuse.compiler.ir.buffer_layout import row_major
+from optfuse.compiler.ir.nodes import (
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Guard,
+    Iota,
+    Load,
+    LoopGraph,
+    LoopNest,
+    Op,
+    Reduction,
+    Result,
+    Store,
+    ivar,
+    rvar,
+)
+from optfuse.compiler.ir.verify_nest import result_dtypes
+from optfuse.problem.cost import MIB
+from optfuse.problem.instance import Device
+
+#: A reduction is split if idle programs lose more than this percentage of a launch.
+LOST_PERCENT = 200
+#: The fewest chunks that are worth a second stage.
+FEWEST_CHUNKS = 4
+#: Programs of the first stage that are aimed at, in multiples of those that saturate the device.
+WAVES = 8
+#: Columns of one program's tile where there are enough of them.
+WIDE_TILE = 64
+#: The fewest points of a chunk.
+SHORTEST_CHUNK = 64
+
+#: Reductions whose partial results are combined by the same reduction.
+SELF_MERGING = frozenset({"sum", "prod", "max", "min", "any", "all"})
+
+
+#: The nest of partial results, the nest that combines them, and the buffers of partial results.
+Stages = tuple[LoopNest, LoopNest, tuple[Buffer, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """How r is chunked: by its first ``whole`` dimensions, and by ``parts`` equal parts of the next one (0: none)."""
+
+    whole: int
+    parts: int
+
+    def sizes(self, rsizes: Sequence[int]) -> tuple[int, ...]:
+        """The sizes of the dimensions over chunks."""
+        return (*rsizes[: self.whole], *((self.parts,) if self.parts else ()))
+
+    def inside(self, rsizes: Sequence[int]) -> tuple[int, ...]:
+        """The sizes of the dimensions within a chunk."""
+        if not self.parts:
+            return tuple(rsizes[self.whole :])
+        return (rsizes[self.whole] // self.parts, *rsizes[self.whole + 1 :])
+
+
+def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
+    """The graph with every reduction that leaves the device idle in two nests. Only the order of additions changes.
+
+    >>> show("split_reductions", lambda x: x.sum(0), single(16384, 64))
+    before:
+      sum_1: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_0[i0 + 64*r0] for r0 < 16384
+        sum_1[i0] = s0
+    after:
+      sum_1_partial: for i0 < 256, i1 < 64  # aten.sum.dim_IntList
+        s0 = sum of tensors_0[4096*i0 + i1 + 64*r0] for r0 < 64
+        sum_1_partial0[64*i0 + i1] = s0
+      sum_1: for i0 < 64  # aten.sum.dim_IntList
+        s0 = sum of sum_1_partial0[i0 + 64*r0] for r0 < 256
+        sum_1[i0] = s0
+    """
+    ops: list[Op] = []
+    buffers = list(graph.buffers)
+    for op, stages in splits(graph, device):
+        ops += [op] if stages is None else stages[:2]
+        buffers += () if stages is None else stages[2]
+    return replace(graph, ops=tuple(ops), buffers=tuple(buffers))
+
+
+def splits(graph: LoopGraph, device: Device, least_percent: int = LOST_PERCENT) -> Iterator[tuple[Op, Stages | None]]:
+    """Each op of a graph, with its two stages if ``plan_chunks`` splits it."""
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    taken = set(buffers)
+    for op in graph.ops:
+        chunks = plan_chunks(op, buffers, device, least_percent) if isinstance(op, LoopNest) else None
+        if chunks is None or not isinstance(op, LoopNest):
+            yield op, None
+        else:
+            names = [fresh(f"{op.name}_partial{k}", taken) for k in range(len(kept_results(op)))]
+            yield op, split(op, chunks, names, buffers[op.stores[0].buffer].device)
+
+
+def plan_chunks(
+    nest: LoopNest, buffers: Mapping[str, Buffer], device: Device, least_percent: int = LOST_PERCENT
+) -> Chunks | None:
+    """How to chunk a nest's r dimensions; None where it does not pay or they cannot be split evenly.
+
+    It pays if idle programs lose more than ``least_percent`` of a launch.
+    """
+    mergeable = all(r.kind in SELF_MERGING or r.kind == "welford" for r in nest.reductions)
+    if not nest.reductions or not mergeable:
+        return None
+    touched = accesses(nest)
+    walk = natural_walk(natural_cover(nest, touched))
+    scheme = scheme_of(walk)
+    programs = -(-scheme.x // WIDE_TILE) if walk.by_columns else scheme.parallel
+    sizes = (*nest.sizes, *nest.rsizes)
+    read = max((touched_bytes(access, sizes, buffers[access.buffer]) for access in touched.loads), default=0)
+    at_full_rate = read * device.dram_ps_per_mib // MIB
+    if at_full_rate * (device.saturating_programs - programs) * 100 <= least_percent * device.launch_ps * programs:
+        return None
+    rsizes = nest.rsizes
+    wanted = min(-(-device.saturating_programs * WAVES // programs), prod(rsizes) // SHORTEST_CHUNK)
+    whole = 0
+    while whole < len(rsizes) and prod(rsizes[: whole + 1]) <= wanted:
+        whole += 1
+    counted = prod(rsizes[:whole])
+    parts = max((d for d in _divisors(rsizes[whole]) if d * counted <= wanted), default=1) if whole < len(rsizes) else 1
+    return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
+
+
+def split(nest: LoopNest, chunks: Chunks, names: Sequence[str], device: str) -> Stages:
+    """The two stages of a reduction; partial results have one buffer each, with chunks outermost."""
+    rsizes = nest.rsizes
+    outer = chunks.sizes(rsizes)
+    inner = chunks.inside(rsizes)
+    shape = (*outer, *nest.sizes)
+    renaming = _renaming(nest, chunks, rsizes)
+    dtypes = result_dtypes(nest.reductions)
+    kept = kept_results(nest)
+    strides = row_major(shape)
+    index = sympy.Add(*(t * ivar(k) for k, t in enumerate(strides) if shape[k] > 1))
+    buffers = tuple(Buffer(name, dtypes[k], shape, strides, device=device) for name, k in zip(names, kept, strict=True))
+    first = LoopNest(
+        f"{nest.name}_partial",
+        shape,
+        inner,
+        tuple(Reduction(r.kind, rename(r.operand, renaming)) for r in nest.reductions),
+        tuple(Store(b.name, index, Result(k, dtypes[k])) for b, k in zip(buffers, kept, strict=True)),
+        nest.origin,
+    )
+    reductions, results = combine(nest, dict(zip(kept, buffers, strict=True)), outer, prod(inner))
+    second = LoopNest(
+        nest.name,
+        nest.sizes,
+        outer,
+        reductions,
+        tuple(replace(store, value=with_results(store.value, results)) for store in nest.stores),
+        nest.origin,
+    )
+    return first, second, buffers
+
+
+def combine(
+    nest: LoopNest, partials: Mapping[int, Buffer], outer: tuple[int, ...], points: int
+) -> tuple[tuple[Reduction, ...], dict[int, Expr]]:
+    """Reductions over the chunks, and the expression of each result of the whole nest.
+
+    Chunks have equal sizes, so the mean is the mean of the chunks' means, and the squared deviations add up to those
+    inside the chunks plus ``points`` times those of the means.
+    """
+    strides = row_major((*outer, *nest.sizes))
+    index = sympy.Add(
+        *(t * rvar(k) for k, t in enumerate(strides[: len(outer)]) if outer[k] > 1),
+        *(t * ivar(k) for k, t in enumerate(strides[len(outer) :]) if nest.sizes[k] > 1),
+    )
+    reductions: list[Reduction] = []
+    results: dict[int, Expr] = {}
+    old = new = 0
+    for reduction in nest.reductions:
+        if reduction.kind == "welford":
+            mean, m2 = (Load(partials[k].name, index, partials[k].dtype) for k in (old, old + 1))
+            dtype = mean.dtype
+            reductions += [Reduction("welford", mean), Reduction("sum", m2)]
+            spread = Call("mul", (Result(new + 1, dtype), Const(float(points), dtype)), dtype)
+            results[old] = Result(new, dtype)
+            results[old + 1] = Call("add", (Result(new + 3, dtype), spread), dtype)
+            results[old + 2] = Const(float(points * prod(outer)), dtype)
+            old, new = old + 3, new + 4
+        else:
+            load = Load(partials[old].name, index, partials[old].dtype)
+            reductions.append(Reduction(reduction.kind, load))
+            results[old] = Result(new, load.dtype)
+            old, new = old + 1, new + 1
+    return tuple(reductions), results
+
+
+def kept_results(nest: LoopNest) -> tuple[int, ...]:
+    """The results that need a buffer of partial results: all but the counts, which are constants."""
+    kept: list[int] = []
+    k = 0
+    for reduction in nest.reductions:
+        kept += [k, k + 1] if reduction.kind == "welford" else [k]
+        k += 3 if reduction.kind == "welford" else 1
+    return tuple(kept)
+
+
+def _renaming(nest: LoopNest, chunks: Chunks, rsizes: tuple[int, ...]) -> dict[sympy.Symbol, sympy.Expr]:
+    """The nest's variables in terms of the first stage's: chunk dimensions are the first parallel ones."""
+    extra = len(chunks.sizes(rsizes))
+    renaming: dict[sympy.Symbol, sympy.Expr] = {ivar(k): ivar(k + extra) for k in range(len(nest.sizes))}
+    inside = 0
+    for k in range(len(rsizes)):
+        if k < chunks.whole:
+            renaming[rvar(k)] = ivar(k)
+        elif k == chunks.whole and chunks.parts:
+            renaming[rvar(k)] = ivar(k) * (rsizes[k] // chunks.parts) + rvar(0)
+            inside = 1
+        else:
+            renaming[rvar(k)] = rvar(inside)
+            inside += 1
+    return renaming
+
+
+def rename(expr: Expr, variables: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
+    """An expression with its iteration variables replaced; shared subexpressions stay shared."""
+    known: dict[int, Expr] = {}
+
+    def index(old: sympy.Expr) -> sympy.Expr:
+        return sympy.expand(old.xreplace(dict(variables)))
+
+    def renamed(expr: Expr) -> Expr:
+        if id(expr) not in known:
+            known[id(expr)] = made(expr)
+        return known[id(expr)]
+
+    def made(expr: Expr) -> Expr:
+        match expr:
+            case Load():
+                return replace(
+                    expr,
+                    index=index(expr.index),
+                    guards=tuple(Guard(index(g.expr), g.lower, g.upper) for g in expr.guards),
+                    indirect=tuple(map(renamed, expr.indirect)),
+                )
+            case Iota():
+                return replace(expr, index=index(expr.index))
+            case Call():
+                return replace(expr, args=tuple(map(renamed, expr.args)))
+            case Const() | Result():
+                return expr
+
+    return renamed(expr)
+
+
+def with_results(expr: Expr, results: Mapping[int, Expr]) -> Expr:
+    """An expression with the results of reductions replaced."""
+    match expr:
+        case Result():
+            return results[expr.k]
+        case Call():
+            return replace(expr, args=tuple(with_results(arg, results) for arg in expr.args))
+        case _:
+            return expr
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """``name``, with underscores appended until it is new; it is added to ``taken``."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name

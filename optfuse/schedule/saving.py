@@ -1,0 +1,397 @@
+"""What a training step saves for its backward graph: proposals of ``solver.saving``, priced by solving both graphs.
+
+The first proposal is torch's, the fewest bytes by a minimum cut. The others are choices of the constraint model:
+without a cap, and within a number of bytes that falls until the step keeps the cap on peak memory. Both graphs that
+follow from a proposal are stated and solved as any graph is, so what is compared is the cost of schedules.
+
+The bound holds for every choice. Any step computes its results, which takes at least as long as a forward graph that
+saves nothing; any backward graph takes at least as long as one that reads what is saved for nothing; and the choice
+within the cap whose library calls run again for the least time adds that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import torch
+from torch.fx import Node
+
+from optfuse.compiler.extract.extraction import Extraction
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.joint import Choice, JointStep, base_of, results_alone, saved_names
+from optfuse.compiler.stages import fusion_problem
+from optfuse.errors import InfeasibleError, InvalidOptionError
+from optfuse.problem.cost import MIB, kernel_price
+from optfuse.problem.device_files import load_device
+from optfuse.problem.instance import Device, Instance
+from optfuse.solver.control.clock import Clock
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.control.progress import relative_gap
+from optfuse.solver.result import SolveResult
+from optfuse.solver.saving import (
+    ForwardValue,
+    Saving,
+    SavingProblem,
+    all_to_be_saved,
+    choose_saving,
+    least_bytes,
+    of_library_calls,
+)
+from optfuse.solver.solve import solve
+
+#: Seconds for one solve of the constraint model, and for one of a graph of a proposal.
+MODEL_S, GRAPH_S = 3.0, 10.0
+#: How close to its bound a choice of the constraint model is good enough: both graphs are solved to price it.
+GAP = 0.005
+#: Proposals that are priced at most, torch's included.
+MOST_PROPOSALS = 8
+#: The search ends at a step whose peak is below the cap by no more than this share of it.
+CLOSE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One choice of what to save, with both graphs solved.
+
+    Attributes
+    ----------
+    name
+        "fewest bytes" is torch's minimum cut; others say the bytes that they were to keep.
+    objective
+        Picoseconds of both graphs under the model.
+    saved_bytes
+        What the forward graph computes and hands to the backward graph.
+    peak_bytes
+        The most that is in memory at once: parameters, inputs, results, gradients, saved and temporary values. The
+        optimizer's state is not among them.
+    """
+
+    name: str
+    objective: int
+    saved_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepSaving:
+    """What a training step saves, the proposals it was chosen from, and a bound.
+
+    Attributes
+    ----------
+    chosen, proposals
+        The one that was taken, and all that were priced, in order.
+    choice
+        What ``frontend.joint`` splits the step by; None is torch's minimum cut.
+    saved
+        Names of the graph's nodes whose values are kept in memory for the backward graph.
+    bound
+        No choice of what to save, fused in any way, takes fewer picoseconds within the cap.
+    cap_bytes
+        The cap on peak memory; None without one.
+    unseen_bytes
+        By graph ("forward", "backward"), what is in memory while it runs and is none of its buffers.
+    """
+
+    chosen: Proposal
+    proposals: tuple[Proposal, ...]
+    choice: Choice | None
+    saved: tuple[str, ...]
+    bound: int
+    cap_bytes: int | None
+    unseen_bytes: Mapping[str, int]
+
+    def options_of(self, options: SolveOptions, half: str) -> SolveOptions:
+        """The options for one of the two graphs: what the cap leaves for its own buffers."""
+        if self.cap_bytes is None:
+            return options
+        return replace(options, peak_memory=max(1, self.cap_bytes - self.unseen_bytes[half]))
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / objective."""
+        return relative_gap(self.chosen.objective, self.bound)
+
+
+#: What decides what a training step saves. "fewest": torch's minimum cut of bytes. "search": ``SavingSearch``. "auto":
+#: the search where there is a cap on peak memory.
+SavingMode = Literal["auto", "fewest", "search"]
+
+
+def saving_search(mode: str, device: str, options: SolveOptions) -> SavingSearch | None:
+    """A search for one training step, where the mode asks for one.
+
+    Raises
+    ------
+    InvalidOptionError
+        If there is no such mode.
+    """
+    if mode not in get_args(SavingMode):
+        raise InvalidOptionError(f"saving must be one of {', '.join(get_args(SavingMode))}, not {mode!r}")
+    wanted = mode == "search" or (mode == "auto" and options.peak_memory is not None)
+    return SavingSearch(device, options) if wanted else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    proposal: Proposal
+    choice: Choice | None
+    saved: tuple[str, ...]
+    unseen: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class SavingSearch:
+    """Chooses what a training step saves; after the call ``found`` tells what and why."""
+
+    device: str
+    options: SolveOptions
+    found: StepSaving | None = None
+    _priced: list[_Priced] = field(default_factory=list, init=False)
+    _least: int | None = field(default=None, init=False)
+
+    def __call__(self, step: JointStep) -> Choice | None:
+        """The choice with the cheapest schedules within the cap; None is torch's own.
+
+        Raises
+        ------
+        InfeasibleError
+            If no proposal keeps the cap; the message names the least peak that was found.
+        """
+        problem, forward, clock = self._start(step)
+        cap = self.options.peak_bytes
+        for limit in (None, self._priced[0].proposal.saved_bytes):
+            self._propose(step, problem, limit, clock)
+        if cap is not None and all(one.proposal.peak_bytes > cap for one in self._priced):
+            self._shrink(step, problem, cap, clock)
+        fitting = [one for one in self._priced if cap is None or one.proposal.peak_bytes <= cap]
+        if cap is not None and not fitting:
+            least = min(one.proposal.peak_bytes for one in self._priced)
+            raise InfeasibleError(
+                f"{step.name}: no training step was found within peak_memory of {cap / MIB:,.1f} MiB; the least peak "
+                f"that was found is {least / MIB:,.1f} MiB: raise the cap, or make the batch smaller"
+            )
+        best = min(fitting, key=lambda one: (one.proposal.objective, one.proposal.peak_bytes))
+        bound = self._bound(step, forward, problem, cap, clock)
+        self.found = StepSaving(
+            best.proposal,
+            tuple(one.proposal for one in self._priced),
+            best.choice,
+            best.saved,
+            min(bound, best.proposal.objective),
+            cap,
+            best.unseen,
+        )
+        return best.choice
+
+    def sweep(self, step: JointStep, points: int) -> list[tuple[Proposal, int]]:
+        """Torch's proposal and ``points`` of the constraint model, ever fewer bytes, each with a bound.
+
+        A bound holds for every step whose peak is not above the proposal's.
+        """
+        problem, forward, clock = self._start(step)
+        free = self._propose(step, problem, None, clock)
+        fewest = least_bytes(problem, self.options, clock, clock.now() + MODEL_S) or 0
+        most = self._priced[0].proposal.saved_bytes if free is None else free.bytes
+        for k in range(1, points):
+            self._propose(step, problem, most - k * (most - fewest) // points, clock)
+        return [
+            (
+                one.proposal,
+                min(one.proposal.objective, self._bound(step, forward, problem, one.proposal.peak_bytes, clock)),
+            )
+            for one in self._priced
+        ]
+
+    def _start(self, step: JointStep) -> tuple[SavingProblem, Captured, Clock]:
+        """The constraint model's data, and the forward graph of torch's proposal, which is priced."""
+        halves = step.halves(None)
+        problems = tuple(fusion_problem(half, self.device) for half in halves)
+        self._price(step, "fewest bytes", None, halves, problems)
+        clock = Clock(interruptible=self.options.interruptible)
+        return saving_problem(step, problems, load_device(self.device)), halves[0], clock
+
+    def _price(
+        self,
+        step: JointStep,
+        name: str,
+        choice: Choice | None,
+        halves: tuple[Captured, Captured] | None = None,
+        problems: tuple[Extraction, ...] | None = None,
+    ) -> _Priced:
+        """Solve both graphs of a choice."""
+        forward, backward = step.halves(choice) if halves is None else halves
+        problems = problems or tuple(fusion_problem(half, self.device) for half in (forward, backward))
+        unseen = unseen_bytes(forward, backward)
+        solved = [self._solve(problem.instance) for problem in problems]
+        peak = max(one.solution.peak_bytes + out for one, out in zip(solved, unseen.values(), strict=True))
+        saved = _saved(forward)
+        objective = sum(one.objective for one in solved)
+        proposal = Proposal(name, objective, sum(saved.values()), peak)
+        self._priced.append(_Priced(proposal, choice, tuple(saved), unseen))
+        return self._priced[-1]
+
+    def _solve(self, instance: Instance) -> SolveResult:
+        seconds = min(GRAPH_S, self.options.time_limit)
+        return solve(instance, replace(self.options, rules=(), peak_memory=None, time_limit=seconds))
+
+    def _propose(self, step: JointStep, problem: SavingProblem, limit: int | None, clock: Clock) -> Saving | None:
+        """Price the cheapest choice of the constraint model that saves at most ``limit`` bytes; None: there is none."""
+        seconds = min(MODEL_S, self.options.time_limit)
+        found = choose_saving(problem, limit, self.options, clock, clock.now() + seconds, GAP)
+        if found is not None:
+            choice = _choice(problem, found)
+            if all(one.choice is None or one.choice.saved != choice.saved for one in self._priced):
+                said = "least time" if limit is None else f"at most {limit / MIB:,.1f} MiB"
+                self._price(step, said, choice)
+        return found
+
+    def _shrink(self, step: JointStep, problem: SavingProblem, cap: int, clock: Clock) -> None:
+        """Propose choices that save ever less until a step keeps the cap and comes close to it.
+
+        The peak falls by about a byte for each that is not saved, until what is computed again counts. Then it may
+        rise, so that shares of the bytes are tried where no step falls below the cap.
+        """
+        start = min((one.proposal for one in self._priced), key=lambda proposal: proposal.peak_bytes)
+        fewest = least_bytes(problem, self.options, clock, clock.now() + MODEL_S) or 0
+        limit, tried = start.saved_bytes - (start.peak_bytes - cap), set()
+        shares = iter((0.5, 0.3, 0.15, 0.05))
+        while len(self._priced) < MOST_PROPOSALS:
+            limit = min(start.saved_bytes, max(fewest, limit))
+            count = len(self._priced)
+            known = limit in tried or self._propose(step, problem, limit, clock) is None
+            tried.add(limit)
+            if known or len(self._priced) == count:
+                share = next(shares, None)
+                if share is None or any(one.proposal.peak_bytes <= cap for one in self._priced):
+                    break
+                limit = int(share * start.saved_bytes)
+                continue
+            peak = self._priced[-1].proposal.peak_bytes
+            if cap - CLOSE * cap <= peak <= cap:
+                break
+            limit += cap - peak
+
+    def _bound(self, step: JointStep, forward: Captured, problem: SavingProblem, cap: int | None, clock: Clock) -> int:
+        """Picoseconds that every step within the cap takes at least."""
+        if self._least is None:
+            self._least = self._bound_of_any(step, forward, problem, clock)
+        if cap is None:
+            return self._least
+        sizes = _sizes(forward)
+        left = max(0, cap - sum(sizes[node.name] for node in {*forward.placeholders, *_results(forward)}))
+        seconds = min(MODEL_S, self.options.time_limit)
+        calls = choose_saving(of_library_calls(problem), left, self.options, clock, clock.now() + seconds)
+        return self._least + (0 if calls is None else calls.bound_ps)
+
+    def _bound_of_any(self, step: JointStep, forward: Captured, problem: SavingProblem, clock: Clock) -> int:
+        """Picoseconds of a forward graph that saves nothing and a backward graph that reads saved values for free."""
+        free = replace(self.options, rules=(), peak_memory=None, order="program")
+        least = solve(fusion_problem(results_alone(forward), self.device).instance, free).bound
+        seconds = min(MODEL_S, self.options.time_limit)
+        all_saved = choose_saving(all_to_be_saved(problem), None, self.options, clock, clock.now() + seconds)
+        if all_saved is None:
+            return least
+        halves = step.halves(_choice(problem, all_saved))
+        given = {node.name for node in halves[0].placeholders}
+        backward = fusion_problem(halves[1], self.device).instance
+        return least + solve(without_reads(backward, frozenset(saved_names(halves[0])) - given), free).bound
+
+
+def saving_problem(step: JointStep, problems: tuple[Extraction, ...], device: Device) -> SavingProblem:
+    """The constraint model's data, from the joint graph and the fusion problems of one way to split it.
+
+    A library call and a reduction take their time alone, other loops that of what they read and write: they share
+    kernels with their readers. A value that a library call of the forward half reads or makes is in memory in any case,
+    so that saving it adds no write; one that a library call of the backward half reads must be written there if it is
+    computed again.
+    """
+    times = {}
+    calls = set()
+    for problem in problems:
+        for k, (op, loop) in enumerate(zip(problem.instance.ops, problem.graph.ops, strict=True)):
+            if op.kind != "loop":
+                calls.add(loop.origin.node)
+            if op.kind != "loop" or any(offer.reduces for offer in op.offers):
+                times[loop.origin.node] = min(
+                    kernel_price(problem.instance, (k,), offer.scheme).total for offer in op.offers
+                )
+    place = {value.name: k for k, value in enumerate(step.values)}
+    values = []
+    for value in step.values:
+        moved = (value.bytes or 0) * device.dram_ps_per_mib // MIB
+        in_memory = value.name in calls or not calls.isdisjoint(value.forward_readers)
+        read_by_loops = any(name not in calls for name in value.readers)
+        written_again = value.name not in calls and not calls.isdisjoint(value.readers)
+        values.append(
+            ForwardValue(
+                value.name,
+                value.inputs,
+                value.bytes,
+                save_ps=moved * (not in_memory) + moved * read_by_loops,
+                again_ps=times.get(value.name, 0) + moved * written_again if value.repeatable else None,
+                library=value.name in calls,
+                read_ps=0 if read_by_loops else moved,
+                loops=tuple(place[name] for name in value.forward_readers if name not in calls),
+            )
+        )
+    return SavingProblem(tuple(values), step.needed)
+
+
+def _choice(problem: SavingProblem, found: Saving) -> Choice:
+    names = [value.name for value in problem.values]
+    return Choice(frozenset(names[k] for k in found.saved), frozenset(names[k] for k in found.again))
+
+
+def _saved(forward: Captured) -> dict[str, int]:
+    """What a forward graph keeps in memory for its backward graph alone: names of nodes, with their bytes."""
+    sizes = _sizes(forward)
+    held = _results(forward) | set(forward.placeholders)
+    names = set(saved_names(forward))
+    kept = [base_of(node) for node in forward.outputs if isinstance(node, Node) and node.name in names]
+    return {node.name: sizes[node.name] for node in dict.fromkeys(kept) if node not in held}
+
+
+def unseen_bytes(forward: Captured, backward: Captured) -> dict[str, int]:
+    """What is in memory while each graph runs and is none of its buffers.
+
+    While the backward graph runs, that is what the step was given and does not read again, and its results.
+    """
+    sizes = _sizes(forward)
+    visible = {forward.outputs[k] for k in forward.visible or ()}
+    saved = {base_of(node) for node in forward.outputs if isinstance(node, Node) and node not in visible}
+    unread = (_results(forward) | set(forward.placeholders)) - saved
+    return {"forward": 0, "backward": sum(sizes[node.name] for node in unread)}
+
+
+def _results(forward: Captured) -> set[Node]:
+    """The nodes whose memory holds the step's results: it stays while the backward graph runs."""
+    visible = (forward.outputs[k] for k in forward.visible or ())
+    return {base_of(node) for node in visible if isinstance(node, Node)}
+
+
+def _sizes(captured: Captured) -> dict[str, int]:
+    """The bytes of each node's value, by name."""
+    found = {}
+    for node in captured.graph.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            found[node.name] = value.numel() * value.element_size()
+    return found
+
+
+def without_reads(instance: Instance, inputs: Collection[str]) -> Instance:
+    """The instance in which some inputs are read for nothing."""
+    free = {k for k, buffer in enumerate(instance.buffers) if buffer.name in inputs}
+    ops = (
+        replace(
+            op,
+            offers=tuple(
+                replace(offer, reads=tuple(read for read in offer.reads if read.buffer not in free))
+                for offer in op.offers
+            ),
+        )
+        for op in instance.ops
+    )
+    return replace(instance, ops=tuple(ops))

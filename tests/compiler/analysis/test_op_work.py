@@ -1,0 +1,39 @@
+"""Arithmetic of library calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from optfuse.compiler.analysis.op_work import library_work
+from optfuse.compiler.ir.nodes import LibraryCall, Origin, View
+
+BATCH, HEADS, ROWS, COLUMNS, WIDTH = 2, 4, 5, 7, 8
+
+
+def view(*shape: int) -> View:
+    return View("x", shape, (0,) * len(shape))
+
+
+@pytest.mark.parametrize("value_width", [8, 3])
+@pytest.mark.parametrize("groups", [4, 1])
+@pytest.mark.parametrize(
+    ("target", "products"),
+    [
+        ("aten._scaled_dot_product_flash_attention.default", (1, 1)),
+        ("aten.scaled_dot_product_attention.default", (1, 1)),
+        ("optfuse.attention.default", (1, 1)),
+        ("aten._scaled_dot_product_flash_attention_backward.default", (3, 2)),
+        ("optfuse.attention_backward.default", (3, 2)),
+    ],
+)
+def test_attention_is_priced_by_its_matrix_products(
+    target: str, products: tuple[int, int], groups: int, value_width: int
+) -> None:
+    query, key = view(BATCH, HEADS, ROWS, WIDTH), view(BATCH, groups, COLUMNS, WIDTH)
+    tensors = (query, key, view(BATCH, groups, COLUMNS, value_width))
+    if "backward" in target:
+        tensors = (view(BATCH, HEADS, ROWS, value_width), *tensors)
+    call = LibraryCall("a", target, tensors, (), ("y",), Origin("a", target))
+    scores = BATCH * HEADS * ROWS * COLUMNS
+    expected = 2 * scores * (products[0] * WIDTH + products[1] * value_width)
+    assert library_work(call, {}).tensor == expected

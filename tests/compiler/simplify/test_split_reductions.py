@@ -1,0 +1,130 @@
+"""Split reductions compute what whole ones do, chunk by chunk, in the semantic oracle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+import sympy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optfuse.compiler.ir.buffer_layout import row_major
+from optfuse.compiler.ir.interpreter import interpret
+from optfuse.compiler.ir.nodes import (
+    Buffer,
+    Call,
+    Const,
+    Load,
+    LoopGraph,
+    LoopNest,
+    Origin,
+    Reduction,
+    Result,
+    Store,
+    View,
+    ivar,
+    rvar,
+)
+from optfuse.compiler.ir.verify_graph import verify
+from optfuse.compiler.simplify.split_reductions import Chunks, plan_chunks, split, split_reductions
+from optfuse.problem.device_files import load_device
+
+ORIGIN = Origin("node", "aten.sum.dim_IntList")
+
+
+def reduction(shape, kept, kind, dtype="float32") -> LoopNest:
+    """Reduce x (row-major, ``shape``) over the dimensions that are not kept, with every result stored."""
+    strides = row_major(shape)
+    inner = [k for k in range(len(shape)) if k not in kept]
+    index = sympy.Add(
+        *(strides[k] * ivar(j) for j, k in enumerate(kept)), *(strides[k] * rvar(j) for j, k in enumerate(inner))
+    )
+    sizes = tuple(shape[k] for k in kept)
+    out = sympy.Add(*(t * ivar(k) for k, t in enumerate(row_major(sizes))))
+    results = 3 if kind == "welford" else 1
+    scale = Call("add", (Result(0, dtype), Const(1.0, dtype)), dtype) if dtype == "float32" else Result(0, dtype)
+    values = [scale, *(Result(k, dtype) for k in range(1, results))]
+    return LoopNest(
+        "fold",
+        sizes,
+        tuple(shape[k] for k in inner),
+        (Reduction(kind, Load("x", index, dtype)),),
+        tuple(Store(f"y{k}", out, value) for k, value in enumerate(values)),
+        ORIGIN,
+    )
+
+
+def graph(nest, shape, dtype="float32") -> LoopGraph:
+    outs = [Buffer(s.buffer, dtype, nest.sizes, row_major(nest.sizes)) for s in nest.stores]
+    return LoopGraph(
+        "test",
+        (Buffer("x", dtype, tuple(shape), row_major(shape), "input"), *outs),
+        ("x",),
+        (),
+        (nest,),
+        tuple(View(b.name, b.shape, b.stride) for b in outs),
+    )
+
+
+def with_split(whole: LoopGraph, chunks: Chunks) -> LoopGraph:
+    nest = whole.ops[0]
+    kept = 2 if nest.reductions[0].kind == "welford" else 1
+    first, second, partials = split(nest, chunks, [f"p{k}" for k in range(kept)], "cpu")
+    return replace(whole, buffers=(*whole.buffers, *partials), ops=(first, second))
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4),
+    st.sampled_from(["sum", "prod", "max", "min", "any", "all", "welford"]),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=60, derandomize=True, deadline=None)
+def test_chunks_fold_to_the_whole(shape, kind, random):
+    kept = [k for k in range(len(shape)) if random.random() < 0.4]
+    rsizes = [shape[k] for k in range(len(shape)) if k not in kept]
+    if not rsizes:
+        return
+    whole_dims = random.randrange(len(rsizes) + 1)
+    divisors = (
+        [d for d in range(2, rsizes[whole_dims] + 1) if rsizes[whole_dims] % d == 0] if whole_dims < len(rsizes) else []
+    )
+    chunks = Chunks(whole_dims, random.choice(divisors) if divisors else 0)
+    if not chunks.sizes(rsizes) or not chunks.inside(rsizes):
+        return  # a stage without points to fold
+    dtype = "bool" if kind in ("any", "all") else "float32"
+    nest = reduction(shape, kept, kind, dtype)
+    one = graph(nest, shape, dtype)
+    two = with_split(one, chunks)
+    verify(two)
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(random.randrange(1000)))
+    x = x > 0.5 if dtype == "bool" else x + 0.5
+    for a, b in zip(interpret(one, [x]), interpret(two, [x]), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kept", "starved"),
+    [
+        ((8192, 768), [1], True),  # the bias gradient of a linear layer
+        ((64, 64, 56, 56), [1], True),  # batch-norm statistics
+        ((8192, 768), [0], False),  # a row reduction has a program a row
+        ((8, 1000), [0], False),  # few rows, but nothing to gain
+        ((8191, 768), [1], False),  # a prime number of rows cannot be cut evenly
+    ],
+)
+def test_only_starved_reductions_are_split(shape, kept, starved):
+    whole = graph(reduction(shape, kept, "sum"), shape)
+    buffers = {b.name: b for b in whole.buffers}
+    device = load_device("h200")
+    assert (plan_chunks(whole.ops[0], buffers, device) is not None) == starved
+    after = split_reductions(whole, device)
+    verify(after)
+    assert len(after.ops) == (2 if starved else 1)
+    if starved:
+        first, second = after.ops
+        assert prod((*first.sizes, *first.rsizes)) == prod(shape)
+        assert second.name == "fold"
+        assert second.stores[0].buffer == "y0"

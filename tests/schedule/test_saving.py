@@ -1,0 +1,161 @@
+"""What a training step saves: the search over choices, its caps and bounds, and that the step stays right."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import optfuse
+from optfuse.compiler.frontend.aot import make_backend
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.joint import JointStep
+from optfuse.compiler.frontend.training import capture_step
+from optfuse.errors import InfeasibleError, InvalidOptionError
+from optfuse.schedule.saving import SavingSearch
+from optfuse.solver.control.options import SolveOptions
+
+
+class Layer(nn.Module):
+    """Normalization, attention and a wide feed-forward part, each with a residual."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, length, width = x.shape
+        q, k, v = self.qkv(self.first(x)).view(rows, length, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(rows, length, width))
+        return x + self.narrow(F.gelu(self.wide(self.second(x))))
+
+
+class Model(nn.Module):
+    """Some layers, and a loss."""
+
+    def __init__(self, layers: int = 2, width: int = 16, drop: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.drop(layer(x))
+        return x.square().mean()
+
+
+OPTIONS = SolveOptions(time_limit=5, workers=1)
+
+
+def searched(model: nn.Module, x: Tensor, **options: Any) -> SavingSearch:
+    """The search for a step of the model, after it."""
+    search = SavingSearch("h200", SolveOptions(time_limit=5, workers=1, **options))
+    capture_step(model, (x,), {}, name="step", choose=search)
+    return search
+
+
+def test_fewer_bytes_cost_more_time_and_every_step_is_above_the_bound() -> None:
+    torch.manual_seed(0)
+    front = optfuse.saving_front(Model().train(), (torch.randn(8, 32, 16),), points=3, options=OPTIONS)
+    assert front["choice"][0] == "fewest bytes"
+    chosen = front[1:].sort_values("saved_bytes")
+    assert len(chosen) >= 2
+    assert (front["objective"] >= front["bound"]).all()
+    assert (front["bound"] > 0).all()
+    assert chosen["objective"].is_monotonic_decreasing
+    assert chosen["peak_memory_bytes"].iloc[0] < chosen["peak_memory_bytes"].iloc[-1]
+
+
+def test_a_step_within_a_cap_has_eagers_gradients_and_keeps_the_cap() -> None:
+    torch.manual_seed(0)
+    model = Model().train()
+    eager = copy.deepcopy(model)
+    x = torch.randn(8, 32, 16)
+    free = searched(model, x).found
+    assert free is not None
+    cap = int(0.9 * min(proposal.peak_bytes for proposal in free.proposals[:1]))
+    schedule = optfuse.optimize(model, (x,), train=True, options=SolveOptions(time_limit=5, peak_memory=cap))
+    assert isinstance(schedule, optfuse.TrainingSchedule)
+    assert schedule.saving is not None
+    assert schedule.saving.chosen.peak_bytes <= cap
+    for half in schedule:
+        unseen = schedule.saving.unseen_bytes[half.name.rpartition(".")[2]]
+        assert half.solution.peak_bytes + unseen <= cap
+    for step in (schedule.compile(), schedule.compile()):  # the second one traces the model again
+        model.zero_grad()
+        eager.zero_grad()
+        loss, wanted = step(x), eager(x)
+        torch.testing.assert_close(loss, wanted)
+        loss.backward()
+        wanted.backward()
+        for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_random_draws_are_kept() -> None:
+    model, x = Model(layers=1, drop=0.3).train(), torch.randn(4, 8, 16)
+    fewest = searched(model, x, peak_memory=1 << 40).found
+    assert fewest is not None
+    captured = capture_step(model, (x,), {}, name="step", choose=lambda _: fewest.choice)
+    drawn = [node.name for node in captured.backward.graph.graph.nodes if "rand" in str(node.target)]
+    assert not drawn
+
+
+def test_a_cap_that_no_step_keeps_is_one_line_with_the_least_peak() -> None:
+    with pytest.raises(
+        InfeasibleError, match=r"step: no training step was found within peak_memory of 0\.0 MiB; the least"
+    ):
+        searched(Model(layers=1).train(), torch.randn(8, 32, 16), peak_memory=1000)
+
+
+def test_checkpointed_regions_are_split_as_they_say() -> None:
+    class Checkpointed(Model):
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=False)
+            return x.square().mean()
+
+    asked: list[JointStep] = []
+    compiled: list[str] = []
+
+    def compile_graph(captured: Captured) -> Any:
+        compiled.append(captured.name)
+        return lambda inputs: captured.graph(*inputs)
+
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    for model in (Checkpointed().train(), Model().train()):
+        fast = torch.compile(model, backend=make_backend(compile_graph, choose=asked.append))
+        fast(torch.randn(2, 8, 16)).backward()
+    assert len(asked) == 1  # of the second model's step
+    assert len(compiled) == 4
+
+
+@pytest.mark.parametrize("drop", [0.2, 0.0])
+@pytest.mark.spread(2)
+def test_through_torch_compile(drop: float) -> None:
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    torch.manual_seed(0)
+    model = Model(layers=1, drop=drop).train()
+    other = copy.deepcopy(model)
+    x = torch.randn(8, 32, 16)
+    start = searched(model, x).found
+    assert start is not None
+    cap = int(0.95 * start.proposals[0].peak_bytes)
+    # the same draws in both: random numbers are other ones than eager's
+    for module, options in ((model, {"peak_memory": cap}), (other, {"saving": "fewest"})):
+        torch.manual_seed(1)
+        torch.compile(module, backend="optfuse", options={"time_limit": 5, **options})(x).backward()
+    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_an_unknown_mode() -> None:
+    with pytest.raises(InvalidOptionError, match="saving must be one of auto, fewest, search, not 'most'"):
+        optfuse.optimize(Model(), (torch.randn(1, 2, 16),), train=True, saving="most")  # type: ignore[arg-type]

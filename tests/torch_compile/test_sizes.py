@@ -1,0 +1,215 @@
+"""Sizes that change, through torch.compile: one trace for a range of them, and sizes that depend on data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import optfuse
+from optfuse.compiler.frontend.by_size import FIRST
+from tests.torch_compile.test_torch_compile import Compiler, compiled, planned
+
+__all__ = ["compiled"]
+
+CAPTURED = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
+
+
+def captured() -> Any:
+    """A context in which torch.compile keeps nodes that find a size in its graphs."""
+    return torch._dynamo.config.patch(CAPTURED)  # noqa: SLF001 - its public face
+
+
+class Attention(nn.Module):
+    """A causal block whose length and batch may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.qkv = nn.Linear(8, 24)
+        self.places = nn.Embedding(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        x = x + self.places(torch.arange(length))
+        q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, 8)
+
+
+def gradients(module: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    """The result and the parameters' gradients."""
+    module.zero_grad()
+    result = run(x)
+    (result * x.cos()).sum().backward()
+    return [result.detach(), *(p.grad for p in module.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("how", [{"dynamic": True}, {}, "mark_dynamic"])
+@pytest.mark.spread(2)
+def test_training_at_many_sizes_is_traced_once_for_the_range(compiled: Compiler, how: Any) -> None:
+    torch.manual_seed(0)
+    module = Attention()
+    eager = copy.deepcopy(module)
+    fast = compiled(module, **(how if isinstance(how, dict) else {}))
+    for batch, length in ((2, 5), (3, 7), (2, 9), (4, 7), (2, 5)):
+        x = torch.randn(batch, length, 8)
+        if how == "mark_dynamic":
+            for axis in (0, 1):
+                torch._dynamo.mark_dynamic(x, axis)  # noqa: SLF001 - its public face
+        torch.testing.assert_close(gradients(module, fast, x), gradients(eager, eager, x), rtol=1e-4, atol=1e-5)
+    assert planned(compiled)
+    # without a mark the first size is traced as it is
+    assert len(compiled.runs) == (2 if how == {} else 1)
+
+
+@given(sizes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6)), min_size=2, max_size=6))
+@settings(max_examples=5)
+def test_drawn_sizes_zero_and_one_among_them(sizes: list[tuple[int, int]]) -> None:
+    def function(x: Tensor, n: int) -> tuple[Tensor, ...]:
+        y = (x * 2).softmax(0) if x.shape[0] else x
+        return y.t() @ x, torch.cat([x, y]) + n, (x - x.mean(1, keepdim=True)).sum(), x.reshape(-1)[: x.shape[0] * 2]
+
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    fast = torch.compile(function, backend="optfuse", dynamic=True)
+    for rows, columns in sizes:
+        x = torch.randn(rows, columns)
+        torch.testing.assert_close(fast(x, rows + 1), function(x, rows + 1), equal_nan=True)
+
+
+def test_further_sizes_are_scheduled_when_they_come_again(compiled: Compiler) -> None:
+    def function(x: Tensor) -> Any:
+        return torch.softmax(x, -1).chunk(2)
+
+    fast = compiled(function, fullgraph=True, dynamic=True)
+    for rows in range(2, FIRST + 4):
+        x = torch.randn(2 * rows, 3)
+        torch.testing.assert_close(fast(x), function(x))
+    (run,) = compiled.runs
+    assert len(compiled.names()) == FIRST
+    assert [name for name, _ in run.record.unplanned] == ["compiled0"]
+    x = torch.randn(2 * (FIRST + 3), 3)
+    torch.testing.assert_close(fast(x), function(x))
+    assert len(compiled.names()) == FIRST + 1
+
+
+def test_a_size_that_is_marked_as_unknown(compiled: Compiler) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.softmax(x * x.shape[0], -1)
+
+    fast = compiled(function, fullgraph=True)
+    for rows in (4, 1, 0, 4):
+        x = torch.randn(rows, 5)
+        torch._dynamo.decorators.mark_unbacked(x, 0)  # noqa: SLF001 - its public face
+        torch.testing.assert_close(fast(x), function(x))
+    assert len(compiled.runs) == 1
+    assert planned(compiled)
+
+
+def test_a_float_that_changes(compiled: Compiler) -> None:
+    def function(x: Tensor, rate: float) -> Tensor:
+        return x * rate + F.layer_norm(x, (3,), eps=rate * 1e-3)
+
+    fast = compiled(function, dynamic=True)
+    x = torch.randn(4, 3)
+    for rate in (0.1, 0.3, 0.1):
+        torch.testing.assert_close(fast(x, rate), function(x, rate))
+    assert len(compiled.runs) == 2  # eps is a number of the first graph
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).nonzero() + 1,
+        lambda x: x[x > 0].exp().sum(0),
+        lambda x: x[: int((x > 0).sum().item()) % 3 + 1] * 2,
+        lambda x: torch.repeat_interleave(x * 2, (x[:, 0] > 0).long() + 1, dim=0).sin() + 1,
+        lambda x: (x.detach() * 3).round().unique() * 2 + x.sum(),
+        lambda x: x.split((x.sigmoid() > 0).sum(0).tolist()[:1])[0] * 2,
+    ],
+)
+@pytest.mark.spread(2)
+def test_around_a_node_that_finds_a_size_all_is_scheduled(
+    compiled: Compiler, function: Callable[[Tensor], Tensor]
+) -> None:
+    x = torch.randn(5, 6, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    with captured():
+        fast = compiled(function, fullgraph=True)
+        for _ in range(3):  # scheduled the second time, the third time as scheduled
+            got, wanted = fast(x), function(y)
+            torch.testing.assert_close(got, wanted)
+            if wanted.requires_grad:
+                got.square().sum().backward()
+                wanted.square().sum().backward()
+                torch.testing.assert_close(x.grad, y.grad)
+    (run,) = compiled.runs
+    assert any("only its run tells" in reason for _, reason in run.record.unplanned)
+    assert any("part" in name for name in compiled.names())
+
+
+class Routed(nn.Module):
+    """A mixture of experts: each token goes to the one that its router likes best."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(6, 3)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(6, 9), nn.SiLU(), nn.Linear(9, 6)) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.router(x).softmax(-1).max(-1)
+        result = torch.zeros_like(x)
+        for k, expert in enumerate(self.experts):
+            (tokens,) = (chosen == k).nonzero(as_tuple=True)
+            result.index_add_(0, tokens, (expert(x[tokens]) * weights[tokens, None]).to(x.dtype))
+        return F.gelu(result)
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_experts_that_choose_their_tokens(compiled: Compiler, cast: bool) -> None:
+    torch.manual_seed(1)
+    module = Routed()
+    eager = copy.deepcopy(module)
+    with captured(), torch.autocast("cpu", torch.bfloat16, enabled=cast):
+        fast = compiled(module, fullgraph=True)
+        for x in (torch.randn(8, 6), torch.randn(8, 6), torch.zeros(8, 6)):
+            tolerance = {"rtol": 3e-2, "atol": 3e-2} if cast else {}
+            torch.testing.assert_close(gradients(module, fast, x), gradients(eager, eager, x), **tolerance)
+    assert len(compiled.runs) == 1
+    assert compiled.names()
+
+
+def test_a_size_that_a_check_settles_is_checked(compiled: Compiler) -> None:
+    def function(x: Tensor) -> Tensor:
+        places = x.nonzero()
+        torch._check(places.size(0) == 4)  # noqa: SLF001 - public
+        return places + 3
+
+    def number(x: Tensor) -> Tensor:
+        n = x[0].item()
+        torch._check(n == 1)  # noqa: SLF001 - public
+        return x * n
+
+    x = torch.tensor([1, 1, 3, 4, 0, 0])
+    with captured():
+        for checked in (function, number):
+            fast = compiled(checked, fullgraph=True)
+            assert torch.equal(fast(x), checked(x))
+            with pytest.raises(RuntimeError):
+                fast(x * 0)
+
+
+def test_what_runs_as_traced_is_named() -> None:
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    before = len(optfuse.compiled_graphs())
+    with captured():
+        torch.compile(lambda x: x.exp()[x > 0], backend="optfuse", fullgraph=True)(torch.randn(6))
+    found = {graph.name: graph.why_not for graph in optfuse.compiled_graphs()[before:]}
+    assert found["compiled0.part1.inference"] == ""
+    assert found["compiled0.part2"] == "getitem: a size or value that only its run tells"
