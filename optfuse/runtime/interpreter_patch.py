@@ -1,9 +1,10 @@
 """Mends for Triton's interpreter, so that what it computes is what the compiled kernel would compute.
 
 Out of the box (3.6 to 3.9) the interpreter reads bfloat16 bits as integers in arithmetic, comparisons and dot products
-and truncates on casts; it has no libdevice; it runs a custom ``tl.reduce`` element by element in Python; its max and
-min treat nan unlike the hardware in some versions; and with numpy 2.4 or newer ``range(0, n)`` over a run-time argument
-fails. ``apply`` replaces those pieces. It must run before the first kernel is launched, and is idempotent.
+and truncates on casts; it rounds to float8 wrongly, and reads the nan of one as a number; it has no libdevice; it runs
+a custom ``tl.reduce`` element by element in Python; its max and min treat nan unlike the hardware in some versions; and
+with numpy 2.4 or newer ``range(0, n)`` over a run-time argument fails. ``apply`` replaces those pieces. It must run
+before the first kernel is launched, and is idempotent.
 """
 
 from __future__ import annotations
@@ -92,17 +93,38 @@ def narrow(values: Array) -> Array:
     return torch.from_numpy(flat).to(torch.bfloat16).view(torch.uint16).numpy().reshape(np.shape(values))
 
 
+#: Dtypes that the interpreter holds as bits, by torch's own.
+_FLOAT8 = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+
+
+def _from_float8(bits: Array, dtype: torch.dtype) -> Array:
+    """The float32 values of float8 bit patterns (uint8), exactly."""
+    flat = np.ascontiguousarray(bits, dtype=np.uint8).reshape(-1)
+    return torch.from_numpy(flat).view(dtype).to(torch.float32).numpy().reshape(np.shape(bits))
+
+
+def _to_float8(values: Array, dtype: torch.dtype) -> Array:
+    """Bit patterns (uint8) of values rounded to the nearest float8, the largest one beyond it, as NVIDIA's GPUs do."""
+    flat = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32).reshape(-1))
+    largest = torch.finfo(dtype).max
+    return flat.clamp(-largest, largest).to(dtype).view(torch.uint8).numpy().reshape(np.shape(values))
+
+
 def _is_bf16(handle: Any) -> bool:
     return handle.dtype.scalar == tl.bfloat16
 
 
 def _values(handle: Any) -> Array:
-    """The numbers that a handle stands for: bfloat16 bits are widened, everything else is as stored."""
+    """The numbers that a handle stands for: bfloat16 and float8 bits are widened, everything else is as stored."""
+    if handle.dtype.scalar in _FLOAT8:
+        return _from_float8(handle.data, _FLOAT8[handle.dtype.scalar])
     return widen(handle.data) if _is_bf16(handle) else np.asarray(handle.data)
 
 
 def _handle(values: Array, dtype: tl.dtype) -> Any:
-    """A handle of ``dtype`` holding ``values``, rounded when ``dtype`` is bfloat16."""
+    """A handle of ``dtype`` holding ``values``, rounded when ``dtype`` is bfloat16 or float8."""
+    if dtype in _FLOAT8:
+        return interp.TensorHandle(_to_float8(values, _FLOAT8[dtype]), dtype)
     if dtype == tl.bfloat16:
         return interp.TensorHandle(narrow(values), dtype)
     return interp.TensorHandle(np.asarray(values).astype(_np_dtype(dtype), copy=False), dtype)
@@ -174,8 +196,8 @@ def _mend_casts(builder: Any) -> None:
         truncating = getattr(interp, "_ir").ROUNDING_MODE.RTZ  # noqa: B009 - a private name of the patched module
 
         def create_fp_to_fp(self: Any, src: Any, dst_type: Any, rounding_mode: Any) -> Any:
-            sixteen_and_up = min(src.dtype.scalar.primitive_bitwidth, dst_type.scalar.primitive_bitwidth) >= 16
-            if sixteen_and_up and rounding_mode != truncating:
+            known = (kind.primitive_bitwidth >= 16 or kind in _FLOAT8 for kind in (src.dtype.scalar, dst_type.scalar))
+            if all(known) and rounding_mode != truncating:
                 return self.cast_impl(src, dst_type)
             return original(self, src, dst_type, rounding_mode)
 

@@ -37,6 +37,18 @@ def test_cast_to_bfloat16_rounds(kernels, source):
     assert torch.equal(y, x.to(BF16))
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_is_rounded_to_the_nearest_and_saturates_as_on_a_gpu(kernels, dtype):
+    largest = torch.finfo(dtype).max
+    x = torch.cat([torch.linspace(-2, 2, 1001) ** 5 * largest / 16, torch.tensor([float("inf"), -1e9, 1e-9])])
+    y, z = torch.empty(1004, dtype=dtype), torch.empty(256)
+    kernels.copy_as[(8,)](x, y, 1004, BLOCK=128)
+    assert torch.equal(y.float(), x.clamp(-largest, largest).to(dtype).float())
+    every = torch.arange(256).to(torch.uint8).view(dtype)
+    kernels.copy_as[(2,)](every, z, 256, BLOCK=128)
+    torch.testing.assert_close(z, every.float(), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("target", [torch.float32, torch.int32, torch.float16, torch.bool])
 def test_cast_from_bfloat16_reads_numbers_not_bits(kernels, target):
     x = halves(128) * 5

@@ -16,7 +16,8 @@ from itertools import accumulate
 from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.prelude import PRELUDE_NAMES
 from optfuse.compiler.codegen.python_text import INDENT, WIDTH, comment
-from optfuse.compiler.codegen.triton_expressions import BITS, Value
+from optfuse.compiler.codegen.triton_expressions import Value
+from optfuse.compiler.ir.dtypes import BITS
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _PYTHON = frozenset(keyword.kwlist) | frozenset(dir(builtins))

@@ -18,7 +18,6 @@ from optfuse.compiler.codegen.reduction_passes import Passes
 from optfuse.compiler.codegen.triton_expressions import (
     BIT_AND,
     COMPARISON,
-    HALF,
     SUM,
     Value,
     call,
@@ -28,6 +27,7 @@ from optfuse.compiler.codegen.triton_expressions import (
     tensor,
 )
 from optfuse.compiler.ir.buffer_layout import extent
+from optfuse.compiler.ir.dtypes import FLOAT8, HALF, NARROW
 from optfuse.compiler.ir.kernel_spec import KernelSpec, rdigit, xdigit
 from optfuse.compiler.ir.nodes import (
     Buffer,
@@ -146,8 +146,8 @@ class MemberWriter:
     def _in_register(self, value: Value, buffer: str) -> Value:
         """The value as a load of ``buffer`` would give it; half types are rounded only with ``round_intermediates``."""
         dtype = self.buffers[buffer].dtype
-        if dtype in HALF:
-            if self.options.round_intermediates and value.dtype != dtype:
+        if dtype in NARROW:
+            if (self.options.round_intermediates or dtype in FLOAT8) and value.dtype != dtype:
                 value = cast(value if not value.literal else cast(value, "float32"), dtype)
             value = cast(value, "float32")
         else:
@@ -195,7 +195,7 @@ class MemberWriter:
                 pass
         args = [self.value(arg) for arg in expr.args]
         if FUNCTIONS[expr.function].rule != "cast":
-            args = [cast(arg, "float32") if arg.dtype in HALF else arg for arg in args]
+            args = [cast(arg, "float32") if arg.dtype in NARROW else arg for arg in args]
         result = call(expr.function, args, expr.dtype, approximate=self._approximate)
         home = self.writer.scope(result.axes)
         if any(self.writer.scope(arg.axes) is not home and not _simple(arg) for arg in args):
@@ -255,11 +255,12 @@ class MemberWriter:
         if mask is not None:
             arguments.append(f"mask={mask.text}")
         if guards and load.other is not None:
-            arguments.append(f"other={const(load.other).text}")
+            other = const(load.other)  # Triton takes a number as float32
+            arguments.append(f"other={(tensor(other) if load.dtype == 'float64' and load.other.value else other).text}")
         self.read[load.buffer] = None
         text = f"tl.load({', '.join(arguments)})"
         held = Value(text, load.dtype, spread)
-        if load.dtype in HALF:
+        if load.dtype in NARROW:
             held = Value(f"{text}.to(tl.float32)", "float32", spread)
         named = self.writer.name(held, identifier(load.buffer))
         if {"x", "r"} <= spread:
@@ -291,7 +292,9 @@ class MemberWriter:
         guards = [guard for d in repeats for guard in self._guard(Guard(d, 0, 1), {d: Linear({d: 1})})]
         mask = self._mask(shape, [Value("first", "bool"), *guards] if only_first else guards)
         shape |= frozenset[str]() if mask is None else mask.axes
-        if value.dtype == "float64":
+        if dtype in FLOAT8:
+            value = cast(value, dtype)
+        elif value.dtype == "float64":
             value = cast(value, "float32") if dtype in HALF else tensor(value)
         pointer = self._pointer(store.buffer, offset, shape)
         tail = f", mask={mask.text}" if mask is not None else ""

@@ -106,7 +106,7 @@ def example(table):
     tensors = {}
     for name, dtype, shape, stride, *_ in table:
         tensor = torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=DEVICE)
-        tensors[name] = tensor.normal_() if tensor.is_floating_point() else tensor.zero_()
+        tensors[name] = tensor.normal_() if tensor.is_floating_point() and tensor.itemsize > 1 else tensor.zero_()
     return tensors
 
 

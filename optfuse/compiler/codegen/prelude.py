@@ -198,6 +198,28 @@ def integer_power(base, exponent):
 
 
 @triton.jit
+def to_float8_e4m3fn(x):
+    """Rounded to the nearest; what is beyond the largest number is that number, or nan where torch says so."""
+    bits = x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    if not FLOAT8_SATURATES:
+        sign = (x.to(tl.uint32, bitcast=True) >> 24).to(tl.uint8) & 128
+        bits = tl.where(tl.abs(x) <= 464.0, bits, sign | 127)
+    return bits.to(tl.float8e4nv, bitcast=True)
+
+
+# torch 2.11 makes nan of what is beyond the largest number, torch 2.13 that number, as a GPU does
+FLOAT8_SATURATES = tl.constexpr(not torch.full((1,), 1000.0).to(torch.float8_e4m3fn).float().isnan().item())
+
+
+@triton.jit
+def to_float8_e5m2(x):
+    """Rounded to the nearest; infinite beyond the largest number, as in torch (the GPU's conversion stays at it)."""
+    sign = (x.to(tl.uint32, bitcast=True) >> 24).to(tl.uint8) & 128
+    bits = tl.where(tl.abs(x) >= 61440.0, sign | 124, x.to(tl.float8e5).to(tl.uint8, bitcast=True))
+    return bits.to(tl.float8e5, bitcast=True)
+
+
+@triton.jit
 def shift_left(a, b, BITS: tl.constexpr):
     """a << b; 0 where b is negative or no smaller than the width."""
     inside = (b >= 0) & (b < BITS)

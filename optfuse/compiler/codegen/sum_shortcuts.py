@@ -17,10 +17,9 @@ from math import prod
 
 import sympy
 
+from optfuse.compiler.ir.dtypes import FLOAT8, HALF
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Member, rdigit, xdigit
 from optfuse.compiler.ir.nodes import Call, Const, Expr, Iota, Load, LoopNest, Result, ivar, rvar
-
-HALF = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class _Tracer:
                 case Load(buffer=buffer, dtype=dtype) if (
                     self._made(place.member, buffer)
                     and self.spec.members[self.producers[buffer][0]].full
-                    and not (self.rounding and dtype in HALF)
+                    and not (dtype in FLOAT8 or (self.rounding and dtype in HALF))
                 ):
                     place = Place(*self.producers[buffer])
                 case _:

@@ -11,7 +11,7 @@ import sympy
 
 from optfuse.compiler.codegen.index_arithmetic import Atom, Axis, Linear, Walk, linearize
 from optfuse.compiler.codegen.reduction_passes import Passes
-from optfuse.compiler.codegen.triton_expressions import BITS
+from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Member, rdigit, xdigit
 from optfuse.compiler.ir.nodes import Buffer, ivar, rvar, tvar
 from optfuse.compiler.ir.traversal import loads

@@ -11,15 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from optfuse.compiler.ir.dtypes import BITS, FLOAT8, FLOATING, HALF, integer_range
 from optfuse.compiler.ir.nodes import Const
-
-HALF = frozenset({"float16", "bfloat16"})
-FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
-
-BITS = {
-    **{"bool": 8, "uint8": 8, "int8": 8, "int16": 16, "int32": 32, "int64": 64},
-    **{"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64},
-}
 
 # how tightly an expression binds, as in Python
 COMPARISON, BIT_OR, BIT_XOR, BIT_AND, SUM, PRODUCT, UNARY, ATOM = range(8)
@@ -99,14 +92,22 @@ def const(expr: Const) -> Value:
     return constant(expr.value, expr.dtype)
 
 
+#: Integer dtypes that a conversion of a number out of range yields the last bits of.
+_WRAPPING = frozenset({"uint8", "uint16", "uint32", "int8", "int16"})
+
+_FLOAT8 = {"float8_e4m3fn": "e4nv", "float8_e5m2": "e5"}
+
+
 def triton_type(dtype: str) -> str:
     """The dtype in a kernel's text."""
+    if dtype in FLOAT8:
+        return f"tl.float8{_FLOAT8[dtype]}"
     return f"tl.{'int1' if dtype == 'bool' else dtype}"
 
 
 def pointer_type(dtype: str) -> str:
     """The type of a pointer to elements, as Triton's signatures name it."""
-    short = {"bool": "i1", "bfloat16": "bf16"}.get(dtype)
+    short = {"bool": "i1", "bfloat16": "bf16", **{name: f"fp8{kind}" for name, kind in _FLOAT8.items()}}.get(dtype)
     if short is None:
         short = dtype.replace("uint", "u").replace("int", "i").replace("float", "fp")
     return f"*{short}"
@@ -126,12 +127,14 @@ def cast(value: Value, dtype: str) -> Value:
     if dtype == "bool":
         zero = "0.0" if value.dtype in FLOATING else "0"
         return Value(f"{tensor(value).within(SUM)} != {zero}", "bool", value.axes, COMPARISON)
+    if dtype in FLOAT8:  # a GPU's conversion yields the largest number where ATen's may yield nan or infinity
+        return Value(f"to_{dtype}({tensor(cast(value, 'float32')).text})", dtype, value.axes)
     steps = [triton_type(dtype)]
-    if dtype in HALF and value.dtype != "float32":
+    if (dtype in HALF or value.dtype in FLOAT8) and "float32" not in (dtype, value.dtype):
         steps.insert(0, "tl.float32")
-    elif dtype in ("uint8", "int8", "int16") and value.dtype in FLOATING:
+    if dtype in _WRAPPING and value.dtype in FLOATING:
         # out of range, ATen wraps around
-        steps.insert(0, "tl.int64" if dtype == "uint8" else "tl.int32")
+        steps.insert(-1, "tl.int64" if dtype.startswith("uint") else "tl.int32")
     text = tensor(value).within(ATOM) + "".join(f".to({step})" for step in steps)
     return Value(text, dtype, value.axes)
 
@@ -180,8 +183,8 @@ def _special_form(function: str, args: Sequence[Value], dtype: str, axes: frozen
     match function:
         case "neg":
             return Value(f"-{first.within(UNARY + 1)}", dtype, axes, UNARY)
-        case "bitwise_not" if dtype == "uint8":
-            return Value(f"{first.within(BIT_XOR)} ^ 255", dtype, axes, BIT_XOR)
+        case "bitwise_not" if dtype.startswith("uint"):
+            return Value(f"{first.within(BIT_XOR)} ^ {integer_range(dtype)[1]}", dtype, axes, BIT_XOR)
         case "bitwise_not":
             return Value(f"~{first.within(UNARY + 1)}", dtype, axes, UNARY)
         case "isnan":
@@ -215,7 +218,7 @@ def _plain_call(function: str, args: Sequence[Value], dtype: str, axes: frozense
         name = {"fmod": "libdevice.fmod"}.get(function) or _CALLS[function]
     if function == "div" and dtype != "float64":
         args = (tensor(args[0]), args[1])
-    elif function not in _TAKES_NUMBERS or dtype in ("float64", "uint8"):
+    elif function not in _TAKES_NUMBERS or dtype == "float64" or dtype.startswith("uint"):
         # a number is taken as float32 or int32 beside other operands
         args = tuple(map(tensor, args))
     return Value(f"{name}({', '.join(arg.text for arg in args)})", dtype, axes)

@@ -27,8 +27,13 @@ from optfuse.compiler.codegen.tiles import (
     trims,
     turned,
 )
-from optfuse.compiler.codegen.triton_expressions import BITS, SUM, Value, pointer_type
+from optfuse.compiler.codegen.triton_expressions import (
+    SUM,
+    Value,
+    pointer_type,
+)
 from optfuse.compiler.codegen.triton_reductions import Accumulators, Fold, fold_one, fold_whole
+from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, LoopNest, Result, Store
 from optfuse.compiler.ir.traversal import loads, operands, stored

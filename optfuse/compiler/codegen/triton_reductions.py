@@ -9,13 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.compiler.codegen.kernel_writer import Writer
-from optfuse.compiler.codegen.triton_expressions import BIT_OR, FLOATING, SUM, Value, cast, constant, triton_type
+from optfuse.compiler.codegen.triton_expressions import (
+    BIT_OR,
+    SUM,
+    Value,
+    cast,
+    constant,
+    triton_type,
+)
+from optfuse.compiler.ir.dtypes import FLOATING, integer_range
 from optfuse.compiler.ir.nodes import ReductionKind
 
 TILE = frozenset({"x", "r"})
 OUTER = frozenset({"x"})
-
-_ENDS = {"uint8": (0, 255), **{f"int{n}": (-(1 << n - 1), (1 << n - 1) - 1) for n in (8, 16, 32, 64)}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class Fold:
     @property
     def held(self) -> str:
         """The accumulation dtype: Triton has no reductions of small integers."""
-        return "int32" if self.dtype in ("uint8", "int8", "int16") else self.dtype
+        return "int32" if self.dtype in ("uint8", "int8", "int16", "uint16") else self.dtype
 
     @property
     def identity(self) -> str:
@@ -55,7 +61,7 @@ class Fold:
                 largest = self.kind in ("max", "argmax")
                 if self.dtype in FLOATING:
                     return 'float("-inf")' if largest else 'float("inf")'
-                return str(_ENDS[self.dtype][0 if largest else 1])
+                return str(integer_range(self.dtype)[0 if largest else 1])
 
     @property
     def position_dtype(self) -> str:

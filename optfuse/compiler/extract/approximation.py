@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, View, views
 from optfuse.compiler.ir.traversal import loads
-from optfuse.compiler.simplify.round_compared import HALF, compared
+from optfuse.compiler.simplify.round_compared import compared
 
 
 def may_approximate(graph: LoopGraph) -> frozenset[int]:

@@ -94,7 +94,8 @@ class Adapted:
             for position, value in (*self.literals, *handed_on):
                 outputs[position] = value
             for window, view in [(window, window.cut(outputs)) for window in self.windows]:
-                outputs[window.position] = view
+                for position in window.positions:
+                    outputs[position] = view
             return outputs
 
         return boxed(run)

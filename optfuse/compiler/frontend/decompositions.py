@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 _WHOLE = """
 mm addmm bmm baddbmm addmv addbmm convolution convolution_backward embedding embedding_dense_backward embedding_bag
-_embedding_bag index index_select index_put index_add index_copy gather scatter scatter_add scatter_reduce
+_embedding_bag index index_select index_fill index_put index_add index_copy gather scatter scatter_add scatter_reduce
 slice_scatter select_scatter masked_scatter max_pool1d_with_indices max_pool2d_with_indices
 max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool1d avg_pool2d
 avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
@@ -160,15 +160,29 @@ def _zeros_like(self: Tensor, **kwargs: Any) -> Tensor:
 def _as_strided_scatter(
     self: Tensor, src: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> Tensor:
-    """A scatter by place in a contiguous tensor, whose places count from its first element.
+    """A scatter by place. A place counts from the start of the storage, which the result keeps with all that is in it.
 
-    ATen's own counts from the start of the storage, and a buffer of a planned program may lie anywhere in its arena. A
-    scatter that covers all of the tensor is its source (pooling to 1 x 1 leaves such ones behind).
+    A scatter that covers all of the tensor is its source (pooling to 1 x 1 leaves such ones behind). Where elements of
+    the source have one place, the order of writes decides: that is left to ATen.
     """
-    first = 0 if storage_offset is None else storage_offset - self.storage_offset()
+    if 0 in size or 0 in self.shape:
+        return aten.clone.default(self)
+    if any(step == 0 and n > 1 for n, step in zip(self.shape, self.stride(), strict=True)):
+        return _as_strided_scatter(aten.clone.default(self), src, size, stride, storage_offset)
+    reach = 0
+    for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n > 1):
+        if step <= reach:
+            return NotImplemented
+        reach += (n - 1) * step
+    own = self.storage_offset()
+    first = own if storage_offset is None else storage_offset
     last = first + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if not self.is_contiguous() or 0 in size or first < 0 or last >= self.numel():
-        return NotImplemented
+    src = TO_COPY(src, dtype=self.dtype)
+    if not self.is_contiguous() or own or last >= self.numel():
+        end = own + 1 + sum((n - 1) * step for n, step in zip(self.shape, self.stride(), strict=True))
+        storage = aten.as_strided.default(self, [max(end, last + 1)], [1], 0)
+        written = _as_strided_scatter(aten.clone.default(storage), src, size, stride, first)
+        return aten.as_strided.default(written, list(self.shape), list(self.stride()), own)
     if src.numel() == self.numel() and tuple(stride) == torch.empty(size, device="meta").stride():
         return aten.view.default(aten.clone.default(src, memory_format=torch.contiguous_format), list(self.shape))
     places = torch.zeros([1] * len(size), dtype=torch.int64, device=self.device) + first
@@ -227,7 +241,26 @@ def _convolution_backward(
     return images, weights, bias
 
 
+def _repeat(self: Tensor, repeats: list[int]) -> Tensor:
+    """A copy of the tensor expanded by a dimension before each of its own: dense, as eager makes it, also at size 1."""
+    sizes = [1] * (len(repeats) - self.dim()) + list(self.shape)
+    apart = aten.view.default if self.is_contiguous() else aten.reshape.default
+    spread = apart(self, [n for size in sizes for n in (1, size)])
+    copies = aten.expand.default(spread, [n for pair in zip(repeats, sizes, strict=True) for n in pair])
+    made = aten.clone.default(copies, memory_format=torch.contiguous_format)
+    return aten.view.default(made, [r * n for r, n in zip(repeats, sizes, strict=True)])
+
+
+def _addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """Torch's own decomposition, which refuses the fraction that ATen cuts off where all operands are integers."""
+    rule = decomposition_of(aten.addcmul.default)
+    whole = not any(x.is_floating_point() or x.is_complex() for x in (self, tensor1, tensor2))
+    return rule(self, tensor1, tensor2, value=int(value) if whole else value) if rule else NotImplemented
+
+
 OWN: dict[Any, Callable[..., Any]] = {
+    aten.addcmul.default: _addcmul,
+    aten.repeat.default: _repeat,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.split.Tensor: _split,

@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, with_graph
+from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, with_graph
 from optfuse.compiler.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
 from optfuse.compiler.frontend.torch_bridge import OpOverload, fake_result, fake_strided, is_mutating, operator_name
 
@@ -177,10 +177,9 @@ def _relay(node: Node, value: Any) -> None:
 
 def _counted_places(graph: GraphModule) -> set[str]:
     """Nodes whose memory is read by place: through as_strided, or by operators that are not PyTorch's own."""
-    by_place = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default)
     found: set[str] = set()
     for node in graph.graph.nodes:
-        if node.target in by_place:
+        if node.target in BY_PLACE:
             found.add(_base(node.args[0]).name)  # type: ignore[arg-type]
         elif isinstance(node.target, OpOverload) and node.target.namespace not in _LAYOUT_FREE:
             found |= {_base(source).name for source in node.all_input_nodes}

@@ -22,22 +22,29 @@ LARGEST_SEARCH = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Output ``position`` is a window of the memory in which output ``base`` begins at element 0."""
+    """Outputs ``positions``, one tensor, are a window of the memory in which output ``base`` begins at element 0.
 
-    position: int
+    Without a ``shape`` they are that output itself.
+    """
+
+    positions: tuple[int, ...]
     base: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    shape: tuple[int, ...] | None = None
+    stride: tuple[int, ...] = ()
+    offset: int = 0
 
     def cut(self, outputs: Sequence[Any]) -> torch.Tensor:
         """The window, of a run's results."""
         base = outputs[self.base]
-        return base.as_strided(self.shape, self.stride, base.storage_offset() + self.offset)
+        if self.shape is None:
+            return base
+        return base.detach().as_strided(self.shape, self.stride, base.storage_offset() + self.offset)
 
 
 def take_windows(graph: GraphModule, positions: Collection[int]) -> tuple[Window, ...]:
     """Replace outputs that overlap, in place: one becomes the tensor that all are views of, the others None.
+
+    A tensor that is returned several times is returned once.
 
     Parameters
     ----------
@@ -46,18 +53,27 @@ def take_windows(graph: GraphModule, positions: Collection[int]) -> tuple[Window
     """
     output = graph.graph.output_node()
     flat = list(output.args[0])  # type: ignore[arg-type]
-    groups: dict[Node, list[int]] = {}
+    places: dict[Node, list[int]] = {}
     for position in sorted(positions):
-        root = _root(flat[position])
+        if isinstance(flat[position], Node):
+            places.setdefault(flat[position], []).append(position)
+    groups: dict[Node, list[Node]] = {}
+    for node in places:
+        root = _root(node)
         if root is not None:
-            groups.setdefault(root, []).append(position)
+            groups.setdefault(root, []).append(node)
     found: list[Window] = []
     for root, members in groups.items():
-        if any(overlapping(flat[a], flat[b]) for a, b in combinations(members, 2)):
-            keep = next((k for k in members if flat[k] is root), members[0])
-            found += [_window(flat[k], k, keep, root) for k in members if k != keep or flat[k] is not root]
-            flat = [None if k in members else value for k, value in enumerate(flat)]
+        if any(overlapping(one, other) for one, other in combinations(members, 2)):
+            keep = places[root if root in members else members[0]][0]
+            found += [_window(node, tuple(places.pop(node)), keep, root) for node in members if node is not root]
+            places.setdefault(root, [keep])
             flat[keep] = root
+    found += [Window(tuple(more), first) for first, *more in places.values() if more]
+    for window in found:
+        for position in window.positions:
+            if position != window.base:
+                flat[position] = None
     output.args = (tuple(flat),)
     return tuple(found)
 
@@ -72,19 +88,22 @@ def _root(node: Any) -> Node | None:
     return node if whole is not None and value is not None and whole.dtype == value.dtype else None
 
 
-def _window(node: Node, position: int, base: int, root: Node) -> Window:
+def _window(node: Node, positions: tuple[int, ...], base: int, root: Node) -> Window:
     value, whole = node.meta["val"], root.meta["val"]
     offset = value.storage_offset() - whole.storage_offset()
-    return Window(position, base, tuple(value.shape), tuple(value.stride()), offset)
+    return Window(positions, base, tuple(value.shape), tuple(value.stride()), offset)
 
 
 def overlapping(one: Node, other: Node) -> bool:
-    """Whether two windows of one memory share an element; one and the same node is one result, returned twice."""
+    """Whether two windows of one memory share an element, or neither has one: a caller can tell them from one window.
+
+    One and the same node is one result, returned twice.
+    """
     if one is other:
         return False
     first, second = one.meta["val"], other.meta["val"]
     if 0 in first.shape or 0 in second.shape:
-        return False
+        return 0 in first.shape and 0 in second.shape
     reach: dict[int, tuple[int, int]] = {}
     for value, sign in ((first, 1), (second, -1)):
         for size, stride in zip(value.shape, value.stride(), strict=True):

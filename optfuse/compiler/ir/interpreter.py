@@ -121,7 +121,9 @@ class _Machine:
         if name not in self.flat:
             buffer = self.buffers[name]
             flat = torch.empty(extent(buffer.shape, buffer.stride), dtype=self.dtype(buffer.dtype))
-            self.flat[name] = flat.fill_(torch.nan if flat.is_floating_point() or flat.is_complex() else -1)
+            number = flat.is_floating_point() or flat.is_complex()
+            (flat if number else _signed(flat)).fill_(torch.nan if number else -1)
+            self.flat[name] = flat
         return self.flat[name]
 
     def window(self, view: View, op: str = "output") -> torch.Tensor:
@@ -200,13 +202,14 @@ class _Run:
             holds = holds & _holds(guard, values)
         holds, index = torch.broadcast_tensors(holds, index)
         loaded = self.value(load.other).to(flat.dtype).repeat(holds.shape)
-        loaded[holds] = flat[self.check(index[holds], flat, load.buffer)]
+        _signed(loaded)[holds] = _signed(flat[self.check(index[holds], flat, load.buffer)])
         return loaded
 
     def store(self, store: Store, value: torch.Tensor) -> None:
         flat = self.machine.allocate(store.buffer)
         index = torch.as_tensor(evaluate(store.index, self.values)).expand(self.points())
-        flat[self.check(index, flat, store.buffer)] = value.expand(self.points()).to(flat.dtype)
+        values = value.expand(self.points()).to(flat.dtype)
+        _signed(flat)[self.check(index, flat, store.buffer)] = _signed(values)
 
     def points(self) -> torch.Size:
         """The parallel points alone: every reduced dimension is 1."""
@@ -219,6 +222,12 @@ class _Run:
                 f"which has {flat.numel()} elements"
             )
         return index
+
+
+def _signed(x: torch.Tensor) -> torch.Tensor:
+    """The same memory with the signed dtype of an unsigned one's width, which torch has more operators for."""
+    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(x.dtype)
+    return x if signed is None else x.view(signed)
 
 
 def _holds(guard: Guard, values: Mapping) -> torch.Tensor:

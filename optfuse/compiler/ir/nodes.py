@@ -8,7 +8,7 @@ Iteration variables of a nest are the symbols i0, i1, ... (parallel) and r0, r1,
 expression in them: the element offset into the buffer's storage. Symbols t0, t1, ... in an index stand for the values
 of the access's ``indirect`` expressions (gathers).
 
-Numbers: a half-precision (float16, bfloat16) value is never computed with. A Load yields the buffer's dtype, a "cast"
+Numbers: a floating-point value of fewer than 32 bits is never computed with. A Load yields the buffer's dtype, a "cast"
 Call brings it to float32, and a Store rounds to the buffer's dtype. Every other Call has operands of the dtypes that
 ``optfuse.compiler.ir.scalar_functions`` lists, cast explicitly as ATen promotes them.
 """
@@ -22,9 +22,11 @@ from typing import Literal
 import sympy
 
 BufferKind = Literal["input", "constant", "temporary"]
+#: Anything else (complex, float8 of other kinds, ...) may name a buffer that only library calls touch.
 DType = Literal[
-    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"
-]  # anything else (complex, float8, ...) may name a buffer that only library calls touch
+    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2",
+    "float16", "bfloat16", "float32", "float64",
+]  # fmt: skip
 ReductionKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford"]
 
 

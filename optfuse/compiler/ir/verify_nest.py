@@ -8,6 +8,7 @@ from typing import assert_never, get_args
 import sympy
 
 from optfuse.compiler.ir.buffer_layout import extent
+from optfuse.compiler.ir.dtypes import FLOATING, NARROW, integer_range
 from optfuse.compiler.ir.index_expressions import affine, bounds
 from optfuse.compiler.ir.nodes import (
     Buffer,
@@ -29,8 +30,6 @@ from optfuse.compiler.ir.nodes import (
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.errors import InvalidGraphError
 
-HALF = frozenset({"float16", "bfloat16"})
-FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
 _DTYPES = frozenset(get_args(DType))
 _KINDS = frozenset(get_args(ReductionKind))
 _ANY_TYPE = frozenset({"where", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"})
@@ -104,10 +103,10 @@ class _NestCheck:
             self.fail(f"{expr.dtype} is no dtype of the loop IR; only library calls may use it")
         match expr:
             case Const():
-                pass
+                self.constant(expr)
             case Iota():
                 self.symbols(expr.index, self.full if reducing else self.parallel)
-                if expr.dtype == "bool" or expr.dtype in HALF:
+                if expr.dtype == "bool" or expr.dtype in NARROW:
                     self.fail(f"an index value in {expr.dtype}; cast it or compare it")
             case Load():
                 for indirect in expr.indirect:
@@ -121,6 +120,13 @@ class _NestCheck:
                 self.result(expr, reducing)
             case _:
                 assert_never(expr)
+
+    def constant(self, const: Const) -> None:
+        if const.dtype == "bool" or const.dtype in FLOATING:
+            return
+        low, high = integer_range(const.dtype)
+        if not low <= const.value <= high:
+            self.fail(f"the constant {const.value} is no {const.dtype}")
 
     def result(self, result: Result, reducing: bool) -> None:
         if reducing:
@@ -162,8 +168,8 @@ class _NestCheck:
         self.domain(call.function, operands[0])
 
     def domain(self, function: str, dtype: str) -> None:
-        if dtype in HALF:
-            self.fail(f"{function} of {dtype}: half types are not computed with, cast to float32")
+        if dtype in NARROW:
+            self.fail(f"{function} of {dtype}: a narrow type is not computed with, cast to float32")
         if dtype == "bool" and function not in _ANY_TYPE:
             self.fail(f"{function} of bool; cast it, or use a bitwise function")
         if dtype in FLOATING and function in _NO_FLOAT:
@@ -174,7 +180,7 @@ class _NestCheck:
     def reduction_dtype(self, reduction: Reduction) -> None:
         dtype = reduction.operand.dtype
         logical = reduction.kind in ("any", "all")
-        if dtype in HALF or logical != (dtype == "bool"):
+        if dtype in NARROW or logical != (dtype == "bool"):
             self.fail(f"a {reduction.kind} reduction of {dtype}")
         if reduction.kind == "welford" and dtype not in FLOATING:
             self.fail(f"a welford reduction of {dtype}")

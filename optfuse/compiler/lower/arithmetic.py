@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import Const, Expr
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import FLOATING, call, cast, like, truth
+from optfuse.compiler.lower.expressions import (
+    call,
+    cast,
+    like,
+    truth,
+)
 from optfuse.compiler.lower.pointwise import lower_pointwise, pointwise
 from optfuse.compiler.lower.promotion import Kind
 from optfuse.compiler.lower.registry import Value, lowers
@@ -56,6 +62,8 @@ pointwise("aten.where.self", promoted=(1, 2))(lambda condition, a, b: call("wher
 pointwise("aten.addcmul.default", promoted=(0, 1, 2))(
     lambda a, b, c, *, value=1: call("add", a, call("mul", scale(b, value), c))
 )
+#: As Dynamo writes ``addcmul_`` and ``addcdiv_`` with a value, and ``add_`` with a tensor's multiple.
+pointwise("prims.fma.default", promoted=(0, 1, 2))(lambda a, b, c: call("add", call("mul", a, b), c))
 pointwise("aten.addcdiv.default", promoted=(0, 1, 2))(
     lambda a, b, c, *, value=1: call("add", a, call("div", scale(b, value), c))
 )
@@ -196,8 +204,8 @@ def power(a: Expr, b: Expr) -> Expr:
 @pointwise("aten.clamp.default", "aten.clamp.Tensor", promoted=(0, 1, 2))
 def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
     """min(max(x, low), high), where each may be missing; nan stays nan."""
-    x = x if low is None else call("maximum", x, low)
-    return x if high is None else call("minimum", x, high)
+    x = x if low is None else _of_numbers("maximum", x, low)
+    return x if high is None else _of_numbers("minimum", x, high)
 
 
 @pointwise("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")

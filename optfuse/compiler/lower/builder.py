@@ -196,7 +196,7 @@ class Builder:
         the new one aliases.
         """
         stride = spec.stride
-        if kind == "temporary" and overlaps(spec.shape, stride):
+        if kind == "temporary" and base is None and overlaps(spec.shape, stride):
             stride = row_major(spec.shape)
         name = self.fresh_name(self.node.name if name is None else name)
         self.buffers[name] = Buffer(name, spec.dtype, spec.shape, stride, kind, spec.device, base)

@@ -6,27 +6,27 @@ from typing import get_args
 
 import torch
 
+from optfuse.compiler.ir.dtypes import FLOATING, NARROW, integer_range
 from optfuse.compiler.ir.nodes import Call, Const, DType, Expr
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 
 DTYPES: frozenset[str] = frozenset(get_args(DType))
-HALF: frozenset[str] = frozenset({"float16", "bfloat16"})
-FLOATING: frozenset[str] = HALF | {"float32", "float64"}
 
 
 def compute_dtype(dtype: str) -> str:
-    """The dtype in which values of ``dtype`` are computed: float32 for half types, else itself."""
-    return "float32" if dtype in HALF else dtype
+    """The dtype in which values of ``dtype`` are computed: float32 for narrow types, else itself."""
+    return "float32" if dtype in NARROW else dtype
 
 
 def const(value: bool | int | float, dtype: str) -> Const:
-    """A scalar of ``dtype``, converted as Python converts it (a half type becomes float32)."""
+    """A scalar of ``dtype``: half types become float32, and an integer out of range wraps around, as ATen's does."""
     dtype = compute_dtype(dtype)
     if dtype == "bool":
         return Const(bool(value), dtype)
     if dtype in FLOATING:
         return Const(float(value), dtype)
-    return Const(int(value), dtype)
+    low, high = integer_range(dtype)
+    return Const((int(value) - low) % (high - low + 1) + low, dtype)
 
 
 def cast(expr: Expr, dtype: str) -> Expr:
@@ -34,7 +34,7 @@ def cast(expr: Expr, dtype: str) -> Expr:
     if expr.dtype == dtype:
         return expr
     if isinstance(expr, Const) and _converts_as_python(expr, dtype):
-        return Const(rounded(expr.value, dtype), dtype) if dtype in HALF else const(expr.value, dtype)
+        return Const(rounded(expr.value, dtype), dtype) if dtype in NARROW else const(expr.value, dtype)
     if dtype == "bool":
         return truth(expr)
     return Call("cast", (expr,), dtype)
@@ -51,7 +51,7 @@ def call(function: str, *args: Expr) -> Call:
     operands = args[1:] if rule == "where" else args
     dtype = operands[0].dtype
     assert len(args) == FUNCTIONS[function].arity, f"{function} takes {FUNCTIONS[function].arity} operands"
-    assert dtype not in HALF, f"{function} of {dtype}: cast to float32"
+    assert dtype not in NARROW, f"{function} of {dtype}: cast to float32"
     assert all(a.dtype == dtype for a in operands), f"{function} of {[a.dtype for a in args]}"
     match rule:
         case "bool":

@@ -11,12 +11,15 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.devices import main_device
+from optfuse.compiler.ir.dtypes import LIMITED
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, Output, View, views
 from optfuse.compiler.ir.traversal import loads
-from optfuse.compiler.lower.builder import Builder, spec_of
+from optfuse.compiler.lower.builder import Builder, Spec, spec_of
 from optfuse.compiler.lower.expressions import DTYPES
 from optfuse.compiler.lower.library import lower_library, plain
+from optfuse.compiler.lower.limited import MOVING
 from optfuse.compiler.lower.overloads import (
     FakeTensor,
     HigherOrderOperator,
@@ -28,8 +31,9 @@ from optfuse.compiler.lower.overloads import (
     returns_nothing,
     written_nodes,
 )
+from optfuse.compiler.lower.pointwise import POINTWISE
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, find_rule
-from optfuse.compiler.lower.strided_layout import same_layout
+from optfuse.compiler.lower.strided_layout import overlaps, same_layout
 from optfuse.compiler.lower.views import is_view, lower_view
 from optfuse.errors import CaptureError
 
@@ -220,6 +224,8 @@ def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> boo
     operands = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View | Uniform)]
     specs = builder.specs
     dtypes = {builder.dtype(v) for v in operands} | {spec.dtype for spec in specs}
+    if not LIMITED.isdisjoint(dtypes) and str(node.target) not in MOVING | POINTWISE:
+        return False
     read = {builder.device(v) for v in operands if isinstance(v, View)}
     made = {spec.device for spec in specs}
     return dtypes <= DTYPES and read <= {builder.main} and len(read | made) <= 1
@@ -320,7 +326,28 @@ def _settle(
     spec = builder.spec if stride is None else replace(builder.spec, stride=stride)
     if view.buffer not in overwritten and same_layout(view.shape, view.stride, spec.stride):
         return view
+    if overlaps(spec.shape, spec.stride):
+        return _settle_shared(builder, view, spec, uniform=isinstance(value, Uniform))
     return builder.copy(view, spec, name=f"{source.name}_copy")
+
+
+def _settle_shared(builder: Builder, view: View, spec: Spec, *, uniform: bool) -> View:
+    """A copy of ``view`` whose elements share memory as eager's do: what is repeated is there once.
+
+    Windows of other values than one that overlap otherwise are written out.
+    """
+    if uniform:
+        part = View(view.buffer, (extent(spec.shape, spec.stride),), (0,), view.offset)
+        once = replace(spec, shape=part.shape, stride=(1,))
+    else:
+        part = replace(
+            view, shape=tuple(1 if step == 0 else n for n, step in zip(spec.shape, spec.stride, strict=True))
+        )
+        once = replace(spec, shape=part.shape)
+    if overlaps(once.shape, once.stride):
+        return builder.copy(view, spec, name=f"{builder.node.name}_copy")
+    made = builder.copy(part, once, name=f"{builder.node.name}_copy")
+    return View(made.buffer, spec.shape, spec.stride)
 
 
 def _update(builder: Builder, target: Value, source: Value) -> None:
@@ -328,6 +355,11 @@ def _update(builder: Builder, target: Value, source: Value) -> None:
     assert isinstance(target, View), f"{builder.node.name} renews an input that is no tensor"
     assert isinstance(source, View | Uniform), f"{builder.node.name} renews an input and is no tensor"
     origin = replace(builder.origin, target="aten.copy_.default")
+    if overlaps(target.shape, target.stride):
+        raise CaptureError(
+            f"{target.buffer} is written, and several of its elements lie in one place (strides {target.stride}): "
+            "which of their new values stays is not planned; give the model a copy of it"
+        )
     if builder.dtype(target) not in DTYPES or builder.device(target) != builder.main:
         builder.emit(
             LibraryCall(

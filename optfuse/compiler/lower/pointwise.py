@@ -17,17 +17,30 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from optfuse.compiler.ir.dtypes import LIMITED, NARROW
 from optfuse.compiler.ir.nodes import Expr, View
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import HALF, cast, computable, compute_dtype, const
+from optfuse.compiler.lower.expressions import (
+    cast,
+    computable,
+    compute_dtype,
+    const,
+)
+from optfuse.compiler.lower.limited import computes_in
 from optfuse.compiler.lower.promotion import Kind, Operand, Promotion, promote
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index
 
 Body = Callable[..., Expr]
 
+#: The overloads that have a rule of the short form.
+POINTWISE: set[str] = set()
+
 #: Every value of these is exact in every half type.
 _EXACT_IN_HALF = frozenset({"bool", "uint8", "int8"})
+
+#: Operators that round a Python number to the tensor's half type first, as comparisons do; others take it as float32.
+_ROUND_SCALARS = frozenset({"aten.fmod.Scalar", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"})
 
 #: Arguments that concern the placement of a tensor, not its values.
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "non_blocking", "memory_format"})
@@ -41,6 +54,7 @@ def pointwise(*targets: str, promoted: tuple[int, ...] = (0,), kind: Kind = "sam
             return lower_pointwise(builder, body, promoted, kind, args, kwargs)
 
         lowers(*targets)(rule)
+        POINTWISE.update(targets)
         return body
 
     return register
@@ -52,13 +66,15 @@ def lower_pointwise(
     """Promote, load, apply ``body``, store. An op on uniform tensors alone is evaluated at once.
 
     Raises:
-        Declined: If promotion gives another dtype than eager does.
+        Declined: If promotion gives another dtype than eager does, or one that the operator is not known to have.
     """
     if not any(isinstance(v, View) for v in pytree.tree_leaves((args, kwargs))):
         return _fold(builder, args, kwargs)
     operands = (args[k] for k in promoted if k < len(args) and args[k] is not None)
     promotion = promote(kind, tuple(_operand(builder, v) for v in operands))
     dtype = builder.spec.dtype
+    if promotion.common in LIMITED and not computes_in(str(builder.node.target), promotion.common):
+        raise Declined(f"an operator that eager has not for {promotion.common}")
     if promotion.result != dtype:
         raise Declined(f"promotion gives {promotion.result}, eager {dtype}")
 
@@ -84,9 +100,12 @@ def _promoted(builder: Builder, value: Any, index: Index, promotion: Promotion) 
     if value is None:
         return None
     if not isinstance(value, View | Uniform):
-        return const(value, promotion.compute)
+        scalar = const(value, promotion.compute)
+        rounds = promotion.result == "bool" or str(builder.node.target) in _ROUND_SCALARS
+        narrow = rounds and promotion.common in NARROW
+        return cast(cast(scalar, promotion.common), promotion.compute) if narrow else scalar
     expr = builder.load(value, index)
-    if promotion.common in HALF and expr.dtype not in _EXACT_IN_HALF:
+    if promotion.common in NARROW and (expr.dtype not in _EXACT_IN_HALF or promotion.common in LIMITED):
         expr = cast(expr, promotion.common)
     return cast(expr, promotion.compute)
 

@@ -25,7 +25,7 @@ from optfuse.compiler.ir.nodes import (
     View,
 )
 from optfuse.compiler.lower.builder import Builder, Spec
-from optfuse.compiler.lower.expressions import HALF, call, cast, compute_dtype, like
+from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index
 
@@ -105,7 +105,7 @@ def _random_tensor(builder: Builder, function: str, shift: float, scale: float) 
 
     def at(index: Index) -> Expr:
         number: Expr = _number(function, start, index, spec.shape)
-        if function == "rand" and spec.dtype in HALF:
+        if function == "rand" and spec.dtype in _GRID:
             steps = _GRID[spec.dtype]
             number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
         number = cast(number, compute_dtype(spec.dtype))

@@ -12,9 +12,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from optfuse.compiler.ir.buffer_layout import row_major
+from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import Expr, Reduction, ReductionKind, View
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import FLOATING, call, cast, compute_dtype, const, like, truth
+from optfuse.compiler.lower.expressions import (
+    call,
+    cast,
+    compute_dtype,
+    const,
+    like,
+    truth,
+)
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 
 Tensor = View | Uniform

@@ -6,6 +6,7 @@ offset, and its result is the new window. So no view needs a rule, and none can 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,8 @@ from optfuse.compiler.ir.buffer_layout import extent, row_major
 from optfuse.compiler.ir.nodes import View
 from optfuse.compiler.lower.builder import Builder, Spec
 from optfuse.compiler.lower.overloads import is_overload, shares_storage
-from optfuse.compiler.lower.registry import Declined, Uniform, Value
+from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.errors import CaptureError
 
 aten = torch.ops.aten
 
@@ -50,7 +52,7 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
     assert is_overload(node.target), f"{node.name} is no ATen overload"
     target = _AS_VIEW.get(str(node.target), node.target)
     if target is aten.as_strided.default:
-        args, kwargs = _relative_offset(builder, source, args, kwargs)
+        args, kwargs = _relative_offset(builder, node, source, args, kwargs)
         _require_inside(builder, source, *args, **kwargs)
     try:
         result = target(window, *args, **kwargs)
@@ -78,14 +80,42 @@ def reshape_copy(builder: Builder, source: View, spec: Spec) -> View:
     return out
 
 
+@lowers("aten.as_strided_scatter.default")
+def refuse_scatter(builder: Builder, *_: Any, **__: Any) -> Value:
+    """None: what decompositions leave of these scatters depends on the order of writes, and on places of memory.
+
+    Raises
+    ------
+    CaptureError
+        Always.
+    """
+    raise CaptureError(
+        f"{builder.node.name}: several elements are written to one place of a window that overlaps itself, which "
+        "is not planned; give the model a copy of the tensor, or write to it through windows that do not overlap"
+    )
+
+
 def _require_inside(
     builder: Builder, source: View, shape: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> None:
-    """as_strided may reach beyond the tensor that it is given; a window may not reach beyond its buffer."""
+    """as_strided may reach beyond the tensor that it is given, to the rest of an input's storage.
+
+    What a plan computes has no such rest.
+    """
     buffer = builder.buffers[source.buffer]
     first = source.offset if storage_offset is None else storage_offset
-    if first < 0 or first + extent(shape, stride) > extent(buffer.shape, buffer.stride):
-        raise Declined("the window leaves the buffer")
+    length = extent(buffer.shape, buffer.stride)  # type: ignore[arg-type]
+    inside = first >= 0 and first + extent(shape, stride) <= length
+    if inside and buffer.kind == "temporary" and length > math.prod(buffer.shape):  # type: ignore[arg-type]
+        inside = {step for n, step in zip(shape, stride, strict=True) if n > 1} <= set(buffer.stride)
+    if 0 in shape or inside:
+        return
+    if buffer.kind == "temporary":
+        raise CaptureError(
+            f"{builder.node.name}: as_strided reaches beyond the tensor that it is given, which has no memory but for "
+            "its elements in a plan; take the window of the tensor that owns the memory"
+        )
+    raise Declined("the window leaves the buffer")
 
 
 def _meta_window(builder: Builder, view: View) -> torch.Tensor:
@@ -96,10 +126,15 @@ def _meta_window(builder: Builder, view: View) -> torch.Tensor:
 
 
 def _relative_offset(
-    builder: Builder, source: View, args: tuple[Any, ...], kwargs: dict[str, Any]
+    builder: Builder, node: fx.Node, source: View, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """as_strided counts from the start of the storage; a buffer's windows count from the buffer's first element."""
+    """as_strided counts from the start of the storage; a buffer's windows count from the buffer's first element.
+
+    What eager computes may have memory before that, too: a copy with a slice replaced is one of the whole storage.
+    """
     base = builder.storage_offset(source.buffer)
+    if builder.buffers[source.buffer].kind == "temporary":
+        base = int(node.args[0].meta["val"].storage_offset()) - int(source.offset)
     if len(args) > 2 and args[2] is not None:
         return (*args[:2], args[2] - base), kwargs
     if kwargs.get("storage_offset") is not None:

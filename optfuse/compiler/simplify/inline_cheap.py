@@ -17,11 +17,11 @@ from math import prod
 from optfuse.compiler.analysis.access import NestAccesses, accesses
 from optfuse.compiler.analysis.dependence import users
 from optfuse.compiler.analysis.op_work import buffer_bytes, touched_bytes
+from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopGraph, LoopNest, Op, View, views
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.compiler.ir.traversal import subexpressions
 from optfuse.compiler.simplify.gathered_values import gathers_few
-from optfuse.compiler.simplify.round_compared import HALF
 from optfuse.compiler.simplify.substitute import Value, by_address, with_value
 
 #: Values of fewer bytes are not inlined: they cost launches, on which the solver decides.

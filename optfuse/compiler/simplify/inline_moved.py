@@ -17,11 +17,11 @@ from math import prod
 from optfuse.compiler.analysis.access import Access, accesses
 from optfuse.compiler.analysis.dependence import users
 from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes
+from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Expr, LibraryCall, Load, LoopGraph, LoopNest, Op, View, views
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.compiler.ir.traversal import operands, stored, subexpressions
-from optfuse.compiler.simplify.round_compared import HALF
 from optfuse.compiler.simplify.substitute import by_address, extents_of, inside, rewritten, with_value
 
 #: Values of fewer bytes are not inlined: they cost launches, on which the solver decides.

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.nodes import Buffer, Call, Expr, Load, LoopGraph, LoopNest, Result, Store, View
 from optfuse.compiler.ir.traversal import loads, operands, stored, subexpressions
 
-HALF = frozenset({"float16", "bfloat16"})
 WIDE = frozenset({"float32", "float64"})
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 

@@ -15,10 +15,10 @@ from math import prod
 import sympy
 
 from optfuse.compiler.analysis.access import Access, accesses
+from optfuse.compiler.ir.dtypes import FLOATING, NARROW
 from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Call, Const, Expr, Guard, Iota, Load, LoopNest, ivar, rvar
 from optfuse.compiler.ir.traversal import subexpressions
-from optfuse.compiler.ir.verify_nest import FLOATING, HALF
 from optfuse.compiler.simplify.gathered_values import gathered_element
 from optfuse.compiler.simplify.split_reductions import rename
 
@@ -153,10 +153,10 @@ def _within(load: Load, expr: Expr, extents: Mapping[sympy.Symbol, int]) -> Expr
 
 
 def _chosen(held: Expr, expr: Expr, other: Const) -> Expr:
-    """``where(held, expr, other)``, in float32 for half types: the operand of a cast to one, or a cast of the value."""
+    """``where(held, expr, other)``, in float32 if narrow: the operand of a cast to a narrow type, or a cast."""
     wide = expr
-    if expr.dtype in HALF:
-        rounded = isinstance(expr, Call) and expr.function == "cast" and expr.args[0].dtype in FLOATING - HALF
+    if expr.dtype in NARROW:
+        rounded = isinstance(expr, Call) and expr.function == "cast" and expr.args[0].dtype in FLOATING - NARROW
         wide = expr.args[0] if isinstance(expr, Call) and rounded else Call("cast", (expr,), "float32")
     made = Call("where", (held, wide, Const(other.value, wide.dtype)), wide.dtype)
     return made if wide is expr else Call("cast", (made,), expr.dtype)

@@ -9,12 +9,13 @@ import pytest
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.member_writer import CodegenOptions
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
+from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.nodes import Const, Load, Result
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.runtime.aot import compile_kernels
 from tests.compiler.codegen.running import module_text
 from tests.compiler.codegen.specs import PATTERNS, Kernel, batch_norm, call, i0, r0
-from tests.compiler.codegen.test_kernel_functions import INTEGERS, KINDS, function_cases
+from tests.compiler.codegen.test_kernel_functions import FLOAT8, INTEGERS, KINDS, UNSIGNED, function_cases
 
 LOOPED = CodegenOptions(largest_tile=1)
 
@@ -61,6 +62,32 @@ def every_function_of_a_constant(dtype: str) -> KernelSource:
     return emit_kernel(k.spec(*outs), k.buffers)
 
 
+def every_move(dtype: str) -> KernelSource:
+    """One kernel that converts to every dtype and from it, and does with its values what loops do with such ones."""
+    k = Kernel((1000,), name=f"moves_{dtype}")
+    for name in ("a", "b"):
+        k.input(name, 1000, dtype=dtype)
+    k.input("choose", 1000, dtype="bool")
+    loads = [Load(name, i0, dtype) for name in ("a", "b")]
+    outs = ["copied"]
+    k.pointwise("copied", loads[0])
+    for other in ("bool", *INTEGERS, *UNSIGNED, *FLOAT8, "float16", "bfloat16", "float32", "float64"):
+        k.input(f"given_{other}", 1000, dtype=other)
+        outs += [f"to_{other}", f"from_{other}"]
+        k.pointwise(outs[-2], call("cast", loads[0], dtype=other))
+        k.pointwise(outs[-1], call("cast", Load(f"given_{other}", i0, other), dtype=dtype))
+    if dtype in UNSIGNED:
+        for function in ("eq", "where", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"):
+            outs.append(f"{function}_out")
+            args = [Load("choose", i0, "bool"), *loads] if function == "where" else loads
+            k.pointwise(outs[-1], call(function, *args, dtype="bool" if function == "eq" else dtype))
+            if function != "where":
+                outs.append(f"{function}_constant")
+                args = (loads[0], Const((1 << BITS[dtype]) - 3, dtype))
+                k.pointwise(outs[-1], call(function, *args, dtype="bool" if function == "eq" else dtype))
+    return emit_kernel(k.spec(*outs), k.buffers)
+
+
 def every_reduction(dtype: str, options: CodegenOptions) -> KernelSource:
     k = Kernel((40,), (600,), name=f"reductions_{dtype}_{options.largest_tile}")
     k.input("a", 40, 600, dtype=dtype)
@@ -89,6 +116,7 @@ def reports(tmp_path_factory):
     kernels += [every_function_of_a_constant(dtype) for dtype in ("float32", "bool", "uint8", "int64")]
     kernels += [every_reduction(dtype, CodegenOptions()) for dtype in ("float32", "float64", "int64", "uint8", "bool")]
     kernels += [every_reduction(dtype, LOOPED) for dtype in ("float32", "int64", "uint8", "bool")]
+    kernels += [every_move(dtype) for dtype in (*UNSIGNED, *FLOAT8)]
     folder = tmp_path_factory.mktemp("compiled")
     path = folder / "kernels.py"
     path.write_text(module_text(kernels))

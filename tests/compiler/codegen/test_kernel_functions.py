@@ -21,6 +21,7 @@ from tests.compiler.codegen.running import check, graph_of, module_text, run
 from tests.compiler.codegen.specs import Kernel, call, i0, r0
 
 FLOATS, INTEGERS = ("float32", "float64"), ("int64", "int32", "int16", "int8", "uint8")
+UNSIGNED, FLOAT8 = ("uint16", "uint32", "uint64"), ("float8_e4m3fn", "float8_e5m2")
 INTEGER_FUNCTIONS = (
     "neg abs sign relu bitwise_not add sub mul maximum minimum fmax fmin floordiv truncdiv remainder fmod pow "
     "bitwise_and bitwise_or bitwise_xor lshift rshift eq ne lt le gt ge where"
@@ -132,19 +133,84 @@ def test_what_serves_half_types_is_far_more_exact_than_they_are(function, tmp_pa
     torch.testing.assert_close(got["out"], exact, rtol=5e-5, atol=1e-37, equal_nan=True)
 
 
-@pytest.mark.parametrize("target", ["bool", *INTEGERS, "float16", "bfloat16", *FLOATS])
-@pytest.mark.parametrize("source", ["bool", *INTEGERS, *FLOATS])
+@pytest.mark.spread(3)
+@pytest.mark.parametrize("target", ["bool", *INTEGERS, *UNSIGNED, *FLOAT8, "float16", "bfloat16", *FLOATS])
+@pytest.mark.parametrize("source", ["bool", *INTEGERS, *UNSIGNED, *FLOAT8, *FLOATS])
 def test_cast(source, target, tmp_path):
     value = torch.tensor([0, 1, 2, -3, 5, 100, -100, 300, 70_000], dtype=torch.float64)
     if torch_dtype(source).is_floating_point:
         value = torch.cat([value, torch.tensor([0.5, -0.5, 1.7, -1.7, 1.00390625, 2.9999])])
-        if target == "uint8":
-            value = value[(value > -1)]
+    if "uint" in source or ("uint" in target and torch_dtype(source).is_floating_point):
+        value = value[(value > -1)]  # what becomes of others is up to the machine
     value = value.to(torch_dtype(source)) if source != "bool" else value > 0
     kernel, _, buffers, inputs = elementwise("cast", "cast", [value], target)
     module = load_source(module_text([kernel]), tmp_path)
     got = run(module, kernel, buffers, inputs, kernel.config)["out"]
-    assert torch.equal(got, value.to(torch_dtype(target)))
+    assert got.dtype == torch_dtype(target)
+    assert_equal(got, value.to(torch_dtype(target)))
+
+
+def assert_equal(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    """The same numbers; one nan is as good as another."""
+    torch.testing.assert_close(got.double(), wanted.double(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("source", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("target", FLOAT8)
+def test_every_number_is_rounded_to_float8_as_torch_does(source, target, tmp_path):
+    """Every number of the half types; of float32 those around each number of the target and around its limits."""
+    if source == "float32":
+        every = torch.arange(256).to(torch.uint8).view(torch_dtype(target)).float()
+        finite = every[every.isfinite()].unique()
+        middle = (finite[1:] + finite[:-1]) / 2
+        ends = torch.tensor([464.0, 480.0, 57344.0, 61440.0, 65536.0, 1e30, float("inf"), float("nan"), 1e-30])
+        value = torch.cat([finite, middle, ends, -ends])
+        value = torch.cat([value, value.nextafter(torch.tensor(0.0)), value.nextafter(value * 2)])
+    else:
+        value = torch.arange(65536).to(torch.uint16).view(torch_dtype(source))
+    kernel, _, buffers, inputs = elementwise("cast", "cast", [value], target)
+    got = run(load_source(module_text([kernel]), tmp_path), kernel, buffers, inputs, kernel.config)["out"]
+    assert_equal(got, value.to(torch_dtype(target)))
+
+
+@pytest.mark.parametrize("source", FLOAT8)
+@pytest.mark.parametrize("target", ["float16", "bfloat16", "float32", "float64"])
+def test_every_float8_is_read_exactly(source, target, tmp_path):
+    value = torch.arange(256).to(torch.uint8).view(torch_dtype(source))
+    kernel, _, buffers, inputs = elementwise("cast", "cast", [value], target)
+    got = run(load_source(module_text([kernel]), tmp_path), kernel, buffers, inputs, kernel.config)["out"]
+    assert_equal(got, value.to(torch_dtype(target)))
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_float8_in_a_register_is_rounded(dtype, tmp_path):
+    """To quantise and read again is more than to hand on: unlike a half type, it is rounded in one kernel, too."""
+    value = torch.linspace(-500, 500, 301)
+    k = Kernel((301,))
+    k.input("a", 301)
+    k.pointwise("small", call("cast", Load("a", i0, "float32"), dtype=dtype))
+    k.pointwise("out", call("cast", k.load("small", i0), dtype="float32"))
+    spec = k.spec("out")
+    kernel = emit_kernel(spec, k.buffers)
+    got = run(load_source(module_text([kernel]), tmp_path), kernel, k.buffers, {"a": value}, kernel.config)["out"]
+    assert_equal(got, value.to(torch_dtype(dtype)))
+
+
+@pytest.mark.parametrize("function", ["eq", "ne", "where", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"])
+@pytest.mark.parametrize("dtype", UNSIGNED)
+def test_unsigned_function(function, dtype, tmp_path):
+    bits = 8 * torch_dtype(dtype).itemsize
+    signed = torch_dtype(dtype.removeprefix("u"))
+    numbers = torch.tensor([0, 1, 2, 3, 1 << bits - 2, -1, -2, -(1 << bits - 1)], dtype=signed).view(torch_dtype(dtype))
+    pairs = torch.cartesian_prod(torch.arange(8), torch.arange(8))
+    inputs = [numbers[pairs[:, k]] for k in range(2)]
+    if function == "where":
+        inputs = [torch.arange(64) % 3 == 0, *inputs]
+    result = "bool" if FUNCTIONS[function].rule == "bool" else dtype
+    kernel, _, buffers, given = elementwise("unsigned", function, inputs, result)
+    got = run(load_source(module_text([kernel]), tmp_path), kernel, buffers, given, kernel.config)["out"]
+    wanted = call_function(function, inputs, torch_dtype(result))
+    assert torch.equal(got, wanted) if result == "bool" else torch.equal(got.view(signed), wanted.view(signed))
 
 
 def test_constants_alone_have_their_own_dtype(tmp_path):

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Node
 
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, escaping, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, escaping, fake, insert, swap, with_graph
 from optfuse.compiler.frontend.torch_bridge import TO_COPY
 
 aten = torch.ops.aten
@@ -62,7 +62,7 @@ def remove_noops(captured: Captured) -> Captured:
     working = with_graph(captured, graph)
     seen, shown = escaping(working, kept=True), escaping(working)
     for node in list(graph.graph.nodes):
-        if node.op != "call_function":
+        if node.op != "call_function" or _moves_places(node):
             continue
         if node.target in _ALIASES or (node.target in _RESHAPES and _same_layout(node)):
             if node in seen:
@@ -78,6 +78,21 @@ def remove_noops(captured: Captured) -> Captured:
         elif node.target is aten.scalar_tensor.default:
             _scalar_to_full(node)
     return with_graph(working, graph)
+
+
+def _moves_places(node: Node) -> bool:
+    """Whether as_strided counts places in a copy's own memory, which begin elsewhere in its source's."""
+    source = node.args[0] if node.args and node.target in _COPIES else None
+    ours, theirs = fake(node), fake(source) if isinstance(source, Node) else None
+    if ours is None or theirs is None or ours.storage_offset() == theirs.storage_offset():
+        return False
+    stack = [node]
+    while stack:
+        for user in stack.pop().users:
+            if user.target in BY_PLACE:
+                return True
+            stack += [user] if user.target in VIEWS else []
+    return False
 
 
 def _copies_all(node: Node) -> bool:

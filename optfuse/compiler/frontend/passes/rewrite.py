@@ -45,6 +45,9 @@ VIEWS = frozenset(
     }
 )
 
+#: Operators that find elements by their place in the storage of the first argument.
+BY_PLACE = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default)
+
 
 def copied(graph: GraphModule) -> GraphModule:
     """A copy whose nodes may be changed; attributes and values in ``meta`` are shared with the original."""

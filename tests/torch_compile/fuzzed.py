@@ -1,0 +1,128 @@
+"""Random programs of views, writes in place, dtypes and odd inputs, as Python text that a failure prints.
+
+A program is drawn statement by statement and run as it grows, in its own dtypes and in float64 side by side: what
+raises is not part of it, and an operator that jumps (a comparison, a rounding, a sort) takes only values that both
+agree on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.oracle.judging import in_double
+from tests.torch_compile.fuzz_inputs import Argument, Memory, draw_inputs, make_inputs
+from tests.torch_compile.fuzz_statements import JUMPS, TEMPLATES, State
+
+#: The largest value that a program may compute with, and the most elements.
+LARGEST, MOST = 5000.0, 300
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Inputs and the lines of a function of them: a0, a1, ..."""
+
+    memories: tuple[Memory, ...]
+    arguments: tuple[Argument, ...]
+    lines: tuple[str, ...]
+    returned: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The inputs, a line each, and the function."""
+        described = [f"# {self.memories[a.memory]} {a}" for a in self.arguments]
+        return "\n".join([*described, self.source()])
+
+    def source(self) -> str:
+        """The function's text."""
+        names = ", ".join(f"a{k}" for k in range(len(self.arguments)))
+        body = [*self.lines, f"return ({', '.join(self.returned)},)"]
+        return f"def f({names}):\n" + "\n".join(f"    {line}" for line in body)
+
+    def function(self) -> Callable[..., Any]:
+        """The function."""
+        scope: dict[str, Any] = {"torch": torch, "F": F}
+        exec(compile(self.source(), "<fuzzed>", "exec"), scope)
+        return scope["f"]
+
+    def inputs(self, seed: int, wide: bool = False) -> tuple[list[Tensor], list[Tensor]]:
+        """(Leaves that want gradients, arguments): whole or half numbers, the same for each ``seed``, or as float64."""
+        return make_inputs(self.memories, self.arguments, seed, wide)
+
+
+def draw(seed: int, most: int = 8) -> Program:
+    """The program of a seed: a function that eager runs, forward and backward, with values of moderate size."""
+    rng = random.Random(seed)
+    train = rng.random() < 0.5
+    memories, arguments = draw_inputs(rng, train)
+    wanted = rng.randrange(1, most + 1)
+    lines: list[str] = []
+    state = _grown(memories, arguments, lines, rng)
+    for _ in range(8 * wanted):
+        if len(lines) >= wanted:
+            break
+        _, template, defines = rng.choices(TEMPLATES, [often for often, *_ in TEMPLATES])[0]
+        try:
+            text = template(state)
+        except (LookupError, IndexError, ValueError):
+            continue
+        line = f"v{len(lines)} = {text}" if defines else text
+        used = [name for name in state.values if name in _words(line)]
+        if not all(state.exact(name) for name in used) and any(jump in line for jump in JUMPS):
+            continue
+        if "_scatter(" in line and any(overlaps(state.values[name]) for name in used):
+            continue  # what is written twice is a matter of order, in eager execution, too
+        grown = _grown(memories, arguments, [*lines, line], rng)
+        if grown is not None:
+            lines.append(line)
+            state = grown
+    names = list(state.values)
+    made = [name for name in names if name.startswith("v")]
+    returned = rng.sample(names, min(len(names), rng.choice([1, 2, 3]))) + made[-1:]
+    return Program(memories, arguments, tuple(lines), tuple(dict.fromkeys(returned)))
+
+
+def overlaps(x: Tensor) -> bool:
+    """Whether elements lie in one place, otherwise than by being repeated."""
+    reach = 0
+    for step, size in sorted((step, size) for step, size in zip(x.stride(), x.shape, strict=True) if size > 1 and step):
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
+
+
+def _words(text: str) -> list[str]:
+    return "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
+
+
+def _grown(memories: Any, arguments: Any, lines: list[str], rng: random.Random) -> State | None:
+    """The values after some lines; None where eager raises."""
+    state = State(rng)
+    names = [f"a{k}" for k in range(len(arguments))]
+    for wide, found in ((False, state.values), (True, state.wide)):
+        scope: dict[str, Any] = dict(zip(names, make_inputs(memories, arguments, 1, wide)[1], strict=True))
+        scope |= {"torch": torch, "F": F}
+        run = lambda: exec("\n".join(lines), scope)  # noqa: B023, E731 - it is called at once
+        try:
+            (in_double(run) if wide else run)()
+            for x in scope.values():  # a view of several whose memory was written says so now
+                _ = x + x if isinstance(x, Tensor) else None
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError, ZeroDivisionError):
+            return None
+        found.update({name: x for name, x in scope.items() if isinstance(x, Tensor)})
+    return state if _moderate(state) else None
+
+
+def _moderate(state: State) -> bool:
+    for x, y in zip(state.values.values(), state.wide.values(), strict=True):
+        if x.numel() > MOST or x.dim() > 5 or x.shape != y.shape or x.is_complex():
+            return False
+        if x.is_floating_point() and x.numel() and (not x.isfinite().all() or x.abs().max() > LARGEST):
+            return False
+    return True

@@ -1,0 +1,276 @@
+"""What the fuzzer of ``fuzzed`` found: a test for each class of difference from eager execution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from optfuse.runtime.environment import mode
+from tests.torch_compile.test_torch_compile import Compiler, planned
+
+pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
+
+
+@pytest.fixture
+def compiled() -> Compiler:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    return Compiler()
+
+
+def same(got: Any, wanted: Any) -> None:
+    """Equal values, dtypes and strides, result by result."""
+    assert len(got) == len(wanted)
+    for x, y in zip(got, wanted, strict=True):
+        assert (x.dtype, x.shape, x.stride()) == (y.dtype, y.shape, y.stride())
+        tolerance = {"rtol": 1e-14, "atol": 0} if x.dtype is torch.float64 else {"rtol": 1e-6, "atol": 1e-7}
+        torch.testing.assert_close(x, y, **tolerance, equal_nan=True)
+
+
+def check(compiled: Compiler, function: Any, *args: Tensor) -> None:
+    """The function's results and what it leaves of its arguments are eager's."""
+    ours, theirs = ([x.clone() for x in args] for _ in range(2))
+    same((*compiled(function)(*ours), *ours), (*function(*theirs), *theirs))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+@pytest.mark.parametrize("scalar", [-2, 300, 70_000])
+def test_whole_numbers_out_of_range_wrap_around(compiled: Compiler, dtype: torch.dtype, scalar: int) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return x > scalar, x == scalar, x + scalar, x * scalar, x & scalar, x % scalar, x // scalar, scalar - x
+
+    check(compiled, function, torch.tensor([0, 1, 2, 100, 127]).to(dtype))
+    assert planned(compiled)
+
+
+def test_bools_are_clamped(compiled: Compiler) -> None:
+    x, y = torch.tensor([True, False, True]), torch.tensor([False, True, True])
+    check(compiled, lambda x, y: (x.clamp(min=y), x.clamp(max=y)), x, y)
+    assert planned(compiled)
+
+
+@pytest.mark.parametrize("value", [0.5, 1.5, -1.5, 2])
+def test_integers_are_multiplied_by_the_whole_part(compiled: Compiler, value: float) -> None:
+    x = torch.arange(5, dtype=torch.int32)
+    check(compiled, lambda x: (torch.addcmul(x, x, x + 1, value=value),), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_dynamo_writes_as_one_multiplication_and_addition_is_no_library_call(
+    compiled: Compiler, dtype: torch.dtype
+) -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        x.addcmul_(y, y, value=0.5)
+        y.addcdiv_(x, y * y + 1, value=-0.25)
+        return (x + y,)
+
+    check(compiled, function, torch.arange(6.0).to(dtype), torch.arange(6.0).to(dtype) - 2)
+    assert [schedule.library_ops for run in compiled.runs for schedule in run.record.schedules] == [()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_are_compared_with_what_a_number_is_in_them(compiled: Compiler, dtype: torch.dtype) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        rounded = (x == 0.3, x != 0.3, x > 0.3, x >= 0.3, x < 0.3, x <= 0.3, 0.3 == x)  # noqa: SIM300
+        return *rounded, x % 0.3, torch.fmod(x, 0.3), 0.3 % x, F.hardshrink(x, 0.3)
+
+    check(compiled, function, torch.tensor([0.3, 0.6, 0.9, -0.3, 1.0, 2.0]).to(dtype))
+    assert planned(compiled)
+
+
+def overlapping(shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    return torch.arange(40.0).as_strided(shape, stride, 1)
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 1)])
+def test_an_argument_that_overlaps_itself_is_written_as_traced(compiled: Compiler, stride: tuple[int, int]) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        x[-1] = x[-1] * 2
+        return (x + 1,)
+
+    ours, theirs = (overlapping((4, 3), stride) for _ in range(2))
+    got, wanted = compiled(function)(ours), function(theirs)
+    torch.testing.assert_close((got, ours), (wanted, theirs))
+    ((_, reason),) = compiled.runs[0].record.unplanned
+    assert "several of its elements lie in one place" in reason
+
+
+def test_windows_that_overlap_themselves_are_written_as_traced(compiled: Compiler) -> None:
+    def function(x: Tensor, whole: Tensor) -> tuple[Tensor, ...]:
+        x[:, 2:] = -1
+        return (whole * 2,)
+
+    results = []
+    for run in (compiled(function), function):
+        whole = torch.arange(20.0)
+        results.append((run(whole.as_strided((3, 4), (2, 1), 1), whole), whole))
+    torch.testing.assert_close(*results)
+
+
+def by_place(x: Tensor) -> tuple[Tensor, ...]:
+    window = x.as_strided((2,), (1,), 4)
+    window.mul_(2)
+    return window * 1, x + 1
+
+
+def outside(x: Tensor) -> tuple[Tensor, ...]:
+    window = x.as_strided((5,), (1,), 1)
+    window.mul_(2)
+    return (window[::3].exp(),)
+
+
+def scattered(x: Tensor) -> tuple[Tensor, ...]:
+    return (torch.as_strided_scatter(x, x.flatten()[:2] * 2, (2,), (1,), 3),)
+
+
+def repeated(x: Tensor) -> tuple[Tensor, ...]:
+    y = x[:1].expand(3, 1, 3)
+    return (torch.as_strided_scatter(y, y.flatten()[:2] * 2, (2,), (1,), 0),)
+
+
+def converted(x: Tensor) -> tuple[Tensor, ...]:
+    y = x > 5
+    return (torch.as_strided_scatter(y, y.flatten()[:2] * 2, (2,), (1,), 0),)
+
+
+def copied(x: Tensor) -> tuple[Tensor, ...]:
+    y = x.clone()
+    y.as_strided((4,), (1,), 0).add_(1)
+    return (y * 2,)
+
+
+def twice(x: Tensor) -> tuple[Tensor, ...]:
+    return (x.as_strided((2, 3, 4), (1, 4, 1), 1).as_strided((4,), (1,), 2) * 2,)
+
+
+@pytest.mark.parametrize("function", [by_place, outside, scattered, repeated, converted, copied, twice])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_places_count_from_the_start_of_the_storage(compiled: Compiler, function: Any, offset: int) -> None:
+    results = []
+    for run in (compiled(function), function):
+        x = torch.arange(16.0).as_strided((2, 1, 3), (3, 3, 1), offset)
+        results.append((*run(x), x))
+    same(*results)
+    assert planned(compiled)
+
+
+def before(x: Tensor) -> Tensor:
+    x[:1] = 1.0
+    return x.as_strided((), (), 0) * 2
+
+
+def gaps(x: Tensor) -> Tensor:
+    x[:1] = 1.0
+    return x.as_strided((12,), (1,), 0) * 2
+
+
+@pytest.mark.parametrize(("function", "offset"), [(gaps, 0), (before, 1)])
+def test_memory_beside_the_elements_of_a_computed_tensor_is_not_planned(
+    compiled: Compiler, function: Any, offset: int
+) -> None:
+    results = []
+    for run in (compiled(function), function):
+        x = torch.arange(20.0).as_strided((4, 2), (4, 2), offset)
+        results.append(run(x))
+    torch.testing.assert_close(*results)
+    assert "reaches beyond the tensor" in compiled.runs[0].record.unplanned[0][1]
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (0, 4), (0, 0)])
+def test_a_diagonal_is_filled(compiled: Compiler, shape: tuple[int, ...]) -> None:
+    check(compiled, lambda x: (x.fill_diagonal_(0.25), x * 2), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("places", [[-1], [0, -2], [3, -4]])
+def test_places_to_fill_count_from_the_end(compiled: Compiler, places: list[int]) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = x.index_fill(0, torch.tensor(places), 7)
+        return y, x.index_fill_(0, torch.tensor(places), -0.5) + 1
+
+    check(compiled, function, torch.arange(8.0).view(4, 2))
+
+
+def test_repetitions_are_dense(compiled: Compiler) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = x.repeat(1, 2)
+        return (
+            y,
+            x + y,
+            x.expand(5, 3).repeat(2, 1, 1),
+            x.t().repeat(2, 1),
+            x[0].sum().repeat(3),
+            torch.ones(3).repeat(2),
+        )
+
+    check(compiled, function, torch.arange(5.0).view(5, 1))
+    assert planned(compiled)
+
+
+def test_constants_that_repeat_are_there_once(compiled: Compiler) -> None:
+    def function() -> tuple[Tensor, ...]:
+        ones = torch.ones(3).as_strided((3, 3), (0, 1))
+        return ones, torch.zeros(3, 1).expand(3, 4), torch.full((), 2.0).expand(2, 2), torch.ones(6).unfold(0, 3, 1)
+
+    got, wanted = compiled(function)(), function()
+    same(got, wanted)
+    for results in (got, wanted):
+        for x in results:
+            x.as_strided((1,), (1,)).add_(1)
+    same(got, wanted)
+    assert planned(compiled)
+
+
+def same_object(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 2
+    return y, y.contiguous(), y[:1]
+
+
+def same_view(x: Tensor) -> tuple[Tensor, ...]:
+    y = x.chunk(2)[-1]
+    return y, y.flatten(), x * 2
+
+
+def nothing(x: Tensor) -> tuple[Tensor, ...]:
+    y = x[:0] * 2
+    return y, y.chunk(2)[0], y.view(0)
+
+
+def argument_and_view(x: Tensor) -> tuple[Tensor, ...]:
+    y = (x + 1)[1:]
+    return x * 2, y, y, x
+
+
+@pytest.mark.parametrize("function", [same_object, same_view, nothing, argument_and_view])
+def test_results_are_one_object_where_eagers_are(compiled: Compiler, function: Any) -> None:
+    x = torch.randn(3, requires_grad=function is same_view)
+    found = [
+        [[one is other for one in results] for other in results] for results in (compiled(function)(x), function(x))
+    ]
+    assert found[0] == found[1]
+    assert planned(compiled)
+
+
+def test_a_window_of_what_is_detached_wants_no_gradient(compiled: Compiler) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = F.pad(x, [0, -1]) * 2
+        return y, y.detach().as_strided((3, 1), (1, 1), 0), y[1:]
+
+    x = torch.arange(12.0).view(3, 4).requires_grad_()
+    got, wanted = compiled(function)(x), function(x)
+    assert [y.requires_grad for y in got] == [y.requires_grad for y in wanted]
+    gradients = [torch.autograd.grad((y.square().sum() + z.sum()), x)[0] for y, _, z in (got, wanted)]
+    torch.testing.assert_close(*gradients)
+    with torch.no_grad():
+        for results in (got, wanted):
+            results[1].add_(1)
+        torch.testing.assert_close(got, wanted)
+
+
+def test_padding_is_as_exact_as_what_it_pads(compiled: Compiler) -> None:
+    x = torch.arange(6.0, dtype=torch.float64).view(2, 3)
+    check(compiled, lambda x: (F.pad(x, [1, 1], value=0.3), F.pad(x, [1, -1], value=1e300)), x)
+    assert planned(compiled)
