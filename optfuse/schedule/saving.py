@@ -45,7 +45,7 @@ from optfuse.solver.solve import solve
 #: Seconds for one solve of the constraint model, and for one of a graph of a proposal.
 MODEL_S, GRAPH_S = 3.0, 10.0
 #: How close to its bound a choice of the constraint model is good enough: both graphs are solved to price it.
-GAP = 0.005
+GAP = 0.001
 #: Proposals that are priced at most, torch's included.
 MOST_PROPOSALS = 8
 #: The search ends at a step whose peak is below the cap by no more than this share of it.
@@ -179,7 +179,8 @@ class SavingSearch:
     ) -> Saving | None:
         """Price the cheapest choice of the constraint model that saves at most ``limit`` bytes; None: there is none."""
         seconds = min(MODEL_S, self.options.time_limit)
-        found = choose_saving(values, limit, self.options, clock, clock.now() + seconds, GAP)
+        gap_ps = int(GAP * self._priced[0].proposal.objective)
+        found = choose_saving(values, limit, self.options, clock, clock.now() + seconds, gap_ps)
         if found is not None:
             choice = _choice(values, found)
             if all(one.choice is None or one.choice.saved != choice.saved for one in self._priced):

@@ -106,7 +106,7 @@ def choose_saving(
     options: SolveOptions,
     clock: Clock,
     deadline: float,
-    gap: float = 0.0,
+    gap_ps: int = 0,
 ) -> Saving | None:
     """The cheapest choice that keeps at most ``cap`` bytes (None: any number); None if none was found.
 
@@ -115,15 +115,15 @@ def choose_saving(
     choices without the cap are a start, and their costs less the price of the cap bound every choice within it.
 
     ``deadline``: the clock's time by which the search ends with the best choice found. It ends before that where the
-    choice is within ``gap`` of the bound.
+    choice is within ``gap_ps`` of the bound.
     """
-    free = _solve(values, None, 0, options, clock, clock.now() + (deadline - clock.now()) / 3, gap=gap)
+    free = _solve(values, None, 0, options, clock, clock.now() + (deadline - clock.now()) / 3, gap_ps=gap_ps)
     if free is None or cap is None or free.bytes <= cap:
         return free
-    start, bound = _by_price(values, cap, options, clock, deadline, gap)
-    if start is not None and start.cost_ps - bound <= gap * start.cost_ps:
+    start, bound = _by_price(values, cap, options, clock, clock.now() + (deadline - clock.now()) / 2, gap_ps)
+    if start is not None and start.cost_ps - bound <= gap_ps:
         return replace(start, bound_ps=min(bound, start.cost_ps), proven=bound >= start.cost_ps)
-    found = _solve(values, cap, 0, options, clock, deadline, start, gap)
+    found = _solve(values, cap, 0, options, clock, deadline, start, gap_ps)
     best = min((one for one in (start, found) if one is not None), key=lambda one: one.cost_ps, default=None)
     if best is None:
         return None
@@ -132,7 +132,7 @@ def choose_saving(
 
 
 def _by_price(
-    values: Sequence[ForwardValue], cap: int, options: SolveOptions, clock: Clock, deadline: float, gap: float
+    values: Sequence[ForwardValue], cap: int, options: SolveOptions, clock: Clock, deadline: float, gap_ps: int
 ) -> tuple[Saving | None, int]:
     """The cheapest choice within the cap that some price per byte makes best, and the bound of the best price."""
     low, high = 0, SCALE
@@ -141,7 +141,7 @@ def _by_price(
     most = LARGEST // max(1, sum(value.bytes or 0 for value in values))
     for _ in range(MOST_PRICES):
         price = min(most, high) if found is None else (low + high) // 2
-        one = _solve(values, cap, price, options, clock, min(deadline, clock.now() + share), gap=gap)
+        one = _solve(values, cap, price, options, clock, min(deadline, clock.now() + share), gap_ps=gap_ps)
         if one is None:
             break
         bound = max(bound, one.bound_ps)
@@ -165,7 +165,7 @@ def _solve(
     clock: Clock,
     deadline: float,
     start: Saving | None = None,
-    gap: float = 0.0,
+    gap_ps: int = 0,
 ) -> Saving | None:
     """The cheapest choice within ``cap``; with a price, of the least cost plus ``price`` / SCALE picoseconds a byte.
 
@@ -188,7 +188,7 @@ def _solve(
         for k, one in enumerate(variables):
             model.add_hint(one.save, k in start.saved)
     solver = configured(options, clock, deadline)
-    solver.parameters.relative_gap_limit = gap
+    solver.parameters.absolute_gap_limit = float(SCALE * gap_ps)
     status = run(solver, model, clock)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optfuse.compiler.frontend.foreach import foreach_decompositions
 from optfuse.compiler.frontend.tables import add_at_places, embedding_gradient
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, decomposition_of, operator_name, standard_decompositions
 
@@ -297,4 +298,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             found = decomposition_of(getattr(packet, overload))
             if found is not None:
                 table[getattr(packet, overload)] = found
-    return {**{op: rule for op, rule in table.items() if not stays_whole(op)}, **OWN}
+    return {**{op: rule for op, rule in table.items() if not stays_whole(op)}, **foreach_decompositions(), **OWN}
