@@ -2,15 +2,17 @@
 
     python benchmarks/inductor_tests.py PATH/test/inductor/test_torchinductor.py --out RESULTS.jsonl
                                         [--backends aot_eager optfuse] [--match WORD...] [--limit S] [--again]
+                                        [--device cpu|cuda] [--part K/N]
 
 PATH is an unpacked source of PyTorch; Debian's source package has one (``apt-get source --download-only pytorch``, of
 which ``test/inductor`` is enough). The tests import ``expecttest``. What they compile goes to a backend of ours instead
 of Inductor; what they import that this version of torch no longer has is replaced by a decorator that does nothing.
 
-Each CPU test runs under "aot_eager" first (AOTAutograd, then eager operators); those that pass run under "optfuse". A
-test has a limit of its own, in a worker process: a crash or a hang costs one test. A row a test and backend is added to
-RESULTS.jsonl as it comes, and a row that is there is not run again, except the failures with ``--again``. ``--match``
-runs only the tests whose names contain one of the words. Tests that read Inductor's generated code, counters or
+Each test of the device runs under "aot_eager" first (AOTAutograd, then eager operators); those that pass run under
+"optfuse". A test has a limit of its own, in a worker process: a crash or a hang costs one test. A row a test and
+backend is added to RESULTS.jsonl as it comes, and a row that is there is not run again, except the failures with
+``--again``. ``--match`` runs only the tests whose names contain one of the words, ``--part 2/8`` every eighth from the
+second on. Tests that read Inductor's generated code, counters or
 metrics are listed apart when they fail: no other backend can pass them.
 """
 
@@ -34,8 +36,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-#: Classes whose tests run on the CPU.
-CLASSES = ("CpuTests", "SweepInputsCpuTest", "TestFull")
+#: Classes of tests by device.
+CLASSES = {"cpu": ("CpuTests", "SweepInputsCpuTest", "TestFull"), "cuda": ("GPUTests", "SweepInputsGPUTest")}
 #: A test with one of these in its source looks at what Inductor generated or counted.
 INSIDES = re.compile(
     r"get_code|get_cpp_code|get_triton_code|FileCheck|metrics\.|counters\[|KernelCount|no_indirect_indexing"
@@ -88,11 +90,11 @@ def load_tests(path: Path) -> ModuleType:
             sys.modules.pop(path.stem, None)
 
 
-def names(tests: ModuleType) -> list[str]:
-    """Class.method of every CPU test."""
+def names(tests: ModuleType, device: str) -> list[str]:
+    """Class.method of every test of the device."""
     return [
         f"{name}.{method}"
-        for name in CLASSES
+        for name in CLASSES[device]
         for method in unittest.TestLoader().getTestCaseNames(getattr(tests, name))
     ]
 
@@ -101,7 +103,9 @@ def looks_inside(tests: ModuleType, test: str) -> bool:
     """Whether a test reads Inductor's code, counters or metrics, by its source."""
     name, method = test.split(".")
     template = getattr(tests, "CommonTemplate", None)
-    function = getattr(template, method.removesuffix("_cpu"), None) or getattr(getattr(tests, name), method)
+    function = getattr(template, method.removesuffix("_cpu").removesuffix("_cuda"), None) or getattr(
+        getattr(tests, name), method
+    )
     return INSIDES.search(inspect.getsource(inspect.unwrap(function))) is not None
 
 
@@ -126,8 +130,18 @@ def first_line(traceback: str) -> str:
     return (lines or traceback.splitlines() or [""])[-1][:300]
 
 
-def work(module: ModuleType, tests: Sequence[str], sender: Connection) -> None:
+def set_up(path: Path, backend: str) -> ModuleType:
+    """The module of tests, with what it compiles redirected to a backend."""
+    redirect = Redirect()
+    inner: Any = import_module("torch._inductor.compile_fx")
+    inner.compile_fx = redirect
+    redirect.compiler = backends()[backend]
+    return load_tests(path)
+
+
+def work(path: Path, backend: str, tests: Sequence[str], sender: Connection) -> None:
     """Run tests one after the other; each is announced by its name and ended by its outcome."""
+    module = set_up(path, backend)
     sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
     for test in tests:
         sender.send(test)
@@ -135,13 +149,13 @@ def work(module: ModuleType, tests: Sequence[str], sender: Connection) -> None:
     sender.send(None)
 
 
-def run_all(module: ModuleType, backend: str, tests: Sequence[str], limit: float) -> Iterable[Row]:
+def run_all(path: Path, backend: str, tests: Sequence[str], limit: float) -> Iterable[Row]:
     """A row a test. A worker that crashes or exceeds the limit is replaced by one that goes on with the next test."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # a GPU in use does not survive a fork
     left = list(tests)
     while left:
         receiver, sender = context.Pipe(duplex=False)
-        worker = context.Process(target=work, args=(module, left, sender))
+        worker = context.Process(target=work, args=(path, backend, left, sender))
         worker.start()
         sender.close()
         outcome = ("passed", "")
@@ -184,6 +198,13 @@ def table(rows: dict[tuple[str, str], Row]) -> str:
     return "\n".join(lines)
 
 
+def _part(text: str) -> tuple[int, int]:
+    part, parts = (int(number) for number in text.split("/"))
+    if not 1 <= part <= parts:
+        raise ValueError(text)
+    return part, parts
+
+
 def main() -> None:
     """Run what is left to run, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -193,22 +214,21 @@ def main() -> None:
     parser.add_argument("--match", nargs="+", default=[""])
     parser.add_argument("--limit", type=float, default=60.0)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--device", default="cpu", choices=sorted(CLASSES))
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="K/N")
     options = parser.parse_args()
     if not options.path.is_file():
         parser.error(f"{options.path} is no file; give the path of PyTorch's test_torchinductor.py")
-    redirect = Redirect()
-    inner: Any = import_module("torch._inductor.compile_fx")
-    inner.compile_fx = redirect
     tests = load_tests(options.path)
-    wanted = [test for test in names(tests) if any(word in test for word in options.match)]
+    part, parts = options.part
+    wanted = [t for t in names(tests, options.device) if any(word in t for word in options.match)][part - 1 :: parts]
     for backend in options.backends:
         rows = read(options.out)
         passed = {test for test, name in rows if name == "aot_eager" and rows[test, name].outcome == "passed"}
         done = {t for (t, b), row in rows.items() if b == backend and not (options.again and row.outcome != "passed")}
         left = [test for test in wanted if test not in done and (backend == "aot_eager" or test in passed)]
-        redirect.compiler = backends()[backend]
         with options.out.open("a") as file:
-            for row in run_all(tests, backend, left, options.limit):
+            for row in run_all(options.path, backend, left, options.limit):
                 row = replace(row, insides=looks_inside(tests, row.test))
                 file.write(json.dumps(asdict(row)) + "\n")
                 file.flush()

@@ -140,6 +140,8 @@ class Program:
             self._accept(expected, x, devices[expected.device]) for expected, x in zip(self.inputs, inputs, strict=True)
         ]
         main = next((d for d in devices.values() if d.type != "cpu"), next(iter(devices.values()), self.module.DEVICE))
+        if getattr(self.module, "MAKES_DEVICE", False):
+            main = self.module.DEVICE
         if all(x.device == main for x in given if x.shape):  # kernels read no memory of the host's: numbers go along
             given = [
                 x if x.device == main or expected.mutated or expected.name in self._host else x.to(main)

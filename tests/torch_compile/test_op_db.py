@@ -1,6 +1,7 @@
 """PyTorch's own table of operators, ``op_db``, through ``torch.compile``: what "aot_eager" runs, optfuse runs equal.
 
-Values, dtypes, sizes and gradients. A sample of every kind in ``make test``; every operator in ``make test-all``.
+Values, dtypes, sizes and gradients. A sample of every kind in ``make test``; every operator in ``make test-all``, and
+with ``pytest -m gpu`` on a GPU.
 """
 
 from __future__ import annotations
@@ -16,32 +17,30 @@ from torch.utils import _pytree as pytree
 
 from optfuse.runtime.environment import mode
 
-pytestmark = [
-    pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU"),
-    pytest.mark.filterwarnings("ignore"),  # what torch says of its own operators is no concern of these tests
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says of its own operators is no concern of these tests
+on_the_cpu = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
 
 PARTS = 24
 #: Numbers that a run draws, or memory that nobody has written: two runs differ.
-DRAWN = "rand normal bernoulli multinomial empty uniform cauchy exponential geometric dropout fractional_max_pool"
+DRAWN = "rand normal bernoulli multinomial empty uniform cauchy exponential geometric dropout fractional_max_pool efficient_attention"
 #: Elements of a sample; larger ones only repeat in the interpreter what smaller ones show.
 MOST_ELEMENTS = 100_000
 
 
 @cache
-def table() -> tuple[Any, ...]:
-    """The operators that float32 tensors on the CPU have, and that draw nothing."""
+def table(device: str = "cpu") -> tuple[Any, ...]:
+    """The operators that float32 tensors on the device have, and that draw nothing."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     drawn = DRAWN.split()
-    known = (op for op in op_db if torch.float32 in op.supported_dtypes("cpu"))
+    known = (op for op in op_db if torch.float32 in op.supported_dtypes(device))
     return tuple(op for op in known if not any(word in op.name for word in drawn))
 
 
-def samples(op: Any, most: int) -> Iterator[Any]:
+def samples(op: Any, most: int, device: str) -> Iterator[Any]:
     """Some of an operator's samples, spread evenly."""
-    grad = op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu")
-    every = list(op.sample_inputs("cpu", torch.float32, requires_grad=grad))
+    grad = op.supports_autograd and torch.float32 in op.supported_backward_dtypes(device)
+    every = list(op.sample_inputs(device, torch.float32, requires_grad=grad))
     for sample in every[:: max(1, math.ceil(len(every) / most))]:
         if sum(leaf.numel() for leaf in tensors((sample.input, sample.args, sample.kwargs))) <= MOST_ELEMENTS:
             yield sample
@@ -67,8 +66,13 @@ def results(op: Any, sample: Any, backend: str) -> tuple[Any, Any]:
     given = [leaf for leaf in tensors(outputs) if leaf.requires_grad]
     if not wanted or not given:
         return outputs, None
-    directions = [torch.linspace(-1, 1, max(x.numel(), 1))[: x.numel()].reshape(x.shape).to(x.dtype) for x in given]
+    directions = [direction(x) for x in given]
     return outputs, torch.autograd.grad(given, wanted, directions, allow_unused=True)
+
+
+def direction(x: torch.Tensor) -> torch.Tensor:
+    """The gradient that is given to a result: different for each of its elements."""
+    return torch.linspace(-1, 1, max(x.numel(), 1), device=x.device)[: x.numel()].reshape(x.shape).to(x.dtype)
 
 
 def disagreement(op: Any, sample: Any) -> str:
@@ -86,17 +90,26 @@ def disagreement(op: Any, sample: Any) -> str:
     return ""
 
 
-def differ(operators: Any, most: int) -> list[str]:
-    found = [disagreement(op, sample) for op in operators for sample in samples(op, most)]
+def differ(operators: Any, most: int, device: str = "cpu") -> list[str]:
+    found = [disagreement(op, sample) for op in operators for sample in samples(op, most, device)]
     assert len(found) >= len(operators) // 2, "too few samples to say anything"
     return [line for line in found if line]
 
 
+@on_the_cpu
 def test_a_sample_of_the_operators() -> None:
     assert differ(table()[::24], 1) == []
 
 
+@on_the_cpu
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_operator(part: int) -> None:
     assert differ(table()[part::PARTS], 4) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("part", range(4 * PARTS))
+def test_every_operator_on_a_gpu(part: int) -> None:
+    assert differ(table("cuda")[part :: 4 * PARTS], 2, "cuda") == []

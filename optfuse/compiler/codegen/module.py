@@ -260,12 +260,13 @@ def _table(name: str, rows: Sequence[str]) -> str:
 
 
 def _host_facts(graph: LoopGraph, steps: Sequence[Step]) -> list[str]:
-    """The definitions of HOST, if inputs or constants must stay in the host's memory, and of DRAWS_ON_HOST.
+    """The definitions of HOST, if inputs or constants must stay in the host's memory, DRAWS_ON_HOST and MAKES_DEVICE.
 
     They must stay there if operators on the host use them or the caller gets them back; others may be moved to the GPU.
     """
     buffers = {buffer.name: buffer for buffer in graph.buffers}
-    if main_device(buffer.device for buffer in graph.buffers) == HOST:
+    main = main_device(buffer.device for buffer in graph.buffers)
+    if main == HOST:
         return []
     calls = [step for step in steps if isinstance(step, LibraryCall) and _writes_host(step, buffers)]
     used = {out.buffer for out in graph.outputs if isinstance(out, View)}
@@ -276,6 +277,8 @@ def _host_facts(graph: LoopGraph, steps: Sequence[Step]) -> list[str]:
         lines += ["# inputs and constants that stay in the host's memory", f"HOST = {tuple_text(kept)}", ""]
     if any(call.random for call in calls):
         lines += ["# random numbers are drawn on the host: a CUDA graph would repeat them", "DRAWS_ON_HOST = True", ""]
+    if graph.inputs and all(buffers[name].device != main for name in graph.inputs):
+        lines += ["# all inputs are on the host, and kernels run on DEVICE", "MAKES_DEVICE = True", ""]
     return lines
 
 

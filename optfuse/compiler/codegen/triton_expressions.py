@@ -181,6 +181,8 @@ def _special_form(function: str, args: Sequence[Value], dtype: str, axes: frozen
     """The text of functions that Triton has an operator or a composed form for; None for others."""
     first = args[0]
     match function:
+        case "neg" if dtype in FLOATING and not first.literal:  # Triton's minus is 0 - x, which makes 0.0 of 0.0
+            return Value(f"{first.within(PRODUCT)} * -1.0", dtype, axes, PRODUCT)
         case "neg":
             return Value(f"-{first.within(UNARY + 1)}", dtype, axes, UNARY)
         case "bitwise_not" if dtype.startswith("uint"):

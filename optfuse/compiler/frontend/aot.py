@@ -53,6 +53,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     outside_of_modes,
     tree_leaves,
     without_repeats,
+    without_view,
 )
 from optfuse.compiler.frontend.windows import Window, take_windows
 from optfuse.errors import CaptureError
@@ -96,7 +97,7 @@ class Adapted:
             for window, view in [(window, window.cut(outputs)) for window in self.windows]:
                 for position in window.positions:
                     outputs[position] = view
-            return outputs
+            return [without_view(value) for value in outputs]
 
         return boxed(run)
 

@@ -89,6 +89,7 @@ __all__ = [
     "tree_leaves",
     "tree_map",
     "tree_unflatten",
+    "without_view",
 ]
 
 
@@ -221,6 +222,14 @@ def boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Mark ``function`` as one that takes its arguments in a single list, which it may empty."""
     function._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001
     return function
+
+
+def without_view(value: Any) -> Any:
+    """A tensor of the same memory that autograd does not know as a view: a view made without gradients refuses writes.
+
+    Anything but such a tensor is returned as it is.
+    """
+    return value.data if isinstance(value, torch.Tensor) and value._is_view() else value  # noqa: SLF001
 
 
 def flat_input_index(placeholder: torch.fx.Node) -> int | None:

@@ -351,6 +351,17 @@ def test_numbers_stay_on_the_host_where_operators_there_use_them(tmp_path):
     assert [placed[name].device.type for name in "cd"] == ["cpu", "meta"]
 
 
+def test_a_gpu_program_whose_inputs_are_all_on_the_host_runs_on_the_gpu(tmp_path):
+    n, y = buffer("n", 2, kind="input"), buffer("y", 2, device="cuda:0")
+    ops = [call("ones", "aten.ones_like.default", [whole(n)], ["y"], [("device", TorchValue("device", "cuda:0"))])]
+    g = graph([n, y], ops, [whole(y)])
+    program = Program(emit_module(g, g.ops, MemoryLayout()), folder=tmp_path)
+    program.module.DEVICE = torch.device("meta")
+    assert program.accept([torch.ones(2)])[1] == torch.device("meta")
+    x = buffer("x", kind="input", device="cuda:0")
+    assert "MAKES_DEVICE" not in emit_module(graph([n, x, y], ops, [whole(y)]), g.ops, MemoryLayout())
+
+
 def test_what_draws_on_the_host_says_so(tmp_path):
     x, r, y = buffer("x", 2, kind="input", device="cuda:0"), buffer("r"), buffer("y", 2, device="cuda:0")
     kwargs = [("device", TorchValue("device", "cpu"))]

@@ -108,6 +108,15 @@ def test_function(functions, function, dtype):
     torch.testing.assert_close(got, expected, rtol=1e-6 if dtype == "float32" else 1e-12, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_minus_zero_is_the_negative_of_zero(dtype, tmp_path):
+    x = torch.tensor([0.0, -0.0, 1.5], dtype=torch_dtype(dtype))
+    kernel, _, buffers, inputs = elementwise("negative", "neg", [x], dtype)
+    got = run(load_source(module_text([kernel]), tmp_path), kernel, buffers, inputs, kernel.config)["out"]
+    assert got.signbit().tolist() == [True, False, True]
+    assert "-1.0" in kernel.source, "Triton's own minus is 0 - x on a GPU"
+
+
 @pytest.mark.parametrize("function", ["div", "reciprocal", "exp", "sqrt", "sigmoid", "tanh", "erf"])
 def test_what_serves_half_types_is_far_more_exact_than_they_are(function, tmp_path):
     """Also for tiny, huge, infinite and undefined operands."""

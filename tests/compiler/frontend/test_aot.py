@@ -151,3 +151,19 @@ def test_dropout_follows_the_seed() -> None:
         results.append(fast(torch.ones(100)))
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
+
+
+def test_a_result_may_be_written_in_place_though_the_program_returns_a_view() -> None:
+    def viewing(captured: Captured) -> Any:
+        run = run_graph(captured)
+
+        def call(inputs: list[Tensor]) -> list[Tensor]:
+            with torch.no_grad():
+                return [value.view(-1).view(value.shape) for value in run(inputs)]
+
+        return call
+
+    weight = torch.full((3,), 2.0, requires_grad=True)
+    result = torch.compile(lambda x: x + 1, backend=make_backend(viewing))(torch.ones(3))
+    result.mul_(weight).sum().backward()
+    assert_same(weight.grad, torch.full((3,), 2.0))
