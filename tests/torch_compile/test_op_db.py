@@ -22,7 +22,10 @@ on_the_cpu = pytest.mark.skipif(mode() == "compile", reason="these tensors live 
 
 PARTS = 24
 #: Numbers that a run draws, or memory that nobody has written: two runs differ.
-DRAWN = "rand normal bernoulli multinomial empty uniform cauchy exponential geometric dropout fractional_max_pool efficient_attention"
+DRAWN = (
+    "rand normal bernoulli multinomial empty uniform cauchy exponential geometric dropout fractional_max_pool "
+    "efficient_attention"
+)
 #: Elements of a sample; larger ones only repeat in the interpreter what smaller ones show.
 MOST_ELEMENTS = 100_000
 
