@@ -7,8 +7,9 @@ import runpy
 import time
 import unittest
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,12 +86,14 @@ class Outcomes(unittest.TestCase):
         assert self.id().endswith("test_pass")
 
 
-def test_a_crash_or_a_hang_costs_one_test() -> None:
-    script = runpy.run_path(str(ROOT / "benchmarks" / "inductor_tests.py"))
-    module = ModuleType("outcomes")
-    module.CpuTests = module.SweepInputsCpuTest = module.TestFull = Outcomes  # type: ignore[attr-defined]
-    tests = [name for name in script["names"](module) if name.startswith("CpuTests.")]
-    rows = list(script["run_all"](module, "optfuse", tests, 2.0))
+def test_a_crash_or_a_hang_costs_one_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # a worker process imports it by name
+    script = vars(import_module("inductor_tests"))
+    path = tmp_path / "outcomes.py"
+    path.write_text("from tests.test_benchmarks import Outcomes\nCpuTests = SweepInputsCpuTest = TestFull = Outcomes\n")
+    module = script["load_tests"](path)
+    tests = [name for name in script["names"](module, "cpu") if name.startswith("CpuTests.")]
+    rows = list(script["run_all"](path, "optfuse", tests, 4.0))
     assert [row.outcome for row in rows] == ["crashed", "failed", "late", "failed", "passed"]
     assert rows[1].error == "AssertionError: on purpose"
     assert [script["looks_inside"](module, test) for test in tests] == [False, False, False, True, False]

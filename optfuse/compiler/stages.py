@@ -7,7 +7,7 @@ from typing import Literal
 
 from optfuse.compiler.codegen.library_calls import takes_out
 from optfuse.compiler.extract.extraction import Extraction, extract
-from optfuse.compiler.frontend.captured import Captured, donated_inputs
+from optfuse.compiler.frontend.captured import Captured, donated_inputs, shared_memory
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.lower import lower
@@ -28,8 +28,14 @@ def fusion_problem(captured: Captured, device: str, variants: Variants = "rule")
     made = rewrite(lowered(captured), target, PASSES if variants == "rule" else UNSPLIT)
     alternatives = None if variants == "rule" else reduction_variants(made.graph, target)
     graph = made.graph if alternatives is None else alternatives.graph
-    donated = donated_inputs(captured, graph.inputs)
-    problem = extract(graph, target, donated=donated, allocates=allocates, alternatives=alternatives)
+    problem = extract(
+        graph,
+        target,
+        donated=donated_inputs(captured, graph.inputs),
+        shared=shared_memory(captured, graph.inputs),
+        allocates=allocates,
+        alternatives=alternatives,
+    )
     return replace(problem, decided=(*made.decided, *of_graph(graph)))
 
 

@@ -114,7 +114,11 @@ def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
     except OptfuseError as error:
         raise PlanError(str(error)) from error
     donated = frozenset(b.name for b in saved.buffers if b.donated)
-    extraction = extract(graph, saved.devices[0], donated=donated, allocates=lambda call: not takes_out(call))
+    owners = [(b.name, b if b.alias is None else saved.buffers[b.alias]) for b in saved.buffers if b.kind == "input"]
+    shared = {name: (owner.name, owner.bytes) for name, owner in owners}
+    extraction = extract(
+        graph, saved.devices[0], donated=donated, shared=shared, allocates=lambda call: not takes_out(call)
+    )
     extraction = replace(
         extraction,
         instance=replace(extraction.instance, rules=saved.rules, limits=saved.limits),

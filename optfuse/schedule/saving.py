@@ -16,12 +16,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-import torch
 from torch.fx import Node
 
 from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import Choice, JointStep, base_of, joint_names, results_alone, saved_names
+from optfuse.compiler.frontend.joint import Choice, JointStep, joint_names, results_alone, saved_names
+from optfuse.compiler.frontend.kept_values import held_memory
 from optfuse.compiler.simplify.inline_cheap import LEAST_BYTES
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InfeasibleError, InvalidOptionError
@@ -164,7 +164,7 @@ class SavingSearch:
         unseen = unseen_bytes(forward, backward)
         solved = [self._solve(problem.instance) for problem in problems]
         peak = max(one.solution.peak_bytes + out for one, out in zip(solved, unseen.values(), strict=True))
-        saved = _saved(forward)
+        saved = {one.name: one.bytes for one in backward.memory.values() if not one.held}
         objective = sum(one.objective for one in solved)
         proposal = Proposal(name, objective, sum(saved.values()), peak)
         self._priced.append(_Priced(proposal, choice, tuple(saved), unseen))
@@ -222,8 +222,7 @@ class SavingSearch:
             self._least = self._bound_of_any(step, forward, values, clock)
         if cap is None:
             return self._least
-        sizes = _sizes(forward)
-        left = max(0, cap - sum(sizes[node.name] for node in {*forward.placeholders, *_results(forward)}))
+        left = max(0, cap - sum(one.bytes for one in held_memory(forward)))
         seconds = min(MODEL_S, self.options.time_limit)
         calls = choose_saving(of_library_calls(values), left, self.options, clock, clock.now() + seconds)
         return self._least + (0 if calls is None else calls.bound_ps)
@@ -250,7 +249,8 @@ def saving_problem(
     A library call, a reduction and a loop with several results take their time alone, other loops that of what they
     read and write: they share kernels with their readers, but for small values, which are not computed by each reader
     and cost a launch. A value that a library call of the forward graph reads or makes is in memory in any case, so that
-    saving it adds no write.
+    saving it adds no write. A result of the step stays in memory, so that saving it costs no bytes; one that leaves in
+    other strides than its node's is a copy, which may be saved in place of what it is a view of.
     """
     alone: Counter[str] = Counter()
     calls = set()
@@ -265,34 +265,45 @@ def saving_problem(
             elif any(offer.reduces for offer in op.offers):
                 reduced.add(name)
     levels = _levels(step, calls)
+    held, copies = _results(halves[0])
     forward_calls = {value.name for value in step.values if value.in_forward and value.name in calls}
     values: list[ForwardValue] = []
     for value in step.values:
-        moved = (value.bytes or 0) * device.dram_ps_per_mib // MIB
+        view = value.is_view and value.name not in copies
+        size = 0 if view or value.bytes is None else value.bytes
+        moved = size * device.dram_ps_per_mib // MIB
         part = value.is_part and step.values[value.inputs[0]].name in calls  # of what a library call returns
         in_memory = part or value.name in forward_calls or not forward_calls.isdisjoint(value.readers)
         called = [levels[name] for name in value.backward_readers if name in calls]
         called += [max(levels.values(), default=0)] if value.is_result else []
         again = 0
-        if value.name in calls | reduced or (value.bytes is None and not value.is_view):
+        if value.name in calls | reduced or (value.bytes is None and not view):
             again = alone[value.name]
-        elif value.inputs and not value.is_view and 0 < (value.bytes or 0) < LEAST_BYTES:
+        elif value.inputs and 0 < size < LEAST_BYTES:
             again = device.launch_ps
         values.append(
             ForwardValue(
                 value.name,
                 value.inputs,
-                value.bytes,
-                save_ps=0 if in_memory else moved,
+                None if view or value.bytes is None else 0 if value.name in held | copies else size,
+                save_ps=0 if in_memory or value.name in held | copies else moved,
                 again_ps=again if value.repeatable else None,
                 move_ps=moved,
                 library=part or value.name in calls,
-                view=value.is_view,
+                view=view,
                 called=min(called, default=None),
                 looped=frozenset(levels[name] for name in value.backward_readers if name not in calls),
             )
         )
     return tuple(values)
+
+
+def _results(forward: Captured) -> tuple[set[str], set[str]]:
+    """The names of the joint graph's nodes whose memory holds the step's results, and of results that are copies."""
+    names = joint_names(forward)
+    held = {names.get(memory.name, memory.name) for memory in held_memory(forward)}
+    copied = (forward.outputs[k] for k in forward.visible or () if k in forward.strides)
+    return held, {names[node.name] for node in copied if isinstance(node, Node)}
 
 
 def _levels(step: JointStep, calls: Collection[str]) -> dict[str, int]:
@@ -308,41 +319,13 @@ def _choice(values: Sequence[ForwardValue], found: Saving) -> Choice:
     return Choice(frozenset(names[k] for k in found.saved), frozenset(names[k] for k in found.again))
 
 
-def _saved(forward: Captured) -> dict[str, int]:
-    """What a forward graph keeps in memory for its backward graph alone: names of nodes, with their bytes."""
-    sizes = _sizes(forward)
-    held = _results(forward) | set(forward.placeholders)
-    names = set(saved_names(forward))
-    kept = [base_of(node) for node in forward.outputs if isinstance(node, Node) and node.name in names]
-    return {node.name: sizes[node.name] for node in dict.fromkeys(kept) if node not in held}
-
-
 def unseen_bytes(forward: Captured, backward: Captured) -> dict[str, int]:
     """What is in memory while each graph runs and is none of its buffers.
 
     While the backward graph runs, that is what the step was given and does not read again, and its results.
     """
-    sizes = _sizes(forward)
-    visible = {forward.outputs[k] for k in forward.visible or ()}
-    saved = {base_of(node) for node in forward.outputs if isinstance(node, Node) and node not in visible}
-    unread = (_results(forward) | set(forward.placeholders)) - saved
-    return {"forward": 0, "backward": sum(sizes[node.name] for node in unread)}
-
-
-def _results(forward: Captured) -> set[Node]:
-    """The nodes whose memory holds the step's results: it stays while the backward graph runs."""
-    visible = (forward.outputs[k] for k in forward.visible or ())
-    return {base_of(node) for node in visible if isinstance(node, Node)}
-
-
-def _sizes(captured: Captured) -> dict[str, int]:
-    """The bytes of each node's value, by name."""
-    found = {}
-    for node in captured.graph.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            found[node.name] = value.numel() * value.element_size()
-    return found
+    read = {one.name for one in backward.memory.values()}
+    return {"forward": 0, "backward": sum(one.bytes for one in held_memory(forward) if one.name not in read)}
 
 
 def without_reads(instance: Instance, inputs: Collection[str]) -> Instance:

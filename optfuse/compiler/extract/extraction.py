@@ -47,6 +47,7 @@ def extract(
     device: Device,
     *,
     donated: frozenset[str] = frozenset(),
+    shared: Mapping[str, tuple[str, int]] | None = None,
     allocates: Callable[[LibraryCall], bool] = lambda _: True,
     alternatives: Alternatives | None = None,
 ) -> Extraction:
@@ -54,6 +55,7 @@ def extract(
 
     Args:
         donated: Inputs whose memory may be reused after their last read (saved activations in a backward graph).
+        shared: Inputs to the first input that lies in the same memory, and all bytes of that memory.
         allocates: Whether a library call allocates its own results (no ``out=``): those stay outside the arena.
         alternatives: The result of ``reduction_variants``; ``graph`` is its graph.
     """
@@ -84,7 +86,7 @@ def extract(
         name=graph.name,
         devices=(device,),
         schemes=(Scheme("alone", 1), *(scheme_of(walk) for walk in placements.walks)),
-        buffers=_buffers(graph, written, donated, allocates),
+        buffers=_buffers(graph, written, donated, shared or {}, allocates),
         ops=tuple(ops),
         edges=_one_edge_each(_edges(walks, ops, ids)),
         variants=() if alternatives is None else tuple(problem.Variant(*variant) for variant in alternatives.variants),
@@ -182,7 +184,11 @@ def _view_bytes(view: View, buffers: Mapping[str, Buffer]) -> int:
 
 
 def _buffers(
-    graph: LoopGraph, written: set[str], donated: frozenset[str], allocates: Callable[[LibraryCall], bool]
+    graph: LoopGraph,
+    written: set[str],
+    donated: frozenset[str],
+    shared: Mapping[str, tuple[str, int]],
+    allocates: Callable[[LibraryCall], bool],
 ) -> tuple[problem.Buffer, ...]:
     returned = {output.buffer for output in graph.outputs if isinstance(output, View)}
     fixed = {
@@ -198,13 +204,16 @@ def _buffers(
     # aliased memory lives as long as one of its views is read: it is no part of the arena
     fixed |= {owner for owner in owners.values() if by_name[owner].kind == "temporary"}
     ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
-    aliases = {name: ids[owner] for name, owner in owners.items() if by_name[owner].kind != "temporary"}
+    first = {name: owner for name, (owner, _) in shared.items() if owner != name}
+    aliases = {name: ids[first.get(o, o)] for name, o in owners.items() if by_name[o].kind != "temporary"}
+    aliases |= {name: ids[owner] for name, owner in first.items()}
+    whole = {owner: size for owner, size in shared.values()}
     # tensors without elements are not computed: they have no order and no price
     given = {buffer.name for buffer in graph.buffers if 0 in buffer.shape} - written
     return tuple(
         problem.Buffer(
             buffer.name,
-            buffer_bytes(buffer),
+            whole.get(buffer.name, buffer_bytes(buffer)),
             "constant" if buffer.name in given and buffer.kind == "temporary" else buffer.kind,
             output=buffer.name in returned,
             donated=buffer.name in donated and buffer.kind == "input",

@@ -34,7 +34,8 @@ from optfuse.compiler.frontend.joint import (
     joint_values,
     name_nodes,
 )
-from optfuse.compiler.frontend.layouts import choose_layouts, kept_strides
+from optfuse.compiler.frontend.kept_values import Kept, kept_values
+from optfuse.compiler.frontend.layouts import choose_layouts
 from optfuse.compiler.frontend.passes import normalize
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
 from optfuse.compiler.frontend.passes.effects import drop_effect_tokens
@@ -110,8 +111,8 @@ class _Split:
     feeds: Sequence[Feed]
     choose: Chooser | None = None
     user_outputs: int | None = None
-    #: strides of what the forward graph keeps, by the names of the backward graph's placeholders
-    kept: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: what the forward graph keeps, by the names of the backward graph's placeholders
+    kept: Mapping[str, Kept] = field(default_factory=dict)
 
     def partition(self, joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
         """Torch's partitioner: the two graphs of a joint one."""
@@ -132,7 +133,7 @@ class _Split:
         def halves(choice: Choice | None) -> tuple[Captured, Captured]:
             forward, backward = self._cut(copied(joint), choice, inputs, options)
             adapted = self.adapt(forward, "forward")
-            kept = kept_strides(adapted.captured, _output_names(forward))
+            kept = kept_values(adapted.captured, _output_names(forward))
             return adapted.captured, self.adapt(backward, "backward", kept).captured
 
         name_nodes(joint)
@@ -146,7 +147,7 @@ class _Split:
             rebuild_spread(forward, backward, self.user_outputs)
         return forward, backward
 
-    def adapt(self, module: GraphModule, kind: str, given: Mapping[str, tuple[int, ...]] | None = None) -> Adapted:
+    def adapt(self, module: GraphModule, kind: str, given: Mapping[str, Kept] | None = None) -> Adapted:
         """One of the two graphs, or the inference graph, as a Captured."""
         visible = range(self.user_outputs) if kind == "forward" and self.user_outputs is not None else None
         return adapt(
@@ -220,7 +221,7 @@ def compile_flat(
         compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
         bound = adapted.bind(compile_one(adapted.captured))
         if kind == "forward":
-            split.kept = kept_strides(adapted.captured, _output_names(module))
+            split.kept = kept_values(adapted.captured, _output_names(module))
         return bound
 
     known = {
@@ -268,9 +269,13 @@ def adapt(
     name: str,
     feeds: Sequence[Feed],
     visible: frozenset[int] | None = None,
-    given: Mapping[str, tuple[int, ...]] | None = None,
+    given: Mapping[str, Kept] | None = None,
 ) -> Adapted:
-    """One of AOTAutograd's graphs, over tensors alone, normalized and laid out (``given``: as in choose_layouts)."""
+    """One of AOTAutograd's graphs, over tensors alone, normalized and laid out.
+
+    ``given``: by placeholder of a backward graph, how the forward graph keeps it.
+    """
+    given = given or {}
     graph = copied(module)
     specialize_sizes(graph)
     tokens = drop_effect_tokens(graph)
@@ -289,8 +294,10 @@ def adapt(
     kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
     mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
     constants |= attribute_tensors(graph)
-    captured = Captured(name, graph, inputs, constants, mutations, visible)
-    return Adapted(update_in_place(choose_layouts(normalize(captured), given)), kept, literals, objects, windows)
+    memory = {node.name: given[node.name].memory for node in placeholders if node.name in given}
+    captured = Captured(name, graph, inputs, constants, mutations, visible, memory=memory)
+    strides = {name: one.strides for name, one in given.items()}
+    return Adapted(update_in_place(choose_layouts(normalize(captured), strides)), kept, literals, objects, windows)
 
 
 def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:

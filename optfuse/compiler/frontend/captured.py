@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,6 +26,19 @@ class InputSource:
     kind: InputKind
     target: str
     position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory that a result of a forward graph lies in: ``name`` is that of everything that shares it.
+
+    ``bytes`` are all of it, also where a result is a window of a part. ``held``: the step's caller has it as a
+    parameter, an input or a result, so that it outlives the backward graph.
+    """
+
+    name: str
+    bytes: int
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,8 @@ class Captured:
         kept for a backward graph) share memory with each other or with an input, but never these.
     strides
         Output position to the strides (in elements) in which that output must leave, where they are not its node's.
+    memory
+        By placeholder of a backward graph, the memory of what the forward graph kept. Gradients have none here.
     call
         Only for graphs of ``capture``.
     """
@@ -89,6 +104,7 @@ class Captured:
     mutations: tuple[tuple[int, int], ...] = ()
     visible: frozenset[int] | None = None
     strides: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    memory: Mapping[str, Memory] = field(default_factory=dict)
     call: CallSpec | None = None
 
     @property
@@ -102,6 +118,22 @@ class Captured:
         return tuple(self.graph.graph.output_node().args[0])  # type: ignore[arg-type]
 
 
-def donated_inputs(captured: Captured, names: tuple[str, ...]) -> frozenset[str]:
-    """Inputs whose memory nobody needs after the call: what a forward graph saved for this backward graph."""
-    return frozenset(name for name, source in zip(names, captured.inputs, strict=True) if source.kind == "saved")
+def donated_inputs(captured: Captured, names: Sequence[str]) -> frozenset[str]:
+    """Inputs, under other names, whose memory is free after their last read: what a forward graph saved, and gradients.
+
+    Parameters and results of the step stay with its caller.
+    """
+    held = {name for name, memory in captured.memory.items() if memory.held}
+    triples = zip(names, captured.inputs, captured.placeholders, strict=True)
+    return frozenset(name for name, source, node in triples if source.kind == "saved" and node.name not in held)
+
+
+def shared_memory(captured: Captured, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """Inputs, under other names, to the first input that lies in the same memory, and all bytes of that memory."""
+    first: dict[str, str] = {}
+    found: dict[str, tuple[str, int]] = {}
+    for name, node in zip(names, captured.placeholders, strict=True):
+        memory = captured.memory.get(node.name)
+        if memory is not None:
+            found[name] = first.setdefault(memory.name, name), memory.bytes
+    return found

@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, with_graph
+from optfuse.compiler.frontend.passes.rewrite import VIEWS, base_of, copied, with_graph
 from optfuse.compiler.frontend.torch_bridge import (
     OpOverload,
     extract_halves,
@@ -44,12 +44,11 @@ class JointValue:
     is_view, is_part
         Whether it is a view of its one input, or of what the step is given; whether it is one of a tuple's values.
     bytes
-        Its size; 0 for a result of the step, which stays in memory; None if it cannot be saved: a tuple, a view, a
-        number.
+        Its size; None for a tuple or a number.
     repeatable
         Whether it may be computed again: it draws no random number, writes nothing and talks to no other device.
     backward_readers, readers
-        The names of the nodes of the backward half that read it, and of the others, also through views.
+        The names of the nodes of the backward half that read it, and of the others; of these also through views.
     """
 
     name: str
@@ -118,7 +117,6 @@ def joint_values(joint: GraphModule, results: int) -> tuple[tuple[JointValue, ..
     asked = {node for node in outputs[results:] if isinstance(node, Node)}
     values = []
     for node in order:
-        readers = list(_readers(node))
         values.append(
             JointValue(
                 node.name,
@@ -127,10 +125,10 @@ def joint_values(joint: GraphModule, results: int) -> tuple[tuple[JointValue, ..
                 node in asked,
                 node.target in VIEWS,
                 node.target is getitem and node.all_input_nodes[0] in place,
-                _bytes(node, kept),
+                _bytes(node),
                 _is_repeatable(node),
-                tuple(user.name for user in readers if user in backward),
-                tuple(user.name for user in readers if user not in backward),
+                tuple(user.name for user in node.users if user in backward),
+                tuple(user.name for user in _readers(node) if user not in backward),
             )
         )
     ours = [node for node in joint.graph.nodes if node in backward]
@@ -213,13 +211,6 @@ def forward_outputs(graph: GraphModule) -> Sequence[Any]:
     return graph.graph.output_node().args[0]  # type: ignore[return-value]
 
 
-def base_of(node: Node) -> Node:
-    """The node whose memory a view of it, or a view of a view, is a window of."""
-    while node.target in VIEWS:
-        node = node.all_input_nodes[0]
-    return node
-
-
 def _readers(node: Node) -> Iterator[Node]:
     for user in node.users:
         if user.target in VIEWS:
@@ -228,11 +219,9 @@ def _readers(node: Node) -> Iterator[Node]:
             yield user
 
 
-def _bytes(node: Node, kept: Collection[Node]) -> int | None:
+def _bytes(node: Node) -> int | None:
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or node.target in VIEWS:
-        return None
-    return 0 if node in kept else value.numel() * value.element_size()
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else None
 
 
 def _is_repeatable(node: Node) -> bool:

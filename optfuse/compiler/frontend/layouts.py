@@ -98,17 +98,6 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
     return replace(chosen, strides={**_promised(chosen, before), **captured.strides})
 
 
-def kept_strides(captured: Captured, names: Sequence[str | None]) -> dict[str, Stride]:
-    """The strides in which outputs leave the graph, by the names that a backward graph knows them by."""
-    found: dict[str, Stride] = {}
-    # further outputs are new values of inputs
-    for position, (name, node) in enumerate(zip(names, captured.outputs, strict=False)):
-        value = fake(node) if isinstance(node, Node) else None
-        if name is not None and value is not None:
-            found[name] = captured.strides.get(position, tuple(value.stride()))
-    return found
-
-
 def _promised(captured: Captured, before: Mapping[str, Any]) -> dict[int, Stride]:
     """Eager's strides of the outputs that the caller sees and that would now leave in others."""
     seen = _visible(captured)

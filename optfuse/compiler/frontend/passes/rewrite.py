@@ -94,6 +94,13 @@ def swap(node: Node, other: Node) -> None:
     node.graph.erase_node(node)
 
 
+def base_of(node: Node) -> Node:
+    """The node whose memory a view of it, or a view of a view, is a window of."""
+    while node.target in VIEWS:
+        node = node.all_input_nodes[0]
+    return node
+
+
 def fake(node: Node) -> torch.Tensor | None:
     """The fake tensor that a node yields, if it yields exactly one."""
     value = node.meta.get("val")
