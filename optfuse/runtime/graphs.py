@@ -12,12 +12,17 @@ What a replay reads and writes must lie where it lay at the recording:
   caller sees in place, valid until the next call; values saved for a backward graph and gradients are guarded all the
   same, so several forward calls before a backward call, and accumulated gradients, are right.
 
+A graph saves the host's time and holds memory: temporaries, what a forward graph saved, copies of inputs and results.
+So ``"auto"`` records one only where the host, as measured in plain calls, takes more than half of the time that the GPU
+is predicted to take: ``Pace``.
+
 Random numbers differ from replay to replay: the program draws its seed from torch's generator, which a graph advances.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -42,6 +47,13 @@ RECORDINGS = 8
 PATIENCE = 3
 #: Recordings that take turns, for inference.
 TURNS = 2
+
+
+#: Plain calls whose host time is measured, after the first.
+TIMED = 2
+#: A graph is worth its memory where the host takes more than this share of the GPU's time. The rest is left to the user's
+#: own code, such as an optimizer.
+HOST_SHARE = 0.5
 
 
 class Recorder(Protocol):
@@ -109,6 +121,43 @@ class GraphStatistics:
 
 
 @dataclass(slots=True)
+class Pace:
+    """Times of programs that run one after the other, in microseconds: the GPU's as predicted, the host's as measured.
+
+    What is found of all of them, once one has been timed, holds for each.
+    """
+
+    gpu: list[float] = field(default_factory=list)
+    host: list[list[float]] = field(default_factory=list)
+    _worth: bool | None = None
+
+    def add(self, gpu_us: float) -> int:
+        """A number for one more program, predicted to keep the GPU busy for so long."""
+        self.gpu.append(gpu_us)
+        self.host.append([])
+        return len(self.gpu) - 1
+
+    def note(self, number: int, host_us: float) -> None:
+        """How long the host took for a call of a program."""
+        self.host[number].append(host_us)
+
+    def is_known(self, number: int) -> bool:
+        """Whether calls of a program have been timed."""
+        return self._worth is not None or len(self.host[number]) >= TIMED
+
+    def is_worth_a_graph(self) -> bool:
+        """Whether the host would take a good part of the GPU's time without graphs."""
+        if self._worth is None:
+            timed = [(min(host), gpu) for host, gpu in zip(self.host, self.gpu, strict=True) if host]
+            self._worth = sum(host for host, _ in timed) > HOST_SHARE * sum(gpu for _, gpu in timed)
+        return self._worth
+
+    def __str__(self) -> str:
+        host = sum(min(times) for times in self.host if times)
+        return f"the host takes {host:,.0f} us a call, the GPU {sum(self.gpu):,.0f}"
+
+
+@dataclass(slots=True)
 class GraphedProgram:
     """``Program.run`` through CUDA graphs.
 
@@ -125,6 +174,8 @@ class GraphedProgram:
     arena
         Memory of temporaries, shared by programs whose replays follow each other (a training step's two). None: each
         recording has its own.
+    pace, number
+        Times that decide whether "auto" records at all, and which of them are this program's. None: it does.
     """
 
     program: Program
@@ -132,6 +183,8 @@ class GraphedProgram:
     interest: Interest = field(default_factory=Interest)
     recorder: Recorder | None = None
     arena: Arena | None = None
+    pace: Pace | None = None
+    number: int = 0
     statistics: GraphStatistics = field(default_factory=GraphStatistics)
     _recordings: list[_Recording] = field(default_factory=list)
     _pointers: list[int] | None = None
@@ -167,9 +220,20 @@ class GraphedProgram:
             self.statistics.plain += 1
             probe = None if self.arena is None else self.arena.probe
             return self.recorder.warm(lambda: self.program.execute(given, main, probe))
+        if self.pace is not None and not self.pace.is_known(self.number):
+            return self._timed(given, main, self.pace)
+        if self.pace is not None and not self.pace.is_worth_a_graph():
+            self._given_up = True
+            return self._plain(given, main, f"a graph would save no time: {self.pace}")
         if self.recorder.place() != self._place:
             return self._plain(given, main, "on another stream than the first call")
         return self._through_graph(given, main, before)
+
+    def _timed(self, given: list[torch.Tensor], main: torch.device, pace: Pace) -> list[Value]:
+        start = time.perf_counter()
+        results = self._plain(given, main, "the host is timed")
+        pace.note(self.number, 1e6 * (time.perf_counter() - start))
+        return results
 
     def _through_graph(self, given: list[torch.Tensor], main: torch.device, before: list[int]) -> list[Value]:
         moved = self._recordings[0].moved(given) if self._recordings else self._moving(given, before)
@@ -314,12 +378,28 @@ def checked_choice(value: object) -> Choice:
 
 
 def runner(
-    program: Program, choice: Choice, interest: Interest | None = None, arena: Arena | None = None
+    program: Program,
+    choice: Choice,
+    interest: Interest | None = None,
+    arena: Arena | None = None,
+    pace: Pace | None = None,
+    gpu_us: float = 0.0,
 ) -> Callable[[list[torch.Tensor]], list[Value]]:
-    """The function that runs a program as chosen, with a list of inputs that it empties."""
+    """The function that runs a program as chosen, with a list of inputs that it empties.
+
+    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" do without graphs.
+    """
     if choice is False:
         return program.consume
-    return GraphedProgram(program, choice, interest or Interest(), arena=arena).consume
+    if pace is None or choice is True:
+        return GraphedProgram(program, choice, interest or Interest(), arena=arena).consume
+    number = pace.add(gpu_us)
+    return GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=pace, number=number).consume
+
+
+def choice_under(cap: int | None, choice: Choice) -> Choice:
+    """Whether there are CUDA graphs under a cap on memory: "auto" means none, for they hold what it does not count."""
+    return False if cap is not None and choice == "auto" else choice
 
 
 def statistics_of(runs: Sequence[Callable[..., Any]]) -> tuple[GraphStatistics, ...]:

@@ -11,7 +11,7 @@ from optfuse.compiler.frontend.calling import Feed, checked_leaves, feed_of
 from optfuse.compiler.frontend.captured import CallSpec, InputSource
 from optfuse.compiler.frontend.torch_bridge import tree_unflatten
 from optfuse.errors import PlanError
-from optfuse.runtime.graphs import Choice, GraphStatistics, Interest, runner, statistics_of
+from optfuse.runtime.graphs import Choice, GraphStatistics, Interest, Pace, choice_under, runner, statistics_of
 from optfuse.runtime.program import Program, Value
 from optfuse.schedule.scheduled import ScheduledGraph
 
@@ -108,7 +108,9 @@ def bind(
     program = Program(schedule.source, interface.constants)
     fixed = frozenset(k for k, source in enumerate(interface.inputs) if source.kind in ("parameter", "buffer"))
     interest = Interest(fixed=fixed)
-    made = runner(program, cudagraphs, interest) if make is None else make(schedule, interface.constants, interest)
+    cudagraphs = choice_under(schedule.instance.rules.peak_memory, cudagraphs)
+    plain = runner(program, cudagraphs, interest, pace=Pace(), gpu_us=schedule.objective / 1e6)
+    made = plain if make is None else make(schedule, interface.constants, interest)
     return ModelProgram(schedule.name, program, made, interface.inputs, interface.outputs, interface.call, owner)
 
 

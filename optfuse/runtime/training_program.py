@@ -11,7 +11,7 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.training import train_module
 from optfuse.compiler.stages import loop_graph
 from optfuse.errors import PlanError
-from optfuse.runtime.graphs import Choice, interest_of, runner, statistics_of
+from optfuse.runtime.graphs import Choice, Pace, choice_under, interest_of, runner, statistics_of
 from optfuse.runtime.model_program import Make
 from optfuse.runtime.program import Arena, Program
 from optfuse.schedule.scheduled import ScheduledStep
@@ -30,7 +30,8 @@ def bind_training(
     PlanError
         If the model's training graphs are not those that were scheduled (it was changed since).
     """
-    arena = Arena()
+    arena, pace = Arena(), Pace()
+    cudagraphs = choice_under(schedule.forward.instance.rules.peak_memory, cudagraphs)
     runs: list[Callable[[list[torch.Tensor]], Sequence[Any]]] = []
     made = {half.name: half for half in schedule}
 
@@ -43,7 +44,8 @@ def bind_training(
     def compile_graph(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
         half = made[captured.name]
         if make is None:
-            runs.append(runner(Program(half.source, captured.constants), cudagraphs, interest_of(captured), arena))
+            ran = Program(half.source, captured.constants)
+            runs.append(runner(ran, cudagraphs, interest_of(captured), arena, pace, half.objective / 1e6))
         else:
             runs.append(make(half, captured.constants, interest_of(captured)))
         return runs[-1]

@@ -32,7 +32,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning, rules_from_plain
 from optfuse.rules import load_rules
 from optfuse.runtime import environment
-from optfuse.runtime.graphs import checked_choice, interest_of, runner
+from optfuse.runtime.graphs import Pace, checked_choice, choice_under, interest_of, runner
 from optfuse.runtime.program import Arena, Program
 from optfuse.schedule.saving import SavingSearch, saving_search
 from optfuse.schedule.solve_once import solution_cache
@@ -120,7 +120,7 @@ def backend(
     """
     options = {**options_of_mode(mode), **(options or {})}
     device, solve_options = parse_options(options)
-    cudagraphs = checked_choice(options.get("cudagraphs", "auto"))
+    cudagraphs = choice_under(solve_options.peak_memory, checked_choice(options.get("cudagraphs", "auto")))
     tune, measure = options.get("tune", False), options.get("measure", 0)
     require_measurable(measure)
     strict = options.get("strict", os.environ.get("OPTFUSE_STRICT") == "1")
@@ -128,7 +128,7 @@ def backend(
     saving = options.get("saving", "auto")
     searches: dict[str, SavingSearch] = {}
     record = Record()
-    arena = Arena()
+    arena, pace = Arena(), Pace()
 
     def choose(step: JointStep) -> Choice | None:
         search = saving_search(saving, device, solve_options)
@@ -161,7 +161,8 @@ def backend(
             ", ".join(made.library_ops) or "none",
             made.certificate,
         )
-        return runner(Program(made.source, captured.constants), cudagraphs, interest_of(captured), arena)
+        program = Program(made.source, captured.constants)
+        return runner(program, cudagraphs, interest_of(captured), arena, pace, made.objective / 1e6)
 
     survive = None if strict else record.survive
     if any(isinstance(value, torch.Tensor) and value.is_nested for value in example_inputs):

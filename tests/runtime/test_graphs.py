@@ -11,7 +11,15 @@ import pytest
 import torch
 
 from optfuse.errors import InvalidOptionError
-from optfuse.runtime.graphs import PATIENCE, GraphedProgram, Interest, checked_choice
+from optfuse.runtime.graphs import (
+    PATIENCE,
+    TIMED,
+    GraphedProgram,
+    Interest,
+    Pace,
+    checked_choice,
+    choice_under,
+)
 from optfuse.runtime.program import Arena, Program, Value
 
 SOURCE = """
@@ -297,3 +305,33 @@ def test_threads_take_turns(tmp_path: Path) -> None:
     for results, x in zip(held, inputs, strict=True):
         case.check(results, x)
     assert case.count.tolist() == [40, 40]
+
+
+def paced(folder: Path, gpu_us: list[float]) -> tuple[Pace, list[GraphedProgram]]:
+    """Programs that run one after the other, with what the GPU is predicted to take for each."""
+    pace, found = Pace(), []
+    for us in gpu_us:
+        program = Program(SOURCE.replace("{n}", "4"), folder=folder)
+        number = pace.add(us)
+        found.append(GraphedProgram(program, "auto", Interest(fixed=frozenset({0})), Tape(), pace=pace, number=number))
+    return pace, found
+
+
+@pytest.mark.parametrize(("gpu_us", "replays"), [([1.0, 1.0], 4), ([1.0, 1e9], 0)])
+def test_a_graph_is_recorded_where_the_host_would_be_late(tmp_path: Path, gpu_us: list[float], replays: int) -> None:
+    """The programs decide together, after the first call and two that are timed."""
+    pace, programs = paced(tmp_path, gpu_us)
+    weight, count = torch.arange(4.0), torch.zeros(2)
+    for k in range(7):
+        for one in programs:
+            one.run([weight, torch.full((4,), float(k)), count])
+    assert [one.statistics.replays for one in programs] == [replays, replays]
+    assert all(one.statistics.plain == 7 - replays for one in programs)
+    assert [len(times) for times in pace.host] == [TIMED, TIMED]
+    if not replays:
+        assert "a graph would save no time: the host takes" in programs[0].statistics.reason
+
+
+def test_under_a_cap_there_are_graphs_only_where_they_are_asked_for() -> None:
+    assert [choice_under(None, choice) for choice in ("auto", True, False)] == ["auto", True, False]
+    assert [choice_under(1 << 30, choice) for choice in ("auto", True, False)] == [False, True, False]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Way = Literal["cpsat", "greedy"]
 
 #: Calls after which both graphs of a training step are recorded.
-RUNS_TO_RECORD = 6
+RUNS_TO_RECORD = 8
 #: Settings of Inductor that decide what is fused, and how.
 FUSION_FLAGS = re.compile(
     r"fus|loop_order|combo|mix_order|persistent|split_red|reorder|epilogue|prologue|coordinate|max_autotune|cudagraph"
