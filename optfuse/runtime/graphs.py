@@ -13,8 +13,8 @@ What a replay reads and writes must lie where it lay at the recording:
   same, so several forward calls before a backward call, and accumulated gradients, are right.
 
 A graph saves the host's time and holds memory: temporaries, what a forward graph saved, copies of inputs and results.
-So ``"auto"`` records one only where the host, as measured in plain calls, takes more than half of the time that the GPU
-is predicted to take: ``Pace``.
+So ``"auto"`` records one only where the host, as measured in plain calls, takes a good part of the time that the GPU is
+predicted to take: ``Pace``.
 
 Random numbers differ from replay to replay: the program draws its seed from torch's generator, which a graph advances.
 """
@@ -51,9 +51,9 @@ TURNS = 2
 
 #: Plain calls whose host time is measured, after the first.
 TIMED = 2
-#: A graph is worth its memory where the host takes more than this share of the GPU's time. The rest is left to the user's
-#: own code, such as an optimizer.
-HOST_SHARE = 0.5
+#: A graph is worth its memory where the host takes more than this share of the GPU's time: the user's own code, such as
+#: an optimizer, needs the host, too.
+HOST_SHARE = 0.7
 
 
 class Recorder(Protocol):

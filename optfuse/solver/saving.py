@@ -244,7 +244,11 @@ class _Uses:
 
 def uses(values: Sequence[ForwardValue]) -> list[_Uses]:
     """The uses of each value: those of the backward half, and those of what is computed from it."""
-    levels = [set(value.looped) for value in values]
+    read = [set(value.looped) for value in values]  # also through views
+    for k, value in reversed(list(enumerate(values))):
+        for u in value.inputs if value.view else ():
+            read[u] |= read[k]
+    levels = [set(some) for some in read]
     first: list[int | None] = [value.called for value in values]
 
     def need(u: int, level: int | None) -> None:
@@ -258,7 +262,7 @@ def uses(values: Sequence[ForwardValue]) -> list[_Uses]:
         elif soonest is not None and not value.view:
             levels[k].add(soonest)
         if value.bytes is not None:
-            own = value.looped | {soonest}
+            own = read[k] | {soonest}
             levels[k] = {*sorted(levels[k] - own)[-MORE_LEVELS:], *(levels[k] & own)}
         for u in value.inputs:
             if value.library or value.view:

@@ -120,7 +120,7 @@ def backend(
     """
     options = {**options_of_mode(mode), **(options or {})}
     device, solve_options = parse_options(options)
-    cudagraphs = choice_under(solve_options.peak_memory, checked_choice(options.get("cudagraphs", "auto")))
+    cudagraphs = choice_under(solve_options.peak_bytes, checked_choice(options.get("cudagraphs", "auto")))
     tune, measure = options.get("tune", False), options.get("measure", 0)
     require_measurable(measure)
     strict = options.get("strict", os.environ.get("OPTFUSE_STRICT") == "1")

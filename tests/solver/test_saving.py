@@ -178,3 +178,15 @@ def test_equal_layers_under_a_cap_are_bounded_closely(cap: int) -> None:
     assert found is not None
     assert found.bytes <= cap
     assert found.bound_ps >= 0.97 * found.cost_ps
+
+
+def test_a_value_is_held_at_every_level_at_which_a_view_of_it_is_read() -> None:
+    values = [
+        ForwardValue("base", (), 8, save_ps=3, again_ps=None, move_ps=2),
+        ForwardValue("view", (0,), None, view=True, looped=frozenset({0, 1, 2, 3})),
+    ]
+    clock = Clock(interruptible=False)
+    found = choose_saving(values, None, SolveOptions(workers=1), clock, clock.now() + 10)
+    assert found is not None
+    assert found.saved == {0}
+    assert found.cost_ps == 3 + 4 * 2
