@@ -1,7 +1,7 @@
-"""One task in a process of its own, under limits of time and memory: it may crash or hang, and nothing else does.
+"""Runs one task in a process of its own, under limits of time and memory, so that a crash or hang stays in it.
 
-Processes are forked from a server that has imported what tasks need and started no threads, so that starting one costs
-little and leaves nothing behind.
+Processes are forked from a server that has imported the modules tasks need and has no threads, so starting one is
+cheap.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from optfuse.runtime.processes import end_groups, end_own_group
 
 OutcomeKind = Literal["ok", "refused", "crash", "timeout", "memory"]
 
-#: Imported once by the server. What is not installed is passed over.
+#: Modules that the server imports once, if installed.
 PRELOADED = ("optfuse.batch.preload",)
 
 GIB = 1 << 30
@@ -79,22 +79,22 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process, which leads a session of its own."""
+        """The id of the process, which leads a session of its own."""
         assert self._process.pid is not None, "it was started"
         return self._process.pid
 
     @property
     def deadline(self) -> float:
-        """When it is killed, on ``time.monotonic``'s clock."""
+        """The time at which it is killed, by ``time.monotonic``."""
         return self._started + self.task.limits.seconds
 
     @property
     def signs(self) -> tuple[Any, ...]:
-        """What ``multiprocessing.connection.wait`` can wait for."""
+        """The objects to pass to ``multiprocessing.connection.wait``."""
         return self._receiver, self._process.sentinel
 
     def poll(self) -> Outcome | None:
-        """How it ended, or None while it runs. One that is past its deadline is killed here."""
+        """Return the outcome, or None while the task runs. A task past its deadline is killed."""
         if self._receiver.poll():
             try:
                 outcome: Outcome = self._receiver.recv()
@@ -119,11 +119,11 @@ class Child:
         return None
 
     def kill(self) -> None:
-        """End it, and all that it has started, whatever they do."""
+        """Kill the process and all that it has started."""
         kill_all([self])
 
     def end(self) -> None:
-        """Wait for it; one that has not come to lead a session yet is killed."""
+        """Wait for the end; a process that does not lead its session yet is killed."""
         if self._process.is_alive():
             self._process.kill()
         self._process.join()
@@ -176,7 +176,7 @@ def _main(task: Task, sender: Any) -> None:
     start = time.monotonic()
     kind, reason, figures = _attempt(task)
     # Inductor runs in a process below this one
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    usages = [resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(usage.ru_utime + usage.ru_stime for usage in usages)
     peak = max(usage.ru_maxrss for usage in usages) * 1024
     sender.send(Outcome(kind, reason, figures, time.monotonic() - start, cpu, peak))
@@ -193,7 +193,7 @@ def _attempt(task: Task) -> tuple[OutcomeKind, str, dict[str, Any]]:
         if any(word in str(error) for word in _NO_MEMORY):
             return "memory", _memory_reason(task, str(error)), {}
         return "refused", str(error), {}
-    except BaseException as error:  # a stranger's model runs here, and may raise anything
+    except BaseException as error:  # a user's model runs here, and may raise anything
         traceback.print_exc()
         if isinstance(error, MemoryError) or any(word in str(error) for word in _NO_MEMORY):
             return "memory", _memory_reason(task, str(error)), {}

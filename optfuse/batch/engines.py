@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EngineName = Literal["local", "dask", "ray"]
 
-#: A task is tried again so often when the worker that held it is lost.
+#: Retries of a task whose worker is lost.
 RETRIES = 3
 
 
@@ -30,15 +30,15 @@ class Engine(Protocol):
     slots: int
 
     def submit(self, task: Task) -> None:
-        """Take a task on."""
+        """Start a task."""
         ...
 
     def wait(self, seconds: float) -> list[tuple[Task, Outcome]]:
-        """The tasks that ended, as soon as there is one, or none after ``seconds``."""
+        """Return the tasks that ended, as soon as there is one, or none after ``seconds``."""
         ...
 
     def close(self) -> None:
-        """Kill what runs, and give back what was taken."""
+        """Kill running tasks and release the workers."""
         ...
 
 
@@ -77,7 +77,7 @@ class LocalEngine:
         self._running.append(Child(task))
 
     def wait(self, seconds: float) -> list[tuple[Task, Outcome]]:
-        """Wait for an end, or the next deadline."""
+        """Wait for the end of a task, or the next deadline."""
         if not self._running:
             return []
         until = min(child.deadline for child in self._running) - time.monotonic()
@@ -91,7 +91,7 @@ class LocalEngine:
         return ended
 
     def close(self) -> None:
-        """Kill them all."""
+        """Kill all running tasks."""
         kill_all(self._running)
         self._running.clear()
 
@@ -124,7 +124,7 @@ class DaskEngine:
         self._running[future] = task
 
     def wait(self, seconds: float) -> list[tuple[Task, Outcome]]:
-        """Wait for an end."""
+        """Wait for the end of a task."""
         if not self._running:
             return []
         try:
@@ -165,7 +165,7 @@ class RayEngine:
         self._running[self._run.remote(task)] = task
 
     def wait(self, seconds: float) -> list[tuple[Task, Outcome]]:
-        """Wait for an end."""
+        """Wait for the end of a task."""
         if not self._running:
             return []
         done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)

@@ -1,4 +1,4 @@
-"""Where a run keeps what, and files and folders that appear whole or not at all."""
+"""The paths of a run, and files and folders that are written atomically."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def plan_folder(run: Path, graph: str, solver: str) -> Path:
 
 
 def log_file(run: Path, task: str) -> Path:
-    """What a task that failed had printed."""
+    """The path of the output of a task that failed."""
     return run / "logs" / (file_name(task) + ".log")
 
 
 def file_name(text: str) -> str:
-    """A name as that of one file or folder, whatever it holds: it leads neither elsewhere nor up."""
+    """Encode a name as the name of one file or folder, without separators or "..": it cannot leave its folder."""
     name = quote(text, safe="")
     return name if name.strip(".") else name.replace(".", "%2E") or "%"
 
 
 def temporary(run: Path) -> Path:
-    """A fresh path for something that is not whole yet; a run removes what an earlier one left there."""
+    """Return a fresh path for something incomplete; the next run removes what is left there."""
     folder = run / "tmp"
     folder.mkdir(exist_ok=True)
     return folder / uuid.uuid4().hex

@@ -16,7 +16,7 @@ from optfuse.report.html.graph import graph_data
 from optfuse.report.html.page import pack, page
 from optfuse.report.html.plans import StoredPlan, read_plan, read_solution, read_source
 
-#: Told how many graphs are done, of how many, and the last one's name.
+#: Called with the number of graphs done, of all graphs, and the last one's name.
 Watch = Callable[[int, int, str], None]
 
 
@@ -79,7 +79,7 @@ def _others(run: Path, plan: StoredPlan, rows: Sequence[Mapping[str, Any]]) -> t
 
 
 def _facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """How the run was made, as it says itself."""
+    """The run's settings, from its own record."""
     settings = json.loads((run / "run.json").read_text(encoding="utf-8"))
     solve = settings.get("solve") or {}
     said = [

@@ -1,4 +1,4 @@
-"""The tasks of a batch, and the keys that say whether a result found on disk is still the answer."""
+"""The tasks of a batch, with keys that tell whether a result on disk is still valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from optfuse.version import __version__, code_digest
 
 Size = Literal["full", "bench", "small"]
 Mode = Literal["inference", "training", "instance"]
-#: Who partitions a graph: a solver of ours, or Inductor by its own greedy fusion.
+#: What partitions a graph: a solver of ours, or Inductor's greedy fusion.
 BatchSolver = Solver | Literal["inductor"]
 SOLVERS: tuple[BatchSolver, ...] = (*get_args(Solver), "inductor")
 
@@ -35,10 +35,7 @@ GRAPHS: dict[Mode, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a task may take: ``seconds`` of wall time, ``gib`` of memory (2**30 bytes of private data; None: no limit).
-
-    ``threads`` is how many a task may run.
-    """
+    """Limits of a task: ``seconds`` of wall time, ``gib`` (2**30 bytes) of private memory or None, ``threads``."""
 
     seconds: float
     gib: float | None
@@ -59,12 +56,12 @@ class CaptureTask:
 
     @property
     def name(self) -> str:
-        """What the task is called in the run: "gpt2.training"."""
+        """The task's name in the run, such as "gpt2.training"."""
         return self.source.name if self.mode == "instance" else f"{self.source.name}.{self.mode}"
 
     @property
     def label(self) -> str:
-        """What is shown to people."""
+        """The name in lines of progress."""
         return f"{self.name} capture"
 
     @property
@@ -77,7 +74,7 @@ class CaptureTask:
 class SolveTask:
     """Solve one prepared graph with one solver, and save its plan under ``run``/plans.
 
-    ``options`` are the solver's; what Inductor does, they do not change.
+    ``options`` are the solver's; Inductor ignores them.
     """
 
     key: str
@@ -85,17 +82,25 @@ class SolveTask:
     graph: str
     solver: BatchSolver
     options: SolveOptions
-    run: Path
-    limits: Limits
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return self.capture.run
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the capture, too."""
+        return self.capture.limits
 
     @property
     def name(self) -> str:
-        """What the task is called in the run: "gpt2.backward/cpsat"."""
+        """The task's name in the run, such as "gpt2.backward/cpsat"."""
         return f"{self.graph}/{self.solver}"
 
     @property
     def label(self) -> str:
-        """What is shown to people."""
+        """The name in lines of progress."""
         return f"{self.graph} {self.solver}"
 
 
@@ -117,16 +122,16 @@ def capture_task(source: Source, mode: Mode, size: Size, device: str, run: Path,
 
 
 def solve_tasks(
-    capture: CaptureTask, solvers: tuple[BatchSolver, ...], options: Mapping[str, Any], limits: Limits
+    capture: CaptureTask, solvers: tuple[BatchSolver, ...], options: Mapping[str, Any]
 ) -> tuple[SolveTask, ...]:
-    """A task for each graph and solver of a capture. ``options`` are fields of ``SolveOptions`` but for the solver."""
+    """Return a task for each graph and solver. ``options`` are the fields of ``SolveOptions`` except the solver."""
     tasks: list[SolveTask] = []
     for graph in capture.graphs:
         for solver in solvers:
             ours = "greedy" if solver == "inductor" else solver
             chosen = SolveOptions.from_mapping({**options, "solver": ours})
             key = _key(capture=capture.key, graph=graph, solver=solver, options=asdict(chosen))
-            tasks.append(SolveTask(key, capture, graph, solver, chosen, capture.run, limits))
+            tasks.append(SolveTask(key, capture, graph, solver, chosen))
     return tuple(tasks)
 
 

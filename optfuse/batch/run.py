@@ -27,10 +27,10 @@ from optfuse.batch.store import Store
 
 ModeChoice = Literal["both", "inference", "training"]
 
-#: Outcomes that another limit may change; the others would be the same again.
+#: Outcomes that may change under other limits.
 LIMITED = ("timeout", "memory", "crash")
 
-#: So often, in seconds, the loop looks up although nothing has ended.
+#: Seconds after which the loop wakes although no task has ended.
 TICK_S = 1.0
 
 
@@ -72,10 +72,10 @@ Watch = Callable[[Progress], None]
 def run_batch(
     sources: Iterable[Source], store: Store, engine: Engine, options: BatchOptions, watch: Watch = lambda _: None
 ) -> Progress:
-    """Do what is missing or stale in a run.
+    """Run the tasks that are missing or stale in a run, and return the counts.
 
-    Every task that ends is written down before the next one starts; a KeyboardInterrupt kills those in flight and
-    passes on. ``watch`` is told whenever a count changes.
+    The result of every task is written before the next task starts. A KeyboardInterrupt kills running tasks and is
+    raised again. ``watch`` is called whenever a count changes.
     """
     batch = _Batch(store, options, watch)
     try:
@@ -89,7 +89,7 @@ def run_batch(
             for task, outcome in engine.wait(TICK_S):
                 batch.running -= 1
                 if outcome.kind != "ok":
-                    store.require_room()  # a full disk is no row of the task's
+                    store.require_room()  # a full disk is an error of the run, not of the task
                 batch.finish(task, outcome)
             watch(batch.progress)
     finally:
@@ -98,7 +98,7 @@ def run_batch(
 
 
 class _Batch:
-    """What is to be done: a stack, so that the solves of a graph come right after its capture."""
+    """The tasks to run, as a stack, so that the solves of a graph come right after its capture."""
 
     def __init__(self, store: Store, options: BatchOptions, watch: Watch) -> None:
         self.store = store
@@ -110,7 +110,7 @@ class _Batch:
         self._watch = watch
 
     def plan(self, source: Source) -> None:
-        """Put the tasks of a source that are not done in front."""
+        """Add the capture of a source, or its solves where a valid capture is on disk."""
         for mode in self._modes(source):
             options = self.options
             capture = capture_task(source, mode, options.size, options.device, self.store.run, options.limits)
@@ -122,7 +122,7 @@ class _Batch:
                 self.waiting.insert(0, capture)
 
     def finish(self, task: Task, outcome: Outcome) -> None:
-        """Write down how a task ended; after a capture, its graphs are to be solved."""
+        """Store the outcome of a task; after a capture, add the solves of its graphs."""
         match task:
             case CaptureTask():
                 record = {**asdict(outcome), "key": task.key, **asdict(task.limits)}
@@ -136,7 +136,7 @@ class _Batch:
     def _after_capture(self, capture: CaptureTask, record: Mapping[str, Any]) -> None:
         failed = record["kind"] != "ok"
         graphs = () if failed else tuple(record["figures"]["graphs"])
-        for task in solve_tasks(capture, self.options.solvers, self.options.solve, capture.limits):
+        for task in solve_tasks(capture, self.options.solvers, self.options.solve):
             if not failed and task.graph not in graphs:
                 continue  # a model that does not train
             self.progress.total += 1
@@ -155,12 +155,12 @@ class _Batch:
         self.store.add([row])
         self.progress.done += 1
         self.progress.failed += row["outcome"] != "ok"
-        said = row["status"] if row["outcome"] == "ok" else f"{row['outcome']}: {row['reason']}"
-        self.progress.last = f"{task.label}: {said}"
+        outcome = row["status"] if row["outcome"] == "ok" else f"{row['outcome']}: {row['reason']}"
+        self.progress.last = f"{task.label}: {outcome}"
         self._watch(self.progress)
 
     def _keeps(self, task: SolveTask, row: Row) -> bool:
-        """Whether a row is still the answer to a task, with its plan in place."""
+        """Whether a row is still valid for a task, with its plan on disk."""
         if row["outcome"] == "ok":
             folder = plan_folder(self.store.run, task.graph, task.solver)
             return row["key"] == task.key and folder.is_dir()
@@ -168,7 +168,7 @@ class _Batch:
         return row["key"] == task.key and not self._again(row["outcome"], before)
 
     def _holds(self, record: Mapping[str, Any], key: str) -> bool:
-        """Whether the record of a capture is still its answer."""
+        """Whether the record of a capture is still valid."""
         before = Limits(record["seconds"], record["gib"], record["threads"])
         return record["key"] == key and (record["kind"] == "ok" or not self._again(record["kind"], before))
 

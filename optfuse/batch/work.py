@@ -19,9 +19,9 @@ from optfuse.compiler.frontend.zoo import ModelFile, load_model_file
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InductorError, OptfuseError, UnknownClassError
-from optfuse.inductor.ask import ask_inductor
 from optfuse.inductor.compare import compare, inductor_answer, partition
-from optfuse.inductor.wire import graph_record
+from optfuse.inductor.graph_record import graph_record
+from optfuse.inductor.process import run_inductor
 from optfuse.problem.serialize import load_instance, save_instance, save_solution
 from optfuse.report.summary import summary
 from optfuse.schedule.build import solve_prepared
@@ -110,7 +110,7 @@ def _inductor(task: SolveTask) -> dict[str, Any]:
     loaded = time.perf_counter()
     if "refused" in record:
         raise InductorError(record["refused"])
-    answer = inductor_answer(extraction, ask_inductor(record, time_limit=task.limits.seconds))
+    answer = inductor_answer(extraction, run_inductor(record, time_limit=task.limits.seconds))
     solved = time.perf_counter()
     ours = greedy(extraction.instance)
     compared = compare(extraction, answer, ours, {})

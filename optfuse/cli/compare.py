@@ -64,14 +64,14 @@ def _graphs(path: Path, train: bool, size: Size) -> tuple[Captured, ...]:
 
 def _compared(captured: Captured, device: str, options: SolveOptions, limit: float) -> Comparison:
     from optfuse.compiler.stages import fusion_problem
-    from optfuse.inductor.ask import ask_inductor
     from optfuse.inductor.compare import compare, inductor_answer
-    from optfuse.inductor.wire import graph_record
+    from optfuse.inductor.graph_record import graph_record
+    from optfuse.inductor.process import run_inductor
     from optfuse.solver.solve import solve
 
     say(f"{captured.name}: Inductor fuses")
     extraction = fusion_problem(captured, device)
-    answer = inductor_answer(extraction, ask_inductor(graph_record(captured), time_limit=limit))
+    answer = inductor_answer(extraction, run_inductor(graph_record(captured), time_limit=limit))
     say(f"{captured.name}: solving")
     result = solve(extraction.instance, options)
     return compare(extraction, answer, result.greedy_solution, {options.solver: result.solution})

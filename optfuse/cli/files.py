@@ -50,7 +50,7 @@ def whole_folders(parent: Path, names: Iterable[str], marker: str) -> Generator[
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders that were made for nothing, innermost first."""
+    """Remove folders that stayed empty, innermost first."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()

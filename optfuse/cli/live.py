@@ -16,7 +16,7 @@ US = 1_000_000
 
 @contextlib.contextmanager
 def live_line(name: str, console: Console | None = None) -> Generator[OnProgress | None]:
-    """What to call with every ``Progress``; None where nobody would see it."""
+    """Yield the function to call with every ``Progress``; None if stderr is not a terminal."""
     console = Console(stderr=True) if console is None else console
     if not console.is_terminal:
         yield None
@@ -26,7 +26,7 @@ def live_line(name: str, console: Console | None = None) -> Generator[OnProgress
 
 
 def line(name: str, record: Progress) -> str:
-    """The best answer known, the bound, and how far they are apart."""
+    """Return the line of a record: stage, incumbent, bound and gap."""
     return (
         f"{name}: {record.seconds:6.1f} s  {record.stage:8}  best {record.objective / US:,.1f} us  "
         f"bound {record.bound / US:,.1f} us  gap {record.gap:.2%}"

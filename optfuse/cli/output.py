@@ -19,7 +19,7 @@ US = 1_000_000
 
 @contextlib.contextmanager
 def quiet_stdout(json_output: bool) -> Generator[None]:
-    """While a document is to be printed, whatever else is printed (by a model file, say) goes to stderr."""
+    """Context in which other output (of a model file, for example) goes to stderr if JSON is to be printed."""
     if not json_output:
         yield
         return
@@ -28,23 +28,23 @@ def quiet_stdout(json_output: bool) -> Generator[None]:
 
 
 def print_json(document: object) -> None:
-    """The one document of ``--json``."""
+    """Print the document of ``--json``."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
     sys.stdout.flush()
 
 
 def say(line: str) -> None:
-    """A line of progress or a remark, on stderr."""
+    """Print a line of progress or a remark to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def complain(message: object) -> None:
-    """An error, on stderr: one line whatever the message holds."""
+    """Print an error to stderr as one line."""
     say(f"optfuse: error: {' '.join(str(message).split())}")
 
 
 def summary_table(records: Iterable[Mapping[str, Any]]) -> Table:
-    """Greedy beside the answer, a row a graph."""
+    """Return a table of greedy and chosen schedules, a row for each graph."""
     table = Table(title="Predicted time of one run under the stated cost model", title_justify="left")
     table.add_column("graph", overflow="fold")
     headings = "ops|greedy kernels|kernels|greedy us|chosen us|change|bound us|gap|status|peak MiB|seconds"

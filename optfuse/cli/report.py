@@ -56,7 +56,7 @@ def command(
         plans = {folder.name: read_plan(folder) for folder in plan_folders(run)}
         names = {plan.instance.name for plan in plans.values()}
         solved = [
-            # Plans of one graph, made with other options say, are told apart by their folders.
+            # Several plans of one graph (with different options, for example) are named by their folders.
             (
                 plan.instance if len(names) == len(plans) else replace(plan.instance, name=name),
                 plan.result,

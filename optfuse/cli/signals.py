@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a wish to stop: the command wraps up and reports what it has. A second one ends it at once."""
+"""SIGINT and SIGTERM end a command early with its best result so far; a second signal ends it at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def stop_on_signals() -> Generator[threading.Event]:
-    """An event that is set by the first such signal. Handlers are changed in the main thread only, and put back."""
+    """Yield an event that the first signal sets. Handlers are changed in the main thread only, and restored."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

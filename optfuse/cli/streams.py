@@ -17,7 +17,7 @@ STDOUT = "standard output"
 
 
 class _StandardOutput(io.FileIO):
-    """File descriptor 1, whose errors say so."""
+    """File descriptor 1; its errors name standard output."""
 
     def write(self, data: Any, /) -> int | None:
         try:
@@ -28,7 +28,7 @@ class _StandardOutput(io.FileIO):
 
 
 def open_streams() -> None:
-    """Give the standard streams that are closed somewhere to go, and let standard output print any file's name."""
+    """Replace closed standard streams by the null device, and let standard output print any file name."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for the rest of the process
@@ -44,7 +44,7 @@ def open_streams() -> None:
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with failures of the system, those of standard output included, as errors of one line."""
+    """Wrap a command so that an ``OSError`` becomes an ``OptfuseError`` of one line."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
@@ -58,7 +58,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def explained(error: OSError) -> OptfuseError:
-    """What could not be read or written, and why."""
+    """Return an error that names what could not be read or written, and why."""
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename == STDOUT:
         return OutputError(f"{STDOUT}: cannot be written ({reason}); what was to be printed is not complete")
@@ -68,7 +68,7 @@ def explained(error: OSError) -> OptfuseError:
 
 
 def discard_rest(stream: TextIO) -> None:
-    """Write out what was printed; where that fails, lead the stream nowhere, or the interpreter would try again."""
+    """Flush a stream; if that fails, point it to the null device, or the interpreter would flush it again at exit."""
     try:
         stream.flush()
     except (OSError, ValueError):

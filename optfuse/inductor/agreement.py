@@ -1,4 +1,4 @@
-"""How alike two ways to put ops into kernels are: by the pairs of ops that share a kernel."""
+"""How similar two partitions of ops into kernels are, measured by the pairs of ops that share a kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import combinations
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Pairs of ops that share a kernel in ``both`` ways, or only in the ``first`` or the ``second``; of how many."""
+    """Counts of pairs of ops that share a kernel in ``both`` partitions, or in one only; ``pairs`` counts all pairs."""
 
     both: int
     first: int
@@ -18,24 +18,24 @@ class Agreement:
 
     @property
     def jaccard(self) -> float:
-        """Of the pairs that share a kernel in either way, the share that do in both; 1.0 when there is none."""
+        """Jaccard index: pairs that share a kernel in both, divided by those that do in either; 1.0 if none do."""
         either = self.both + self.first + self.second
         return self.both / either if either else 1.0
 
     @property
     def rand(self) -> float:
-        """Of all pairs, the share that are together in both ways or apart in both; most are apart in any."""
+        """Rand index: the share of all pairs on which both partitions agree. Most pairs share no kernel."""
         return 1.0 - (self.first + self.second) / self.pairs if self.pairs else 1.0
 
 
 def agreement(first: Iterable[Collection[int]], second: Iterable[Collection[int]], among: Collection[int]) -> Agreement:
-    """Compare two ways, looking at the ops of ``among`` only. An op may be in several kernels of one way."""
+    """Compare two partitions, restricted to the ops of ``among``. An op may be in several kernels of a partition."""
     ops = set(among)
-    one, two = together(first, ops), together(second, ops)
+    one, two = pairs_in_kernels(first, ops), pairs_in_kernels(second, ops)
     both = len(one & two)
     return Agreement(both, len(one) - both, len(two) - both, len(ops) * (len(ops) - 1) // 2)
 
 
-def together(kernels: Iterable[Collection[int]], among: set[int]) -> set[tuple[int, int]]:
+def pairs_in_kernels(kernels: Iterable[Collection[int]], among: set[int]) -> set[tuple[int, int]]:
     """The pairs of ops that share a kernel."""
     return {pair for kernel in kernels for pair in combinations(sorted(among.intersection(kernel)), 2)}

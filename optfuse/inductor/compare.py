@@ -11,7 +11,7 @@ from optfuse.compiler.extract.extraction import Extraction
 from optfuse.errors import InductorError
 from optfuse.inductor.agreement import Agreement, agreement
 from optfuse.inductor.groups import Groups
-from optfuse.inductor.legal import Legalized, legalize
+from optfuse.inductor.legalize import Legalized, legalize
 from optfuse.inductor.mapping import Mapped, map_groups, sets_to_price
 from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_price
@@ -21,7 +21,7 @@ from optfuse.problem.solution import Solution
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One answer: kernels (library calls among them), predicted picoseconds, and bytes read and written."""
+    """A partition's figures: kernels (with library calls), predicted picoseconds, and bytes read and written."""
 
     name: str
     kernels: int
@@ -31,7 +31,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """What became of Inductor's answer on the way to ours.
+    """How far Inductor's kernels could be mapped to our ops.
 
     Attributes
     ----------
@@ -44,12 +44,11 @@ class Fidelity:
     repeated
         Ops that Inductor computes in several kernels.
     loops_there, library_there
-        Library calls of ours that Inductor generates, and the other way round.
+        Library calls of ours for which Inductor generates loops, and loop ops for which it calls a library.
     two_stages
         Reductions that Inductor splits in two kernels and we do not.
     strangers, redundant
-        Kernels of Inductor's that compute no op of ours, or only ops that others compute too, for a copy that we do
-        not make.
+        Kernels of Inductor's that compute no op of ours, or only ops that other kernels recompute.
     """
 
     launches: int
@@ -73,14 +72,14 @@ class Comparison:
     Attributes
     ----------
     ops, fusible
-        All ops, and those that agreement is about: loop ops that Inductor computes in a kernel of its own.
+        All ops, and those over which agreement is measured: loop ops that Inductor's generated kernels compute.
     agreement
-        Inductor's kernels as it makes them against our greedy's.
+        Inductor's kernels, unchanged, against our greedy's.
     agreement_once
-        The same among the ops that Inductor computes once: its scheduler's choices without those of its lowering, which
-        inlines ops into several kernels before the scheduler sees them.
+        The same over the ops that Inductor computes once, which leaves out what its lowering inlined into several
+        kernels before the scheduler ran.
     agreement_legal
-        Inductor's kernels after what is no kernel here was split, against our greedy's.
+        Inductor's kernels after illegal ones were split, against our greedy's.
     """
 
     graph: str
@@ -145,8 +144,7 @@ def inductor_answer(extraction: Extraction, groups: Groups) -> InductorAnswer:
     instance = extraction.instance
     mapped = map_groups(extraction.graph, groups)
     legalized = legalize(instance, sets_to_price(instance, mapped))
-    violations = check(instance, legalized.solution)
-    violations = tuple(violation for violation in violations if violation.code != "peak_cap")
+    violations = [found for found in check(instance, legalized.solution) if found.code != "peak_cap"]
     if violations:
         raise InductorError(f"{instance.name}: Inductor's kernels make no schedule here: {violations[0].message}")
     return InductorAnswer(groups, mapped, legalized)
@@ -155,7 +153,7 @@ def inductor_answer(extraction: Extraction, groups: Groups) -> InductorAnswer:
 def compare(
     extraction: Extraction, answer: InductorAnswer, greedy: Solution, others: Mapping[str, Solution]
 ) -> Comparison:
-    """Put Inductor's answer, greedy's and other solvers' side by side."""
+    """Return the figures of Inductor's partition, greedy's and other solvers' side by side."""
     instance, mapped = extraction.instance, answer.mapped
     among = mapped.placed
     ours = [kernel.ops for kernel in greedy.kernels]

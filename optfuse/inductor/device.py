@@ -1,6 +1,6 @@
-"""A GPU for Inductor to compile for, on a machine that has none: an H200, of which only the description exists.
+"""The description of an H200, for Inductor to compile for on a machine without a GPU.
 
-Nothing may run on it. Where there is a GPU, nothing is replaced.
+No kernel can run on it. On a machine with a GPU nothing is replaced.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TENSOR_TFLOPS = 989.0
 
 
 class _Driver:
-    """Triton's driver of a GPU that is not there: it says what kernels would be compiled for."""
+    """A driver for Triton that describes the GPU to compile for."""
 
     def __init__(self) -> None:
         from triton.backends.compiler import GPUTarget
@@ -121,7 +121,7 @@ _TORCH_GETITEM = torch.Tensor.__getitem__
 
 @contextlib.contextmanager
 def gpu() -> Generator[str]:
-    """Within, Inductor finds a GPU; yields its name. For a process of its own: caches are not put back."""
+    """Context in which Inductor finds a GPU; yields its name. Changes caches of the process for good."""
     if torch.cuda.is_available():
         yield torch.cuda.get_device_name(0)
         return
@@ -166,7 +166,7 @@ def gpu() -> Generator[str]:
 
 
 def _answers() -> dict[str, Any]:
-    """What functions of ``torch.cuda`` say."""
+    """Replacements for functions of ``torch.cuda``, by name."""
     stream = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0, device_type=1)
     return {
         "is_available": lambda: True,

@@ -1,4 +1,4 @@
-"""Inductor's answer as plain data."""
+"""The kernels and library calls that Inductor runs for a graph, with the graph nodes that each computes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ LaunchKind = Literal["loops", "mix_order", "foreach", "template", "library"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of Inductor's buffers and what is computed for it, as names of our graph's nodes.
+    """One of Inductor's buffers, with the nodes of our graph that are computed for it, by name.
 
-    ``whole``: nodes whose value is computed here; ``partly``: nodes of which only a step is. ``makes``: those whose
-    value the buffer holds. ``calls``: the library's function. ``reduces``: it is a reduction, or a stage of one.
+    Attributes
+    ----------
+    whole
+        Nodes whose value is computed here.
+    partly
+        Nodes of which only some steps are computed here.
+    makes
+        Nodes whose value the buffer holds.
+    calls
+        The library function, "" for generated code.
+    reduces
+        Whether this is a reduction, or a stage of one.
     """
 
     name: str
@@ -29,8 +39,8 @@ class Part:
 class Launch:
     """A generated kernel or a library call.
 
-    "mix_order": a reduction over rows and one over columns of the same values, the latter in two stages. "foreach":
-    several kernels' worth in one launch.
+    "mix_order": a row reduction and a column reduction of the same values in one kernel, the latter in two stages.
+    "foreach": several kernels in one launch.
     """
 
     name: str
@@ -40,10 +50,18 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What Inductor runs, in its order. ``kept``: our nodes that were still in its graph when it lowered it.
+    """Inductor's schedule of a graph.
 
-    ``torch`` and ``device``: the version whose decisions these are, and the GPU that it was compiling for. ``imposed``:
-    what became of a partition that it was told to take, as ``impose.Imposed`` counts; None where it chose its own.
+    Attributes
+    ----------
+    launches
+        Kernels and library calls, in the order that they run.
+    kept
+        Our nodes that were still in Inductor's graph when it was lowered.
+    torch, device
+        The version of torch, and the GPU that it compiled for.
+    imposed
+        The counts of ``impose.Imposed`` where a partition was imposed; None where Inductor chose its own.
     """
 
     launches: tuple[Launch, ...]
@@ -54,7 +72,7 @@ class Groups:
 
 
 def groups_from_json(data: Mapping[str, Any]) -> Groups:
-    """The answer that the worker wrote."""
+    """Parse the answer that the worker wrote."""
     return Groups(
         tuple(
             Launch(launch["name"], launch["kind"], tuple(_part(part) for part in launch["parts"]))

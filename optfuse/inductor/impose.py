@@ -1,16 +1,16 @@
-"""Our partition in the place of Inductor's: within ``imposed``, its scheduler builds the kernels of a schedule of ours.
+"""Makes Inductor's scheduler build the kernels of a schedule of ours, within the context ``imposed``.
 
-Inductor decides what shares a kernel in two places, and both are told what we want:
+Inductor decides in two places what shares a kernel, and both are overridden:
 
-1. While lowering, a pointwise op becomes part of each of its users, or a buffer. Whatever one of our kernels leaves in
-   memory is made a buffer (``_realized``); the rest is Inductor's choice, since inside of a kernel it does not matter.
-2. Its scheduler then fuses buffers. Each gets the number of our kernel that computes its value (``_labels``), by the
-   graph nodes that both come from. Its own fusion loop may fuse only what has the same number (``_only_within``), with
-   its own idea of what is legal and without its idea of what pays; then whatever is left of a kernel is fused as
-   far as its backend allows (``_join``), pointwise ops walked as sums over columns are where that helps (``walks.py``).
+1. Lowering inlines a pointwise op into each consumer, or makes it a buffer. A value that one of our kernels stores is
+   made a buffer (``_realized``); for other values the choice is Inductor's, as it does not change our kernels.
+2. The scheduler fuses buffers. Each buffer is labelled with our kernel that computes its value (``_labels``), by the
+   graph nodes that both come from. Inductor's fusion loop may fuse only buffers with equal labels (``_only_within``),
+   under its own legality but without its profitability. What is left of a kernel is then fused as far as its backend
+   allows (``_join``); where it helps, pointwise loops are reordered to match column sums (``loop_orders.py``).
 
-Nothing illegal is forced: a kernel that Inductor's backend cannot build comes out in several, and is counted.
-Inductor's caches must be off: they do not know of this.
+Nothing illegal is forced: a kernel that Inductor's backend cannot build becomes several, and is counted. Inductor's
+caches must be off, because their keys do not include the partition.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from unittest import mock
 
 from torch import fx
 
+from optfuse.inductor.loop_orders import match_loop_order
 from optfuse.inductor.partition import Wanted
-from optfuse.inductor.reading import is_last, names_of, read_parts
-from optfuse.inductor.walks import walk_alike
+from optfuse.inductor.schedule_record import is_last, names_of, read_parts
 
 
 @dataclass(frozen=True, slots=True)
 class Imposed:
-    """What became of our kernels of several ops: in Inductor, each is...
+    """Counts of our kernels of several ops by what Inductor builds for each.
 
     Attributes
     ----------
@@ -41,9 +41,9 @@ class Imposed:
     apart
         Several kernels of one buffer each.
     absent
-        None: it has no buffer whose value is an op's of this kernel (removed, folded, or a library's).
+        No kernel: no buffer holds the value of one of its ops (removed, folded, or computed by a library).
     buffers, free
-        Inductor's buffers with loops, and those of them that stand for no op of ours: it chooses their kernels.
+        Inductor's buffers with loops, and those of them that match no op of ours: Inductor chooses their kernels.
     """
 
     whole: int
@@ -60,7 +60,7 @@ class Imposed:
 
 @contextlib.contextmanager
 def imposed(wanted: Wanted) -> Generator[list[Imposed]]:
-    """Within, Inductor compiles one graph with the kernels that are wanted; what became of them is appended."""
+    """Context in which Inductor compiles one graph with the kernels of ``wanted``; it yields a list of the outcome."""
     import torch._inductor.config as config
     from torch._inductor.virtualized import V
 
@@ -82,10 +82,10 @@ def imposed(wanted: Wanted) -> Generator[list[Imposed]]:
 
 
 def _only_within(labels: Mapping[str, int]) -> Any:
-    """Inductor's choices, but for what to fuse: whatever has one label and shares data, and nothing of two labels.
+    """Inductor's choices, except that labelled nodes fuse if and only if labels are equal and both share data.
 
-    A shared value counts where both walk it alike (Inductor's score). Fused otherwise, they would take turns in one
-    launch, in a tile that suits one of them. What has no label is fused as Inductor sees fit.
+    A shared value counts if both access it in the same loop order (Inductor's score). Otherwise the fused kernel would
+    run both one after the other, in a tile that suits only one. Nodes without a label fuse as Inductor decides.
     """
     from torch._inductor.choices import InductorChoices
 
@@ -107,13 +107,13 @@ def _only_within(labels: Mapping[str, int]) -> Any:
 
 
 def _label_of(node: Any, labels: Mapping[str, int]) -> int | None:
-    """The one label among a node's buffers; None where none has any."""
+    """The label of a node's buffers; None if none has one."""
     return next((labels[leaf.get_name()] for leaf in node.get_nodes() if leaf.get_name() in labels), None)
 
 
 @contextlib.contextmanager
 def _realized(written: frozenset[str]) -> Generator[None]:
-    """Within, lowering puts the values of these nodes of ours in memory, whoever uses them."""
+    """Context in which lowering makes the value of each node of ``written`` a buffer."""
     from torch._inductor.graph import GraphLowering
     from torch._inductor.ir import TensorBox
 
@@ -131,11 +131,10 @@ def _realized(written: frozenset[str]) -> Generator[None]:
 
 
 def _labels(nodes: Sequence[Any], wanted: Wanted) -> dict[str, int]:
-    """The kernel of ours that each of Inductor's buffers belongs to, by the name of the node that computes it.
+    """Return the kernel of ours for each of Inductor's buffers, by the name of the scheduler node that computes it.
 
-    Of a reduction in stages, those that read only the one before belong to the last stage of ours. A buffer whose value
-    is no op's of ours goes with its users where these are all in one kernel, else with the last op
-    that is computed on the way to it.
+    Stages of a reduction that read only earlier stages belong to the last stage of ours. A buffer that matches no op of
+    ours takes the kernel of its consumers if they agree, else that of the last op computed for it.
     """
     parts = read_parts(nodes)
     leaves = {leaf.get_name(): leaf for node in nodes for leaf in node.get_nodes()}
@@ -166,60 +165,46 @@ def _labels(nodes: Sequence[Any], wanted: Wanted) -> dict[str, int]:
 
 
 def _join(nodes: list[Any], labels: Mapping[str, int]) -> list[Any]:
-    """Fuse what has one label as far as Inductor allows, pair by pair."""
+    """Fuse nodes with equal labels pair by pair, as far as Inductor allows."""
+    from torch.utils._ordered_set import OrderedSet
+
     scheduler = nodes[0].scheduler
-    fused = dict.fromkeys(nodes)
+    fused = OrderedSet(nodes)
     by_label: dict[int, list[Any]] = {}
     for node in nodes:
         label = _label_of(node, labels)
         if label is not None:
             by_label.setdefault(label, []).append(node)
-    held = _Nodes(fused)
     for members in by_label.values():
         while pair := _fusable(scheduler, members):
             one, other = pair
-            made = scheduler.fuse_two_nodes(one, other, held)
+            made = scheduler.fuse_two_nodes(one, other, fused)
             members[:] = sorted((*(m for m in members if m not in pair), made), key=lambda node: node.min_order)
     if len(fused) == len(nodes):
         return nodes
     return scheduler.topological_sort_schedule(sorted(fused, key=lambda node: node.min_order))
 
 
-@dataclass(frozen=True, slots=True)
-class _Nodes:
-    """The scheduler's set of nodes, in order."""
-
-    kept: dict[Any, None]
-
-    def add(self, node: Any) -> None:
-        """Put one in."""
-        self.kept[node] = None
-
-    def remove(self, node: Any) -> None:
-        """Take one out."""
-        del self.kept[node]
-
-
 def _fusable(scheduler: Any, members: Sequence[Any]) -> tuple[Any, Any] | None:
-    """The first two that may be fused, if any; where need be, one walks as the other does then."""
+    """The first pair that may be fused, after reordering the loops of one if needed; None if there is none."""
     pairs = [(one, other) for place, one in enumerate(members) for other in members[place + 1 :]]
     for one, other in pairs:
         found = _legal(scheduler, one, other)
         if found is not None:
             return found
     for one, other in pairs:
-        take_back = walk_alike(one, other)
-        if take_back is None:
+        restore = match_loop_order(one, other)
+        if restore is None:
             continue
         found = _legal(scheduler, one, other)
         if found is not None:
             return found
-        take_back()
+        restore()
     return None
 
 
 def _legal(scheduler: Any, one: Any, other: Any) -> tuple[Any, Any] | None:
-    """Two nodes in the order in which they may be fused, if they may."""
+    """Two nodes in the order in which Inductor may fuse them; None if it may not."""
     for pair in ((one, other), (other, one)):
         if scheduler.can_fuse(*pair, True) and not scheduler.will_fusion_create_cycle(*pair):
             return pair

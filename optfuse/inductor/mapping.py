@@ -1,11 +1,10 @@
-"""Inductor's kernels as sets of our ops, by the graph nodes that both come from, and what does not fit.
+"""Maps Inductor's kernels to sets of our ops, by the graph nodes that both come from.
 
-- An op that Inductor computes in several kernels (it inlines pointwise ops into each user) is in each of these sets.
-- So is a reduction that Inductor does in two stages and we in one op. Since here it is one op, both kernels become one
-  when they are priced (``sets_to_price``). Where both have two stages, each is where its counterpart is.
-- A library call of ours is a kernel of its own whatever Inductor makes of it, as is an op that Inductor has a library
-  do; both are counted.
-- An op that no kernel of Inductor's computes is *unmapped*, with a reason. It is priced in its users' kernels.
+- An op that Inductor recomputes in several kernels (it inlines pointwise ops into each consumer) is in each set.
+- So is a reduction that Inductor splits in two stages and we do in one op. As it is one op here, both kernels are
+  priced as one (``sets_to_price``). Where both split it, each stage is mapped to its counterpart.
+- A library call of ours stays a kernel of its own, as does an op for which Inductor calls a library; both are counted.
+- An op that no kernel of Inductor's computes is *unmapped*, with a reason. It is priced in its consumers' kernels.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op
+from optfuse.inductor.graph_record import LAYOUT_COPY, UPDATE
 from optfuse.inductor.groups import Groups, Launch
-from optfuse.inductor.wire import SETTLED, UPDATE
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, legal_index, mask_of
 
-#: Inductor's graph passes removed its node; or no buffer of Inductor's computes it (folded into a constant or a view).
+#: removed: Inductor's graph passes removed its node. vanished: no buffer computes it (folded into a constant or view).
 Reason = Literal["removed", "vanished"]
 
 
@@ -38,9 +37,9 @@ class Mapped:
     loops_there
         Library calls of ours for which Inductor generates loops.
     library_there
-        Loop ops of ours that Inductor has a library do.
+        Loop ops of ours for which Inductor calls a library.
     two_stages
-        Reductions of ours in one op that Inductor splits in two kernels.
+        Reductions that are one op here and that Inductor splits in two kernels.
     strangers
         Generated kernels of Inductor's that compute no op of ours (copies for libraries, seeds).
     """
@@ -69,11 +68,11 @@ class Mapped:
 
 
 def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
-    """Put our ops where Inductor computes their nodes."""
+    """Return for each of Inductor's launches the ops of ours that it computes."""
     by_node: dict[str, list[int]] = {}
     for number, op in enumerate(graph.ops):
         by_node.setdefault(node_of(op), []).append(number)
-    loops, library = _places(groups)
+    loops, library = _kernels_by_node(groups)
     kernels: list[set[int]] = [set() for _ in groups.launches]
     unmapped: list[tuple[int, Reason]] = []
     loops_there: list[int] = []
@@ -84,9 +83,9 @@ def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
             op = graph.ops[number]
             places = loops.get(node, ())
             if isinstance(op, LoopNest) and op.reductions:
-                places = tuple(place for place in places if _makes(groups.launches[place], node)) or places
+                places = tuple(place for place in places if _stores(groups.launches[place], node)) or places
             if not places and node not in library:
-                unmapped.append((number, "vanished" if _bare(node) in groups.kept else "removed"))
+                unmapped.append((number, "vanished" if _graph_node(node) in groups.kept else "removed"))
             elif isinstance(op, LibraryCall):
                 loops_there += [] if node in library else [number]
             elif not places:
@@ -111,10 +110,10 @@ def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
 
 
 def sets_to_price(instance: Instance, mapped: Mapped) -> tuple[frozenset[int], ...]:
-    """The kernels as they are to be priced; places are those of ``mapped.kernels``.
+    """Return the sets of ops to price as kernels, in the order of ``mapped.kernels``.
 
-    Kernels that hold stages of one reduction are one, where the first of them is, and the others are empty. Unmapped
-    ops are put where Inductor found a way to do without them, see ``_put_back``.
+    Kernels with stages of one reduction are merged into the first of them, and the others left empty. Unmapped ops are
+    added to kernels of their consumers, see ``_attach_unmapped``.
     """
     kernels = [set(kernel) for kernel in mapped.kernels]
     for op in mapped.two_stages:
@@ -124,15 +123,15 @@ def sets_to_price(instance: Instance, mapped: Mapped) -> tuple[frozenset[int], .
             kernels[place] = set()
     for op, _ in reversed(mapped.unmapped):
         if instance.ops[op].kind == "loop":
-            _put_back(instance, kernels, op)
+            _attach_unmapped(instance, kernels, op)
     return tuple(map(frozenset, kernels))
 
 
-def _put_back(instance: Instance, kernels: Sequence[set[int]], op: int) -> None:
-    """Put an unmapped op with its users if one kernel holds them all, else with those whose kernel makes what it takes.
+def _attach_unmapped(instance: Instance, kernels: Sequence[set[int]], op: int) -> None:
+    """Add an unmapped op to the kernel of all its consumers, else to each that has both a consumer and a producer.
 
-    What then lies between the kernel's ops and it is in the kernel too (an online softmax has the exponentials of its
-    sum, and what they are of).
+    Ops between the kernel and the unmapped op are added too: for an online softmax, the exponentials of its sum and
+    their arguments.
     """
     index, reach = topology(instance), legal_index(instance).reach()
     users = {user for user, _ in index.users[op]}
@@ -146,10 +145,10 @@ def _put_back(instance: Instance, kernels: Sequence[set[int]], op: int) -> None:
         home.add(op)
 
 
-def _places(groups: Groups) -> tuple[Mapping[str, tuple[int, ...]], frozenset[str]]:
-    """The generated kernels that compute each node, in order, and the nodes that libraries have a part in.
+def _kernels_by_node(groups: Groups) -> tuple[Mapping[str, tuple[int, ...]], frozenset[str]]:
+    """Return the generated kernels that compute each node, by index, and the nodes that library calls compute.
 
-    Where no kernel computes all of a node (a rewrite took its last step away), those count that compute a part.
+    If no kernel computes all of a node (a rewrite removed its last step), those that compute a part of it count.
     """
     loops: dict[str, list[int]] = {}
     steps: dict[str, list[int]] = {}
@@ -167,18 +166,18 @@ def _places(groups: Groups) -> tuple[Mapping[str, tuple[int, ...]], frozenset[st
     return {node: tuple(sorted(set(places))) for node, places in found.items()}, frozenset(library)
 
 
-def _makes(launch: Launch, node: str) -> bool:
-    """Whether a launch leaves a node's value in a buffer, as Inductor does with all reductions but very short ones."""
+def _stores(launch: Launch, node: str) -> bool:
+    """Whether a launch stores a node's value, as Inductor does for all but very short reductions."""
     return any(node in part.makes for part in launch.parts)
 
 
 def node_of(op: Op) -> str:
-    """The graph node that an op stands for, as the worker calls it; lowering adds copies at the graph's end."""
+    """The name that the worker gives to an op's graph node. Copies that lowering adds have names of their own."""
     node = op.origin.node
     if op.name.endswith("_update") and op.origin.target == "aten.copy_.default":
         return UPDATE + op.name.removesuffix("_update")
-    return SETTLED + node if op.name == f"{node}_copy" else node
+    return LAYOUT_COPY + node if op.name == f"{node}_copy" else node
 
 
-def _bare(node: str) -> str:
-    return node.removeprefix(UPDATE).removeprefix(SETTLED)
+def _graph_node(node: str) -> str:
+    return node.removeprefix(UPDATE).removeprefix(LAYOUT_COPY)

@@ -1,4 +1,4 @@
-"""A schedule of ours as plain data that Inductor's scheduler can be given: kernels by the names of graph nodes."""
+"""A schedule of ours by graph nodes: the form in which it is imposed on Inductor's scheduler."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from optfuse.problem.solution import Solution
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which kernel of ours computes what.
+    """The kernel that computes each graph node, and the nodes whose values are stored.
 
     Attributes
     ----------
     homes
-        For each graph node that has loop ops of ours, the kernel of each op, in the ops' order (two where a reduction
-        is split). Of kernels that compute an op again, it is the one that leaves its value in memory.
+        For each graph node with loop ops, the kernel of each op, in the ops' order (two where a reduction is split).
+        If several kernels recompute an op, the one that stores its value.
     written
-        Nodes whose value some kernel leaves in memory, and that walk all of that kernel's index space or its outer
-        part. What is smaller (a weight's cast inside of a norm, say) is no loop of Inductor's kernel, which has it
-        inlined.
+        Nodes whose value a kernel stores, and that iterate over all of that kernel's index space or its outer
+        dimensions. Smaller nodes (a weight's cast in a norm, for example) are left out: Inductor inlines them.
     sizes
-        How many ops each kernel has; 0 for a library call.
+        The number of ops of each kernel; 0 for a library call.
     """
 
     homes: Mapping[str, tuple[int, ...]]
@@ -35,19 +34,19 @@ class Wanted:
     sizes: tuple[int, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, for ``wanted_from_json``."""
+        """JSON data, which ``wanted_from_json`` reads."""
         homes = {node: list(kernels) for node, kernels in self.homes.items()}
         return {"homes": homes, "written": sorted(self.written), "sizes": list(self.sizes)}
 
 
 def wanted_from_json(data: Mapping[str, Any]) -> Wanted:
-    """What ``Wanted.as_json`` wrote."""
+    """Read the data of ``Wanted.as_json``."""
     homes = {node: tuple(kernels) for node, kernels in data["homes"].items()}
     return Wanted(homes, frozenset(data["written"]), tuple(data["sizes"]))
 
 
 def wanted(graph: LoopGraph, instance: Instance, solution: Solution) -> Wanted:
-    """A schedule's kernels by graph nodes."""
+    """Return a schedule's kernels by graph nodes."""
     writer: dict[int, int] = {}
     computer: dict[int, int] = {}
     for number, kernel in enumerate(solution.kernels):
@@ -63,13 +62,13 @@ def wanted(graph: LoopGraph, instance: Instance, solution: Solution) -> Wanted:
     written = frozenset(
         node_of(graph.ops[op])
         for op, number in writer.items()
-        if _as_large(graph.ops[op], instance.schemes[solution.kernels[number].scheme])
+        if _spans_kernel(graph.ops[op], instance.schemes[solution.kernels[number].scheme])
     )
     sizes = tuple(len(kernel.ops) if instance.ops[kernel.ops[0]].kind == "loop" else 0 for kernel in solution.kernels)
     return Wanted({node: tuple(kernels) for node, kernels in homes.items()}, written, sizes)
 
 
-def _as_large(op: Op, scheme: Scheme) -> bool:
+def _spans_kernel(op: Op, scheme: Scheme) -> bool:
     if not isinstance(op, LoopNest):
         return False
     points = prod(size for size in op.sizes if isinstance(size, int))

@@ -1,7 +1,7 @@
-"""A captured graph compiled by Inductor to be run in the place of a program of ours: with its own partition, or ours.
+"""A captured graph compiled by Inductor, with its own partition or ours, as a program that runs in the place of ours.
 
-Everything around the kernels is as for an emitted module: the same graph, inputs checked and bound by ``Program``, and
-replays by ``runtime.graphs``. So two such programs, or one and ours, differ in what was fused and in the kernels alone.
+Everything around the kernels is the same as for an emitted module: the graph, the checks of inputs by ``Program``, and
+replays by ``runtime.graphs``. So two such programs, or one and ours, differ in their partition and kernels only.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 import torch
 
 from optfuse.compiler.frontend.captured import Captured
+from optfuse.inductor.graph_record import graph_record
 from optfuse.inductor.groups import Groups, groups_from_json
-from optfuse.inductor.hand_over import origins_handed_on, prepared
 from optfuse.inductor.impose import Imposed, imposed
+from optfuse.inductor.inductor_graph import inductor_graph, keep_origins
 from optfuse.inductor.partition import Wanted
-from optfuse.inductor.wire import graph_record
 from optfuse.runtime.program import Program, Value
 
 
 @dataclass(frozen=True, slots=True)
 class InductorProgram:
-    """Inductor's program, what it made a kernel of, and what became of the partition that it was given, if any."""
+    """Inductor's program, its kernels, and how much of an imposed partition it built (None if none was imposed)."""
 
     program: Program
     groups: Groups
@@ -33,19 +33,19 @@ class InductorProgram:
 
 
 def compile_inductor(captured: Captured, device: torch.device, wanted: Wanted | None = None) -> InductorProgram:
-    """Compile a graph of ours with Inductor.
+    """Compile a captured graph with Inductor.
 
     Parameters
     ----------
     device
-        Where it is to run.
+        The device that runs the program.
     wanted
-        The partition to impose; Inductor's own where left out.
+        The partition to impose; None leaves the choice to Inductor.
 
     Raises
     ------
     InductorError
-        If a node's argument is no plain data.
+        If a node's argument cannot be written as JSON data.
     """
     from torch._inductor.compile_fx import compile_fx_inner
 
@@ -53,21 +53,21 @@ def compile_inductor(captured: Captured, device: torch.device, wanted: Wanted | 
     scheduled: list[dict[str, Any]] = []
     kind = captured.name.rpartition(".")[2]
     imposing = contextlib.nullcontext([]) if wanted is None else imposed(wanted)
-    with _settings(), _read_when_fused(scheduled), origins_handed_on(), imposing as outcomes:
-        graph, inputs = prepared(record, device, runs=True)
-        _promise_strides(graph)
+    with _settings(), _read_when_fused(scheduled), keep_origins(), imposing as outcomes:
+        graph, inputs = inductor_graph(record, device, runs=True)
+        _fix_output_strides(graph)
         compiled: Any = compile_fx_inner(
             graph, inputs, is_backward=kind == "backward", is_inference=kind not in ("forward", "backward")
         )
-    said = scheduled[0] if scheduled else {"kernels": [], "kept": []}
-    groups = groups_from_json({**said, "torch": torch.__version__, "device": str(device)})
+    decisions = scheduled[0] if scheduled else {"kernels": [], "kept": []}
+    groups = groups_from_json({**decisions, "torch": torch.__version__, "device": str(device)})
     program = Program("", _constants(captured), module=_module(captured, record, compiled, device))
     return InductorProgram(program, groups, outcomes[0] if outcomes else None)
 
 
 @contextlib.contextmanager
 def _settings() -> Any:
-    """Default settings, but that nothing is remembered (caches know nothing of imposed partitions), nor padded."""
+    """Inductor's defaults without caches, which do not distinguish imposed partitions, and without padding."""
     import torch._inductor.config as config
 
     with config.patch(force_disable_caches=True, fx_graph_cache=False, shape_padding=False):
@@ -76,12 +76,12 @@ def _settings() -> Any:
 
 @contextlib.contextmanager
 def _read_when_fused(scheduled: list[dict[str, Any]]) -> Any:
-    """Within, Inductor's scheduler says what it decided before it generates code."""
+    """Context in which Inductor's scheduler appends its decisions to ``scheduled`` before code generation."""
     from unittest import mock
 
     from torch._inductor.scheduler import Scheduler
 
-    from optfuse.inductor.reading import read_schedule
+    from optfuse.inductor.schedule_record import read_schedule
 
     codegen = Scheduler.codegen
 
@@ -93,8 +93,8 @@ def _read_when_fused(scheduled: list[dict[str, Any]]) -> Any:
         yield
 
 
-def _promise_strides(graph: torch.fx.GraphModule) -> None:
-    """All results are somebody's: what a forward graph keeps must lie as the backward graph was captured for."""
+def _fix_output_strides(graph: torch.fx.GraphModule) -> None:
+    """Fix the strides of all results: the backward graph was captured with those of the values that forward saves."""
     output = graph.graph.output_node()
     values: Sequence[Any] = output.args[0]  # type: ignore[assignment]
     output.meta["user_visible_output_idxs"] = [k for k, value in enumerate(values) if isinstance(value, torch.fx.Node)]
@@ -105,7 +105,7 @@ def _constants(captured: Captured) -> dict[str, torch.Tensor]:
 
 
 def _module(captured: Captured, record: dict[str, Any], compiled: Any, device: torch.device) -> Any:
-    """What an emitted module offers, around Inductor's function."""
+    """Inductor's function with the attributes of an emitted module."""
     placeholders = [node.name for node in captured.graph.graph.find_nodes(op="placeholder")]
     given = [node for node in record["nodes"] if node["op"] == "input" and "fill" not in node]
     mutated = {placeholders[target] for _, target in captured.mutations}

@@ -1,4 +1,4 @@
-"""What passes between the kernels of a solution: who reads what another kernel has written, and how many bytes."""
+"""The data flow between the kernels of a solution: bytes that each kernel reads of another's results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optfuse.solver.memory.order_problem import precedences
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """Kernel ``dst`` reads ``bytes`` of ``buffers`` that kernel ``src`` writes. No buffers: it must only come later."""
+    """Kernel ``dst`` reads ``bytes`` of ``buffers`` that ``src`` writes; without buffers, it must only run later."""
 
     src: int
     dst: int
@@ -25,8 +25,8 @@ class Arrow:
 class Flow:
     """The arrows between kernels, which are numbered in the order they run.
 
-    ``inputs[k]`` are the bytes that kernel k reads of what no kernel wrote: inputs and constants. Together with its
-    arrows they are what ``kernel_price`` says that it reads. ``outputs[k]`` are the bytes of results that it writes.
+    ``inputs[k]`` are the bytes of inputs and constants that kernel k reads. With its arrows they add up to the bytes
+    read by ``kernel_price``. ``outputs[k]`` are the bytes of results that it writes.
     """
 
     arrows: tuple[Arrow, ...]
@@ -35,7 +35,7 @@ class Flow:
 
 
 def flow(instance: Instance, solution: Solution) -> Flow:
-    """Follow each value from the kernel that writes it to those that read it."""
+    """Return the arrows from the kernel that writes each value to those that read it."""
     kernels = solution.kernels
     writers = _writers(kernels)
     found: dict[tuple[int, int], dict[int, int]] = {}
@@ -56,7 +56,7 @@ def flow(instance: Instance, solution: Solution) -> Flow:
 
 
 def _writers(kernels: Sequence[Kernel]) -> dict[tuple[int, int], list[int]]:
-    """The kernels that compute an op and leave one of its buffers in memory, by (op, buffer)."""
+    """The kernels that compute an op and store one of its buffers, by (op, buffer)."""
     writers: dict[tuple[int, int], list[int]] = {}
     for number, kernel in enumerate(kernels):
         for op in kernel.ops:
@@ -82,7 +82,7 @@ def _reads(
             key = (read.buffer, read.footprint)
             sizes[key] = max(sizes.get(key, 0), read.bytes)
             found = writers.get((source, read.buffer), ()) if source is not None else ()
-            # Of several that write a value, a kernel takes it from the first one.
+            # If several kernels write a value, it is read from the first one.
             earlier = [writer for writer in found if writer != number]
             source_of[key] = earlier[0] if earlier else None
     total: dict[tuple[int, int | None], int] = {}

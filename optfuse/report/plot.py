@@ -44,7 +44,7 @@ NARROWEST, LARGEST_INCHES = 480.0, 20.0
 SAME_FILL, SAME_EDGE = "#f3f4f6", "#9ca3af"
 LIBRARY_FILL = "#e5e7eb"
 GREEDY_FILL, CHOSEN_FILL = "#fef3e8", "#ecf4fb"
-#: One for each of greedy's kernels that the chosen ones cut otherwise: on both sides, its ops have a mark of it.
+#: A colour for each of greedy's kernels that the chosen solution partitions differently; marks its ops on both sides.
 MARKS = ("#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#d55e00", "#0072b2", "#b8a900", "#7a5195")
 
 
@@ -167,7 +167,7 @@ def _picture(
 
 
 def _marks(found: Sequence[Difference]) -> Marks:
-    """A colour for each op that lies in other company, by greedy's kernel; neighbouring kernels differ in it."""
+    """A colour for each op whose kernel differs, by greedy's kernel; neighbouring kernels have different colours."""
     kernels = [kernel for item in found for kernel in item.before]
     return {op: MARKS[number % len(MARKS)] for number, kernel in enumerate(kernels) for op in kernel.ops}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import networkx
+
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
@@ -33,9 +35,7 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A smallest set of ops that two solutions cut into different kernels. ``saved_ps`` is above zero where the
-    second one is cheaper.
-    """
+    """A minimal set of ops that two solutions partition differently; ``saved_ps`` > 0 if the second is cheaper."""
 
     before: tuple[Kernel, ...]
     after: tuple[Kernel, ...]
@@ -68,7 +68,7 @@ def kernel_rows(instance: Instance, solution: Solution) -> tuple[KernelRow, ...]
 
 
 def differences(instance: Instance, before: Solution, after: Solution) -> tuple[Difference, ...]:
-    """Where two solutions part, the largest saving first. What both have in common is left out."""
+    """Return where two solutions differ, largest saving first. Kernels of both solutions are left out."""
     same = set(map(_identity, before.kernels)) & set(map(_identity, after.kernels))
     parts = _linked(
         [kernel for kernel in before.kernels if _identity(kernel) not in same],
@@ -90,23 +90,14 @@ def _cost(instance: Instance, kernels: tuple[Kernel, ...]) -> int:
 def _linked(
     before: list[Kernel], after: list[Kernel], tied: list[tuple[int, ...]]
 ) -> Iterator[tuple[tuple[Kernel, ...], tuple[Kernel, ...]]]:
-    """The kernels of both sides in groups that share ops, directly, through others or by a set of ``tied`` ops."""
-    leader: dict[int, int] = {}
-
-    def find(op: int) -> int:
-        root = op
-        while leader.setdefault(root, root) != root:
-            root = leader[root]
-        while leader[op] != root:
-            leader[op], op = root, leader[op]
-        return root
-
+    """Yield the kernels of both solutions in groups connected by shared ops or by sets of ``tied`` ops."""
+    graph = networkx.Graph()
     for ops in (*(kernel.ops for kernel in (*before, *after)), *tied):
-        for op in ops:
-            leader[find(op)] = find(ops[0])
+        networkx.add_path(graph, ops)
+    group = {op: number for number, ops in enumerate(networkx.connected_components(graph)) for op in ops}
     sides: dict[int, tuple[list[Kernel], list[Kernel]]] = {}
     for side, kernels in enumerate((before, after)):
         for kernel in kernels:
-            sides.setdefault(find(kernel.ops[0]), ([], []))[side].append(kernel)
+            sides.setdefault(group[kernel.ops[0]], ([], []))[side].append(kernel)
     for old, new in sides.values():
         yield tuple(old), tuple(new)

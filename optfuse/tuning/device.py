@@ -1,4 +1,4 @@
-"""Candidates on the GPU: compiled side by side in processes, then timed run by run with nothing of theirs in L2."""
+"""Measures candidates on the GPU: compiled in parallel processes, then timed in turns with L2 flushed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from optfuse.tuning.operands import make_operands
 from optfuse.tuning.search import Trial
 from optfuse.version import __version__
 
-#: Bytes written between runs, so that nothing of a kernel's is left in L2: more than twice an H200's.
+#: Bytes written between runs to flush L2: more than twice an H200's.
 FLUSH_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A kernel to be tuned: what it computes, the buffers it names, and the ends of those that say where to read."""
+    """A kernel to tune: its spec, its buffers, and exclusive upper bounds (``ends``) of the buffers of indices."""
 
     spec: KernelSpec
     buffers: Mapping[str, Buffer]
@@ -42,7 +42,7 @@ class Problem:
 
 
 def versions() -> dict[str, str]:
-    """What compiles and runs the kernels."""
+    """Versions of the packages that compile and run the kernels."""
     return {"optfuse": __version__, "torch": torch.__version__, "triton": version("triton")}
 
 
@@ -81,7 +81,7 @@ class DeviceMeasure:
         return [times[trial] for trial in trials]
 
     def _prepare(self, trials: Sequence[Trial]) -> None:
-        """Emit and compile; what spills is not launched, unless it is a kernel's first configuration."""
+        """Emit and compile trials; one that spills is not launched unless it is its kernel's first."""
         if not trials:
             return
         sources = [self._source(trial, number) for number, trial in enumerate(trials)]
@@ -150,7 +150,7 @@ def _bound(ready: Callable[[Sequence[torch.Tensor]], None], given: Sequence[torc
 
 
 def _starts(call: Callable[[], None]) -> bool:
-    """Whether a kernel runs at all: twice, since the second launch goes another way."""
+    """Whether a kernel launches: tried twice, since the second launch takes Triton's cached path."""
     from triton.runtime.errors import OutOfResources
 
     try:

@@ -1,4 +1,4 @@
-"""Tensors for a kernel by itself: of the right shapes, strides and types, with values that it can bear."""
+"""Tensors to run a kernel alone: shapes, strides and dtypes as in the program, with valid random values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from optfuse.compiler.ir.traversal import loads_under
 
 
 def index_ends(spec: KernelSpec, buffers: Mapping[str, Buffer]) -> dict[str, int] | None:
-    """Of each buffer that says where to read another: the number of places there are, so that its values are less.
+    """Return for each buffer of indices the size of the dimension that it indexes, which its values must stay below.
 
-    None if some position is computed in a way that is not followed here: such a kernel must not run on made-up values.
+    None if an index is computed in another way than by casts and wrapping: the kernel must not run on random values.
     """
     ends: dict[str, int] = {}
     for member in spec.members:
@@ -33,7 +33,7 @@ def index_ends(spec: KernelSpec, buffers: Mapping[str, Buffer]) -> dict[str, int
 
 
 def _taken_from(position: Expr) -> Load | None:
-    """The load whose value a position is as long as it is no less than 0: casts, and the mending of negative ones."""
+    """The load that an index comes from, through casts and the wrapping of negative indices; None if there is none."""
     match position:
         case Load():
             return position
@@ -46,7 +46,7 @@ def _taken_from(position: Expr) -> Load | None:
 
 
 def _places(load: Load, k: int, buffer: Buffer) -> int:
-    """The size of the dimension that the k-th position walks; 1, so that it is 0, where that is not seen."""
+    """The size of the dimension that the k-th index selects in; 1, so that indices are 0, if it is unknown."""
     step = sympy.expand(load.index).coeff(tvar(k))
     return min((int(n) for n, s in zip(buffer.shape, buffer.stride, strict=True) if s == step), default=1)
 
@@ -54,7 +54,7 @@ def _places(load: Load, k: int, buffer: Buffer) -> int:
 def make_operands(
     names: tuple[str, ...], buffers: Mapping[str, Buffer], ends: Mapping[str, int], device: torch.device
 ) -> list[torch.Tensor]:
-    """Random numbers: normal ones, coin flips, positions below their ends; whole numbers that are none are 0 to 7."""
+    """Return random tensors: normal floats, random Booleans, indices below their ends, other integers from 0 to 7."""
     return list(_made(names, buffers, ends, device))
 
 

@@ -1,4 +1,4 @@
-"""Plans held against the clock: the cheapest few by the model are run, and the fastest one is taken."""
+"""Measures the plans that are cheapest by the model, and takes the fastest one."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from optfuse.solver.control.progress import relative_gap
 from optfuse.solver.nearby import NearPlan, near_plans
 from optfuse.tuning.device import interleaved, precompile, require_gpu, versions
 
-#: Goes into every key: times that were taken otherwise are another content.
+#: Part of every cache key; to be raised when measuring changes.
 RANKING = 1
 #: Runs of each plan; they take turns.
 RUNS = 21
-#: Another plan than the model's best must be so much faster, or the difference may be noise.
+#: A plan other than the model's best must be faster by this share, or the difference may be noise.
 MARGIN = 0.01
 
 #: Microseconds of some schedules of one graph, each run by itself: medians of runs that take turns.
@@ -31,7 +31,7 @@ Clock = Callable[[Sequence[ScheduledGraph]], Sequence[float]]
 
 
 def require_measurable(plans: object) -> None:
-    """Refuse a number of plans to run that is none, or where there is no GPU, before anything is solved."""
+    """Raise if the option ``measure`` is invalid, or if it needs a GPU and there is none."""
     if checked_measure(plans):
         require_gpu("measure")
 

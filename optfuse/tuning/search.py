@@ -1,7 +1,7 @@
-"""The search: from the tile that was chosen to its neighbours, as long as one of them is faster on the clock.
+"""Local search over tiles: from the chosen tile to its fastest neighbour, as long as one is measured to be faster.
 
-All kernels go one step at a time together, so that a step's candidates are compiled side by side. Who measures is
-passed in; nothing here knows of a device.
+All kernels take each step together, so that the step's candidates are compiled in parallel. The measuring function is
+an argument; this module does not depend on a device.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ STEPS = 4
 WIDTH = 12
 #: Runs of a candidate in a step, and of the winner against the first one at the end.
 STEP_RUNS, FINAL_RUNS = 7, 25
-#: A winner must be so much faster than the first configuration, or the difference may be noise.
+#: A winner must be faster than the first configuration by this share, or the difference may be noise.
 MARGIN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A configuration to measure for a kernel, which is named by its place in the search."""
+    """A configuration to measure; ``kernel`` is the kernel's index in the search."""
 
     kernel: int
     config: TileConfig
@@ -37,9 +37,9 @@ Near = Callable[[int, TileConfig], Sequence[TileConfig]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the search ends with: microseconds of the first configuration and of the best, and how many were tried.
+    """The result of a search: the best configuration, its microseconds and the first one's, and the number tried.
 
-    ``start_us`` is 0 where the first one could not be measured; nothing is changed then.
+    ``start_us`` is 0 if the first configuration could not be measured; it is then kept.
     """
 
     config: TileConfig
@@ -49,7 +49,7 @@ class Found:
 
 
 def search(starts: Sequence[TileConfig], near: Near, measure: Measure) -> tuple[Found, ...]:
-    """The best configuration that was met for each kernel, the first one where none is faster beyond doubt."""
+    """Return the best configuration for each kernel; the first one unless another is faster by ``MARGIN``."""
     known: list[dict[TileConfig, float | None]] = [{} for _ in starts]
     _measure_new(known, [Trial(k, start) for k, start in enumerate(starts)], measure)
     best = list(starts)
@@ -85,7 +85,7 @@ def _confirmed(
     known: Sequence[dict[TileConfig, float | None]],
     measure: Measure,
 ) -> tuple[Found, ...]:
-    """Winners against first configurations once more, run by run: the least of many noisy times flatters."""
+    """Measure winners against first configurations again: the minimum of many noisy times is biased low."""
     changed = [k for k, start in enumerate(starts) if best[k] != start]
     trials = [Trial(k, config) for k in changed for config in (starts[k], best[k])]
     times = iter(measure(trials, FINAL_RUNS) if trials else ())

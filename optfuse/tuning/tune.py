@@ -26,16 +26,16 @@ from optfuse.tuning.device import DeviceMeasure, Problem, require_gpu, versions
 from optfuse.tuning.operands import index_ends
 from optfuse.tuning.search import Found, Measure, search
 
-#: Goes into every key: answers of another search are another content.
+#: Part of every cache key; to be raised when the search changes.
 SEARCH = 1
 
-#: What measures some problems, for as long as the context lasts.
+#: A context manager that gives a ``Measure`` of some problems.
 Opened = Callable[[Sequence[Problem]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TunedKernel:
-    """A kernel function and what its search has found.
+    """The result of tuning a kernel function.
 
     ``names`` are the schedule's kernels that it runs as. ``reason`` says why it kept its tile unmeasured, if it did.
     ``cached``: the figures are an earlier search's.
@@ -119,7 +119,7 @@ def tune(
 def _groups(
     schedule: ScheduledGraph, buffers: Mapping[str, Buffer]
 ) -> list[tuple[KernelSource, Problem | None, tuple[str, ...]]]:
-    """Kernels that are one function and walk memory alike: the first one, what to measure, and all their names."""
+    """Group kernels with equal functions and layouts: the source of the first, its problem, and all names."""
     found: dict[object, tuple[KernelSource, Problem | None, list[str]]] = {}
     for spec in kernel_specs(schedule.extraction, schedule.result).values():
         source = emit_kernel(spec, buffers)
@@ -132,7 +132,7 @@ def _groups(
 
 
 def _content(source: KernelSource, buffers: Mapping[str, Buffer], device: str) -> dict[str, Any]:
-    """All that the fastest tile depends on."""
+    """The cache key: all that the fastest tile depends on."""
     return {
         "search": SEARCH,
         "device": device,

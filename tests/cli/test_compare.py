@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from optfuse.inductor import ask
+from optfuse.inductor import process
 from optfuse.inductor.groups import Groups, Launch, Part
 
 MODEL = """
@@ -47,7 +47,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return Groups(launches, frozenset(names), "2.x", "a GPU")
 
-    monkeypatch.setattr(ask, "ask_inductor", answer)
+    monkeypatch.setattr(process, "run_inductor", answer)
 
 
 @pytest.mark.usefixtures("one_by_one")

@@ -19,7 +19,7 @@ pytestmark = [
 
 OPTIONS = optfuse.SolveOptions(time_limit=5, workers=8)
 #: Calls after which a graph is recorded.
-SETTLED = 6
+LAYOUT_COPY = 6
 
 
 class Net(nn.Module):
@@ -77,7 +77,7 @@ def test_parameters_that_change_in_place_and_that_are_replaced_count(net: Net) -
 def test_training_steps(net: Net, choice: Any) -> None:
     program, other = trained(net, choice), copy.deepcopy(net)
     mine, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (net, other))
-    for k in range(2 * SETTLED):
+    for k in range(2 * LAYOUT_COPY):
         for call, optimizer in ((program, mine), (other, theirs)):
             out = call(fresh(k))
             optimizer.zero_grad()
@@ -85,13 +85,13 @@ def test_training_steps(net: Net, choice: Any) -> None:
             optimizer.step()
     for p, q in zip(net.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
-    assert all(graph.replays > SETTLED // 2 for graph in program.graphs), program.graphs
+    assert all(graph.replays > LAYOUT_COPY // 2 for graph in program.graphs), program.graphs
 
 
 @pytest.mark.parametrize("choice", [True, "auto"])
 def test_gradients_add_up_over_several_forward_calls(net: Net, choice: Any) -> None:
     program, other = trained(net, choice), copy.deepcopy(net)
-    for k in range(SETTLED):
+    for k in range(LAYOUT_COPY):
         for call, owner in ((program, net), (other, other)):
             owner.zero_grad(set_to_none=True)
             if k % 2:  # all forward calls first
@@ -108,7 +108,7 @@ def test_gradients_add_up_over_several_forward_calls(net: Net, choice: Any) -> N
 def test_gradients_that_are_kept_are_not_overwritten(net: Net) -> None:
     program = trained(net, "auto")
     kept: list[torch.Tensor] = []
-    for k in range(SETTLED):
+    for k in range(LAYOUT_COPY):
         net.zero_grad(set_to_none=True)
         program(fresh(k)).square().mean().backward()
         assert net.first.weight.grad is not None
@@ -134,7 +134,7 @@ def test_random_numbers_differ_between_replays_and_follow_the_seed() -> None:
             out.square().mean().backward()
         return found
 
-    for _ in range(SETTLED):
+    for _ in range(LAYOUT_COPY):
         draws()
     first, again = draws(), draws()
     assert all(graph.replays for graph in program.graphs)
@@ -147,5 +147,5 @@ def test_torch_compile_takes_the_option(net: Net) -> None:
         torch.compiler.reset()
         compiled = torch.compile(net.eval(), backend=backend, options={"time_limit": 5, "cudagraphs": choice})
         with torch.no_grad():
-            for k in range(SETTLED):
+            for k in range(LAYOUT_COPY):
                 torch.testing.assert_close(compiled(fresh(k)), net(fresh(k)), rtol=1e-4, atol=1e-5)

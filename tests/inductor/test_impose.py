@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from optfuse.inductor.ask import ask_inductor
+from optfuse.inductor.graph_record import graph_record
 from optfuse.inductor.impose import _outcome
 from optfuse.inductor.mapping import map_groups
 from optfuse.inductor.partition import Wanted, wanted
+from optfuse.inductor.process import run_inductor
 from optfuse.inductor.run import compile_inductor
-from optfuse.inductor.wire import graph_record
 from optfuse.solver.baseline.greedy import greedy
 from tests.inductor.models import gated, small
 
@@ -23,7 +23,7 @@ def test_what_inductor_leaves_apart_is_one_kernel() -> None:
     instance = extraction.instance
     solution = greedy(instance)
     asked = wanted(extraction.graph, instance, solution)
-    groups = ask_inductor({**graph_record(captured), "wanted": asked.as_json()})
+    groups = run_inductor({**graph_record(captured), "wanted": asked.as_json()})
     assert groups.imposed == {"whole": 1, "part": 0, "apart": 0, "absent": 0, "buffers": 3, "free": 0}
     kernels = map_groups(extraction.graph, groups).kernels
     assert set(kernels) == {frozenset(kernel.ops) for kernel in solution.kernels}

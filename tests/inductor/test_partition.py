@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from optfuse.inductor.legal import legalize
+from optfuse.inductor.legalize import legalize
 from optfuse.inductor.partition import wanted, wanted_from_json
 from optfuse.solver.baseline.greedy import greedy
 from tests.inductor.models import gated, small

@@ -181,7 +181,7 @@ from optfuse.batch.read import read_run
 from optfuse.cli import calibrate, explain, pack
 from optfuse.problem.device_files import load_device
 from optfuse.compiler.frontend.graphnet import read_metas
-from optfuse.inductor import wire
+from optfuse.inductor import graph_record
 from optfuse.schedule.prepared import load_prepared
 from optfuse.problem.packing_csv import parse_packing
 from optfuse.problem.serialize import load_instance, load_solution
@@ -194,7 +194,7 @@ def cache(path):
     return Cache(Path(path).parent).read({"key": 1})
 
 def fx(path):
-    return wire.read_graph(json.loads(Path(path).read_text()), optfuse.schedule.plan.torch.device("cpu"))
+    return graph_record.read_graph(json.loads(Path(path).read_text()), optfuse.schedule.plan.torch.device("cpu"))
 
 def packing(path):
     return parse_packing(Path(path).read_text())

@@ -44,19 +44,19 @@ class Timing:
 
 
 class Meter(Protocol):
-    """What a bench needs of a device."""
+    """Measures calls on a device."""
 
     @property
     def device(self) -> torch.device:
-        """Where models run."""
+        """The device that models run on."""
         ...
 
     def synchronize(self) -> None:
-        """Wait for the device."""
+        """Wait until the device is idle."""
         ...
 
     def alone(self) -> AbstractContextManager[Any]:
-        """Keep other benches on this machine off the device meanwhile; they go on compiling."""
+        """Context in which no other bench of this machine measures on the device; others may compile."""
         ...
 
     def times(self, call: Call, seconds: float) -> Timing:
@@ -64,20 +64,20 @@ class Meter(Protocol):
         ...
 
     def trace(self, call: Call, runs: int) -> Trace | None:
-        """What the device did, kernel by kernel; None where nothing can tell."""
+        """The kernels that the device ran in ``runs`` calls; None if there is no profiler for it."""
         ...
 
     def allocated(self) -> int:
-        """Bytes that live tensors take now, after everything unused was given back."""
+        """Bytes of live tensors, after unused memory was freed."""
         ...
 
     def peak(self, call: Call) -> tuple[int, int]:
-        """The most bytes that tensors took during a call, and the bytes held from the device after it."""
+        """The peak bytes of tensors during a call, and the bytes reserved on the device after it."""
         ...
 
 
 class CudaMeter:
-    """A GPU's: events, the allocator's counters and kineto."""
+    """Measures on a GPU, by events, the allocator's counters and kineto."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -142,15 +142,15 @@ class CudaMeter:
 
 
 class CpuMeter:
-    """The host's clock, for trying a bench where there is no GPU: kernels run in Triton's interpreter there."""
+    """Measures by the host's clock, to try a bench without a GPU; kernels run in Triton's interpreter."""
 
     device = torch.device("cpu")
 
     def synchronize(self) -> None:
-        """Nothing runs behind the caller's back."""
+        """Return at once, since calls are synchronous."""
 
     def alone(self) -> AbstractContextManager[Any]:
-        """Whoever tries a bench here does not mind the others."""
+        """Take no lock."""
         return nullcontext()
 
     def times(self, call: Call, seconds: float) -> Timing:
@@ -160,21 +160,21 @@ class CpuMeter:
         return Timing.of([_wall(call) for _ in range(runs)])
 
     def trace(self, call: Call, runs: int) -> Trace | None:
-        """The CPU has no kernels to tell apart."""
+        """Return None: the CPU runs no kernels."""
         del call, runs
 
     def allocated(self) -> int:
-        """Unknown."""
+        """Return 0: not measured on the CPU."""
         return 0
 
     def peak(self, call: Call) -> tuple[int, int]:
-        """Unknown."""
+        """Return 0: not measured on the CPU."""
         call()
         return 0, 0
 
 
 def meter() -> Meter:
-    """The GPU's where there is one."""
+    """Return the GPU's meter if there is a GPU, else the CPU's."""
     return CudaMeter() if torch.cuda.is_available() else CpuMeter()
 
 

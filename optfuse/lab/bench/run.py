@@ -1,4 +1,4 @@
-"""The process that waits: starts workers until every task is measured or has a reason, and keeps the document."""
+"""The parent process of a bench: starts workers until every task is measured or failed, and keeps the document."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
 from optfuse.lab.bench.records import Record, Settings, Task
 from optfuse.lab.bench.summary import summarize
 from optfuse.runtime.processes import python, session
 
-#: Seconds between looks at what a worker has written.
-PATIENCE_STEP = 0.2
-#: Lines of a dead worker's stderr that become the reason.
+#: Seconds between two reads of a worker's events.
+POLL_SECONDS = 0.2
+#: Last lines of a dead worker's stderr that are quoted as the reason.
 TAIL = 3
 
 
 @dataclass(slots=True)
 class Document:
-    """All findings so far, in the order of the tasks."""
+    """The document of a bench: all measurements so far, in the order of the tasks."""
 
     record: Record
 
     @staticmethod
     def of(tasks: Sequence[Task], settings: Settings) -> Document:
-        """An empty one."""
+        """Return a document without measurements."""
         rows = [
             {"row": task.row, "model": task.name, "train": task.train, "asked": list(task.systems), "systems": {}}
             for task in tasks
@@ -36,7 +37,7 @@ class Document:
         return Document({"settings": asdict(settings), "versions": {}, "yardstick": {}, "rows": rows, "kernels": []})
 
     def take(self, event: Record) -> None:
-        """Put one line of a worker's where it belongs."""
+        """Add the measurements of one event of a worker."""
         facts = {key: value for key, value in event.items() if key not in ("event", "row", "system")}
         match event["event"]:
             case "versions":
@@ -54,7 +55,7 @@ class Document:
         return next(row for row in self.record["rows"] if row["row"] == name)
 
     def missing(self, tasks: Sequence[Task]) -> list[Task]:
-        """What is neither measured nor failed."""
+        """Return the tasks with the systems that are neither measured nor failed."""
         left = [
             replace(task, systems=tuple(s for s in task.systems if s not in self._row(task.row)["systems"]))
             for task in tasks
@@ -76,9 +77,9 @@ def run(
     Parameters
     ----------
     limit
-        Seconds after which no system is begun.
+        Seconds after which no further system is started.
     patience
-        Seconds after which a system that says nothing is given up.
+        Seconds without an event after which a worker is killed.
     say, keep
         Called with a line of progress, and with the document whenever it has grown.
 
@@ -102,7 +103,7 @@ def run(
     while left:
         _one_worker(left, settings, end - time.monotonic(), patience, take)
         still = document.missing(tasks)
-        if still == left:  # a worker that dies before it begins anything would die again
+        if still == left:  # a worker that died before its first event would die again
             for task in still:
                 for system in task.systems:
                     take(_failure(task.row, system, "the worker did not start"))
@@ -116,7 +117,7 @@ def run(
 def _one_worker(
     tasks: Sequence[Task], settings: Settings, seconds: float, patience: float, take: Callable[[Record], None]
 ) -> None:
-    """Run a worker to its end, or until it is silent for too long; whatever it had begun then has failed."""
+    """Run a worker to its end, or kill it after ``patience`` seconds without an event: the system begun then failed."""
     with tempfile.TemporaryDirectory(prefix="optfuse-bench-") as folder:
         request, out, errors = (Path(folder) / name for name in ("request.json", "out.jsonl", "stderr.txt"))
         body = {"tasks": [asdict(task) for task in tasks], "settings": asdict(settings), "seconds_left": seconds}
@@ -139,20 +140,20 @@ def _one_worker(
                     if time.monotonic() - heard > patience:
                         reason = f"no answer for {patience:.0f} s"
                         process.kill()
-                    time.sleep(PATIENCE_STEP)
+                    time.sleep(POLL_SECONDS)
         if began is not None:
             tail = " | ".join(errors.read_text(errors="replace").strip().splitlines()[-TAIL:])
             take(_failure(*began, reason or f"the process ended with code {process.returncode}: {tail[:600]}"))
 
 
-def _whole_lines(lines: object) -> list[str]:
-    """What was appended to a file since, up to the last end of a line."""
+def _whole_lines(lines: TextIO) -> list[str]:
+    """Return the complete lines from the file's position on, and move past them."""
     found: list[str] = []
     while True:
-        position = lines.tell()  # type: ignore[attr-defined]
-        line = lines.readline()  # type: ignore[attr-defined]
+        position = lines.tell()
+        line = lines.readline()
         if not line.endswith("\n"):
-            lines.seek(position)  # type: ignore[attr-defined]
+            lines.seek(position)
             return found
         found.append(line)
 
@@ -172,7 +173,7 @@ def _failure(row: str, system: str, reason: str) -> Record:
 
 
 def progress(event: Record) -> str:
-    """A line for whoever watches; empty where there is nothing to say."""
+    """Return the line of progress that an event is shown as; "" for none."""
     match event["event"]:
         case "versions":
             return ", ".join(f"{key} {event[key]}" for key in ("device", "torch", "triton", "optfuse", "python"))

@@ -1,4 +1,4 @@
-"""Does a saving that the model predicts appear on the clock? One code generator, several partitions, row by row."""
+"""Compares predicted with measured savings between two partitions under one code generator, row by row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Literal
 
-#: Savings nearer to nothing than this are none: predicted, and measured whatever the spread.
+#: Smaller savings, as shares of the time, count as none; the measured one whatever the spread of the runs.
 LEAST_PREDICTED = 0.0005
 LEAST_MEASURED = 0.003
 
@@ -25,11 +25,11 @@ class Trial:
     before_ms, after_ms
         Medians of the two programs.
     predicted, measured
-        Which part of the time the second saves, by the model and on the clock; negative where it loses.
+        The share of the time that the second saves, by the model and as measured; negative if it is slower.
     noise
-        What of ``measured`` says nothing: twice the medians' standard error, by the spread of the runs.
+        The uncertainty of ``measured``: twice the standard error of the medians, from the spread of the runs.
     fused
-        Which part of the time in generated kernels it saves, by kineto; None where there is no profile.
+        The share of the time in generated kernels that it saves, by kineto; None without a profile.
     """
 
     before_ms: float
@@ -41,7 +41,7 @@ class Trial:
 
     @property
     def agrees(self) -> Sign:
-        """Whether model and clock have one sign; a tie where either sees no difference."""
+        """Whether predicted and measured saving have the same sign; a tie if either is no difference."""
         if self.predicted is None:
             return "-"
         if abs(self.measured) <= self.noise or abs(self.predicted) < LEAST_PREDICTED:

@@ -1,4 +1,4 @@
-"""What the device does at best, measured in the same run: copies by size, and how long launches take in a graph."""
+"""Measures the device's limits in the same run: copy times by size, and the time of a launch in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from optfuse.lab.bench.trace import Run
 
 #: Bytes that a copy moves (reads and writes together): from 64 KiB to 2 GiB, two sizes an octave.
 SIZES = tuple(int(2 ** (16 + k / 2)) // 512 * 512 for k in range(31))
-#: What is written between copies, so that nothing of them is left in L2.
+#: Bytes written between copies, to flush L2.
 FLUSH_BYTES = 256 << 20
-#: Kernels of one element in the graph that tells a launch's time.
+#: Kernels of one element in the graph that measures a launch.
 LAUNCHES = 512
 
 
@@ -26,7 +26,7 @@ LAUNCHES = 512
 class Yardstick:
     """``copies``: (bytes moved, microseconds) with nothing in L2, ascending.
 
-    ``gap_us`` is a graph's time between kernels, ``tiny_us`` the duration of a kernel that does next to nothing.
+    ``gap_us`` is the time between kernels of a graph, ``tiny_us`` the duration of a kernel of one element.
     """
 
     copies: tuple[tuple[int, float], ...]
@@ -34,7 +34,7 @@ class Yardstick:
     tiny_us: float
 
     def copy_us(self, moved: int) -> float:
-        """A copy that moves so many bytes, interpolated on logarithms; 0 where nothing was measured."""
+        """Microseconds of a copy that moves ``moved`` bytes, log-interpolated; 0 if nothing was measured."""
         if not self.copies or moved <= 0:
             return 0.0
         sizes = [size for size, _ in self.copies]

@@ -1,4 +1,4 @@
-"""What a calibration runs: each probe is a call with what it moves or computes."""
+"""The probes of a calibration: calls to time, each with the bytes it moves or the operations it computes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONVOLUTIONS = (
 )  # fmt: skip
 #: Programs that share a fixed number of bytes, to see when they saturate the memory.
 PROGRAMS = (8, 16, 33, 66, 99, 132, 198, 264, 528, 1056)
-#: Places that atomic additions meet at: from a table's worth to a few.
+#: Numbers of addresses that atomic additions share: from a large table's to a few.
 PLACES = (1 << 24, 1 << 20, 1 << 14, 1 << 8, 8)
 
 
@@ -171,7 +171,7 @@ def arithmetic(device: torch.device) -> list[Probe]:
 
 
 def atomics(device: torch.device) -> list[Probe]:
-    """Additions of 2^24 numbers at random places, the fewer the places the more they meet."""
+    """Atomic additions of 2^24 numbers at random addresses; the fewer addresses, the more contention."""
     from optfuse.lab.calibrate import kernels
 
     n = 1 << 24

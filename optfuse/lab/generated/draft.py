@@ -95,7 +95,7 @@ class Draft:
         return Space(rows, columns, first, first + 1, first + 2)
 
     def input(self, space: Space, statistic: bool = False) -> Value:
-        """Something that is there from the start."""
+        """Add an input."""
         return Value(self._buffer(space, statistic, "input"), space, statistic)
 
     def point(self, *sources: Value, special: bool = False) -> Value:
@@ -121,18 +121,18 @@ class Draft:
         return self._op("library", sources, space, (ALONE,), Work(tensor=2 * space.points * space.columns))
 
     def order(self, before: Value, after: Value) -> None:
-        """One op must wait for another, and takes nothing from it."""
+        """Add an edge without a buffer: one op runs after another."""
         if before.maker is None or after.maker is None:
             raise ValueError("an order is between ops, and inputs have none")
         self.edges.append(Edge(before.maker, after.maker))
 
     def keep(self, *values: Value) -> None:
-        """Make values outputs."""
+        """Mark values as outputs."""
         for value in values:
             self.buffers[value.buffer] = replace(self.buffers[value.buffer], output=True)
 
     def finish(self, name: str, limits: Limits) -> Instance:
-        """The instance; what nobody uses is an output."""
+        """Return the instance. Values without a consumer become outputs."""
         used = {edge.buffer for edge in self.edges}
         unused = [n for n, b in enumerate(self.buffers) if b.kind == "temporary" and n not in used]
         for number in unused:

@@ -41,10 +41,11 @@ OF_LOWEST, OF_LEFT, OF_FLOORS = range(3)
 
 
 class Facts(NamedTuple):
-    """What stays. Buffers are numbered by their first section.
+    """The constant part of a search. Buffers are numbered by their first section.
 
-    ``members[member_rows[s]:member_rows[s + 1]]`` are the buffers of section ``s``; ``meets`` are, likewise, those live
-    together with a buffer. ``pins`` are given offsets and ``twins`` earlier equal buffers, -1 for none.
+    ``members[member_rows[s]:member_rows[s + 1]]`` are the buffers of section ``s``; ``overlapping`` are, in the
+    same way, the buffers live together with each buffer. ``pins`` are given offsets and ``twins`` earlier equal
+    buffers, -1 for none.
     """
 
     first: Ints
@@ -55,8 +56,8 @@ class Facts(NamedTuple):
     twins: Ints
     member_rows: Ints
     members: Ints
-    meet_rows: Ints
-    meets: Ints
+    overlap_rows: Ints
+    overlapping: Ints
     capacity: int
 
 
@@ -194,8 +195,8 @@ def _choose(p: Facts, s: Search, frame: Ints) -> None:
     start, end = p.first[buffer], p.last[buffer]
     top = offset + p.sizes[buffer]
     reach_start, reach_end = start, end
-    for row in range(p.meet_rows[buffer], p.meet_rows[buffer + 1]):
-        other = p.meets[row]
+    for row in range(p.overlap_rows[buffer], p.overlap_rows[buffer + 1]):
+        other = p.overlapping[row]
         old = int(s.lowest[other])
         new = NEVER if other == buffer else max(old, top)
         if old == NEVER or new == old:

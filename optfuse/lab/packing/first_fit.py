@@ -1,4 +1,4 @@
-"""Quick packings: buffers one by one, each at the lowest offset where it meets none that is placed."""
+"""Greedy packings: buffers in sequence, each at the lowest offset that overlaps no buffer placed before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from optfuse.lab.packing.layout import Layout
 from optfuse.solver.memory.arena import Holes, TimeIndex
 
-#: Buffers placed between two looks at the clock.
+#: Buffers placed between two checks of the deadline.
 STEP = 16
 
 
@@ -40,9 +40,9 @@ def best_first_fit(problem: Layout, deadline: float, stop: Callable[[], bool] = 
 def first_fit(
     problem: Layout, sequence: Sequence[int], deadline: float = float("inf")
 ) -> tuple[tuple[int, ...], int] | None:
-    """Offsets in units when buffers are placed in a sequence, and the height that they reach.
+    """Return the offsets in units of buffers placed in a sequence, and their height.
 
-    None when the deadline (``time.monotonic``) comes first.
+    None if the deadline (``time.monotonic``) passes first.
     """
     offsets = [0] * problem.count
     index = TimeIndex(problem.sections)

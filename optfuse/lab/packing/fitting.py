@@ -1,22 +1,22 @@
-"""Do buffers fit in a capacity? Compiled searches beside CP-SAT where numba is installed, CP-SAT alone elsewhere."""
+"""Decides whether buffers fit in a capacity: compiled searches beside CP-SAT with numba, CP-SAT alone without it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from optfuse.lab.packing.fits import Fit, stopped_by
+from optfuse.lab.packing.fit_result import Fit, stop_when
 from optfuse.lab.packing.layout import Layout
 from optfuse.lab.packing.sections import SectionModel
 
 
 def compiled_search() -> bool:
-    """Whether the tree search can be had: it is compiled by numba, which is an extra."""
+    """Whether numba, an extra, is installed to compile the tree search."""
     return find_spec("numba") is not None
 
 
 def left_out() -> tuple[str, ...]:
-    """What ``fit`` does without here, and the way out."""
+    """A message for each search that ``fit`` cannot run here, with the remedy."""
     if compiled_search():
         return ()
     return ("the compiled search needs numba, so CP-SAT searched alone: pip install 'optfuse[lab]' adds it",)
@@ -25,9 +25,9 @@ def left_out() -> tuple[str, ...]:
 def fit(
     problem: Layout, capacity: int, workers: int, seed: int, deadline: float, stop: Callable[[], bool] = lambda: False
 ) -> Fit:
-    """Place all within ``capacity`` units, or prove that it cannot be, or stop at the deadline (``time.monotonic``).
+    """Place all within ``capacity`` units, or prove it impossible, or stop at the deadline (``time.monotonic``).
 
-    ``stop`` is asked now and then; True ends the search.
+    ``stop`` is called repeatedly; True ends the search.
     """
     if problem.loads.max() > capacity:
         return Fit("infeasible", method="bound")
@@ -47,6 +47,6 @@ def _by_model(
 ) -> Fit:
     """CP-SAT alone."""
     model = SectionModel(problem, capacity)
-    with stopped_by(stop, model):
+    with stop_when(stop, model):
         outcome = model.run(workers, seed, deadline)
     return Fit("stopped") if outcome == "stopped" else Fit(outcome, model.offsets, "cpsat")

@@ -1,8 +1,8 @@
-"""What a search over offsets needs to know of a packing problem, as arrays.
+"""A packing problem as arrays, reduced to the sections of time that matter to a search over offsets.
 
-Time is cut where a lifetime begins or ends. Of the *sections* in between only those matter whose live buffers are not
-all live in a neighbour: if the buffers of each of the remaining sections do not overlap, none do. Sizes and alignments
-are divided by their greatest common divisor: when buffers rest upon each other, every offset is a multiple of it.
+Time is cut where a lifetime begins or ends. Of the *sections* in between only those are kept whose live buffers are
+not all live in a neighbouring section: if no buffers overlap in these, none overlap at all. Sizes and alignments are
+divided by their greatest common divisor: in a packing without gaps every offset is a multiple of it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from optfuse.problem.packing import Lifetime
 
-#: Above so many (buffer, section) pairs, or pairs of buffers live together, tables and models would take longer to
-#: make than any search has.
+#: Limits on (buffer, section) pairs and on pairs of buffers live together. Above these, building the tables and models
+#: takes longer than a search may.
 MAX_PAIRS = 4_000_000
-MAX_MEETING = 1_000_000
+MAX_OVERLAP_PAIRS = 1_000_000
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-#: What came of a search.
+#: The outcome of a search.
 Outcome = Literal["packed", "infeasible", "stopped"]
 
 
@@ -66,16 +66,16 @@ class Layout:
         return tuple(map(tuple, found))
 
     @cached_property
-    def meeting(self) -> int:
-        """How many ordered pairs of buffers are live together, each buffer with itself included."""
+    def overlap_pairs(self) -> int:
+        """The number of ordered pairs of buffers live together, with each buffer paired with itself."""
         begun = np.searchsorted(np.sort(self.first), self.last, side="left")
         ended = np.searchsorted(np.sort(self.last), self.first, side="right")
         return int((begun - ended).sum())
 
     @property
     def searchable(self) -> bool:
-        """Whether it is small enough for a search; else first fit is all there is."""
-        return self.count * self.sections <= MAX_PAIRS and self.meeting <= MAX_MEETING
+        """Whether the problem is small enough for a search; otherwise only first fit runs."""
+        return self.count * self.sections <= MAX_PAIRS and self.overlap_pairs <= MAX_OVERLAP_PAIRS
 
     @cached_property
     def cover(self) -> Bools:
@@ -92,7 +92,7 @@ class Layout:
         return np.cumsum(change)[:-1]
 
     @cached_property
-    def meets(self) -> tuple[Ints, ...]:
+    def overlapping(self) -> tuple[Ints, ...]:
         """The buffers that are live together with each, itself included."""
         return tuple(
             np.nonzero((self.first < self.last[b]) & (self.first[b] < self.last))[0] for b in range(self.count)

@@ -1,4 +1,4 @@
-"""Tree search, CP-SAT and sweeps over windows, side by side or in turns; the first to know ends the others.
+"""Tree search, CP-SAT and sweeps over windows, in parallel or in turns; the first that decides stops the others.
 
 They are good at different problems: the tree where there are many buffers and some slack, CP-SAT where sections are
 full, sweeps where both occur at different times. CP-SAT runs outside the interpreter's lock and sweeps in another
@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from optfuse.lab.packing.elsewhere import sweeps_elsewhere
-from optfuse.lab.packing.fits import Fit, Method, stopped_by
+from optfuse.lab.packing.fit_result import Fit, Method, stop_when
 from optfuse.lab.packing.layout import Layout, Outcome
 from optfuse.lab.packing.restarts import search
 from optfuse.lab.packing.sections import SectionModel
+from optfuse.lab.packing.sweep_process import sweeps_in_process
 from optfuse.lab.packing.windows import sweeps
 
 #: Seconds of the first slice when one worker takes turns; each next one is twice as long.
@@ -41,7 +41,7 @@ def at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: f
         report(model.run(max(1, workers - 2), seed, until), "cpsat", lambda: model.offsets)
 
     def sweep() -> None:
-        outcome, offsets = sweeps_elsewhere(problem, capacity, seed, deadline, ended.is_set)
+        outcome, offsets = sweeps_in_process(problem, capacity, seed, deadline, ended.is_set)
         report(outcome, "windows", lambda: offsets)
 
     def solve_then_sweep() -> None:
@@ -70,7 +70,7 @@ def at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: f
         ended.set()
         for thread in threads:
             while thread.is_alive():
-                # A request to stop that comes before the solver has begun goes unheard: hence again and again.
+                # CP-SAT ignores a request to stop that comes before its search has begun, so it is repeated.
                 model.stop()
                 thread.join(0.02)
     if outcome != "stopped":
@@ -79,7 +79,7 @@ def at_once(problem: Layout, capacity: int, workers: int, seed: int, deadline: f
 
 
 def in_turns(problem: Layout, capacity: int, seed: int, deadline: float, stop: Callable[[], bool]) -> Fit:
-    """One after the other, each time for longer."""
+    """Run the three searches one after the other, for longer in each turn."""
     length, total, turn = SLICE_S, 0, 0
     while (now := time.monotonic()) < deadline and not stop():
         outcome, offsets, nodes = search(problem, capacity, seed + turn, min(deadline, now + length), stop)
@@ -87,7 +87,7 @@ def in_turns(problem: Layout, capacity: int, seed: int, deadline: float, stop: C
         if outcome != "stopped":
             return Fit(outcome, offsets, "tree", total)
         model = SectionModel(problem, capacity)
-        with stopped_by(stop, model):
+        with stop_when(stop, model):
             outcome = model.run(1, seed + turn, min(deadline, time.monotonic() + length))
         if outcome != "stopped":
             return Fit(outcome, model.offsets, "cpsat", total)

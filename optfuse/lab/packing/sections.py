@@ -1,7 +1,7 @@
-"""Offsets by CP-SAT: in each section of time the buffers that are live take turns along the memory.
+"""Offsets by CP-SAT: one ``no_overlap`` over the address ranges of the live buffers for each section of time.
 
-Seen so, a section is a machine and a buffer a task that runs on several machines at once. That propagates far better
-than one ``no_overlap_2d``, which knows nothing of what is live together.
+As in a shop problem, a section is a machine and a buffer a task that runs on several machines at once. This propagates
+far better than one ``no_overlap_2d``, which does not see the buffers that are live together.
 """
 
 from __future__ import annotations

@@ -111,11 +111,11 @@ def _facts(problem: Layout, capacity: int, pinned: Ints | None, order: Ints) -> 
     place[order] = np.arange(problem.count)
     pins = np.full(problem.count, -1, np.int64) if pinned is None else pinned
     member_rows, members = _rows([place[list(section)] for section in problem.members])
-    meet_rows, meets = _rows([place[problem.meets[buffer]] for buffer in order])
+    overlap_rows, overlapping = _rows([place[problem.overlapping[buffer]] for buffer in order])
     columns = (problem.first, problem.last, problem.sizes, problem.aligns, pins)
     first, last, sizes, aligns, pins = (np.ascontiguousarray(column[order]) for column in columns)
     twins = _twins(first, last, sizes, aligns, pins)
-    return Facts(first, last, sizes, aligns, pins, twins, member_rows, members, meet_rows, meets, capacity)
+    return Facts(first, last, sizes, aligns, pins, twins, member_rows, members, overlap_rows, overlapping, capacity)
 
 
 def _rows(lists: Sequence[Ints]) -> tuple[Ints, Ints]:

@@ -9,7 +9,7 @@ from optfuse.problem.instance import Instance
 from optfuse.report.rows import kind_of
 from optfuse.solver.result import SolveResult
 
-#: Whose schedule is shown, where a run has several; others that are none of these come between.
+#: Preference among the solvers of a run for the schedule shown; solvers that are not listed come between.
 FIRST, LAST = ("cpsat", "exhaustive"), ("greedy",)
 #: Records of how a solve went that an entry keeps.
 KEPT_RECORDS = 40
@@ -37,7 +37,7 @@ def entries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def failures(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What did not end well, with reasons: a line a graph, stage and reason, with the solvers that it holds for.
+    """The failures: a line for each graph, stage and reason, with the solvers that it applies to.
 
     A graph that could not be captured fails for all of its solvers alike.
     """

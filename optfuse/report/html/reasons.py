@@ -1,4 +1,4 @@
-"""Why two kernels of a solution, of which one reads what the other writes, are two: quick answers for every arrow.
+"""Why a producer kernel and its consumer kernel are not fused: quick answers for every arrow.
 
 They are about these two kernels alone, all else unchanged. ``solver.explain.explain`` answers the larger question, what
 the best schedule with two ops in one kernel would cost; it takes a solve for each.
@@ -59,7 +59,7 @@ class Separations:
         return self._priced(first, second, ops, legal)
 
     def _no_scheme(self, first: int, second: int) -> str:
-        """The two ops to blame, if a value that passes between them is; else the two ways to walk."""
+        """The two ops whose value prevents fusion, if one does; otherwise the two schemes."""
         instance = self._instance
         names = [instance.schemes[self._kernels[number].scheme].name for number in (first, second)]
         offered = {

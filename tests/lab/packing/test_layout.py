@@ -16,7 +16,7 @@ def test_buffers_meet_in_a_section_exactly_when_they_meet_in_time() -> None:
         for (i, one), (j, two) in combinations(enumerate(buffers), 2):
             in_time = one.lower < two.upper and two.lower < one.upper
             assert in_time == any({i, j} <= set(members) for members in problem.members)
-            assert in_time == (j in problem.meets[i])
+            assert in_time == (j in problem.overlapping[i])
         for number in range(len(buffers)):
             mine = [section for section, members in enumerate(problem.members) if number in members]
             assert mine == list(range(problem.first[number], problem.last[number]))

@@ -7,11 +7,11 @@ import time
 import numpy as np
 import pytest
 
-from optfuse.lab.packing.elsewhere import sweeps_elsewhere
 from optfuse.lab.packing.fitting import fit
 from optfuse.lab.packing.layout import layout, mirrored, window
 from optfuse.lab.packing.restarts import search
 from optfuse.lab.packing.sections import SectionModel
+from optfuse.lab.packing.sweep_process import sweeps_in_process
 from optfuse.lab.packing.windows import sweep, sweeps
 from optfuse.problem.packing import Lifetime, check_packing
 from tests.packings import least_height, perfect, random_lifetimes
@@ -44,7 +44,7 @@ def test_sweeps_find_a_packing_here_and_elsewhere() -> None:
     until = time.monotonic() + 60
     for outcome, offsets in (
         sweeps(problem, 1024 // problem.unit, 0, until),
-        sweeps_elsewhere(problem, 1024 // problem.unit, 0, until, lambda: False),
+        sweeps_in_process(problem, 1024 // problem.unit, 0, until, lambda: False),
     ):
         assert outcome == "packed"
         assert check_packing(buffers, [offset * problem.unit for offset in offsets], 1024) == ()
@@ -52,8 +52,8 @@ def test_sweeps_find_a_packing_here_and_elsewhere() -> None:
 
 def test_the_other_process_ends_when_told_and_in_time() -> None:
     problem = layout(perfect(1, 150))
-    assert sweeps_elsewhere(problem, 1024, 0, time.monotonic() + 60, lambda: True) == ("stopped", ())
-    assert sweeps_elsewhere(problem, 1024, 0, time.monotonic() - 1, lambda: False) == ("stopped", ())
+    assert sweeps_in_process(problem, 1024, 0, time.monotonic() + 60, lambda: True) == ("stopped", ())
+    assert sweeps_in_process(problem, 1024, 0, time.monotonic() - 1, lambda: False) == ("stopped", ())
 
 
 def test_one_window_is_the_whole_and_proves() -> None:

@@ -10,7 +10,7 @@ import torch
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.inference import capture
 from optfuse.errors import InductorError
-from optfuse.inductor.wire import UPDATE, graph_record, origin_of, read_graph
+from optfuse.inductor.graph_record import UPDATE, graph_record, origin_of, read_graph
 from tests.inductor.models import small
 
 CPU = torch.device("cpu")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from optfuse.errors import InductorError
-from optfuse.inductor.ask import ask_inductor
 from optfuse.inductor.compare import compare, inductor_answer
-from optfuse.inductor.wire import graph_record
+from optfuse.inductor.graph_record import graph_record
+from optfuse.inductor.process import run_inductor
 from optfuse.problem.checker import check
 from optfuse.solver.baseline.greedy import greedy
 from tests.batch.running import alive, until
@@ -29,19 +29,19 @@ WORKER = "tests.inductor.failing"
 )
 def test_a_failure_is_a_reason(how: str, limit: float, message: str) -> None:
     with pytest.raises(InductorError, match=message):
-        ask_inductor({"name": how}, time_limit=limit, worker=WORKER)
+        run_inductor({"name": how}, time_limit=limit, worker=WORKER)
 
 
 def test_what_inductor_left_running_ends_with_it(tmp_path: Path) -> None:
     with pytest.raises(InductorError, match="left no answer"):
-        ask_inductor({"name": f"leaves a process: {tmp_path / 'pid'}"}, time_limit=60.0, worker=WORKER)
+        run_inductor({"name": f"leaves a process: {tmp_path / 'pid'}"}, time_limit=60.0, worker=WORKER)
     until(lambda: alive([int((tmp_path / "pid").read_text())]) == [], 10)
 
 
 @pytest.mark.slow
 def test_the_kernels_of_a_small_model() -> None:
     captured, extraction = small()
-    answer = inductor_answer(extraction, ask_inductor(graph_record(captured)))
+    answer = inductor_answer(extraction, run_inductor(graph_record(captured)))
 
     instance = extraction.instance
     loops = [{instance.ops[op].name for op in kernel} for kernel in answer.mapped.kernels if kernel]

@@ -1,4 +1,4 @@
-"""What a search for a packing within a capacity returns, and how it is stopped from beside."""
+"""The result of a search for a packing within a capacity, and a watcher that stops a running model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 from optfuse.lab.packing.layout import Outcome
 from optfuse.lab.packing.sections import SectionModel
 
-#: Seconds between two looks at whether to stop.
+#: Seconds between two calls of ``stop``.
 POLL_SECONDS = 0.05
 
 Method = Literal["bound", "tree", "cpsat", "windows", "none"]
@@ -28,8 +28,8 @@ class Fit:
 
 
 @contextmanager
-def stopped_by(stop: Callable[[], bool], model: SectionModel) -> Generator[None]:
-    """Have a model's search ended from beside it when ``stop`` returns True."""
+def stop_when(stop: Callable[[], bool], model: SectionModel) -> Generator[None]:
+    """Context in which a thread stops a model's search as soon as ``stop`` returns True."""
     ended = threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Ask Inductor: start the process in which it runs, wait for its answer, and say why there is none."""
+"""Runs Inductor on a graph in a process of its own, under a time limit."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from optfuse.errors import InductorError
 from optfuse.inductor.groups import Groups, groups_from_json
 from optfuse.runtime.processes import python, session
 
-#: Seconds that Inductor may take for one graph when nobody says otherwise.
+#: Seconds that Inductor may take for one graph, by default.
 TIME_LIMIT_S = 600.0
 
 WORKER = "optfuse.inductor.worker"
 
 
-def ask_inductor(record: Mapping[str, Any], *, time_limit: float = TIME_LIMIT_S, worker: str = WORKER) -> Groups:
-    """What Inductor makes of a graph (``wire.graph_record``), in a process that ends with this one.
+def run_inductor(record: Mapping[str, Any], *, time_limit: float = TIME_LIMIT_S, worker: str = WORKER) -> Groups:
+    """Return the kernels that Inductor makes of a graph. Its process is killed when this one ends.
 
     Parameters
     ----------
+    record
+        The graph, from ``graph_record``.
     time_limit
         Seconds after which the process is killed.
     worker
-        The module that is run.
+        The module that the process runs.
 
     Raises
     ------
     InductorError
-        If the process fails, answers nothing or takes too long: the message has its last words.
+        If the process fails, writes no answer or takes too long. The message has its last error line.
     """
     name = record["name"]
     with tempfile.TemporaryDirectory(prefix="optfuse_inductor_") as folder:
@@ -54,7 +56,7 @@ def ask_inductor(record: Mapping[str, Any], *, time_limit: float = TIME_LIMIT_S,
                     f"{name}: Inductor was not done within {time_limit:g} s; raise the limit"
                 ) from error
         if code != 0:
-            raise InductorError(f"{name}: Inductor's process {_ended(code)}: {_last_words(log)}")
+            raise InductorError(f"{name}: Inductor's process {_ended(code)}: {_last_error_line(log)}")
         try:
             return groups_from_json(json.loads(target.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError) as error:
@@ -65,8 +67,8 @@ def _ended(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"left with exit code {code}"
 
 
-def _last_words(log: Path) -> str:
-    """The last line that says what went wrong, at most 500 characters."""
+def _last_error_line(log: Path) -> str:
+    """The last line of a log that names an error, else its last line; at most 500 characters."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    telling = [line for line in lines if "Error" in line.split(":")[0] or line.startswith("Fatal")]
-    return (telling or lines or ["it printed nothing"])[-1][:500]
+    errors = [line for line in lines if "Error" in line.split(":")[0] or line.startswith("Fatal")]
+    return (errors or lines or ["it printed nothing"])[-1][:500]

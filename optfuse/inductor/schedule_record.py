@@ -1,9 +1,9 @@
-"""What Inductor's scheduler decided, read off its nodes: kernels and library calls in order, and what each computes.
+"""Reads the decisions of Inductor's scheduler: kernels and library calls in order, and the nodes that each computes.
 
-Inductor lowers a graph node into those that use it, or into a buffer of its own, or both. A buffer's ``origins`` are
-all nodes whose lowering had a part in it, some of which it takes from memory after all: these are sorted out by a walk
-from the buffer's own node towards its inputs, which ends where a value is in a buffer that is read. A buffer that is
-made of nothing but positions (a mask) is computed again by whoever loads it, and is none; its origins are theirs.
+Inductor inlines a graph node into its consumers, or gives it a buffer of its own, or both. A buffer's ``origins`` are
+all nodes that its lowering involved, including some that it loads. A search from the buffer's own node towards its
+inputs, which stops at values that are loaded, keeps the computed ones only. A buffer computed from indices alone (a
+mask) is recomputed by each kernel that loads it: it is not a kernel, and its origins are added to theirs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import fx
 
-from optfuse.inductor.wire import origin_of
+from optfuse.inductor.graph_record import origin_of
 
 
 def read_schedule(scheduler: Any) -> dict[str, Any]:
-    """The schedule as JSON data; see ``groups.Groups``."""
+    """Return the schedule as JSON data; see ``groups.Groups``."""
     from torch._inductor.virtualized import V
 
     nodes = [node for top in scheduler.nodes for node in _kernels_of(top)]
@@ -32,7 +32,7 @@ def read_schedule(scheduler: Any) -> dict[str, Any]:
 
 
 def read_parts(nodes: Iterable[Any]) -> dict[str, dict[str, Any]]:
-    """What each node with loops computes, by the node's name, as JSON data of ``groups.Part``."""
+    """Return what each node with loops computes, as JSON data of ``groups.Part`` by the node's name."""
     from torch._inductor.virtualized import V
 
     parts = [part for node in nodes for part in node.get_nodes() if getattr(part, "node", None) is not None]
@@ -49,9 +49,16 @@ def _has_loops(part: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """``values[b]``: the graph nodes whose value a buffer is. ``external``: nodes that a library call computes.
+    """Which graph nodes buffers hold.
 
-    ``inlined``: for a node whose buffer its loaders compute, that buffer's origins.
+    Attributes
+    ----------
+    values
+        By buffer, the graph nodes whose value it holds.
+    external
+        Nodes that a library call computes.
+    inlined
+        By node whose buffer is recomputed where it is loaded, that buffer's origins.
     """
 
     values: dict[str, frozenset[fx.Node]]
@@ -67,13 +74,13 @@ class _Facts:
         inlined = {
             node: frozenset(_origins(buffer))
             for buffer in buffers
-            if buffer.get_name() not in scheduled and _of_positions(buffer)
+            if buffer.get_name() not in scheduled and _reads_nothing(buffer)
             for node in _own(buffer)
         }
         return cls(values, frozenset(external), inlined)
 
     def origins(self, operation: Any) -> set[fx.Node]:
-        """All nodes whose lowering had a part in an operation, through buffers that it computes as it loads them."""
+        """The origins of an operation, with those of the buffers that it recomputes instead of loading."""
         found = _origins(operation)
         fresh = True
         while fresh:
@@ -83,7 +90,7 @@ class _Facts:
 
 
 def _kernels_of(node: Any) -> Iterator[Any]:
-    """The nodes that become launches of their own: not what has no code, nor what is only kept together."""
+    """The nodes that become launches: without nodes that have no code, and with the members of groups one by one."""
     from torch._inductor.scheduler import GroupedSchedulerNode, NopKernelSchedulerNode
 
     if isinstance(node, GroupedSchedulerNode):
@@ -131,7 +138,7 @@ def _part(part: Any, facts: _Facts) -> dict[str, Any]:
 
 
 def names_of(node: fx.Node) -> set[str]:
-    """The nodes of ours that a node stands for; a call that a rewrite made stands for what its results do."""
+    """The names of our nodes that a node comes from; for a call added by a rewrite, those of its results."""
     name = origin_of(node)
     if name or node.op != "call_function":
         return {name} - {""}
@@ -139,7 +146,7 @@ def names_of(node: fx.Node) -> set[str]:
 
 
 def _own(operation: Any) -> set[fx.Node]:
-    """The nodes whose value an operation makes: the one that Inductor names, else those that no other uses."""
+    """The nodes whose value an operation computes: the one that Inductor names, else its last origins."""
     origins = _origins(operation)
     named = operation.get_origin_node()
     if isinstance(named, fx.Node) and (named in origins or not origins):
@@ -148,10 +155,10 @@ def _own(operation: Any) -> set[fx.Node]:
 
 
 def _computed(operation: Any, read: frozenset[fx.Node], facts: _Facts) -> set[fx.Node]:
-    """The nodes that are computed on the way to an operation's value from what it reads.
+    """The nodes that an operation computes from the values that it reads.
 
-    The second stage of a reduction reads the first one's results, which are of the same node: that node is all it does.
-    A copy for a library call is of one of the call's arguments: of that whose own inputs are all read.
+    The second stage of a reduction reads the results of the first, which belong to the same node, so it computes that
+    node only. A copy for a library call copies one of the call's arguments: the one whose inputs are all read.
     """
     origins = facts.origins(operation)
     own = _own(operation)
@@ -172,7 +179,7 @@ def _behind(node: fx.Node, origins: set[fx.Node], read: frozenset[fx.Node]) -> t
     seen = {node}
     while stack:
         source = stack.pop()
-        # a view that changes nothing is lowered to what it is of, and is nobody's origin
+        # a view is lowered to its input, and is in no buffer's origins
         if source in read or not (source in origins or _is_view(source)):
             inputs.add(source)
             continue
@@ -187,8 +194,8 @@ def _origins(operation: Any) -> set[fx.Node]:
     return {node for node in operation.get_origins() if isinstance(node, fx.Node) and node.op == "call_function"}
 
 
-def _of_positions(buffer: Any) -> bool:
-    """Whether a buffer is computed and reads nothing."""
+def _reads_nothing(buffer: Any) -> bool:
+    """Whether a buffer is computed from indices alone."""
     from torch._inductor.ir import ComputedBuffer, Pointwise
 
     return isinstance(buffer, ComputedBuffer) and isinstance(buffer.data, Pointwise) and buffer.num_reads() == 0
@@ -210,7 +217,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def is_last(node: fx.Node) -> bool:
-    """Whether a node yields the value of ours that it comes from, and not a step on the way."""
+    """Whether a node computes the final value of our node that it comes from, and not an intermediate step."""
     names = names_of(node)
     return all(names.isdisjoint(names_of(user)) for user in _users(node) if user.target is not operator.getitem)
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 from torch import fx
 
-from optfuse.inductor.reading import _computed, _Facts  # pyright: ignore[reportPrivateUsage]
+from optfuse.inductor.schedule_record import _computed, _Facts  # pyright: ignore[reportPrivateUsage]
 
 aten = torch.ops.aten
 

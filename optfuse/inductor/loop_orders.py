@@ -1,8 +1,8 @@
-"""A pointwise node of Inductor's walked as a reduction over columns walks, so that both can share a kernel.
+"""Reorders the loops of a pointwise node of Inductor's to match a column reduction, so that both can share a kernel.
 
-Inductor sums a tall matrix (rows, columns) over its rows in two stages. The first walks (slabs, columns, rows of a
-slab), the last of them inside; a pointwise op that makes the matrix walks (rows, columns). Both visit the same
-elements, but Inductor's scheduler swaps loops and does not cut the rows into slabs, and leaves the two apart.
+Inductor sums a tall matrix (rows, columns) over its rows in two stages. The first iterates over (slabs, columns, rows
+of a slab), innermost last; the pointwise producer of the matrix iterates over (rows, columns). Both visit the same
+elements, but Inductor's scheduler only permutes loops and never splits the rows into slabs, so it cannot fuse them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import sympy
 
 
-def walk_alike(one: Any, other: Any) -> Callable[[], None] | None:
-    """Where one node reduces and the other is pointwise over as many points: let the latter walk as the former does.
+def match_loop_order(one: Any, other: Any) -> Callable[[], None] | None:
+    """Give the pointwise one of two nodes the loop order of the other, a reduction over as many points.
 
     Returns
     -------
-    What takes that back; None where nothing was changed.
+    A function that restores the former order; None if nothing was changed.
     """
     if one.is_reduction() == other.is_reduction():
         return None
@@ -30,30 +30,31 @@ def walk_alike(one: Any, other: Any) -> Callable[[], None] | None:
         return None
     before = [(leaf, leaf._body, leaf._sizes, leaf.group) for leaf in leaves]  # noqa: SLF001 - they have no public name
 
-    def take_back() -> None:
+    def restore() -> None:
         for leaf, body, sizes, group in before:
             leaf.group = group
-            _give(leaf, body, sizes)
+            _set_body(leaf, body, sizes)
         _refresh(pointwise)
 
     for leaf in leaves:
-        body = _walking(leaf._body, order)  # noqa: SLF001
-        _give(leaf, body, body.sizes)
+        body = _reordered(leaf._body, order)  # noqa: SLF001
+        _set_body(leaf, body, body.sizes)
     _refresh(pointwise)
-    return take_back
+    return restore
 
 
 def _points(leaf: Any) -> int:
-    """How many points a pointwise leaf has; 0 where that is not known, or there are inner loops."""
+    """The number of points of a pointwise leaf; 0 if it is unknown or the leaf has inner loops."""
     outer, inner = leaf._sizes  # noqa: SLF001
     sizes = [int(size) for size in outer if getattr(size, "is_Integer", isinstance(size, int))]
     return 0 if inner or len(sizes) != len(outer) else prod(sizes)
 
 
 def _order(reduces: Any, pointwise: Any) -> list[tuple[int, int]] | None:
-    """The reduction's loops as (size, stride in the elements that both visit), outer loops first.
+    """The reduction's loops as (size, stride in elements), outer loops first; None if no access shows them.
 
-    They are read off an access to what both touch, which must visit each element of a contiguous range once.
+    They come from the reduction's access to a buffer that the pointwise node also accesses. That access must visit each
+    element of a contiguous range once.
     """
     from torch._inductor.dependencies import MemoryDep
 
@@ -87,7 +88,7 @@ def _dense(order: Sequence[tuple[Any, Any]]) -> bool:
     return True
 
 
-def _walking(body: Any, order: Sequence[tuple[int, int]]) -> Any:
+def _reordered(body: Any, order: Sequence[tuple[int, int]]) -> Any:
     """A pointwise loop body whose loops are those of ``order``."""
     from torch._inductor.dependencies import index_vars_no_squeeze
     from torch._inductor.loop_body import LoopBody
@@ -99,14 +100,14 @@ def _walking(body: Any, order: Sequence[tuple[int, int]]) -> Any:
     step = 1
     sizes = [int(size) for size in body.sizes[0]]
     for place, size in reversed(list(enumerate(sizes))):
-        # the first loop's variable is what is left: a modulus there would only hide that it is in range
+        # no modulus for the outermost loop: it would hide from sympy that the index is in range
         old.append(FloorDiv(flat, step) if place == 0 else ModularIndexing(flat, step, size))
         step *= size
     return LoopBody(body, [list(reversed(old)), []], ranges, outer, inner, allow_same_symbol_in_index=True)
 
 
-def _give(leaf: Any, body: Any, sizes: Any) -> None:
-    """Give a leaf a loop body, and find its accesses anew."""
+def _set_body(leaf: Any, body: Any, sizes: Any) -> None:
+    """Replace a leaf's loop body and recompute its accesses."""
     leaf._body, leaf._sizes = body, sizes  # noqa: SLF001
     leaf.refresh_dependencies(normalize=False, need_clear_tiling_cache=True)
 

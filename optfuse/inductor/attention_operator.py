@@ -1,4 +1,4 @@
-"""Attention that stays one call whatever it is compiled for; used where Inductor runs only."""
+"""An attention operator that Inductor keeps as one library call, on every device. Only Inductor's graphs use it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _attend(
     out = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
-    promised = _attention_fake(query, key, value)
-    return out if out.stride() == promised.stride() else promised.copy_(out)
+    expected = _attention_fake(query, key, value)
+    return out if out.stride() == expected.stride() else expected.copy_(out)
 
 
 _opaque_attention = custom_op("optfuse_inductor::attention", _attend, mutates_args=(), schema=_SCHEMA)
@@ -44,8 +44,8 @@ def _attention_fake(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tenso
     return query.new_empty((batch, length, heads, width)).transpose(1, 2)
 
 
-def attention_call(node: fx.Node) -> None:
-    """Let a node call the operator that stays whole."""
+def call_whole_attention(node: fx.Node) -> None:
+    """Make a node of ``aten.scaled_dot_product_attention`` call the operator above."""
     given = {**_OPTIONS, **dict(zip(_OPTIONS, node.args[3:], strict=False)), **node.kwargs}
     node.target = torch.ops.optfuse_inductor.attention.default
     node.args = (*node.args[:3], *(given[name] for name in _OPTIONS))

@@ -1,8 +1,8 @@
-"""Sets of ops that another fuser put together, as a schedule of ours: legal, priced, and accepted by the checker.
+"""Turns another compiler's kernels, as sets of ops, into a schedule of ours that the checker accepts.
 
-What is no legal kernel here is split: its ops are joined again, pair by pair, the largest saving first, as far as that
-is legal. Ops that the other fuser does not compute at all join the kernel of a neighbour where that is cheapest, so
-that it is not charged for launches that it does not make.
+A set that is not a legal kernel here is split into single ops, which are joined again pair by pair, largest saving
+first, as far as that is legal. Ops of no set join the neighbouring kernel where they cost least, so that the other
+compiler is not charged for launches that it does not make.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from optfuse.solver.memory.order_problem import order_problem, precedences, prog
 
 @dataclass(frozen=True, slots=True)
 class Legalized:
-    """The schedule, and what had to change.
+    """The schedule, and how it differs from the sets given.
 
     Attributes
     ----------
     splits
-        For each set that is no legal kernel: its place among the sets given, the code of the refusal
-        (``problem.legality.RefusalCode``, or "cycle"), and in how many kernels it came out.
+        For each set that is not a legal kernel: its index, the code of the refusal
+        (``problem.legality.RefusalCode``, or "cycle"), and the number of kernels that it became.
     once
-        Ops that were given in several sets and may not be computed twice here.
+        Ops that are in several sets but must not be recomputed here.
     redundant
-        Sets of which nothing is left: others compute all that they do, and nothing that they write is needed here.
+        Indices of sets without a kernel: other kernels compute all their ops, and no value they store is needed.
     """
 
     solution: Solution
@@ -54,7 +54,7 @@ class Legalized:
 
 @dataclass(slots=True)
 class _Draft:
-    """Kernels as op masks, each with the set that it comes from (None: of no set)."""
+    """Kernels under construction, as op masks; ``sources`` has the set that each comes from (None if of no set)."""
 
     masks: list[int]
     sources: list[int | None]
@@ -62,33 +62,32 @@ class _Draft:
 
 
 def legalize(instance: Instance, sets: Sequence[Collection[int]]) -> Legalized:
-    """The schedule nearest to some sets of ops, in their order. Ops of no set are kernels of their own, or join one.
+    """Return a schedule whose kernels are the sets, as far as legal. Ops of no set join a kernel or are kernels alone.
 
-    The first alternative of each variant runs.
+    Of each variant, the first alternative runs.
     """
-    given, once = _allowed_copies(instance, sets)
+    given, once = _without_recompute(instance, sets)
     draft = _Draft([], [])
     for place, mask in enumerate(given):
-        pieces, reason = _pieces(instance, mask, given)
+        pieces, reason = _legal_pieces(instance, mask, given)
         if reason:
             draft.reasons[place] = reason
         draft.masks += pieces
         draft.sources += [place] * len(pieces)
     placed = mask_of(op for mask in draft.masks for op in bits(mask))
     for op in bits(_running(instance) & ~placed):
-        _give_home(instance, draft, op)
+        _attach_op(instance, draft, op)
     places, kernels = _break_cycles(instance, draft)
     left = {draft.sources[place] for place in places}
     redundant = tuple(place for place, mask in enumerate(given) if mask and place not in left)
     problem = order_problem(instance, kernels)
     solution = arrange(instance, kernels, problem, program_order(problem))
-    came_to = {place: draft.sources.count(place) for place in draft.reasons}
-    splits = tuple((place, reason, came_to[place]) for place, reason in sorted(draft.reasons.items()))
+    splits = tuple((place, code, draft.sources.count(place)) for place, code in sorted(draft.reasons.items()))
     return Legalized(solution, splits, once, redundant)
 
 
 def _running(instance: Instance) -> int:
-    """The ops that run: those of no variant, and of each variant the first alternative's."""
+    """The ops that run, as a mask: those outside of variants, and of each variant the first alternative."""
     index = legal_index(instance)
     active = index.mandatory
     for options in index.alternatives:
@@ -96,8 +95,8 @@ def _running(instance: Instance) -> int:
     return active
 
 
-def _allowed_copies(instance: Instance, sets: Sequence[Collection[int]]) -> tuple[list[int], tuple[int, ...]]:
-    """The sets as masks; an op that may not be computed twice stays in the first of its sets."""
+def _without_recompute(instance: Instance, sets: Sequence[Collection[int]]) -> tuple[list[int], tuple[int, ...]]:
+    """Return the sets as masks, with each op that must not be recomputed kept in its first set only; and these ops."""
     twice = recomputable_ops(instance)
     seen = 0
     once: set[int] = set()
@@ -114,8 +113,8 @@ def _allowed_copies(instance: Instance, sets: Sequence[Collection[int]]) -> tupl
 # --- one set
 
 
-def _pieces(instance: Instance, mask: int, every: Sequence[int]) -> tuple[list[int], str]:
-    """A set as legal kernels, and why it is not one; "" where it is."""
+def _legal_pieces(instance: Instance, mask: int, every: Sequence[int]) -> tuple[list[int], str]:
+    """Return a set as legal kernels, and the code of why it is not one itself ("" if it is)."""
     if not mask:
         return [], ""
     repeated = _repeated(every)
@@ -137,7 +136,7 @@ def _pieces(instance: Instance, mask: int, every: Sequence[int]) -> tuple[list[i
     while True:
         legal = [(found, *pair) for pair, found in changes.items() if found is not None]
         if not legal:
-            return parts, _why(instance, mask)
+            return parts, _refusal_code(instance, mask)
         _, left, right = min(legal)
         parts = [part for part in parts if part not in (left, right)]
         changes = {pair: found for pair, found in changes.items() if left not in pair and right not in pair}
@@ -146,7 +145,7 @@ def _pieces(instance: Instance, mask: int, every: Sequence[int]) -> tuple[list[i
 
 
 def _linked(instance: Instance, one: int, other: int) -> bool:
-    """Whether an edge ties two sets of ops, or a buffer that both read."""
+    """Whether two sets of ops share an edge, or a buffer that both read."""
     index = topology(instance)
     near = mask_of(op for member in bits(one) for op, _ in (*index.users[member], *index.sources[member]))
     return bool(near & other) or bool(_read(instance, one) & _read(instance, other))
@@ -158,7 +157,7 @@ def _read(instance: Instance, mask: int) -> set[int]:
 
 
 def _schemes(instance: Instance, mask: int, repeated: int) -> list[int]:
-    """The schemes in which some ops are a legal kernel, given the ops that are computed elsewhere too."""
+    """The schemes in which ops are a legal kernel, given the ops that other kernels recompute."""
     ops = tuple(bits(mask))
     if len(ops) == 1:
         return [offer.scheme for offer in instance.ops[ops[0]].offers]
@@ -169,7 +168,7 @@ def _schemes(instance: Instance, mask: int, repeated: int) -> list[int]:
 
 
 def _path(instance: Instance, mask: int, repeated: int) -> bool:
-    """Whether a path leaves the ops and comes back, from one that is computed nowhere else."""
+    """Whether a path leaves the ops and returns to them, starting at one that no other kernel computes."""
     reach = legal_index(instance).reach()
     below = above = 0
     for op in bits(mask):
@@ -180,13 +179,13 @@ def _path(instance: Instance, mask: int, repeated: int) -> bool:
 
 
 def _cost(instance: Instance, mask: int, repeated: int) -> int | None:
-    """What some ops cost as one kernel; None where they are none."""
+    """The least cost of ops as one kernel, in picoseconds; None if they are not a legal kernel."""
     ops = tuple(bits(mask))
     return min((kernel_cost(instance, ops, scheme) for scheme in _schemes(instance, mask, repeated)), default=None)
 
 
-def _why(instance: Instance, mask: int) -> str:
-    """The first condition that a set breaks in the scheme that most of its ops offer."""
+def _refusal_code(instance: Instance, mask: int) -> str:
+    """The code of the first condition that a set breaks, in the first scheme that its ops share."""
     ops = tuple(bits(mask))
     shared = common_schemes(instance, ops)
     if not shared:
@@ -196,7 +195,7 @@ def _why(instance: Instance, mask: int) -> str:
 
 
 def _repeated(masks: Iterable[int]) -> int:
-    """Ops of several masks."""
+    """The ops that are in more than one mask."""
     seen = again = 0
     for mask in masks:
         again |= seen & mask
@@ -207,8 +206,8 @@ def _repeated(masks: Iterable[int]) -> int:
 # --- all kernels together
 
 
-def _give_home(instance: Instance, draft: _Draft, op: int) -> None:
-    """Put an op of no set into the kernel of a neighbour where that is legal and cheapest, or into one of its own."""
+def _attach_op(instance: Instance, draft: _Draft, op: int) -> None:
+    """Add an op of no set to the neighbouring kernel where it costs least, or as a kernel of its own if cheaper."""
     repeated = _repeated(draft.masks)
     alone = _cost(instance, 1 << op, repeated)
     assert alone is not None, "an op alone is a kernel"
@@ -225,42 +224,43 @@ def _give_home(instance: Instance, draft: _Draft, op: int) -> None:
 
 
 def _break_cycles(instance: Instance, draft: _Draft) -> tuple[list[int], list[Kernel]]:
-    """The kernels with the place of each in the draft.
+    """Return kernels without cycles, and the index of each in the draft.
 
-    Those that wait for each other in a circle are taken apart, the one with the most ops first.
+    While there is a cycle, its kernel with the most ops is split into single ops.
 
     Raises
     ------
     IllegalKernelError
-        If single ops wait for each other.
+        If single ops form a cycle.
     """
-    copied = _repeated(draft.masks)
+    recomputed_before = _repeated(draft.masks)
     while True:
-        places, kernels = _kernels(instance, draft.masks, copied)
+        places, kernels = _kernels(instance, draft.masks, recomputed_before)
         try:
             program_order(order_problem(instance, kernels))
             return places, kernels
         except IllegalKernelError:
-            circles = networkx.strongly_connected_components(networkx.DiGraph(precedences(instance, kernels)))
-            circle = next(part for part in circles if len(part) > 1)
-            largest = max((len(kernels[number].ops), -places[number]) for number in circle)
+            cycles = networkx.strongly_connected_components(networkx.DiGraph(precedences(instance, kernels)))
+            cycle = next(part for part in cycles if len(part) > 1)
+            largest = max((len(kernels[number].ops), -places[number]) for number in cycle)
             if largest[0] == 1:
                 raise
         place = -largest[1]
         mask, source = draft.masks.pop(place), draft.sources.pop(place)
-        elsewhere = mask_of(op for other in draft.masks for op in bits(other))
-        parts = [1 << op for op in bits(mask & ~elsewhere)]
+        others = mask_of(op for other in draft.masks for op in bits(other))
+        parts = [1 << op for op in bits(mask & ~others)]
         draft.masks[place:place] = parts
         draft.sources[place:place] = [source] * len(parts)
         if source is not None:
             draft.reasons.setdefault(source, "cycle")
 
 
-def _kernels(instance: Instance, masks: Sequence[int], copied: int) -> tuple[list[int], list[Kernel]]:
-    """Kernels with their cheapest schemes, and each one's mask. Of several that compute a value the first writes it.
+def _kernels(instance: Instance, masks: Sequence[int], recomputed_before: int) -> tuple[list[int], list[Kernel]]:
+    """Return kernels with their cheapest schemes, and the index of each in ``masks``.
 
-    ``copied`` are the ops that several kernels held before any was taken apart: a kernel that was legal by them stays
-    one, and is taken apart itself if it now waits for another in a circle.
+    Legality uses ``recomputed_before``, the ops that several kernels held before any was split, so that splitting one
+    kernel never makes another illegal; a cycle that this leaves is found and split later. A value that several kernels
+    compute is stored by the first of them.
     """
     index = topology(instance)
     repeated = _repeated(masks)
@@ -277,17 +277,17 @@ def _kernels(instance: Instance, masks: Sequence[int], copied: int) -> tuple[lis
     for place, mask in enumerate(masks):
         ops = tuple(bits(mask))
         made = {write.buffer for op in ops for write in instance.ops[op].offers[0].writes}
-        makes = {buffer for buffer in made if buffer in taken or _is_owed(instance, buffer)} - written
+        makes = {buffer for buffer in made if buffer in taken or _must_be_stored(instance, buffer)} - written
         if not makes and mask & repeated == mask:
-            continue  # all that it computes, others compute for themselves
+            continue  # other kernels recompute all of its ops
         written |= makes if mask & repeated else set()
         writes = tuple(sorted(makes))
-        costs = {s: kernel_cost(instance, ops, s, writes) for s in _schemes(instance, mask, copied)}
+        costs = {s: kernel_cost(instance, ops, s, writes) for s in _schemes(instance, mask, recomputed_before)}
         places.append(place)
         kernels.append(Kernel(ops, min(costs, key=lambda s: (costs[s], s)), writes))
     return places, kernels
 
 
-def _is_owed(instance: Instance, number: int) -> bool:
+def _must_be_stored(instance: Instance, number: int) -> bool:
     buffer = instance.buffers[number]
     return buffer.output or buffer.kind != "temporary"

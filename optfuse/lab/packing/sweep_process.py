@@ -1,4 +1,4 @@
-"""Sweeps over windows in a process of their own: most of their work is Python's, which has one core a process."""
+"""Runs sweeps over windows in a process of their own, as most of their work is Python code, which holds the GIL."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ import numpy as np
 from optfuse.lab.packing.layout import Layout, Outcome
 from optfuse.lab.packing.windows import sweeps
 
-#: The child looks for modules where this process does, however that came about.
+#: The child gets the module search path of this process.
 START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from optfuse.lab.packing.elsewhere import main; main()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from optfuse.lab.packing.sweep_process import main; main()"
 )
 
 
-def sweeps_elsewhere(
+def sweeps_in_process(
     problem: Layout, capacity: int, seed: int, deadline: float, stop: Callable[[], bool]
 ) -> tuple[Outcome, tuple[int, ...]]:
-    """``sweeps`` in another process, which is ended at the deadline or when ``stop`` returns True."""
+    """Run ``sweeps`` in another process, which is killed at the deadline or when ``stop`` returns True."""
     task = {
         "unit": problem.unit,
         "arrays": [a.tolist() for a in (problem.sizes, problem.aligns, problem.first, problem.last, problem.durations)],
@@ -51,7 +52,7 @@ def sweeps_elsewhere(
 
 
 def main() -> None:
-    """What the child does: a task on stdin, the outcome and the offsets on stdout."""
+    """Main program of the child: reads a task from stdin, writes the outcome and the offsets to stdout."""
     task: dict[str, Any] = json.load(sys.stdin)
     sizes, aligns, first, last, durations = (np.array(values, np.int64) for values in task["arrays"])
     problem = Layout(task["unit"], sizes, aligns, first, last, task["sections"], durations)

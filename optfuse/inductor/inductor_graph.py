@@ -1,4 +1,4 @@
-"""A graph of ours as Inductor takes it: through its decompositions, on its device, every node named after ours."""
+"""A graph record as the FX graph that AOTAutograd would give to Inductor; every node names the node it comes from."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from unittest import mock
 import torch
 from torch import fx
 
-from optfuse.inductor.wire import SETTLED, hand_on, read_graph, torch_value
+from optfuse.inductor.graph_record import LAYOUT_COPY, copy_origin, read_graph, torch_value
 
 
-def prepared(
+def inductor_graph(
     record: dict[str, Any], device: torch.device, *, runs: bool = False
 ) -> tuple[fx.GraphModule, list[torch.Tensor]]:
-    """The graph on a device, as AOTAutograd hands graphs to Inductor, and its inputs as fake tensors.
+    """Return the graph on a device, with Inductor's decompositions applied, and its inputs as fake tensors.
 
     Parameters
     ----------
     runs
-        Whether it is to be run: padded rows then stay an operator, since attention relies on them. Otherwise they are
-        a copy like any other, as they are for us.
+        Whether the graph will run. If so, ``padded_rows`` stays an operator, since attention needs its layout;
+        otherwise it becomes a clone, as in our own instances.
     """
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.replace_random import replace_random_passes
@@ -40,7 +40,7 @@ def prepared(
             traced = make_fx(
                 lambda *values: fx.Interpreter(graph).run(*values), decomposition_table=select_decomp_table()
             )(*inputs)
-        _settle_outputs(traced, record)
+        _copy_outputs_to_layout(traced, record)
         replace_random_passes(traced)
     traced.recompile()
     return traced, inputs
@@ -53,22 +53,22 @@ def _input(spec: dict[str, Any], target: torch.device) -> torch.Tensor:
 
 
 def _keep_attention(graph: fx.GraphModule, runs: bool) -> None:
-    """Attention that torch would take apart or choose a kernel for becomes a call that stays whole, as it is for us."""
-    from optfuse.inductor.opaque import attention_call
+    """Make attention one opaque call, as in our own instances; see ``inductor_graph`` for ``runs``."""
+    from optfuse.inductor.attention_operator import call_whole_attention
 
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.scaled_dot_product_attention.default):
-        attention_call(node)
+        call_whole_attention(node)
     for node in graph.graph.nodes:
         if not runs and str(node.target) == "optfuse.padded_rows.default":
             node.target = torch.ops.aten.clone.default
     graph.recompile()
 
 
-def _settle_outputs(graph: fx.GraphModule, record: dict[str, Any]) -> None:
-    """Copy outputs that leave in another layout than they have, if that is the contiguous one."""
+def _copy_outputs_to_layout(graph: fx.GraphModule, record: dict[str, Any]) -> None:
+    """Add a copy for each output whose recorded strides are contiguous and differ from those it has."""
     output = graph.graph.output_node()
     values: list[Any] = list(output.args[0]) if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
-    ours = next(node["outputs"] for node in record["nodes"] if node["op"] == "output")
+    outputs = next(node["outputs"] for node in record["nodes"] if node["op"] == "output")
     for position, stride in record["strides"].items():
         node = values[int(position)]
         value = node.meta["val"]
@@ -78,7 +78,7 @@ def _settle_outputs(graph: fx.GraphModule, record: dict[str, Any]) -> None:
             form: dict[str, Any] = {"memory_format": torch.contiguous_format}
             copy = graph.graph.call_function(torch.ops.aten.clone.default, (node,), form)
         copy.meta["val"] = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
-        copy.meta["custom"] = {"optfuse": SETTLED + ours[int(position)]["node"]}
+        copy.meta["custom"] = {"optfuse": LAYOUT_COPY + outputs[int(position)]["node"]}
         values[int(position)] = copy
     output.args = (tuple(values),)
 
@@ -93,12 +93,12 @@ def _is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 @contextlib.contextmanager
-def origins_handed_on() -> Generator[None]:
-    """Within, nodes that rewrites make stand for those that they replace, also where Inductor does not say so."""
+def keep_origins() -> Generator[None]:
+    """Context in which a node that replaces another inherits the name of our node that the other came from."""
     replace = fx.Node.replace_all_uses_with
 
     def replacing(node: fx.Node, successor: fx.Node, *args: Any, **kwargs: Any) -> list[fx.Node]:
-        hand_on(node, successor)
+        copy_origin(node, successor)
         return replace(node, successor, *args, **kwargs)
 
     with mock.patch.object(fx.Node, "replace_all_uses_with", replacing):

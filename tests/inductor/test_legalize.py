@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optfuse.inductor.legal import legalize
+from optfuse.inductor.legalize import legalize
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
 from optfuse.problem.recompute import recomputable_ops

@@ -1,7 +1,7 @@
-"""A captured graph as plain data, without any tensor's contents, and the graph that this data says.
+"""A captured graph as JSON data without the contents of tensors, and back.
 
-Nodes keep their names. The graph that is read back is on another device: every device that it names becomes that one.
-Constants of one value everywhere become calls of ``full``, the others inputs.
+Nodes keep their names. The graph is read back for another device, which replaces every device that it names. Constants
+whose elements are all equal become calls of ``full``, other constants inputs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from optfuse.errors import InductorError, PlanError
 
 FORMAT_VERSION = 1
 
-#: Nodes that stand for what lowering adds to a graph, after the node that they belong to.
+#: Prefixes of nodes for the copies that lowering adds at the end: into a mutated input, and to an output's layout.
 UPDATE = "optfuse_update_"
-SETTLED = "optfuse_settled_"
+LAYOUT_COPY = "optfuse_settled_"
 
 _TORCH_VALUES: tuple[tuple[str, type], ...] = (
     ("dtype", torch.dtype),
@@ -33,12 +33,12 @@ _TORCH_VALUES: tuple[tuple[str, type], ...] = (
 
 
 def graph_record(captured: Captured) -> dict[str, Any]:
-    """The graph as JSON data.
+    """Return the graph as JSON data.
 
     Raises
     ------
     InductorError
-        If a node's argument is no plain data.
+        If a node's argument cannot be written as JSON data.
     """
     nodes: list[dict[str, Any]] = []
     values = (node.meta.get("val") for node in captured.graph.graph.nodes)
@@ -63,7 +63,7 @@ def graph_record(captured: Captured) -> dict[str, Any]:
             case "output":
                 nodes.append({"op": "output", "outputs": [_argument(node, value) for value in node.args[0]]})
             case _:
-                raise InductorError(f"{captured.name}: node {node.name} is a {node.op}, which cannot be handed over")
+                raise InductorError(f"{captured.name}: node {node.name} is a {node.op}, which Inductor cannot be given")
     return {
         "version": FORMAT_VERSION,
         "name": captured.name,
@@ -84,7 +84,7 @@ def _constant_record(captured: Captured, node: fx.Node, main: str) -> dict[str, 
 
 
 def _tensor_record(value: torch.Tensor, main: str) -> dict[str, Any]:
-    """``host``: whether it is a number in the host's memory of a graph that runs elsewhere."""
+    """``host``: whether it is a scalar in host memory while the graph runs on another device."""
     return {
         "shape": [int(n) for n in value.shape],
         "stride": [int(n) for n in value.stride()],
@@ -126,10 +126,10 @@ def _argument(node: fx.Node, value: Any) -> Any:
 
 
 def read_graph(record: dict[str, Any], device: torch.device) -> tuple[fx.GraphModule, list[dict[str, Any]]]:
-    """The graph on ``device``, and what its placeholders are, in order (as ``_tensor_record`` says).
+    """Return the graph on ``device``, and the record of each placeholder (see ``_tensor_record``), in order.
 
-    The record may be a stranger's, in the folder of a run: torch makes Python of the graph, so names must be names, and
-    only operators are called that a file may name.
+    The record may come from an untrusted folder, and torch generates Python from the graph: names must therefore be
+    identifiers, and targets must be operators that a file may name.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def read_graph(record: dict[str, Any], device: torch.device) -> tuple[fx.GraphMo
                 outputs = [_value(part, made, device) for part in node["outputs"]]
             case _:
                 pass
-    _renew_inputs(graph, record, outputs)
+    _copy_into_mutated_inputs(graph, record, outputs)
     graph.output(tuple(outputs))
     return fx.GraphModule(torch.nn.Module(), graph), inputs
 
@@ -173,31 +173,31 @@ def _require_identifiers(nodes: list[dict[str, Any]]) -> None:
                 raise InductorError(f"{name!r:.80} is no identifier, as names of nodes and arguments are")
 
 
-def _renew_inputs(graph: fx.Graph, record: dict[str, Any], outputs: list[Any]) -> None:
-    """Copy the new values of inputs into them, at the end, as Inductor is given them; these are no outputs then."""
+def _copy_into_mutated_inputs(graph: fx.Graph, record: dict[str, Any], outputs: list[Any]) -> None:
+    """Copy new values into mutated inputs at the end, as AOTAutograd does; these values are then no outputs."""
     placeholders = graph.find_nodes(op="placeholder")
     for position, target in record["mutations"]:
-        source, renewed = outputs[position], placeholders[target]
-        if isinstance(source, fx.Node) and source is not renewed:
-            copy = graph.call_function(torch.ops.aten.copy_.default, (renewed, source))
-            _named(copy, UPDATE + renewed.name)
+        source, target_node = outputs[position], placeholders[target]
+        if isinstance(source, fx.Node) and source is not target_node:
+            copy = graph.call_function(torch.ops.aten.copy_.default, (target_node, source))
+            _named(copy, UPDATE + target_node.name)
     written = {position for position, _ in record["mutations"]}
     outputs[:] = [None if position in written else output for position, output in enumerate(outputs)]
 
 
 def _named(node: fx.Node, origin: str) -> fx.Node:
-    """Write into a node which node of ours it stands for; tracers and rewrites hand this on."""
+    """Note in a node the name of our node that it comes from; tracers and rewrites keep this note."""
     node.meta["custom"] = {"optfuse": origin}
     return node
 
 
 def origin_of(node: fx.Node) -> str:
-    """The name of our node that a node stands for; "" for none."""
+    """The name of our node that a node comes from; "" for none."""
     return (node.meta.get("custom") or {}).get("optfuse", "")
 
 
-def hand_on(node: fx.Node, successor: fx.Node) -> None:
-    """When a rewrite puts a node in the place of another, let it stand for what that one stood for."""
+def copy_origin(node: fx.Node, successor: fx.Node) -> None:
+    """Copy a node's origin to the node that replaces it, if that one has none."""
     if origin_of(node) and successor.op == "call_function" and "custom" not in successor.meta:
         successor.meta["custom"] = node.meta["custom"]
 
@@ -208,7 +208,7 @@ def _target(text: str) -> Any:
     try:
         return named_overload(text)
     except PlanError as error:
-        raise InductorError(f"the graph cannot be handed over: {error}") from error
+        raise InductorError(f"Inductor cannot be given the graph: {error}") from error
 
 
 def _value(data: Any, made: dict[str, fx.Node], device: torch.device) -> Any:
@@ -233,7 +233,7 @@ def _value(data: Any, made: dict[str, fx.Node], device: torch.device) -> Any:
 
 
 def torch_value(text: str) -> Any:
-    """A dtype, layout or memory format by what torch prints it as."""
+    """The dtype, layout or memory format that torch prints as ``text``."""
     found = getattr(torch, text.removeprefix("torch."), None)
     if not isinstance(found, tuple(kind for _, kind in _TORCH_VALUES)):
         raise InductorError(f"{text!r:.80} is no dtype, layout or memory format of torch's")
