@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.passes.cached_attention import split_cached_attention
 from optfuse.compiler.frontend.passes.constants import fold_constants
 from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
@@ -28,6 +29,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     ease_convolutions,
     remove_noops,
     fuse_matmul_activations,
+    split_cached_attention,
     merge_duplicates,
 )
 

@@ -106,6 +106,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "ReLU or GELU of a matmul that another matmul reads goes into the first, in half precision",
     ),
     FrontendPass(
+        "split_cached_attention", "decision", "normalize", "passes.cached_attention",
+        "attention of a few queries over many keys, in half precision, splits the keys and repeats no heads",
+    ),
+    FrontendPass(
         "choose_layouts", "decision", "layout", "layouts",
         "convolutions are channels-last, rows of matmuls are padded to whole vectors, patches become matmuls",
     ),
