@@ -204,7 +204,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     leave_with_parent()
     request = json.loads(Path(sys.argv[1]).read_text())
-    tasks = [Task(task["path"], task["name"], task["train"], tuple(task["systems"])) for task in request["tasks"]]
+    tasks = [Task(**{**task, "systems": tuple(task["systems"])}) for task in request["tasks"]]
     with Path(sys.argv[2]).open("a", encoding="utf-8") as out:
 
         def write(record: Record) -> None:
