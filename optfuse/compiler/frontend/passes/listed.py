@@ -110,6 +110,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "attention of a few queries over many keys, in half precision, splits the keys and repeats no heads",
     ),
     FrontendPass(
+        "sum_over_experts", "decision", "normalize", "passes.experts",
+        "grouped matmuls of few rows and many experts become sums over the weights of each row's expert",
+    ),
+    FrontendPass(
         "choose_layouts", "decision", "layout", "layouts",
         "convolutions are channels-last, rows of matmuls are padded to whole vectors, patches become matmuls",
     ),
