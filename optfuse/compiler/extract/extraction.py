@@ -14,15 +14,13 @@ from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, library_
 from optfuse.compiler.analysis.placement import Placements, place
 from optfuse.compiler.extract.approximation import may_approximate
 from optfuse.compiler.extract.offered_schemes import offered_walks
+from optfuse.compiler.ir.collectives import is_start, is_wait, never_waited_for
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
 from optfuse.compiler.simplify.decisions import Decision
 from optfuse.compiler.simplify.reduction_variants import Alternatives
 from optfuse.problem import instance as problem
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
-
-#: The namespace of torch.distributed's operators.
-COLLECTIVES = "_c10d_functional"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +163,9 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
 
 def _kind(call: LibraryCall, buffers: Mapping[str, Buffer]) -> problem.OpKind:
     """The kind of a call, for reasons and reports; legality and price are those of any library call."""
-    namespace, _, operator = call.target.partition(".")
-    if namespace == COLLECTIVES:
-        return "wait" if operator.startswith("wait_tensor") else "collective"
+    if is_wait(call) or is_start(call):
+        return "wait" if is_wait(call) else "collective"
+    operator = call.target.partition(".")[2]
     devices = {buffers[name].device for name in (*(view.buffer for view in views(call)), *call.outputs) if name}
     return "copy" if len(devices) > 1 and operator.startswith(("_to_copy", "copy")) else "library"
 
@@ -190,7 +188,8 @@ def _buffers(
     shared: Mapping[str, tuple[str, int]],
     allocates: Callable[[LibraryCall], bool],
 ) -> tuple[problem.Buffer, ...]:
-    returned = {output.buffer for output in graph.outputs if isinstance(output, View)}
+    # what is still in flight at the end is in use afterwards, as what is returned is
+    returned = {output.buffer for output in graph.outputs if isinstance(output, View)} | never_waited_for(graph)
     fixed = {
         name
         for op in graph.ops

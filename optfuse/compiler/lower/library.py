@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from optfuse.compiler.ir.nodes import Arg, LibraryCall, TorchValue, View, views
+from optfuse.compiler.ir.collectives import WAIT, in_use, started_by
+from optfuse.compiler.ir.nodes import Arg, LibraryCall, TorchValue, View
 from optfuse.compiler.lower.builder import Builder, dtype_name, spec_of
 from optfuse.compiler.lower.overloads import (
     OpOverload,
@@ -20,9 +21,6 @@ from optfuse.compiler.lower.overloads import (
 from optfuse.compiler.lower.registry import Uniform, Value
 from optfuse.errors import CaptureError
 
-#: Waits for a collective; its result is its argument, whose elements are valid from then on.
-WAIT = "_c10d_functional.wait_tensor.default"
-
 
 def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
     """Emit a LibraryCall for ``node`` and return its value.
@@ -32,6 +30,7 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
     """
     target = node.target
     assert is_overload(target), f"{node.name}: {target} is no ATen overload"
+    waits = str(target) == WAIT
     written = _written(builder, target, args, kwargs)
     base = _shared(target, args)
     returned = node.meta.get("val")
@@ -58,9 +57,9 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
             kwargs=tuple((key, to_arg(builder, a)) for key, a in kwargs.items()),
             outputs=tuple(outputs),
             origin=builder.origin,
-            mutates=tuple(sorted({view.buffer for view in written.values()})),
+            mutates=_completed(builder, base) if waits else tuple(sorted({view.buffer for view in written.values()})),
             random=is_random(node),
-            holds=_in_flight(builder, base) if str(target) == WAIT else (),
+            holds=_in_flight(builder, base) if waits else (),
         )
     )
     return tuple(values) if isinstance(returned, tuple | list) else values[0]
@@ -73,9 +72,14 @@ def _shared(target: OpOverload, args: tuple[Any, ...]) -> str | None:
 
 
 def _in_flight(builder: Builder, result: str | None) -> tuple[str, ...]:
-    """The inputs of the collective that produces ``result``: they are in use until the wait."""
-    starts = (op for op in builder.ops if isinstance(op, LibraryCall) and result in op.outputs)
-    return tuple(dict.fromkeys(view.buffer for start in starts for view in views(start)))
+    """What the collective that produces ``result`` reads or writes beside it: it is in use until the wait."""
+    start = None if result is None else started_by(builder.ops, builder.buffers, result)
+    return () if start is None else tuple(name for name in in_use(start) if name != result)
+
+
+def _completed(builder: Builder, result: str | None) -> tuple[str, ...]:
+    """The buffer whose elements a wait makes valid: what reads it by its own name later comes after the wait."""
+    return () if result is None or builder.buffers[result].kind != "temporary" else (result,)
 
 
 def to_arg(builder: Builder, value: Any) -> Arg:
