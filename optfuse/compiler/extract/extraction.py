@@ -9,6 +9,7 @@ from math import prod
 from optfuse.compiler.analysis.access import NestAccesses, accesses
 from optfuse.compiler.analysis.dependence import Dependence, dependences, footprint
 from optfuse.compiler.analysis.edge_legality import shared_walks
+from optfuse.compiler.analysis.link_time import transfer_ps
 from optfuse.compiler.analysis.memory_traffic import Footprints, offer, scheme_of
 from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, library_work, nest_work, updated_bytes
 from optfuse.compiler.analysis.placement import Placements, place
@@ -67,10 +68,12 @@ def extract(
     ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
     by_name = {buffer.name: buffer for buffer in graph.buffers}
     footprints = Footprints()
+    channels: dict[str, int] = {}
     ops = []
     for position, op in enumerate(graph.ops):
         if isinstance(op, LibraryCall):
-            ops.append(_library_op(op, by_name, ids, device))
+            channel = channels.setdefault(op.group, len(channels) + 1) if op.group else 0
+            ops.append(_library_op(op, by_name, ids, device, channel))
             continue
         found = touched[position]
         assert found is not None, "a nest has accesses"
@@ -132,7 +135,9 @@ def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:
     return tuple(problem.Edge(*key, schemes) for key, schemes in joined.items())
 
 
-def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int], device: Device) -> problem.Op:
+def _library_op(
+    call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int], device: Device, channel: int = 0
+) -> problem.Op:
     updated = updated_bytes(call, buffers)
     reads: dict[tuple[str, int], Read] = {}
     made = [name for name in call.outputs if name is not None]
@@ -158,6 +163,8 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
         node=_node(call),
         module=call.origin.module,
         source=call.origin.source,
+        channel=channel,
+        transfer_ps=transfer_ps(call, buffers, device) if is_start(call) else 0,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from optfuse.compiler.ir.collectives import WAIT, in_use, started_by
+from optfuse.compiler.ir.collectives import NAMESPACE, WAIT, in_use, started_by
 from optfuse.compiler.ir.nodes import Arg, LibraryCall, TorchValue, View
 from optfuse.compiler.lower.builder import Builder, dtype_name, spec_of
 from optfuse.compiler.lower.overloads import (
@@ -16,6 +16,7 @@ from optfuse.compiler.lower.overloads import (
     concrete,
     draws_random,
     is_overload,
+    ranks_of,
     written_label,
 )
 from optfuse.compiler.lower.registry import Uniform, Value
@@ -60,6 +61,7 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
             mutates=_completed(builder, base) if waits else tuple(sorted({view.buffer for view in written.values()})),
             random=is_random(node),
             holds=_in_flight(builder, base) if waits else (),
+            **_group(target, args, kwargs),
         )
     )
     return tuple(values) if isinstance(returned, tuple | list) else values[0]
@@ -80,6 +82,16 @@ def _in_flight(builder: Builder, result: str | None) -> tuple[str, ...]:
 def _completed(builder: Builder, result: str | None) -> tuple[str, ...]:
     """The buffer whose elements a wait makes valid: what reads it by its own name later comes after the wait."""
     return () if result is None or builder.buffers[result].kind != "temporary" else (result,)
+
+
+def _group(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The name of a collective's group and the number of its ranks, 0 where this process is in no such group."""
+    named = {**dict(zip(argument_names(target), args, strict=False)), **kwargs}
+    group = named.get("group_name")
+    if target.namespace != NAMESPACE or not isinstance(group, str):
+        return {}
+    ranks = named.get("group_size")
+    return {"group": str(group), "ranks": ranks if isinstance(ranks, int) else ranks_of(group)}
 
 
 def to_arg(builder: Builder, value: Any) -> Arg:

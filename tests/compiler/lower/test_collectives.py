@@ -9,11 +9,13 @@ import torch
 from torch import fx
 
 from optfuse.compiler.analysis.dependence import dependences
+from optfuse.compiler.analysis.link_time import transfer_ps
 from optfuse.compiler.codegen.host_program import MemoryLayout, host_program
 from optfuse.compiler.extract.extraction import Extraction, extract
 from optfuse.compiler.frontend.passes.evaluate import constant_nodes
 from optfuse.compiler.frontend.passes.rewrite import is_impure
-from optfuse.compiler.ir.collectives import never_waited_for
+from optfuse.compiler.ir.collectives import is_start, never_waited_for
+from optfuse.compiler.ir.graph_json import graph_from_json, graph_to_json
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, View, views
 from optfuse.problem.device_files import load_device
 from optfuse.solver.control.options import SolveOptions
@@ -133,6 +135,37 @@ def host_text(graph: LoopGraph, calls: list[LibraryCall]) -> str:
     returned = View(result.name, result.shape, result.stride, 0)
     alone = replace(graph, buffers=buffers, inputs=(given,), ops=tuple(calls), outputs=(returned,))
     return host_program(alone, calls, MemoryLayout())
+
+
+def gathered_and_reduced(graph: fx.Graph, x: fx.Node) -> fx.Node:
+    gathered = graph.call_function(c10d.all_gather_into_tensor.default, (x, 8, "0"))
+    done = graph.call_function(c10d.wait_tensor.default, (gathered,))
+    scattered = graph.call_function(c10d.reduce_scatter_tensor.default, (done, "sum", 8, "1"))
+    return graph.call_function(c10d.wait_tensor.default, (scattered,))
+
+
+def test_a_transfer_takes_its_time_on_the_links_of_its_group() -> None:
+    """Eight ranks gather 96 bytes from each: seven steps, in each of which a rank sends 96 bytes."""
+    device = replace(load_device("h200"), link_start_ps=1000, link_hop_ps=100, link_ps_per_mib=10 << 20)
+    graph = traced(gathered_and_reduced)
+    instance = extract(graph, device).instance
+    starts = [op for op in instance.ops if op.kind == "collective"]
+    assert [(op.channel, op.transfer_ps) for op in starts] == [
+        (1, 1000 + 7 * 100 + 7 * 96 * 10),
+        (2, 1000 + 700 + 6720),
+    ]
+    assert [op.transfer_ps for op in instance.ops if op.kind == "wait"] == [0, 0]
+    assert graph_from_json(graph_to_json(graph)) == graph
+
+
+def test_an_all_reduce_sends_everything_twice() -> None:
+    device = replace(load_device("h200"), link_start_ps=0, link_hop_ps=100, link_ps_per_mib=10 << 20)
+    graph = traced(read_by_its_own_name)
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    call = next(op for op in graph.ops if isinstance(op, LibraryCall) and is_start(op))
+    assert call.ranks == 0  # this process has no such group
+    assert transfer_ps(call, buffers, device) == 0
+    assert transfer_ps(replace(call, ranks=4), buffers, device) == 6 * 100 + 96 * 6 // 4 * 10
 
 
 def test_a_collective_without_users_stays() -> None:
