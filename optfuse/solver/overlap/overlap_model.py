@@ -63,7 +63,7 @@ def _add_kernels(
     model: cp_model.CpModel, problem: TimelineProblem, hints: tuple[int, ...], end: cp_model.IntVar
 ) -> Launches:
     """By kernel, when it is launched and when it begins (the same but for starts); none overlap on a resource."""
-    horizon = (hints and max(b + problem.busy[k] + problem.transfer[k] for k, b in enumerate(hints))) or 0
+    horizon = max((b + problem.busy[k] + problem.transfer[k] for k, b in enumerate(hints)), default=0)
     launches: Launches = []
     on: dict[int, list[cp_model.IntervalVar]] = {}
     for kernel, hint in enumerate(hints):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +17,9 @@ from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Buffer, Edge, Instance, Offer, Op, OpKind, Read, Scheme, Work, Write
 from optfuse.problem.solution import Kernel
 from optfuse.problem.validate import validate
+from optfuse.report.summary import summary
+from optfuse.report.text import report
+from optfuse.schedule.result_file import result_from_plain, result_to_plain
 from optfuse.solver.control.clock import NEVER, WorkClock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.order_problem import order_problem
@@ -98,6 +102,16 @@ def test_the_best_order_starts_early_and_waits_late_and_is_proven() -> None:
     assert (found.makespan, found.bound, found.gap) == (17 * US, 17 * US, 0.0)
     assert (found.exposed, found.transfers) == (7 * US, 12 * US)
     assert not check(instance, result.solution)
+
+
+def test_a_result_says_what_is_exposed_and_keeps_it() -> None:
+    instance = instance_of(TWO_GRADIENTS)
+    result = solve(instance, OPTIONS)
+    line = "12.0 us of communication, 7.0 us of it exposed: the call takes 17.0 us"
+    assert line in report(instance, result)
+    assert summary(instance, result)["overlap"]["exposed"] == 7 * US
+    kept = result_from_plain(json.loads(json.dumps(result_to_plain(result))), result.solution, result.greedy_solution)
+    assert kept.statistics.overlap == result.statistics.overlap
 
 
 def test_the_programs_order_is_kept_where_it_is_asked_for() -> None:
