@@ -30,7 +30,7 @@ from optfuse.solver.memory.memory_plan import improve_arena, order_kernels
 from optfuse.solver.memory.order_problem import order_problem, peak_bytes
 from optfuse.solver.memory.order_search import OrderOutcome
 from optfuse.solver.memory.reuse import arena_cells, pack_cells
-from optfuse.solver.overlap.overlap import Overlap, overlapped
+from optfuse.solver.overlap.overlap import Overlap, overlapped, unproven
 from optfuse.solver.result import SolveResult, Statistics, installed
 from optfuse.solver.rules.conflict import under_rules
 
@@ -376,6 +376,7 @@ def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
     if not found.proven and options.order == "memory":
         given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
     timed = overlapped(instance, solution.kernels, problem, found.order, options, deadline, clock)
+    given_up += unproven(instance, None if timed is None else timed[1])
     if timed is not None:
         found = OrderOutcome(timed[0], peak_bytes(problem, timed[0]), found.bound)
     spans = arena_spans(instance, problem, found.order)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from optfuse.solver.overlap.timeline import TimelineProblem, tails
+from optfuse.solver.overlap.timeline import TimelineProblem
 
 
-def with_events(problem: TimelineProblem, sequence: Sequence[int]) -> tuple[int, ...]:
+def with_events(problem: TimelineProblem, sequence: Sequence[int], behind: Sequence[int]) -> tuple[int, ...]:
     """The order that runs the device's kernels in ``sequence``, each start at once, each wait when it costs nothing.
 
-    A wait whose transfer has not ended comes just before the first kernel that needs it.
+    A wait whose transfer has not ended comes just before the first kernel that needs it. ``behind``: the least
+    time from each kernel's launch to the end of all, see ``tails``.
     """
     rank = {kernel: position for position, kernel in enumerate(sequence)}
-    behind, _ = tails(problem)
 
     def urgency(kernel: int, until: int, now: int) -> tuple[int, ...]:
         if not problem.is_event[kernel]:
@@ -23,12 +23,11 @@ def with_events(problem: TimelineProblem, sequence: Sequence[int]) -> tuple[int,
     return _dispatched(problem, urgency, sequence)
 
 
-def list_order(problem: TimelineProblem) -> tuple[int, ...]:
+def list_order(problem: TimelineProblem, behind: Sequence[int]) -> tuple[int, ...]:
     """The order of a list schedule: of the kernels that need not wait, the one with the most time behind it.
 
     Source: R. L. Graham, Bounds on multiprocessing timing anomalies, 1969, with the critical path as priority.
     """
-    behind, _ = tails(problem)
     place = {kernel: position for position, kernel in enumerate(problem.topological)}
 
     def urgency(kernel: int, until: int, now: int) -> tuple[int, ...]:

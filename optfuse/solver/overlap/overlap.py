@@ -11,10 +11,10 @@ from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.order_problem import OrderProblem, peak_bytes
 from optfuse.solver.overlap.list_schedule import kernels_alone, list_order, with_events
-from optfuse.solver.overlap.timeline import TimelineProblem, least_makespan, timeline, timeline_problem
+from optfuse.solver.overlap.timeline import TimelineProblem, least_makespan, tails, timeline, timeline_problem
 
-#: Beyond so many kernels the bound and the list schedule would take minutes: the order stays that of least memory.
-MAX_KERNELS = 5000
+#: Beyond so many kernels bound and list schedules, which take quadratic time, would take more than some seconds.
+MAX_KERNELS = 10_000
 #: Beyond so many, CP-SAT's model takes longer to build and presolve than the order has time.
 MODEL_KERNELS = 400
 
@@ -43,6 +43,23 @@ class Overlap:
         return (self.makespan - self.bound) / self.makespan if self.makespan else 0.0
 
 
+def transfers(instance: Instance) -> bool:
+    """Whether some op communicates for a time that is known."""
+    return any(op.transfer_ps for op in instance.ops)
+
+
+def unproven(instance: Instance, found: Overlap | None) -> list[str]:
+    """What was not done or not proven, a line each."""
+    if found is None:
+        too_many = f"overlap: communication does not count for the order beyond {MAX_KERNELS:,} kernels"
+        return [too_many] if transfers(instance) else []
+    if found.makespan == found.bound:
+        return []
+    return [
+        f"overlap: {found.makespan / 1e6:.1f} us not proven least; no order takes less than {found.bound / 1e6:.1f} us"
+    ]
+
+
 def overlapped(
     instance: Instance,
     kernels: Sequence[Kernel],
@@ -52,27 +69,29 @@ def overlapped(
     deadline: float,
     clock: Clock = WALL,
 ) -> tuple[tuple[int, ...], Overlap] | None:
-    """The order of least makespan found, no slower than ``order``, and its figures; None without communication.
+    """The order of least makespan found, no slower than ``order``, and its figures. None: no transfers, or too many kernels.
 
     Among equally fast orders the one of the lower peak. A peak above the cap, or above the device's memory, is
     refused. ``options.order`` "program" keeps ``order``.
     """
-    if not any(op.transfer_ps for op in instance.ops) or len(kernels) > MAX_KERNELS:
+    if not transfers(instance) or len(kernels) > MAX_KERNELS:
         return None
     timed = timeline_problem(instance, kernels, problem, order)
     bound = least_makespan(timed)
     best = tuple(order)
     if options.order == "memory":
         limit = _memory_limit(instance, peak_bytes(problem, order))
-        listed = kernels_alone(timed, list_order(timed))
-        candidates = [with_events(timed, kernels_alone(timed, order)), with_events(timed, listed), list_order(timed)]
-        best = _fastest(timed, problem, [best, *candidates], limit)
+        behind, _ = tails(timed)
+        listed = list_order(timed, behind)
+        sequences = [kernels_alone(timed, found) for found in (order, listed)]
+        best = _fastest(timed, problem, [best, listed, *(with_events(timed, s, behind) for s in sequences)], limit)
         slower = timeline(timed, best).makespan > bound
         if slower and options.solver == "cpsat" and len(kernels) <= MODEL_KERNELS and clock.now() < deadline:
             from optfuse.solver.overlap.overlap_model import best_order
 
             found, bound = best_order(timed, best, bound, options, deadline, clock)
-            best = _fastest(timed, problem, [best, found, with_events(timed, kernels_alone(timed, found))], limit)
+            tidied = with_events(timed, kernels_alone(timed, found), behind)
+            best = _fastest(timed, problem, [best, found, tidied], limit)
     makespan = timeline(timed, best).makespan
     figures = Overlap(
         makespan=makespan,

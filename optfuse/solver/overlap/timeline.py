@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits
 from optfuse.problem.solution import Kernel
 from optfuse.solver.memory.order_problem import OrderProblem
 
@@ -106,11 +105,12 @@ def _heads(problem: TimelineProblem) -> tuple[list[int], list[int]]:
     """The least time before each kernel's launch, and before it begins: a start's transfer may have to queue."""
     launch, begin = [0] * len(problem.topological), [0] * len(problem.topological)
     above = [0] * len(problem.topological)
+    load = _Load(problem.busy)
     for kernel in problem.topological:
         for earlier in problem.before[kernel]:
             above[kernel] |= above[earlier] | 1 << earlier
             launch[kernel] = max(launch[kernel], launch[earlier] + problem.busy[earlier])
-        launch[kernel] = max(launch[kernel], sum([problem.busy[earlier] for earlier in bits(above[kernel])]))
+        launch[kernel] = max(launch[kernel], load(above[kernel]))
         for start in problem.awaited[kernel]:
             launch[kernel] = max(launch[kernel], begin[start] + problem.transfer[start])
         begin[kernel] = launch[kernel]
@@ -123,6 +123,7 @@ def tails(problem: TimelineProblem) -> tuple[list[int], list[int]]:
     """The least time to the end of all from each kernel's launch, and from its begin."""
     launch, begin = [0] * len(problem.topological), [0] * len(problem.topological)
     below = [0] * len(problem.topological)
+    load = _Load(problem.busy)
     for kernel in reversed(problem.topological):
         own = problem.busy[kernel] + problem.transfer[kernel]
         begin[kernel] = own
@@ -133,11 +134,27 @@ def tails(problem: TimelineProblem) -> tuple[list[int], list[int]]:
                 begin[kernel] = max(begin[kernel], own + launch[later])
             elif kernel in queued_before(problem, later):
                 begin[kernel] = max(begin[kernel], own + begin[later])
-        load = problem.busy[kernel] + sum([problem.busy[later] for later in bits(below[kernel])])
-        launch[kernel] = max(launch[kernel], begin[kernel], load)
+        launch[kernel] = max(launch[kernel], begin[kernel], problem.busy[kernel] + load(below[kernel]))
         if not problem.channel[kernel]:
             begin[kernel] = launch[kernel]
     return launch, begin
+
+
+class _Load:
+    """The device's time for a set of kernels, given as a mask; a table for each eight of them."""
+
+    def __init__(self, busy: Sequence[int]) -> None:
+        self.tables: list[list[int]] = []
+        for first in range(0, len(busy), 8):
+            table = [0]
+            for time in busy[first : first + 8]:
+                table += [time + other for other in table]
+            self.tables.append(table)
+
+    def __call__(self, mask: int) -> int:
+        return sum(
+            [table[byte] for table, byte in zip(self.tables, mask.to_bytes(len(self.tables), "little"), strict=True)]
+        )
 
 
 def queued_before(problem: TimelineProblem, kernel: int) -> tuple[int, ...]:
