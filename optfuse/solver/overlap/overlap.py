@@ -69,9 +69,9 @@ def overlapped(
     deadline: float,
     clock: Clock = WALL,
 ) -> tuple[tuple[int, ...], Overlap] | None:
-    """The order of least makespan found, no slower than ``order``, and its figures. None: no transfers, or too many kernels.
+    """The order of least makespan found, no slower than ``order``, and its figures.
 
-    Among equally fast orders the one of the lower peak. A peak above the cap, or above the device's memory, is
+    None where nothing communicates, or there are too many kernels. Among equally fast orders the one of the lower peak. A peak above the cap, or above the device's memory, is
     refused. ``options.order`` "program" keeps ``order``.
     """
     if not transfers(instance) or len(kernels) > MAX_KERNELS:
