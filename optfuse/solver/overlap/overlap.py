@@ -71,8 +71,8 @@ def overlapped(
 ) -> tuple[tuple[int, ...], Overlap] | None:
     """The order of least makespan found, no slower than ``order``, and its figures.
 
-    None where nothing communicates, or there are too many kernels. Among equally fast orders the one of the lower peak. A peak above the cap, or above the device's memory, is
-    refused. ``options.order`` "program" keeps ``order``.
+    None where nothing communicates, or there are too many kernels. Among equally fast orders the one of the lower peak.
+    A peak above the cap, or above the device's memory, is refused. ``options.order`` "program" keeps ``order``.
     """
     if not transfers(instance) or len(kernels) > MAX_KERNELS:
         return None
