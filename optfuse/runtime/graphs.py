@@ -3,8 +3,7 @@
 What a replay reads and writes must lie where it lay at the recording:
 
 - Parameters, buffers and whatever the program writes in place stay where they are. When one has moved, the call runs
-  without the graph; when it does not come back, the graph is recorded again. Where layers that are alike share a
-  program, or shards are gathered anew for each call, parameters move at every call, and no graph is recorded.
+  without the graph; when it does not come back, the graph is recorded again.
 - Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
   calls (what a forward graph saved for this one) is left where it is.
 - Results lie in the graph's memory. A replay writes there again, so it must not happen while somebody still uses them.
@@ -44,8 +43,6 @@ Role = Literal["static", "copied"]
 SMALL = 1 << 20
 #: A program whose addresses change more often runs without a graph from then on.
 RECORDINGS = 8
-#: A program whose parameters lie elsewhere at so many calls in a row is shared by layers that take turns.
-RESTLESS = 24
 #: So many calls in a row may run without a graph because an input has moved; then one is recorded for where it is.
 PATIENCE = 3
 #: Recordings that take turns, for inference.
@@ -240,12 +237,7 @@ class GraphedProgram:
 
     def _through_graph(self, given: list[torch.Tensor], main: torch.device, before: list[int]) -> list[Value]:
         moved = self._recordings[0].moved(given) if self._recordings else self._moving(given, before)
-        restless = [] if self._recordings and not moved else self._restless(given, before)
-        if restless and self._unsettled >= RESTLESS:
-            self._given_up = True
-            return self._plain(given, main, f"input {self.program.inputs[restless[0]].name} moves at every call")
-        moved = moved or restless
-        if moved and (restless or self._unsettled < PATIENCE):
+        if moved and self._unsettled < PATIENCE:
             self._unsettled += 1
             return self._plain(given, main, f"input {self.program.inputs[moved[0]].name} has moved")
         if moved:
@@ -261,11 +253,6 @@ class GraphedProgram:
             return self._plain(given, main, "inputs move too often")
         recording = self._record(given, main, before)
         return self._plain(given, main, self.statistics.reason) if recording is None else self._replay(recording, given)
-
-    def _restless(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
-        """Inputs that a replay reads at one address, and whose address is another one than at the call before."""
-        kept = (k for k, spec in enumerate(self.program.inputs) if k in self.interest.fixed or spec.mutated)
-        return [k for k in kept if given[k].data_ptr() != before[k]]
 
     def _moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
         """Large inputs whose address is another one than at the call before: a graph may come too early."""

@@ -13,7 +13,6 @@ import torch
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.graphs import (
     PATIENCE,
-    RESTLESS,
     TIMED,
     GraphedProgram,
     Interest,
@@ -220,17 +219,6 @@ def test_a_parameter_that_moves_is_followed(tmp_path: Path) -> None:
         case.check(case(x := case.fresh(k)), x)
     assert case.graphed.statistics.recordings == 2
     assert case.graphed.statistics.plain == 1 + PATIENCE
-
-
-def test_layers_that_share_a_program_record_no_graphs(tmp_path: Path) -> None:
-    """Each call comes with another layer's parameters: a recording for one is of no use to the next."""
-    case = Case(tmp_path)
-    layers = [torch.full((SMALL,), float(k)) for k in range(3)]
-    for k in range(RESTLESS + 3):
-        case.weight = layers[k % 3]
-        case.check(case(x := case.fresh(k)), x)
-    assert case.graphed.statistics.recordings == 0
-    assert case.graphed.statistics.reason == "input weight moves at every call"
 
 
 def test_a_large_input_that_stays_is_not_copied(tmp_path: Path) -> None:
