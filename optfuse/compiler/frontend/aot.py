@@ -45,6 +45,7 @@ from optfuse.compiler.frontend.passes.pooled import release_pooled
 from optfuse.compiler.frontend.passes.pooling import keep_offsets
 from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
 from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.passes.written_attention import recognize_attention
 from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
     boxed,
@@ -230,7 +231,7 @@ def compile_flat(
         if isinstance(feed, torch.Tensor)
     }
     return aot_compile(
-        graph if why_not else keep_attention_whole(simplify_attention_masks(graph, known)),
+        graph if why_not else keep_attention_whole(simplify_attention_masks(recognize_attention(graph), known)),
         inputs,
         forward=compiler("forward"),
         backward=compiler("backward"),

@@ -17,6 +17,7 @@ from optfuse.compiler.frontend.calling import argument_paths
 from optfuse.compiler.frontend.captured import InputSource
 from optfuse.compiler.frontend.passes.attention import simplify_attention_masks
 from optfuse.compiler.frontend.passes.masks import share_masks
+from optfuse.compiler.frontend.passes.written_attention import recognize_attention
 from optfuse.compiler.frontend.torch_bridge import (
     GuardOnDataDependentSymNode,
     TreeSpec,
@@ -136,7 +137,8 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
         for node, fed in zip(_placeholders(program), feeds(traced), strict=True)
         if fed.constant is not None
     }
-    program.graph_module.graph = share_masks(simplify_attention_masks(program.graph_module, known)).graph
+    graph = recognize_attention(program.graph_module)
+    program.graph_module.graph = share_masks(simplify_attention_masks(graph, known)).graph
     return traced
 
 

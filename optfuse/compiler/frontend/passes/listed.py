@@ -26,6 +26,10 @@ class FrontendPass:
 
 FRONTEND_PASSES: tuple[FrontendPass, ...] = (
     FrontendPass(
+        "recognize_attention", "decision", "trace", "passes.written_attention",
+        "two products with a softmax between become one attention call in half precision",
+    ),
+    FrontendPass(
         "simplify_attention_masks", "decision", "trace", "passes.attention",
         "constant masks of attention that allow everything vanish, and lower-triangular ones become causal",
     ),
