@@ -165,6 +165,8 @@ def backend(
             ", ".join(made.library_ops) or "none",
             made.certificate,
         )
+        for cut in made.cuda_graph_cuts:
+            logger.info("%s: cuts the CUDA graph: %s", made.name, cut)
         program = Program(made.source, captured.constants)
         return runner(program, cudagraphs, interest_of(captured), arena, pace, made.objective / 1e6)
 
