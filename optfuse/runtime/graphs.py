@@ -13,8 +13,9 @@ What a replay reads and writes must lie where it lay at the recording:
   same, so several forward calls before a backward call, and accumulated gradients, are right.
 
 A graph saves the host's time and holds memory: temporaries, what a forward graph saved, copies of inputs and results.
-So ``"auto"`` records one only where the host, as measured in plain calls, takes a good part of the time that the GPU is
-predicted to take: ``Pace``.
+So ``"auto"`` records one only where the GPU waits for the host in plain calls: ``runtime.pace``.
+
+Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``.
 
 Random numbers differ from replay to replay: the program draws its seed from torch's generator, which a graph advances.
 """
@@ -25,14 +26,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.torch_bridge import copy_all, storage_users
 from optfuse.errors import InvalidOptionError
-from optfuse.runtime.program import Arena, Program, Value
+from optfuse.runtime.pace import Pace
+from optfuse.runtime.program import Arena, Program, Value, around_calls
+from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, Step, like, once
 
 Choice = bool | Literal["auto"]
 
@@ -47,29 +50,6 @@ RECORDINGS = 8
 PATIENCE = 3
 #: Recordings that take turns, for inference.
 TURNS = 2
-
-
-#: Plain calls whose host time is measured, after the first.
-TIMED = 2
-#: A graph is worth its memory where the host takes more than this share of the GPU's time: the user's own code, such as
-#: an optimizer, needs the host, too.
-HOST_SHARE = 0.7
-
-
-class Recorder(Protocol):
-    """What records: the device, or a stand-in for tests."""
-
-    def warm(self, call: Callable[[], list[Value]]) -> list[Value]:
-        """Run ``call`` for real in a way that leaves nothing to be set up during a recording."""
-        ...
-
-    def record(self, call: Callable[[], list[Value]]) -> tuple[Callable[[], None], list[Value]]:
-        """Record ``call`` without running it: the function that replays it, and its results' memory."""
-        ...
-
-    def place(self) -> object:
-        """Where work is queued now: replays of one program must all be queued in one place."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +72,7 @@ class _Result:
 
 @dataclass(slots=True)
 class _Recording:
-    replay: Callable[[], None]
+    steps: list[Step]
     copies: dict[int, torch.Tensor]
     static: dict[int, int]
     results: list[_Result]
@@ -111,50 +91,18 @@ class _Recording:
 
 @dataclass(slots=True)
 class GraphStatistics:
-    """How calls were served, inputs that the last recording copies, and why a call was last served without a graph."""
+    """How calls were served, inputs that the last recording copies, and why a call was last served without a graph.
+
+    ``graphs``: those that one call launches; more than one where the steps in ``cuts`` run between them, with reasons.
+    """
 
     replays: int = 0
     plain: int = 0
     recordings: int = 0
     copied: tuple[str, ...] = ()
+    graphs: int = 0
+    cuts: tuple[str, ...] = ()
     reason: str = ""
-
-
-@dataclass(slots=True)
-class Pace:
-    """Times of programs that run one after the other, in microseconds: the GPU's as predicted, the host's as measured.
-
-    What is found of all of them, once one has been timed, holds for each.
-    """
-
-    gpu: list[float] = field(default_factory=list)
-    host: list[list[float]] = field(default_factory=list)
-    _worth: bool | None = None
-
-    def add(self, gpu_us: float) -> int:
-        """A number for one more program, predicted to keep the GPU busy for so long."""
-        self.gpu.append(gpu_us)
-        self.host.append([])
-        return len(self.gpu) - 1
-
-    def note(self, number: int, host_us: float) -> None:
-        """How long the host took for a call of a program."""
-        self.host[number].append(host_us)
-
-    def is_known(self, number: int) -> bool:
-        """Whether calls of a program have been timed."""
-        return self._worth is not None or len(self.host[number]) >= TIMED
-
-    def is_worth_a_graph(self) -> bool:
-        """Whether the host would take a good part of the GPU's time without graphs."""
-        if self._worth is None:
-            timed = [(min(host), gpu) for host, gpu in zip(self.host, self.gpu, strict=True) if host]
-            self._worth = sum(host for host, _ in timed) > HOST_SHARE * sum(gpu for _, gpu in timed)
-        return self._worth
-
-    def __str__(self) -> str:
-        host = sum(min(times) for times in self.host if times)
-        return f"the host takes {host:,.0f} us a call, the GPU {sum(self.gpu):,.0f}"
 
 
 @dataclass(slots=True)
@@ -186,6 +134,7 @@ class GraphedProgram:
     pace: Pace | None = None
     number: int = 0
     statistics: GraphStatistics = field(default_factory=GraphStatistics)
+    _partition: Partition = field(default_factory=Partition)
     _recordings: list[_Recording] = field(default_factory=list)
     _pointers: list[int] | None = None
     _moved: set[int] = field(default_factory=set)
@@ -207,10 +156,11 @@ class GraphedProgram:
         given, main = self.program.accept(inputs)
         inputs.clear()
         if self.recorder is None:
-            if main.type != "cuda" or any(x.device != main for x in given):
+            elsewhere = any(x.device != main for x in given)
+            if main.type != "cuda" or (elsewhere and not self.program.has_cuts):
                 return self._plain(given, main, "not every input is on the GPU")
             self.recorder = CudaRecorder(main)
-        if getattr(self.program.module, "DRAWS_ON_HOST", False):
+        if getattr(self.program.module, "DRAWS_ON_HOST", False) and not self.program.has_cuts:
             return self._plain(given, main, "random numbers are drawn on the host")
         if self._given_up or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             return self._plain(given, main, self.statistics.reason or "inside of another capture")
@@ -220,7 +170,9 @@ class GraphedProgram:
             self._place = self.recorder.place()
             self.statistics.plain += 1
             probe = None if self.arena is None else self.arena.probe
-            return self.recorder.warm(lambda: self.program.execute(given, main, probe))
+            return self.recorder.warm(lambda: self.program.execute(given, main, probe, self._partition.note))
+        if self._partition.refused:
+            return self._plain(given, main, self._partition.refused)
         if self.pace is not None and not self.pace.is_known(self.number):
             return self._timed(given, main, self.pace)
         if self.pace is not None and not self.pace.is_worth_a_graph():
@@ -231,9 +183,10 @@ class GraphedProgram:
         return self._through_graph(given, main, before)
 
     def _timed(self, given: list[torch.Tensor], main: torch.device, pace: Pace) -> list[Value]:
-        start = time.perf_counter()
+        assert self.recorder is not None, "run has made one"
+        start, reached = time.perf_counter(), self.recorder.mark()
         results = self._plain(given, main, "the host is timed")
-        pace.note(self.number, 1e6 * (time.perf_counter() - start))
+        pace.note(self.number, 1e6 * (time.perf_counter() - start), waits=reached())
         return results
 
     def _through_graph(self, given: list[torch.Tensor], main: torch.device, before: list[int]) -> list[Value]:
@@ -247,14 +200,16 @@ class GraphedProgram:
         self._unsettled = 0
         free = next((recording for recording in self._recordings if not self._in_use(recording)), None)
         if free is not None:
-            return self._replay(free, given)
+            return self._replay(free, given, main)
         if len(self._recordings) >= (1 if self.interest.training else TURNS):
             return self._plain(given, main, "results of an earlier call are still in use")
         if self.statistics.recordings >= RECORDINGS:
             self._given_up = True
             return self._plain(given, main, "inputs move too often")
         recording = self._record(given, main, before)
-        return self._plain(given, main, self.statistics.reason) if recording is None else self._replay(recording, given)
+        if recording is None:
+            return self._plain(given, main, self.statistics.reason)
+        return self._replay(recording, given, main)
 
     def _moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
         """Large inputs whose address is another one than at the call before: a graph may come too early."""
@@ -277,16 +232,14 @@ class GraphedProgram:
     def _record(self, given: list[torch.Tensor], main: torch.device, before: Sequence[int]) -> _Recording | None:
         assert self.recorder is not None, "run has made one"
         roles = [self._role(k, x, before[k]) for k, x in enumerate(given)]
-        copies = {k: _like(x) for k, x in enumerate(given) if roles[k] == "copied"}
+        copies = {k: like(x.shape, x.stride(), x.dtype, x.device) for k, x in enumerate(given) if roles[k] == "copied"}
         _feed(copies, given)  # a stand-in for the GPU's recorder runs what it records
         fed = [copies.get(k, x) for k, x in enumerate(given)]
-        try:
-            take = None if self.arena is None else self.arena.take
-            replay, values = self.recorder.record(lambda: self.program.execute(list(fed), main, take))
-        except RuntimeError as error:  # a library call that waits for the device, for example
+        found = self._captured(self.recorder, fed, main)
+        if found is None:
             self._given_up = True
-            self.statistics.reason = f"cannot be recorded: {str(error).splitlines()[0][:200]}"
             return None
+        steps, values = found
         results = [_Result(value, *_handed_on(value, fed)) for value in values]
         del values
         storages = {
@@ -296,21 +249,43 @@ class GraphedProgram:
         }
         counted = {k: (storage, storage_users(storage)) for k, storage in storages.items()}
         static = {k: x.data_ptr() for k, x in enumerate(given) if roles[k] == "static"}
-        recording = _Recording(replay, copies, static, results, counted)
+        recording = _Recording(steps, copies, static, results, counted)
         self._recordings.append(recording)
         self.statistics.recordings += 1
         self.statistics.copied = tuple(self.program.inputs[k].name for k in copies)
         return recording
+
+    def _captured(
+        self, recorder: Recorder, fed: Sequence[torch.Tensor], main: torch.device
+    ) -> tuple[list[Step], list[Value]] | None:
+        """Graphs of the program, cut at the steps that turn out to need it. None, with a reason, if there are none."""
+        take, partition = None if self.arena is None else self.arena.take, self._partition
+        while True:
+            known, apart = len(partition.cuts), partition.recording(recorder)
+            try:
+                steps, values = recorder.record(lambda: self.program.execute(list(fed), main, take, apart))  # noqa: B023
+                break
+            except RuntimeError as error:
+                if len(partition.cuts) == known:  # not at a step that can be left out
+                    self.statistics.reason = f"cannot be recorded: {str(error).splitlines()[0][:200]}"
+                    return None
+        self.statistics.graphs = sum(step.launches_graph for step in steps)
+        self.statistics.cuts = tuple(dict.fromkeys(partition.cuts.values()))
+        if not self.statistics.graphs:
+            self.statistics.reason = "no run of steps between cuts is long enough for a graph"
+            return None
+        return steps, values
 
     def _role(self, k: int, x: torch.Tensor, before: int) -> Role:
         if self.program.inputs[k].mutated or (k in self.interest.fixed and k not in self._moved):
             return "static"
         return "static" if x.nbytes > SMALL and x.data_ptr() == before else "copied"
 
-    def _replay(self, recording: _Recording, given: Sequence[torch.Tensor]) -> list[Value]:
-        with torch.no_grad():
+    def _replay(self, recording: _Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
+        with around_calls(main):
             _feed(recording.copies, given)
-            recording.replay()
+            for step in recording.steps:
+                step.run()
             self.statistics.replays += 1
             return [self._handed_out(k, result, given) for k, result in enumerate(recording.results)]
 
@@ -325,38 +300,10 @@ class GraphedProgram:
             return source.as_strided(value.shape, value.stride(), source.storage_offset() + result.offset)
         seen = self.interest.visible is not None and k in self.interest.visible
         if self.interest.training and seen and self.choice is not True:
-            kept = _like(value)
-            _once(kept).copy_(_once(value))
+            kept = like(value.shape, value.stride(), value.dtype, value.device)
+            once(kept).copy_(once(value))
             return kept
         return value.detach()  # a tensor of the caller's own: the memory's users can be counted
-
-
-class CudaRecorder:
-    """Records on a stream of its own. Every recording has memory of its own."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.stream = torch.cuda.Stream(device)
-
-    def place(self) -> object:
-        """The current stream."""
-        return torch.cuda.current_stream(self.device).cuda_stream
-
-    def warm(self, call: Callable[[], list[Value]]) -> list[Value]:
-        """Run on the recording stream, so that libraries set up their workspaces for it."""
-        current = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            results = call()
-        current.wait_stream(self.stream)
-        return results
-
-    def record(self, call: Callable[[], list[Value]]) -> tuple[Callable[[], None], list[Value]]:
-        """Capture. Only what this thread does is looked at: others may use the GPU meanwhile."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-            results = call()
-        return graph.replay, results
 
 
 def interest_of(captured: Captured) -> Interest:
@@ -410,22 +357,11 @@ def statistics_of(runs: Sequence[Callable[..., Any]]) -> tuple[GraphStatistics, 
     return tuple(owner.statistics for owner in owners if isinstance(owner, GraphedProgram))
 
 
-def _like(x: torch.Tensor) -> torch.Tensor:
-    """Memory of a tensor's layout, from its first to its last element."""
-    if 0 in x.shape:
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    return torch.empty(_extent(x), dtype=x.dtype, device=x.device).as_strided(x.shape, x.stride())
-
-
 def _feed(copies: Mapping[int, torch.Tensor], given: Sequence[torch.Tensor]) -> None:
-    if copies:
-        copy_all([_once(x) for x in copies.values()], [_once(given[k].detach()) for k in copies])
-
-
-def _once(x: torch.Tensor) -> torch.Tensor:
-    """A tensor without the repeats of expanded dimensions, so that each element of memory can be written once."""
-    shared = [step == 0 and n > 1 for n, step in zip(x.shape, x.stride(), strict=True)]
-    return x[tuple(slice(0, 1) if repeats else slice(None) for repeats in shared)] if any(shared) else x
+    for on_host in (False, True):
+        chosen = [k for k, x in copies.items() if (x.device.type == "cpu") is on_host]
+        if chosen:
+            copy_all([once(copies[k]) for k in chosen], [once(given[k].detach()) for k in chosen])
 
 
 def _extent(x: torch.Tensor) -> int:

@@ -44,6 +44,8 @@ class Expected:
 
 #: Gives so many bytes on a device.
 Take = Callable[[int, torch.device], torch.Tensor]
+#: Calls, for a reason, a function with arguments that no CUDA graph can hold: ``compiler.codegen.graph_cuts``.
+Apart = Callable[..., Any]
 
 
 @dataclass(slots=True)
@@ -154,12 +156,23 @@ class Program:
             )
         return given, main
 
-    def execute(self, given: list[torch.Tensor], main: torch.device, take: Take | None = None) -> list[Value]:
-        """Run with inputs that ``accept`` has returned (the list is emptied), temporaries in what ``take`` gives."""
+    def execute(
+        self, given: list[torch.Tensor], main: torch.device, take: Take | None = None, apart: Apart | None = None
+    ) -> list[Value]:
+        """Run with inputs that ``accept`` has returned (the list is emptied), temporaries in what ``take`` gives.
+
+        ``apart`` calls the steps that no CUDA graph can hold.
+        """
         devices = {planned: given[k].device for planned, k in self._witness.items()}
         constants = self._constants_on(devices, main)
-        with torch.no_grad(), _autocast_off(main.type), _current(main), _temporaries(self.module, take):
+        hooks = {name: hook for name, hook in (("scratch", take), ("apart", apart)) if hook is not None}
+        with around_calls(main), _replaced(self.module, hooks):
             return list(self.module.call(given, constants))
+
+    @property
+    def has_cuts(self) -> bool:
+        """Whether steps are called through ``apart``, because no CUDA graph can hold them, or perhaps none."""
+        return hasattr(self.module, "apart")
 
     def _accept(self, expected: Expected, x: torch.Tensor, device: torch.device) -> torch.Tensor:
         if x.is_neg() or x.is_conj():  # bits that tell readers to turn the elements: kernels read memory as it is
@@ -236,17 +249,23 @@ def _restrided(x: torch.Tensor, expected: Expected, device: torch.device) -> tor
 
 
 @contextlib.contextmanager
-def _temporaries(module: Any, take: Take | None) -> Iterator[None]:
-    """Let a module ask ``take`` for its arena rather than the allocator."""
-    if take is None:
-        yield
-        return
-    before = module.scratch
-    module.scratch = take
+def _replaced(module: Any, hooks: Mapping[str, Any]) -> Iterator[None]:
+    """Let a module call other functions instead of its own, by name, where it has them."""
+    before = {name: getattr(module, name) for name in hooks if hasattr(module, name)}
+    for name in before:
+        setattr(module, name, hooks[name])
     try:
         yield
     finally:
-        module.scratch = before
+        for name, function in before.items():
+            setattr(module, name, function)
+
+
+@contextlib.contextmanager
+def around_calls(main: torch.device) -> Iterator[None]:
+    """What holds while a program runs: no gradients are recorded, autocast is off, ``main`` is the current device."""
+    with torch.no_grad(), _autocast_off(main.type), _current(main):
+        yield
 
 
 def _autocast_off(device_type: str) -> contextlib.AbstractContextManager[Any]:

@@ -11,8 +11,9 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.training import train_module
 from optfuse.compiler.stages import loop_graph
 from optfuse.errors import PlanError
-from optfuse.runtime.graphs import Choice, Pace, choice_under, interest_of, runner, statistics_of
+from optfuse.runtime.graphs import Choice, choice_under, interest_of, runner, statistics_of
 from optfuse.runtime.model_program import Make
+from optfuse.runtime.pace import Pace
 from optfuse.runtime.program import Arena, Program
 from optfuse.schedule.scheduled import ScheduledStep
 

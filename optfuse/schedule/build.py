@@ -7,6 +7,7 @@ from dataclasses import replace
 from optfuse.cache import Cache
 from optfuse.compiler.simplify.decisions import standing
 from optfuse.schedule.emit import emit
+from optfuse.schedule.graph_partition import with_few_cuts
 from optfuse.schedule.prepared import Prepared
 from optfuse.schedule.scheduled import ScheduledGraph
 from optfuse.schedule.solve_once import solve_once
@@ -27,5 +28,6 @@ def solve_prepared(prepared: Prepared, options: SolveOptions, cache: Cache | Non
     options = replace(options, rules=())
     # fusion problem to proven solution, checked
     result = solve_once(extraction.instance, options, cache) if cache else solve(extraction.instance, options)
+    result = with_few_cuts(extraction, result, options)  # the order in which steps outside of CUDA graphs cut least
     source = emit(extraction, result)  # solution to Triton and host source
     return ScheduledGraph(extraction, result, source, prepared.interface)

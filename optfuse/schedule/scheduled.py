@@ -128,6 +128,20 @@ class ScheduledGraph:
         return tuple(sorted({op.target for op in self.graph.ops if isinstance(op, LibraryCall)}))
 
     @property
+    def cuda_graph_cuts(self) -> tuple[str, ...]:
+        """The ops that no CUDA graph can hold, each with why: they run between graphs where a program is recorded."""
+        from optfuse.schedule.graph_partition import graph_cuts
+
+        return tuple(graph_cuts(self.graph).values())
+
+    @property
+    def cuda_graphs(self) -> int:
+        """How many CUDA graphs a call launches where the program is recorded."""
+        from optfuse.schedule.graph_partition import planned_graphs
+
+        return planned_graphs(self.extraction, self.solution)
+
+    @property
     def decisions(self) -> tuple[Decision, ...]:
         """What was decided before the solver, which the certificate takes as given; ``str`` of each is a phrase."""
         return self.extraction.decided

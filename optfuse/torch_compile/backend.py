@@ -33,7 +33,8 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning, rules_from_plain
 from optfuse.rules import load_rules
 from optfuse.runtime import environment
-from optfuse.runtime.graphs import Pace, checked_choice, choice_under, interest_of, runner
+from optfuse.runtime.graphs import checked_choice, choice_under, interest_of, runner
+from optfuse.runtime.pace import Pace
 from optfuse.runtime.program import Arena, Program
 from optfuse.schedule.saving import SavingSearch, saving_search
 from optfuse.schedule.solve_once import solution_cache
@@ -164,6 +165,8 @@ def backend(
             ", ".join(made.library_ops) or "none",
             made.certificate,
         )
+        for cut in made.cuda_graph_cuts:
+            logger.info("%s: cuts the CUDA graph: %s", made.name, cut)
         program = Program(made.source, captured.constants)
         return runner(program, cudagraphs, interest_of(captured), arena, pace, made.objective / 1e6)
 

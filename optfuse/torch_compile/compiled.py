@@ -36,6 +36,9 @@ class CompiledGraph:
         Predicted microseconds of its collectives, and how many of them the device waits for.
     opaque
         Nodes that only torch can run (control flow, operators that write their arguments), each a call of its own.
+    cuda_graphs, cuts
+        How many CUDA graphs a call launches where it is recorded, and the operations between them, each with why no
+        graph can hold it. A recording may find more of these.
     """
 
     name: str
@@ -48,6 +51,8 @@ class CompiledGraph:
     opaque: tuple[str, ...] = ()
     communication_us: float = 0.0
     exposed_us: float = 0.0
+    cuda_graphs: int = 0
+    cuts: tuple[str, ...] = ()
 
 
 _GRAPHS: deque[CompiledGraph] = deque(maxlen=MOST)
@@ -75,6 +80,8 @@ def remember_scheduled(schedule: ScheduledGraph) -> None:
             opaque=opaque,
             communication_us=0.0 if overlap is None else overlap.transfers / 1e6,
             exposed_us=0.0 if overlap is None else overlap.exposed / 1e6,
+            cuda_graphs=schedule.cuda_graphs,
+            cuts=schedule.cuda_graph_cuts,
         )
     )
 

@@ -13,14 +13,14 @@ import torch
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.graphs import (
     PATIENCE,
-    TIMED,
     GraphedProgram,
     Interest,
-    Pace,
     checked_choice,
     choice_under,
 )
+from optfuse.runtime.pace import TIMED, Pace
 from optfuse.runtime.program import Arena, Program, Value
+from optfuse.runtime.recorder import Step
 
 SOURCE = """
 import torch
@@ -53,6 +53,13 @@ class Tape:
     def __init__(self) -> None:
         self.inputs: Sequence[torch.Tensor] = ()
         self.here: object = 0
+        self.reached = True
+
+    def mark(self) -> Callable[[], bool]:
+        return lambda: self.reached
+
+    def interrupt(self, step: Step) -> None:
+        raise AssertionError("these programs have no cuts")
 
     def place(self) -> object:
         return self.here
@@ -60,7 +67,7 @@ class Tape:
     def warm(self, call: Callable[[], list[Value]]) -> list[Value]:
         return call()
 
-    def record(self, call: Callable[[], list[Value]]) -> tuple[Callable[[], None], list[Value]]:
+    def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
         before = [x.clone() for x in self.inputs]
         results = call()
         for x, value in zip(self.inputs, before, strict=True):
@@ -75,7 +82,7 @@ class Tape:
                 if target is not None and isinstance(value, torch.Tensor):
                     target[...] = value.numpy()
 
-        return replay, results
+        return [Step(replay, launches_graph=True)], results
 
 
 class Case:
@@ -332,14 +339,14 @@ def paced(folder: Path, gpu_us: list[float]) -> tuple[Pace, list[GraphedProgram]
 
 @pytest.mark.parametrize(("gpu_us", "replays"), [([1.0, 1.0], 4), ([1.0, 1e9], 0)])
 def test_a_graph_is_recorded_where_the_host_would_be_late(tmp_path: Path, gpu_us: list[float], replays: int) -> None:
-    """The programs decide together, after the first call and two that are timed."""
+    """The programs decide together, after the first call and those that are timed."""
     pace, programs = paced(tmp_path, gpu_us)
     weight, count = torch.arange(4.0), torch.zeros(2)
-    for k in range(7):
+    for k in range(TIMED + 5):
         for one in programs:
             one.run([weight, torch.full((4,), float(k)), count])
     assert [one.statistics.replays for one in programs] == [replays, replays]
-    assert all(one.statistics.plain == 7 - replays for one in programs)
+    assert all(one.statistics.plain == TIMED + 5 - replays for one in programs)
     assert [len(times) for times in pace.host] == [TIMED, TIMED]
     if not replays:
         assert "a graph would save no time: the host takes" in programs[0].statistics.reason

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from optfuse.compiler.codegen.graph_cuts import NAME as APART
+from optfuse.compiler.codegen.graph_cuts import moved_numbers, steps_apart
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.library_calls import (
     ALWAYS_CONTIGUOUS,
@@ -109,6 +111,8 @@ class _Host:
         self.read |= {name for step in steps if not isinstance(step, LibraryCall) for name in step.pointers}
         self.read |= self.returned
         self.position = 0
+        self.apart = steps_apart(graph, steps)
+        self.moved = moved_numbers(graph, steps)
         self.given = {*graph.inputs, *graph.constants}
         self.alive = set(self.given)
 
@@ -178,12 +182,22 @@ class _Host:
         if kernel.label:
             lines.insert(0, comment(kernel.label))
         lines += self._watch("before")
-        return lines + call_text("launch(", [kernel.name, *(self._pointer(name) for name in kernel.pointers)])
+        return lines + self._call("launch", [kernel.name, *(self._pointer(name) for name in kernel.pointers)])
+
+    def _call(self, function: str, given: Sequence[str], target: str = "") -> list[str]:
+        """The current step's call, through ``apart`` where a CUDA graph cannot hold it, or perhaps cannot."""
+        start = f"{target} = " if target else ""
+        if self.position not in self.apart:
+            return call_text(f"{start}{function}(", given)
+        return call_text(f"{start}{APART}(", [repr(self.apart[self.position]).replace("'", '"'), function, *given])
 
     def _pointer(self, name: str) -> str:
         """A buffer as a kernel's argument; a scalar on another device is copied over."""
-        here = self.buffers[name].device == self.device_of_program
-        return self.names[name] if here else f"{self.names[name]}.to(device)"
+        if self.buffers[name].device == self.device_of_program:
+            return self.names[name]
+        if name in self.moved or not self.apart:
+            return f"{self.names[name]}.to(device)"
+        return f'{APART}("reads a number from host memory", torch.Tensor.to, {self.names[name]}, device)'
 
     def _library(self, call: LibraryCall) -> list[str]:
         origin = call.origin
@@ -209,17 +223,17 @@ class _Host:
         if takes_out(call) and outputs and outputs[0] in self.offsets:
             lines += [*self._ready(outputs[0], call.name, writes=True), *self._watch("before")]
             overload, where = out_call(call.target, self.names[outputs[0]])
-            return lines + call_text(f"{overload}(", [*given, where])
+            return lines + self._call(overload, [*given, where])
         lines += self._watch("before")
         self.alive |= set(outputs)
         if not outputs:
-            return lines + call_text(f"{callee(call.target)}(", given)
+            return lines + self._call(callee(call.target), given)
         if returns_one_tensor(call.target):
             target = self.names[outputs[0]]
         else:
             slots = [self.names[name] if name is not None else "_" for name in call.outputs]
             target = tuple_text(slots)[1:-1]
-        lines += call_text(f"{target} = {callee(call.target)}(", given)
+        lines += self._call(callee(call.target), given, target)
         for name in () if is_start(call) else outputs:  # what is in flight is laid out anew by its wait
             buffer = self.buffers[name]
             contiguous = call.target in ALWAYS_CONTIGUOUS and is_contiguous(buffer.shape, buffer.stride)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from optfuse.compiler.codegen.graph_cuts import DEFINITION as APART_DEFINITION
+from optfuse.compiler.codegen.graph_cuts import NAME as APART
+from optfuse.compiler.codegen.graph_cuts import steps_apart
 from optfuse.compiler.codegen.host_program import MemoryLayout, Step, host_program, used_constants
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.operator_sources import carried
@@ -158,6 +161,8 @@ def emit_module(
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     if any(by_rows(call, buffers) for call in calls):
         library[BY_ROWS] = DEFINITION
+    if steps_apart(graph, steps):
+        library[APART] = APART_DEFINITION
     reserved = [*_RESERVED, *prelude, *library]
     taken = sorted(set(names) & set(reserved))
     if taken:

@@ -1,0 +1,239 @@
+"""What records a program as CUDA graphs: one, or several with the steps between them that no graph can hold.
+
+A program calls such steps through the function ``apart`` of its module (``compiler.codegen.graph_cuts``). ``Partition``
+replaces it: in the first call to note what the steps return, in a recording to end a graph before such a step and to
+begin another behind it. A recording runs nothing. So the step's results are memory of the form noted, into which every
+replay copies what the step then returns: later graphs read them there.
+
+All graphs of a recording share one pool. A buffer that is freed in one may be taken by a later one, which is replayed
+behind it; what a step outside reads is kept as long as the recording.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from optfuse.compiler.frontend.torch_bridge import tree_leaves
+from optfuse.errors import PlanError
+from optfuse.runtime.program import Apart, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of a replay: a graph's launch, or what runs between graphs. ``keeps`` is held as long as the step."""
+
+    run: Callable[[], None]
+    launches_graph: bool = False
+    keeps: object = None
+
+
+class Recorder(Protocol):
+    """What records: the device, or a stand-in for tests."""
+
+    def warm(self, call: Callable[[], list[Value]]) -> list[Value]:
+        """Run ``call`` for real in a way that leaves nothing to be set up during a recording."""
+        ...
+
+    def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
+        """Record ``call`` without running it: the steps of a replay in order, and the results' memory."""
+        ...
+
+    def interrupt(self, step: Step) -> None:
+        """Inside of ``record``: end the graph here; each replay runs ``step``, and then the graph of what follows."""
+        ...
+
+    def place(self) -> object:
+        """Where work is queued now: replays of one program must all be queued in one place."""
+        ...
+
+    def mark(self) -> Callable[[], bool]:
+        """A function that says, without waiting, whether all work queued until now is done."""
+        ...
+
+
+class CudaRecorder:
+    """Records on a stream of its own. Every recording has memory of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self._steps: list[Step] = []
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._pool: Any = None
+
+    def place(self) -> object:
+        """The current stream."""
+        return torch.cuda.current_stream(self.device).cuda_stream
+
+    def mark(self) -> Callable[[], bool]:
+        """An event on the current stream."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        return event.query
+
+    def warm(self, call: Callable[[], list[Value]]) -> list[Value]:
+        """Run on the recording stream, so that libraries set up their workspaces for it."""
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            results = call()
+        current.wait_stream(self.stream)
+        return results
+
+    def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
+        """Capture. Only what this thread does is looked at: others may use the GPU meanwhile."""
+        self._steps, self._pool = [], torch.cuda.graph_pool_handle()
+        torch.cuda.synchronize(self.device)
+        gc.collect()
+        torch.cuda.empty_cache()
+        with torch.cuda.stream(self.stream):
+            self._begin()
+            try:
+                results = call()
+            finally:  # a capture that failed must be ended, too: that says so once more
+                self._end()
+        return self._steps, results
+
+    def interrupt(self, step: Step) -> None:
+        """End one capture and begin the next."""
+        self._end()
+        self._steps.append(step)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+
+    def _end(self) -> None:
+        graph, self._graph = self._graph, None
+        if graph is None:
+            return
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            graph.capture_end()
+        empty = any("graph is empty" in str(warning.message).lower() for warning in said)
+        if empty:  # it is kept, for its pool, and not launched
+            self._steps.append(Step(lambda: None, keeps=graph))
+        else:
+            self._steps.append(Step(graph.replay, launches_graph=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The layout of a tensor that a step returns; in an argument's memory if ``source`` is that one's position."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    source: int | None = None
+    offset: int = 0
+
+    def memory(self, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
+        if self.source is not None:
+            given = arguments[self.source]
+            return given.as_strided(self.shape, self.stride, given.storage_offset() + self.offset)
+        return like(self.shape, self.stride, self.dtype, self.device)
+
+
+@dataclass(slots=True)
+class Partition:
+    """The steps of a program that are called through ``apart``: what they return, and why some cut the graph.
+
+    ``cuts`` has a reason by the number of such a step in the order of calls. ``refused``: why there can be no graphs.
+    """
+
+    cuts: dict[int, str] = field(default_factory=dict)
+    refused: str = ""
+    _forms: list[list[_Form | None] | _Form | None] = field(default_factory=list)
+
+    def note(self, reason: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Run a step for real and note what it returns: the ``apart`` of a program's first call."""
+        results = call(*arguments, **named)
+        if reason:
+            self.cuts[len(self._forms)] = reason
+        given = _tensors(arguments, named)
+        several = isinstance(results, (tuple, list))
+        forms = [self._form(value, given) for value in (results if several else [results])]
+        self._forms.append(forms if several else forms[0])
+        return results
+
+    def recording(self, recorder: Recorder) -> Apart:
+        """The ``apart`` of one recording.
+
+        A step that is tried and fails is a cut from then on; the error is raised, and the recording must begin anew.
+        """
+        number = -1
+
+        def apart(reason: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+            nonlocal number
+            number += 1
+            if number not in self.cuts:
+                try:
+                    return call(*arguments, **named)
+                except RuntimeError as error:
+                    self.cuts[number] = f"{getattr(call, '__name__', call)}: {str(error).splitlines()[0][:200]}"
+                    raise
+            form, given = self._forms[number], _tensors(arguments, named)
+            several = isinstance(form, list)
+            kept = [None if one is None else one.memory(given) for one in (form if several else [form])]
+
+            def again() -> None:
+                results = call(*arguments, **named)
+                _keep(reason, kept, results if several else [results])
+
+            recorder.interrupt(Step(again))
+            return kept if several else kept[0]
+
+        return apart
+
+    def _form(self, value: Any, given: Sequence[torch.Tensor]) -> _Form | None:
+        if value is None:
+            return None
+        if not isinstance(value, torch.Tensor):
+            self.refused = f"a step outside of CUDA graphs returns {type(value).__name__}, which graphs cannot read"
+            return None
+        facts = tuple(value.shape), value.stride(), value.dtype, value.device
+        storage = value.untyped_storage().data_ptr()
+        for k, x in enumerate(given):
+            if value.numel() and x.numel() and x.untyped_storage().data_ptr() == storage and x.dtype == value.dtype:
+                return _Form(*facts, k, int(value.storage_offset()) - int(x.storage_offset()))
+        return _Form(*facts)
+
+
+def _tensors(arguments: Any, named: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves([arguments, named]) if isinstance(x, torch.Tensor)]
+
+
+def _keep(reason: str, kept: Sequence[torch.Tensor | None], results: Sequence[Any]) -> None:
+    """Copy a step's results to where the graphs read them."""
+    for target, value in zip(kept, results, strict=True):
+        if target is None or value is None:
+            continue
+        if value.shape != target.shape or value.dtype is not target.dtype:
+            raise PlanError(
+                f"a step outside of CUDA graphs ({reason}) returned {list(value.shape)} and not "
+                f"{list(target.shape)} as before; call with cudagraphs=False"
+            )
+        if value.data_ptr() != target.data_ptr() or value.stride() != target.stride():
+            once(target).copy_(once(value))
+
+
+def like(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory of a tensor's layout, from its first to its last element."""
+    if 0 in shape:
+        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    return torch.empty(extent, dtype=dtype, device=device).as_strided(shape, stride)
+
+
+def once(x: torch.Tensor) -> torch.Tensor:
+    """A tensor without the repeats of expanded dimensions, so that each element of memory can be written once."""
+    shared = [step == 0 and n > 1 for n, step in zip(x.shape, x.stride(), strict=True)]
+    return x[tuple(slice(0, 1) if repeats else slice(None) for repeats in shared)] if any(shared) else x
