@@ -10,7 +10,7 @@ import torch
 from optfuse.compiler.codegen.reduction_passes import operands, stored
 from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.kernel_spec import KernelSpec
-from optfuse.compiler.ir.nodes import Buffer, Call, Expr, Load, tvar
+from optfuse.compiler.ir.nodes import Buffer, Call, Expr, Load, Store, tvar
 from optfuse.compiler.ir.torch_semantics import torch_dtype
 from optfuse.compiler.ir.traversal import loads_under
 
@@ -22,12 +22,13 @@ def index_ends(spec: KernelSpec, buffers: Mapping[str, Buffer]) -> dict[str, int
     """
     ends: dict[str, int] = {}
     for member in spec.members:
-        for load in loads_under(operands(member.nest) + stored(member.nest)):
-            for k, position in enumerate(load.indirect):
+        loads = loads_under(operands(member.nest) + stored(member.nest))
+        for access in (*loads, *member.nest.stores):
+            for k, position in enumerate(access.indirect):
                 taken = _taken_from(position)
                 if taken is None or taken.buffer in spec.registers:
                     return None
-                places = _places(load, k, buffers[load.buffer])
+                places = _places(access, k, buffers[access.buffer])
                 ends[taken.buffer] = min(places, ends.get(taken.buffer, places))
     return ends
 
@@ -45,9 +46,9 @@ def _taken_from(position: Expr) -> Load | None:
             return None
 
 
-def _places(load: Load, k: int, buffer: Buffer) -> int:
+def _places(access: Load | Store, k: int, buffer: Buffer) -> int:
     """The size of the dimension that the k-th index selects in; 1, so that indices are 0, if it is unknown."""
-    step = sympy.expand(load.index).coeff(tvar(k))
+    step = sympy.expand(access.index).coeff(tvar(k))
     return min((int(n) for n, s in zip(buffer.shape, buffer.stride, strict=True) if s == step), default=1)
 
 

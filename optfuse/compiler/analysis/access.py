@@ -35,7 +35,11 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class NestAccesses:
-    """All accesses of a nest, loads without repeats."""
+    """All accesses of a nest, loads without repeats.
+
+    A buffer that is updated by an indirect store is among the loads, too, without a Load: the elements that keep their
+    values come from the ops that wrote it before.
+    """
 
     loads: tuple[Access, ...]
     stores: tuple[Access, ...]
@@ -53,8 +57,9 @@ def accesses(nest: LoopNest) -> NestAccesses:
     stores = []
     for store in nest.stores:
         coefficients, offset = _layout(store.index, symbols)
-        stores.append(Access(store.buffer, coefficients, offset, guarded=False, indirect=False))
-    return NestAccesses(tuple(loads.values()), tuple(stores))
+        stores.append(Access(store.buffer, coefficients, offset, guarded=False, indirect=bool(store.indirect)))
+    kept = [access for access in stores if access.indirect]
+    return NestAccesses((*loads.values(), *kept), tuple(stores))
 
 
 def _layout(index: sympy.Expr, symbols: list[sympy.Symbol]) -> tuple[tuple[int, ...] | None, int]:

@@ -71,7 +71,8 @@ def offer(
     reads: dict[tuple[int, int], Read] = {}
     for access, inner, exact in zip(touched.loads, placed.inner, placed.loads, strict=True):
         buffer = buffers[access.buffer]
-        size = touched_bytes(access, sizes, buffer)
+        kept = access.load is None  # what an indirect store leaves as it is, which no kernel reads
+        size = 0 if kept else touched_bytes(access, sizes, buffer)
         item = ITEM_BYTES.get(buffer.dtype, 8)
         common = exact is not None and size >= SHARED_BYTES
         shape = (walk, _shape(exact, space)) if common and exact is not None else (nest.name, _window(access))
@@ -84,10 +85,11 @@ def offer(
             klass = "column"
         reads[key] = Read(key[0], size, klass, print_number, footprints.place(exact, item, walked, space))
     writes: list[Write] = []
+    updated = {a.buffer: inner for a, inner in zip(touched.loads, placed.inner, strict=True) if a.load is None}
     for access, exact in zip(touched.stores, placed.stores, strict=True):
         buffer = buffers[access.buffer]
         item = ITEM_BYTES.get(buffer.dtype, 8)
-        klass = _access_class(exact, space, item, indirect=False)
+        klass = _access_class(updated.get(access.buffer, exact), space, item, indirect=access.indirect)
         place = footprints.place(exact, item, walked, space)
         writes.append(Write(ids[access.buffer], touched_bytes(access, sizes, buffer), klass, place))
     return Offer(

@@ -232,14 +232,7 @@ class MemberWriter:
         if source is not None:
             key = (source, load.buffer)
             return self.body_values[key] if key in self.body_values else self.outer_values[key]
-        env = dict(self._env)
-        for k, expr in enumerate(load.indirect):
-            position = cast(self.value(expr), "int64")
-            if not position.literal:
-                position = self.writer.name(position, f"{identifier(load.buffer)}_index")
-                env[tvar(k)] = Linear({Named(position.text, position.axes, None, wide=True): 1})
-            else:
-                env[tvar(k)] = Linear(constant=int(position.text))
+        env = self._with_indirect(load)
         form = linearize(load.index, env, self.addresses.division)
         guards = [part for guard in load.guards for part in self._guard(guard, env)]
         offset = self.addresses.index(form, self._wide(form, load.buffer))
@@ -267,6 +260,18 @@ class MemberWriter:
             self.tiles[named.text] = load.buffer
         return named
 
+    def _with_indirect(self, access: Load | Store) -> dict[sympy.Symbol, Linear]:
+        """The variables of an access's index, its indirect indices included."""
+        env = dict(self._env)
+        for k, expr in enumerate(access.indirect):
+            position = cast(self.value(expr), "int64")
+            if not position.literal:
+                position = self.writer.name(position, f"{identifier(access.buffer)}_index")
+                env[tvar(k)] = Linear({Named(position.text, position.axes, None, wide=True): 1})
+            else:
+                env[tvar(k)] = Linear(constant=int(position.text))
+        return env
+
     def _several_rows(self) -> bool:
         """Whether a tile holds several rows, each as a whole."""
         return [axis.walk for axis in self.axes] == ["parallel", "whole"] and self.axes[0].block > 1
@@ -285,8 +290,10 @@ class MemberWriter:
         these digits alone the one where they are 0 stores.
         """
         dtype = self.buffers[store.buffer].dtype
-        form = linearize(store.index, self._env, self.addresses.division)
+        form = linearize(store.index, self._with_indirect(store), self.addresses.division)
         offset = self.addresses.index(form, self._wide(form, store.buffer))
+        if store.indirect and self.options.check_indices:
+            self._check(offset, store.buffer, ())
         shape = offset.axes | value.axes
         repeats = [digit for digit in once if digit in self.sizes]  # a digit of size 1 is on no axis, and always 0
         guards = [guard for d in repeats for guard in self._guard(Guard(d, 0, 1), {d: Linear({d: 1})})]

@@ -81,7 +81,8 @@ def memory_accesses(spec: KernelSpec, buffers: Mapping[str, Buffer], passes: Pas
                 found.append(Access(_digits_of(terms), BITS[load.dtype], store=False, buffer=load.buffer))
         for store in member.nest.stores:
             if store.buffer in spec.stores:
-                terms = linearize(store.index, env, _dropped).terms
+                full = env | {tvar(j): Linear() for j in range(len(store.indirect))}
+                terms = linearize(store.index, full, _dropped).terms
                 found.append(Access(_digits_of(terms), BITS[buffers[store.buffer].dtype], store=True))
     return tuple(found)
 

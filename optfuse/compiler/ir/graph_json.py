@@ -127,7 +127,7 @@ def _write_call(call: LibraryCall) -> Json:
 def _write_nest(nest: LoopNest) -> Json:
     table = _Table()
     reductions = [[r.kind, table.add(r.operand)] for r in nest.reductions]
-    stores = [[s.buffer, format_index(s.index), table.add(s.value)] for s in nest.stores]
+    stores = [_write_store(s, table) for s in nest.stores]
     return {
         "nest": nest.name,
         "sizes": list(nest.sizes),
@@ -137,6 +137,12 @@ def _write_nest(nest: LoopNest) -> Json:
         "stores": stores,
         "origin": _write_origin(nest.origin),
     }
+
+
+def _write_store(store: Store, table: _Table) -> list[Json]:
+    """Buffer, index and value, and the indirect indices if there are any."""
+    row: list[Json] = [store.buffer, format_index(store.index), table.add(store.value)]
+    return [*row, [table.add(e) for e in store.indirect]] if store.indirect else row
 
 
 class _Table:
@@ -225,9 +231,15 @@ def _read_op(data: Mapping[str, Json]) -> Op:
         sizes=_read_sizes(data["sizes"]),
         rsizes=_read_sizes(data["rsizes"]),
         reductions=tuple(Reduction(_kind(kind), _at(values, k)) for kind, k in data["reductions"]),
-        stores=tuple(Store(_line(name), parse_index(index), _at(values, k)) for name, index, k in data["stores"]),
+        stores=tuple(_read_store(row, values) for row in data["stores"]),
         origin=Origin(*_strings(data["origin"])),
     )
+
+
+def _read_store(row: Sequence[Json], values: Sequence[Expr]) -> Store:
+    name, index, value, *rest = row
+    (indirect,) = rest or [()]
+    return Store(_line(name), parse_index(index), _at(values, value), tuple(_at(values, k) for k in indirect))
 
 
 def _read_value(row: Sequence[Json], values: Sequence[Expr]) -> Expr:

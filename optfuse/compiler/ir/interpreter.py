@@ -159,9 +159,9 @@ class _Run:
             folded = reduce_operand(reduction.kind, rows)
             self.results += [result.reshape(result.shape + (1,) * reduced) for result in folded]
         # every value before any store: a nest reads the memory as it was
-        values = [self.value(store.value) for store in self.nest.stores]
-        for store, value in zip(self.nest.stores, values, strict=True):
-            self.store(store, value)
+        values = [(self.value(store.value), self.known(store)) for store in self.nest.stores]
+        for store, (value, known) in zip(self.nest.stores, values, strict=True):
+            self.store(store, value, known)
 
     def value(self, expr: Expr) -> torch.Tensor:
         if id(expr) not in self.memo:
@@ -191,7 +191,7 @@ class _Run:
 
     def load(self, load: Load) -> torch.Tensor:
         flat = self.machine.memory(load.buffer, self.nest.name)
-        values = {**self.values, **{tvar(k): self.value(e).to(torch.int64) for k, e in enumerate(load.indirect)}}
+        values = self.known(load)
         index = torch.as_tensor(evaluate(load.index, values))
         if not load.guards:
             return flat[self.check(index, flat, load.buffer)]
@@ -205,9 +205,16 @@ class _Run:
         _signed(loaded)[holds] = _signed(flat[self.check(index[holds], flat, load.buffer)])
         return loaded
 
-    def store(self, store: Store, value: torch.Tensor) -> None:
-        flat = self.machine.allocate(store.buffer)
-        index = torch.as_tensor(evaluate(store.index, self.values)).expand(self.points())
+    def known(self, access: Load | Store) -> dict[sympy.Symbol, torch.Tensor]:
+        """The values of the variables in an access's index, indirect ones included."""
+        return {**self.values, **{tvar(k): self.value(e).to(torch.int64) for k, e in enumerate(access.indirect)}}
+
+    def store(self, store: Store, value: torch.Tensor, known: Mapping[sympy.Symbol, torch.Tensor]) -> None:
+        if store.indirect:
+            flat = self.machine.memory(store.buffer, self.nest.name)
+        else:
+            flat = self.machine.allocate(store.buffer)
+        index = torch.as_tensor(evaluate(store.index, known)).expand(self.points())
         values = value.expand(self.points()).to(flat.dtype)
         _signed(flat)[self.check(index, flat, store.buffer)] = _signed(values)
 

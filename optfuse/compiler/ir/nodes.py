@@ -119,11 +119,16 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """``buffer[index] = value`` for every parallel point; the value is rounded to the buffer's dtype."""
+    """``buffer[index] = value`` for every parallel point; the value is rounded to the buffer's dtype.
+
+    A store with ``indirect`` indices updates a buffer that exists already, at places that data tell: all other elements
+    keep their values, and where points meet at one element any one of their values stays.
+    """
 
     buffer: str
     index: sympy.Expr
     value: Expr
+    indirect: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,8 @@ Output = View | bool | int | float | None
 class LoopGraph:
     """A function: ``inputs`` (buffer names, in order) to ``outputs``; ``constants`` are buffers with known contents.
 
-    A nest that stores into an input buffer mutates it; every reader of the old value comes before it in ``ops``.
+    A nest that stores into an input buffer mutates it; every reader of the old value comes before it in ``ops``. After
+    a store at all places of an input nothing reads it; after an indirect one, readers get the new value.
     """
 
     name: str

@@ -20,9 +20,11 @@ from optfuse.compiler.ir.nodes import (
     LoopGraph,
     LoopNest,
     Result,
+    Store,
     TorchValue,
     View,
 )
+from optfuse.compiler.ir.traversal import operands, stored
 
 _INFIX = {
     **{"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%"},
@@ -60,7 +62,8 @@ def print_nest(nest: LoopNest) -> str:
         results += count
     for store in nest.stores:
         value = namer.text(store.value)
-        lines += [*namer.definitions(), f"  {store.buffer}[{format_index(store.index)}] = {value}"]
+        place = format_index(store.index) + namer.indirect(store)
+        lines += [*namer.definitions(), f"  {store.buffer}[{place}] = {value}"]
     return "\n".join(lines)
 
 
@@ -90,7 +93,7 @@ class _Namer:
         self.uses: Counter[int] = Counter()
         self.names: dict[int, str] = {}
         self.pending: list[str] = []
-        roots = [] if nest is None else [e.operand for e in nest.reductions] + [e.value for e in nest.stores]
+        roots = [] if nest is None else operands(nest) + stored(nest)
         for root in roots:
             self.uses[self.number(root)] += 1
 
@@ -106,6 +109,10 @@ class _Namer:
             self.uses.update(children)
         self.identity[id(expr)] = number
         return number
+
+    def indirect(self, access: Load | Store) -> str:
+        """The values of an access's indirect indices, as they stand behind its index."""
+        return "".join(f"; t{k} = {self.text(e)}" for k, e in enumerate(access.indirect))
 
     def text(self, expr: Expr, nested: bool = False) -> str:
         if not isinstance(expr, Call):
@@ -144,8 +151,7 @@ class _Namer:
             case Result():
                 return f"s{expr.k}"
             case Load():
-                indirect = "".join(f"; t{k} = {self.text(e)}" for k, e in enumerate(expr.indirect))
-                text = f"{expr.buffer}[{format_index(expr.index)}{indirect}]"
+                text = f"{expr.buffer}[{format_index(expr.index)}{self.indirect(expr)}]"
                 if expr.other is None:
                     return text
                 guards = " and ".join(

@@ -13,8 +13,8 @@ def operands(nest: LoopNest) -> list[Expr]:
 
 
 def stored(nest: LoopNest) -> list[Expr]:
-    """The expressions that the nest stores."""
-    return [store.value for store in nest.stores]
+    """The expressions that the nest stores, and the indirect indices of where it stores them."""
+    return [expr for store in nest.stores for expr in (store.value, *store.indirect)]
 
 
 def subexpressions(roots: Iterable[Expr]) -> Iterator[Expr]:

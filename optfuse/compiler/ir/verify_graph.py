@@ -12,7 +12,7 @@ from math import prod
 from typing import assert_never, get_args
 
 from optfuse.compiler.ir.buffer_layout import extent
-from optfuse.compiler.ir.nodes import Buffer, BufferKind, LibraryCall, LoopGraph, LoopNest, View, views
+from optfuse.compiler.ir.nodes import Buffer, BufferKind, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
 from optfuse.compiler.ir.traversal import loads
 from optfuse.compiler.ir.verify_nest import verify_nest
 from optfuse.errors import InvalidGraphError
@@ -94,6 +94,9 @@ def _check_nest(nest: LoopNest, state: _State) -> None:
         raise InvalidGraphError(f"{nest.name}: two stores to one buffer")
     for store in nest.stores:
         buffer = state.buffers[store.buffer]
+        if store.indirect:
+            _check_update(buffer, nest, state)
+            continue
         _check_definition(buffer, nest.name, state)
         if any(load.buffer == buffer.name and load.index != store.index for load in loads(nest)):
             raise InvalidGraphError(f"{nest.name}: loads of {buffer.name} race with the store to it at another index")
@@ -104,6 +107,16 @@ def _check_nest(nest: LoopNest, state: _State) -> None:
                 f"{nest.name}: {prod(nest.sizes)} points are stored to {buffer.name}, "
                 f"which has {prod(buffer.shape)} elements"
             )
+
+
+def _check_update(buffer: Buffer, nest: LoopNest, state: _State) -> None:
+    """An indirect store changes elements of a buffer that exists, which its nest does not read."""
+    if buffer.kind == "constant":
+        raise InvalidGraphError(f"{nest.name}: stores to the constant {buffer.name}")
+    _check_read(buffer.name, nest.name, state)
+    memory = memory_of(state.buffers, buffer.name)
+    if any(memory_of(state.buffers, load.buffer) == memory for load in loads(nest)):
+        raise InvalidGraphError(f"{nest.name}: loads of {buffer.name} race with the indirect store to it")
 
 
 def _check_call(call: LibraryCall, state: _State) -> None:

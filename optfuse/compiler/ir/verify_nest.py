@@ -89,7 +89,8 @@ class _NestCheck:
             self.expression(reduction.operand, reducing=True)
             self.reduction_dtype(reduction)
         for store in nest.stores:
-            self.expression(store.value, reducing=False)
+            for expr in (store.value, *store.indirect):
+                self.expression(expr, reducing=False)
             self.store(store)
 
     def fail(self, fault: str) -> None:
@@ -193,10 +194,7 @@ class _NestCheck:
             self.fail(f"the load of {buffer.name} has guards without other, or other without guards")
         if load.other is not None and load.other.dtype != load.dtype:
             self.fail(f"the load of {buffer.name} is {load.dtype} but yields {load.other.dtype} when guarded")
-        for expr in load.indirect:
-            if expr.dtype in FLOATING or expr.dtype == "bool":
-                self.fail(f"the load of {buffer.name} is indexed by a value of {expr.dtype}")
-        known = {**ranges, **{tvar(k): None for k in range(len(load.indirect))}}
+        known = self.with_indirect(load, ranges)
         self.symbols(load.index, known)
         narrowed = dict(known)
         for guard in load.guards:
@@ -210,11 +208,20 @@ class _NestCheck:
         value = store.value.dtype
         if value != buffer.dtype and not (value in FLOATING and buffer.dtype in FLOATING):
             self.fail(f"stores {value} to {buffer.name}, which is {buffer.dtype}; cast it")
-        self.symbols(store.index, self.parallel)
-        self.inside(store.index, self.parallel, buffer)
+        known = self.with_indirect(store, self.parallel)
+        self.symbols(store.index, known)
+        self.inside(store.index, known, buffer)
         form = affine(store.index)
-        if form is not None and not _injective(form[0], self.parallel):
+        if not store.indirect and form is not None and not _injective(form[0], self.parallel):
             self.fail(f"two points store to the same element of {buffer.name} (index {store.index})")
+
+    def with_indirect(self, access: Load | Store, ranges: Ranges) -> Ranges:
+        """The ranges of the variables and of the access's indirect indices, of which none is known."""
+        for expr in access.indirect:
+            if expr.dtype in FLOATING or expr.dtype == "bool":
+                verb = "load" if isinstance(access, Load) else "store"
+                self.fail(f"the {verb} of {access.buffer} is indexed by a value of {expr.dtype}")
+        return {**ranges, **{tvar(k): None for k in range(len(access.indirect))}}
 
     def buffer(self, name: str) -> Buffer:
         if name not in self.buffers:

@@ -263,6 +263,26 @@ class Builder:
         store = Store(out.buffer, where, body(index))
         self.emit(collapse(LoopNest(name or self.node.name, sizes, (), (), (store,), origin or self.origin)))
 
+    def store_at(
+        self,
+        out: View,
+        window: View,
+        places: Callable[[Index], Index],
+        body: Callable[[Index], Expr],
+        indirect: Callable[[Index], tuple[Expr, ...]],
+    ) -> None:
+        """Emit a nest that stores ``body(index)`` at ``places(index)`` of ``out``, for every index of ``window``.
+
+        ``places`` has t variables for the values of ``indirect(index)``; all other elements keep their values. The
+        loops follow the strides of ``window``, which has the shape of what is stored.
+        """
+        if 0 in window.shape:
+            return
+        index, sizes, _ = loop_variables(window.shape, memory_order(range(len(window.shape)), window.stride))
+        where = strided_index(out.shape, out.stride, out.offset, places(index))
+        store = Store(out.buffer, where, body(index), indirect(index))
+        self.emit(collapse(LoopNest(self.node.name, sizes, (), (), (store,), self.origin)))
+
     def copy(self, source: View | Uniform, spec: Spec | None = None, *, name: str | None = None) -> View:
         """Emit a nest that copies ``source`` (broadcast as needed) to a new tensor of the same dtype."""
         spec = self.spec if spec is None else spec

@@ -41,7 +41,15 @@ def collapse(nest: LoopNest) -> LoopNest:
         sizes=isizes,
         rsizes=rsizes,
         reductions=tuple(replace(r, operand=map_indices(r.operand, index)) for r in nest.reductions),
-        stores=tuple(replace(s, index=index(s.index), value=map_indices(s.value, index)) for s in nest.stores),
+        stores=tuple(
+            replace(
+                s,
+                index=index(s.index),
+                value=map_indices(s.value, index),
+                indirect=tuple(map_indices(e, index) for e in s.indirect),
+            )
+            for s in nest.stores
+        ),
     )
 
 

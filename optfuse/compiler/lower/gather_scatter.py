@@ -13,7 +13,8 @@ from optfuse.compiler.lower.strided_layout import Index
 
 Tensor = View | Uniform
 
-_POSITIONS = ("int64", "int32")
+#: Dtypes of positions; others are masks.
+POSITIONS = ("int64", "int32")
 
 
 def wrapped(position: Expr, size: int) -> Expr:
@@ -65,7 +66,7 @@ def lower_index(builder: Builder, x: Tensor, positions: Sequence[Tensor | None])
     That place is the first indexed dimension's when the indexed ones are adjacent, and the front otherwise.
     """
     given = [(d, p) for d, p in enumerate(positions) if p is not None]
-    if any(builder.dtype(p) not in _POSITIONS for _, p in given):
+    if any(builder.dtype(p) not in POSITIONS for _, p in given):
         raise Declined("indexing by a mask")
     rank = max(len(p.shape) for _, p in given)
     dims = [d for d, _ in given]

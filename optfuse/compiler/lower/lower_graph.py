@@ -120,6 +120,7 @@ def without_unread(graph: LoopGraph) -> LoopGraph:
             continue
         else:
             needed |= {load.buffer for load in loads(op)}
+            needed |= {store.buffer for store in op.stores if store.indirect}
         kept.append(op)
     if len(kept) == len(graph.ops):
         return graph

@@ -229,7 +229,9 @@ def rewritten(nest: LoopNest, change: Callable[[Expr], Expr]) -> LoopNest:
     return replace(
         nest,
         reductions=tuple(replace(r, operand=change(r.operand)) for r in nest.reductions),
-        stores=tuple(replace(s, value=change(s.value)) for s in nest.stores),
+        stores=tuple(
+            replace(s, value=change(s.value), indirect=tuple(map(change, s.indirect))) for s in nest.stores
+        ),
     )
 
 
