@@ -1,0 +1,281 @@
+"""Sizes that know their formulas: integers over symbols, whose comparisons record guards.
+
+A ``Size`` is an int with the value that it has at the hint. Arithmetic keeps the formula. A comparison is decided by
+the symbols' ranges where these suffice; else it is answered at the hint, and the relation becomes a guard of whatever
+is built. ``hint(x)`` is the plain number, for choices that affect speed alone.
+
+Limits: C code that takes an int without calling any of its methods (``range``, ``operator.index``, numpy) sees the
+hint and leaves no guard, so a build must be repeated at a second hint and its texts compared.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import sympy
+from sympy.core.sympify import converter
+
+from optfuse.compiler.ir.size_formula import (
+    Divided,
+    Formula,
+    Interval,
+    add,
+    bounds,
+    divide,
+    evaluate,
+    multiply,
+    number,
+    symbol,
+)
+
+_NEGATED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<"}
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">=": operator.ge
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """``formula comparison 0``; the comparison is ``==``, ``!=``, ``<`` or ``>=``."""
+
+    formula: Formula
+    comparison: str
+
+    def __str__(self) -> str:
+        return f"{self.formula} {self.comparison} 0"
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        """Whether the relation holds at the given sizes."""
+        return _COMPARE[self.comparison](evaluate(self.formula, values), 0)
+
+
+@dataclass(slots=True)
+class Decisions:
+    """The symbols of one build, and the guards that it has recorded.
+
+    ``ranges`` begin as torch's and narrow with each guard on one symbol, so that what follows from a guard is decided.
+    """
+
+    hints: dict[str, int]
+    ranges: dict[str, Interval]
+    guards: dict[Relation, None] = field(default_factory=dict)
+
+    def size(self, name: str) -> Size:
+        """The symbol ``name`` as a size."""
+        return Size.of(symbol(name), self)
+
+    def decide(self, formula: Formula, comparison: str) -> bool:
+        """Whether ``formula comparison 0``: by the ranges, else at the hint with a guard."""
+        known = self._known(formula, comparison)
+        if known is not None:
+            return known
+        answer = _COMPARE[comparison](evaluate(formula, self.hints), 0)
+        guard = Relation(formula, comparison if answer else _NEGATED[comparison])
+        if guard not in self.guards:
+            self.guards[guard] = None
+            self._narrow(guard)
+        return answer
+
+    def _known(self, formula: Formula, comparison: str) -> bool | None:
+        low, high = bounds(formula, self.ranges)
+        match comparison:
+            case "<" | ">=":
+                below = True if high < 0 else False if low >= 0 else None
+                return below if below is None or comparison == "<" else not below
+            case _:
+                equal = False if low > 0 or high < 0 else True if low == high == 0 else None
+                return equal if equal is None or comparison == "==" else not equal
+
+    def _narrow(self, guard: Relation) -> None:
+        (monomial, factor), *rest = guard.formula.terms
+        offset = rest[0][1] if len(rest) == 1 and not rest[0][0] else 0 if not rest else None
+        if offset is None or len(monomial) != 1 or not isinstance(monomial[0], str):
+            return
+        low, high = self.ranges[monomial[0]]
+        # factor * s + offset is compared with 0; -(-a // b) rounds up
+        match guard.comparison, factor > 0:
+            case "==", _:
+                low = high = -offset // factor
+            case "<", True:
+                high = min(high, -(offset // factor) - 1)
+            case ">=", True:
+                low = max(low, -(offset // factor))
+            case "<", False:
+                low = max(low, offset // -factor + 1)
+            case ">=", False:
+                high = min(high, offset // -factor)
+            case _:
+                return
+        self.ranges[monomial[0]] = low, high
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        """Whether what was built is valid at the given sizes."""
+        return all(guard.holds(values) for guard in self.guards)
+
+
+class Size(int):
+    """An integer with a formula. Made by ``Decisions.size`` and by arithmetic; a constant formula is a plain int."""
+
+    formula: Formula
+    decisions: Decisions
+
+    @classmethod
+    def of(cls, formula: Formula, decisions: Decisions) -> Self:
+        """The size that ``formula`` is."""
+        made = super().__new__(cls, evaluate(formula, decisions.hints))
+        made.formula, made.decisions = formula, decisions
+        return made
+
+    def _made(self, formula: Formula) -> int:
+        constant = formula.constant
+        return Size.of(formula, self.decisions) if constant is None else constant
+
+    def __add__(self, other: Any) -> Any:
+        return self._made(add(self.formula, _of(other))) if isinstance(other, int) else NotImplemented
+
+    def __sub__(self, other: Any) -> Any:
+        return self._made(add(self.formula, _of(other), -1)) if isinstance(other, int) else NotImplemented
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._made(add(_of(other), self.formula, -1)) if isinstance(other, int) else NotImplemented
+
+    def __mul__(self, other: Any) -> Any:
+        return self._made(multiply(self.formula, _of(other))) if isinstance(other, int) else NotImplemented
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> int:
+        return self._made(add(number(0), self.formula, -1))
+
+    def __pos__(self) -> int:
+        return self
+
+    def __abs__(self) -> int:
+        return -self if self < 0 else self
+
+    def __divmod__(self, other: Any) -> Any:
+        return self._divided(self.formula, _of(other)) if isinstance(other, int) else NotImplemented
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return self._divided(_of(other), self.formula) if isinstance(other, int) else NotImplemented
+
+    def __floordiv__(self, other: Any) -> Any:
+        return divmod(self, other)[0] if isinstance(other, int) else NotImplemented
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self.__rdivmod__(other)[0] if isinstance(other, int) else NotImplemented
+
+    def __mod__(self, other: Any) -> Any:
+        return divmod(self, other)[1] if isinstance(other, int) else NotImplemented
+
+    def __rmod__(self, other: Any) -> Any:
+        return self.__rdivmod__(other)[1] if isinstance(other, int) else NotImplemented
+
+    def _divided(self, numerator: Formula, divisor: Formula) -> tuple[int, int]:
+        if self.decisions.decide(divisor, "=="):
+            raise ZeroDivisionError(f"{numerator} divided by {divisor}, which is 0 at these sizes")
+        quotient, remainder = divide(numerator, divisor, self.decisions.ranges)
+        return self._made(quotient), self._made(remainder)
+
+    def _compared(self, other: Any, comparison: str, swapped: bool = False) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        a, b = (_of(other), self.formula) if swapped else (self.formula, _of(other))
+        return self.decisions.decide(add(a, b, -1), comparison)
+
+    def __eq__(self, other: object) -> Any:
+        return self._compared(other, "==")
+
+    def __ne__(self, other: object) -> Any:
+        return self._compared(other, "!=")
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compared(other, "<")
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compared(other, ">=")
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compared(other, "<", swapped=True)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compared(other, ">=", swapped=True)
+
+    def __bool__(self) -> bool:
+        return self.decisions.decide(self.formula, "!=")
+
+    def __hash__(self) -> int:
+        """Not the hash of the number: in a dictionary a size matches sizes of its own formula alone."""
+        return hash(self.formula)
+
+    def __int__(self) -> int:
+        """The hint; the formula must have this value from then on."""
+        value = hint(self)
+        self.decisions.decide(add(self.formula, number(value), -1), "==")
+        return value
+
+    # what else reads the number guards its value
+    def bit_length(self) -> int:
+        """As for any int; guards the value."""
+        return int(self).bit_length()
+
+    def __truediv__(self, other: Any) -> Any:
+        return int(self) / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / int(self)
+
+    def __pow__(self, other: Any, modulus: int | None = None) -> Any:
+        return pow(int(self), other, modulus)
+
+    def __float__(self) -> float:
+        return float(int(self))
+
+    def __lshift__(self, other: Any) -> Any:
+        return self * (1 << other)
+
+    def __rshift__(self, other: Any) -> Any:
+        return self // (1 << other)
+
+    def __and__(self, other: Any) -> Any:
+        return int(self) & other
+
+    __rand__ = __and__
+
+    def __repr__(self) -> str:
+        return str(self.formula)
+
+    __str__ = __repr__
+
+    def __format__(self, specification: str) -> str:
+        return format(int(self), specification) if specification else str(self.formula)
+
+
+def _of(value: int) -> Formula:
+    return value.formula if isinstance(value, Size) else number(value)
+
+
+def hint(value: int) -> int:
+    """The plain number of a size at the hint, without a guard: for choices that affect speed alone."""
+    return int.__int__(value)
+
+
+def _sympy_of(formula: Formula) -> sympy.Expr:
+    total = sympy.Integer(0)
+    for monomial, coefficient in formula.terms:
+        total += sympy.Mul(sympy.Integer(coefficient), *(_sympy_atom(atom) for atom in monomial))
+    return total
+
+
+def _sympy_atom(atom: str | Divided) -> sympy.Expr:
+    if isinstance(atom, str):
+        return sympy.Symbol(atom, integer=True, nonnegative=True)
+    numerator, divisor = _sympy_of(atom.numerator), _sympy_of(atom.divisor)
+    return sympy.floor(numerator / divisor) if atom.operator == "//" else sympy.Mod(numerator, divisor)
+
+
+# sympy asks its converters before an object's own method, and would take any subclass of int for its number
+converter[Size] = lambda size: _sympy_of(size.formula)
