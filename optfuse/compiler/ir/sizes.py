@@ -4,8 +4,8 @@ A ``Size`` is an int with the value that it has at the hint. Arithmetic keeps th
 the symbols' ranges where these suffice; else it is answered at the hint, and the relation becomes a guard of whatever
 is built. ``hint(x)`` is the plain number, for choices that affect speed alone.
 
-Limits: C code that takes an int without calling any of its methods (``range``, ``operator.index``, numpy) sees the
-hint and leaves no guard, so a build must be repeated at a second hint and its texts compared.
+Limits: C code that takes an int without calling its methods (``range``, ``operator.index``, ``math.gcd``, numpy) sees
+the hint and leaves no guard, so a build must be repeated at a second hint and its texts compared.
 """
 
 from __future__ import annotations
@@ -217,33 +217,20 @@ class Size(int):
         self.decisions.decide(add(self.formula, number(value), -1), "==")
         return value
 
-    # what else reads the number guards its value
-    def bit_length(self) -> int:
-        """As for any int; guards the value."""
-        return int(self).bit_length()
-
-    def __truediv__(self, other: Any) -> Any:
-        return int(self) / other
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / int(self)
-
-    def __pow__(self, other: Any, modulus: int | None = None) -> Any:
-        return pow(int(self), other, modulus)
-
-    def __float__(self) -> float:
-        return float(int(self))
-
     def __lshift__(self, other: Any) -> Any:
         return self * (1 << other)
 
     def __rshift__(self, other: Any) -> Any:
         return self // (1 << other)
 
-    def __and__(self, other: Any) -> Any:
-        return int(self) & other
+    def __copy__(self) -> Self:
+        return self
 
-    __rand__ = __and__
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return int, (int(self),)
 
     def __repr__(self) -> str:
         return str(self.formula)
@@ -276,6 +263,29 @@ def _sympy_atom(atom: str | Divided) -> sympy.Expr:
     numerator, divisor = _sympy_of(atom.numerator), _sympy_of(atom.divisor)
     return sympy.floor(numerator / divisor) if atom.operator == "//" else sympy.Mod(numerator, divisor)
 
+
+def _guarding(name: str) -> Any:
+    """The method (or property) ``name`` of int for a size, whose value it guards first."""
+
+    def read(self: Size) -> Any:
+        return getattr(int(self), name)
+
+    def call(self: Size, *arguments: Any) -> Any:
+        return getattr(int(self), name)(*arguments)
+
+    return call if callable(getattr(int, name)) else property(read)
+
+
+#: Methods of int that have no formula.
+_READ_THE_NUMBER = (
+    "__and__ __ceil__ __float__ __floor__ __getnewargs__ __invert__ __or__ __pow__ __rand__ __rlshift__ __ror__ "
+    "__round__ __rpow__ __rrshift__ __rtruediv__ __rxor__ __truediv__ __trunc__ __xor__ as_integer_ratio bit_count "
+    "bit_length conjugate denominator imag is_integer numerator real to_bytes"
+).split()
+
+for _name in _READ_THE_NUMBER:
+    if hasattr(int, _name):  # Python 3.12 has is_integer
+        setattr(Size, _name, _guarding(_name))
 
 # sympy asks its converters before an object's own method, and would take any subclass of int for its number
 converter[Size] = lambda size: _sympy_of(size.formula)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
+import pickle
 import random
 from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
 
 import pytest
 import sympy
@@ -20,6 +24,10 @@ COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, 
 def decisions(low: float = 2, high: float = math.inf, **hints: int) -> Decisions:
     hints = hints or {"s0": 12, "s1": 7}
     return Decisions(dict(hints), dict.fromkeys(hints, (low, high)))
+
+
+def copy_by_pickle(value: int) -> int:
+    return pickle.loads(pickle.dumps(value))
 
 
 def build(draw: random.Random, symbols: list[int]) -> list[int]:
@@ -131,3 +139,29 @@ def test_in_sympy_a_size_is_its_formula() -> None:
     for index in (i * (made.size("s0") * 3), (made.size("s0") * 3) * i, sympy.sympify(made.size("s0"))):
         assert {str(x) for x in index.free_symbols} >= {"s0"}
     assert not made.guards
+
+
+def test_no_method_of_int_is_inherited_that_reads_the_number() -> None:
+    """``__index__`` cannot be intercepted: C code does not call it for a subclass of int."""
+    of_the_object = {*dir(object), "__index__", "from_bytes"} - {"__eq__", "__hash__", "__lt__", "__repr__"}
+    assert {name for name in dir(int) if name not in of_the_object and name not in vars(Size)} == set()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        Fraction, float, round, math.ceil, copy_by_pickle, lambda x: x / 2, lambda x: 2**x, lambda x: x**2,
+        lambda x: x & 7, lambda x: 7 | x, lambda x: ~x, lambda x: 1 << x,
+        lambda x: x.bit_length(), lambda x: x.as_integer_ratio(), lambda x: f"{x:04d}",
+    ],
+)  # fmt: skip
+def test_what_reads_the_number_guards_it(read: Callable[[int], Any]) -> None:
+    made = decisions()
+    read(made.size("s0"))
+    assert [str(guard) for guard in made.guards] == ["(s0 - 12) == 0"]
+
+
+def test_copies_of_a_size_record_in_the_same_build() -> None:
+    made = decisions()
+    assert copy.deepcopy((made.size("s0"),))[0] > 5
+    assert [str(guard) for guard in made.guards] == ["(-s0 + 5) < 0"]
