@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import sympy
 
+from optfuse.compiler.ir.index_expressions import bounds
 from optfuse.compiler.ir.size_formula import evaluate
 from optfuse.compiler.ir.sizes import Decisions, Size, hint
 
@@ -165,3 +166,12 @@ def test_copies_of_a_size_record_in_the_same_build() -> None:
     made = decisions()
     assert copy.deepcopy((made.size("s0"),))[0] > 5
     assert [str(guard) for guard in made.guards] == ["(-s0 + 5) < 0"]
+
+
+def test_the_bounds_of_an_index_keep_the_formula() -> None:
+    """A nest over ``s0 * 64`` points reads below the end of its buffer for every size."""
+    made = decisions()
+    i = sympy.Symbol("i0", integer=True, nonnegative=True)
+    low, high = bounds(i * 3 + 5, {i: (0, made.size("s0") * 64 - 1)}) or (None, None)
+    assert (low, str(high)) == (5, "(s0*192 + 2)")
+    assert not made.guards
