@@ -92,3 +92,7 @@ class BatchError(OptfuseError):
 
 class InductorError(OptfuseError):
     """Inductor's own fusion of a graph could not be had: no way to hand it over, or its process failed or was late."""
+
+
+class RankOrderError(OptfuseError):
+    """Ranks of a group that would start their collectives in different orders, and wait for each other forever."""

@@ -26,6 +26,10 @@ SYSTEMS_HELP = (
     '"thesis" one code generator with several partitions, ours and Inductor\'s.'
 )
 Only = Annotated[str | None, typer.Option(help=SYSTEMS_HELP)]
+Decode = Annotated[
+    str | None,
+    typer.Option(metavar="BATCHES", help="A decode step over a static cache, at each of these batches: 1,8,32,128."),
+]
 Limit = Annotated[float, typer.Option(metavar="S", help="Seconds after which nothing more is begun.")]
 Patience = Annotated[float, typer.Option(metavar="S", help="Seconds without a sign after which a system has failed.")]
 
@@ -42,6 +46,9 @@ def command(
     workers: Annotated[int | None, typer.Option(metavar="N", help="Solver threads; one a core when left out.")] = None,
     check: Annotated[bool, typer.Option(help="Compare results with eager and float64.")] = True,
     loss: Annotated[str, typer.Option(help="inside or outside: where a training step's loss is computed.")] = "inside",
+    decode: Decode = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Weights of linear layers in int8, with a scale a row.")] = False,
+    cache: Annotated[int, typer.Option(metavar="TOKENS", help="What a decode step's cache holds.")] = 1024,
     limit: Limit = 3600.0,
     patience: Patience = 400.0,
     json: Annotated[Path | None, typer.Option(metavar="OUT.json", help="Everything, rewritten as it grows.")] = None,
@@ -63,15 +70,17 @@ def command(
             raise InvalidOptionError(f"--{name} must be a number of seconds above zero, not {value!r}")
     if loss not in ("inside", "outside"):
         raise InvalidOptionError(f"--loss must be inside or outside, not {loss!r}")
-    systems = known_systems(only if only is not None else f"{against},ours")
+    batches = _batches(decode, cache, training=train or both)
+    ours = "ours" if decode is None else "optfuse-compile,optfuse-compile-graphs"
+    systems = known_systems(only if only is not None else f"{against},{ours}")
     kept = "" if plans is None else str(plans)
-    settings = Settings(known_size(size), device, time_limit, workers or 0, check, plans=kept, loss=loss)
+    settings = Settings(known_size(size), device, time_limit, workers or 0, check, plans=kept, loss=loss, cache=cache)
     load_device(device)
     tasks: list[Task] = []
     for path in models:
         entry = load_model_file(path)
         for training in (False, True) if both else (train,):
-            tasks.append(Task(str(path), entry.name, training, systems))
+            tasks += [Task(str(path), entry.name, training, systems, batch, int8) for batch in batches]
 
     def keep(document: dict[str, Any]) -> None:
         if json is not None:
@@ -85,6 +94,20 @@ def command(
     found = thesis_markdown(thesis(document))
     if found:
         print("\n" + found)
+
+
+def _batches(decode: str | None, cache: int, *, training: bool) -> list[int]:
+    """The batches of ``--decode``; [0] without it."""
+    if decode is None:
+        return [0]
+    if training:
+        raise InvalidOptionError("--decode is inference: leave --train and --both out")
+    if cache < 2:
+        raise InvalidOptionError(f"--cache must be at least 2 tokens, not {cache}")
+    words = [word.strip() for word in decode.split(",")]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise InvalidOptionError(f"--decode must be batches above zero, separated by commas, not {decode!r}")
+    return [int(word) for word in words]
 
 
 def write(path: Path, text: str) -> None:

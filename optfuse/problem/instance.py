@@ -101,6 +101,9 @@ class Op:
 
     ``node``, ``module`` and ``source`` locate it in the model, for messages and rules: the graph node (if its name
     differs from the op's), the path of the module, and "file:line, code". The solvers ignore them.
+
+    A collective keeps its communicator, ``channel`` (from 1), busy for ``transfer_ps`` beside the device's kernels,
+    until the op of kind "wait" that reads its result. The order counts that; a kernel's price does not.
     """
 
     name: str
@@ -113,6 +116,8 @@ class Op:
     node: str = ""
     module: str = ""
     source: str = ""
+    channel: int = 0
+    transfer_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +169,8 @@ class Device:
 
     ``ramp_ps``: what each access to memory pays until the memory is at its rate; at most as much as its bytes cost.
     ``l2_write_ps_per_mib``: writes of temporaries that L2 holds until they are read; 0 prices them like other writes.
+    A collective among n ranks takes ``link_start_ps``, ``link_hop_ps`` for each of its steps from rank to rank, and
+    ``link_ps_per_mib`` for what a rank sends. All 0: communication takes no time, and the order does not regard it.
     ``attention_percent``, ``convolution_percent`` and ``depthwise_percent`` scale the tensor operations of such calls;
     each library call takes ``library_start_ps`` besides its launch, and ``library_overlap_percent`` of the shorter of
     its memory and compute time is hidden behind the longer. All of these are in the ``work`` of ops already.
@@ -191,6 +198,9 @@ class Device:
     depthwise_percent: int = 100
     library_start_ps: int = 0
     library_overlap_percent: int = 100
+    link_start_ps: int = 0
+    link_hop_ps: int = 0
+    link_ps_per_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)

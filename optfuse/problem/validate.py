@@ -326,6 +326,23 @@ def _edge_name(instance: Instance, edge: Edge) -> str:
     return f"{instance.ops[edge.src].name!r} -> {instance.ops[edge.dst].name!r}"
 
 
+def _collectives(instance: Instance) -> Iterator[str]:
+    """What a collective reads must be in use until the wait: a wait reads it too, if only 0 bytes."""
+    reads = [{read.buffer for offer in op.offers for read in offer.reads} for op in instance.ops]
+    for op in instance.ops:
+        if op.kind != "collective" and (op.channel or op.transfer_ps):
+            yield f"op {op.name!r}: channel and transfer_ps are a collective's, and its kind is {op.kind!r}"
+        if op.transfer_ps and not op.channel and op.kind == "collective":
+            yield f"op {op.name!r}: a transfer needs a channel, from 1"
+    for edge in instance.edges:
+        kinds = instance.ops[edge.src].kind, instance.ops[edge.dst].kind
+        freed = reads[edge.src] - reads[edge.dst]
+        if edge.buffer is not None and kinds == ("collective", "wait") and freed:
+            wait, start = instance.ops[edge.dst].name, instance.ops[edge.src].name
+            name = instance.buffers[min(freed)].name
+            yield f"op {wait!r} waits for {start!r} and must read {name!r} too (0 bytes), which is in use until then"
+
+
 #: In order: later checks rely on earlier ones.
 CHECKS: tuple[Callable[[Instance], Iterator[str]], ...] = (
     _version,
@@ -337,6 +354,7 @@ CHECKS: tuple[Callable[[Instance], Iterator[str]], ...] = (
     _edges,
     _buffers,
     _owed,
+    _collectives,
     check_variants,
     check_sources,
     _rules,

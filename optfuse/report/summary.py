@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from optfuse.problem.instance import Instance
@@ -49,6 +50,7 @@ def summary(
         "peak_memory_proven": statistics.order_proven,
         "peak_memory_by_heuristic": dict(statistics.heuristic_peaks),
         "greedy_peak_memory_bytes": result.greedy_solution.peak_bytes,
+        **({} if statistics.overlap is None else {"overlap": asdict(statistics.overlap)}),
         "library_ops": sorted(set(library_ops)),
         **({} if decided is None else {"decisions": list(decided)}),
         "given_up": list(statistics.given_up),
@@ -64,6 +66,18 @@ def certificate(result: SolveResult) -> str:
     if result.status == "OPTIMAL":
         return "proven optimal for the stated model of cost and legality"
     return f"not proven optimal: under the stated model no legal schedule is more than {result.gap:.2%} cheaper"
+
+
+def communication(result: SolveResult) -> str:
+    """One line on communication beside computation; "" for a graph without collectives."""
+    found = result.statistics.overlap
+    if found is None:
+        return ""
+    return (
+        f"{found.transfers / 1e6:.1f} us of communication, {found.exposed / 1e6:.1f} us of it exposed: the call takes "
+        f"{found.makespan / 1e6:.1f} us, {found.before / 1e6:.1f} us in the order of least memory; no order of these "
+        f"kernels takes less than {found.bound / 1e6:.1f} us (gap {found.gap:.2%})"
+    )
 
 
 def before_solver(decided: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 What a replay reads and writes must lie where it lay at the recording:
 
 - Parameters, buffers and whatever the program writes in place stay where they are. When one has moved, the call runs
-  without the graph; when it does not come back, the graph is recorded again.
+  without the graph; when it does not come back, the graph is recorded again, and takes it as one of the others.
 - Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
   calls (what a forward graph saved for this one) is left where it is.
 - Results lie in the graph's memory. A replay writes there again, so it must not happen while somebody still uses them.
@@ -188,6 +188,7 @@ class GraphedProgram:
     statistics: GraphStatistics = field(default_factory=GraphStatistics)
     _recordings: list[_Recording] = field(default_factory=list)
     _pointers: list[int] | None = None
+    _moved: set[int] = field(default_factory=set)
     _unsettled: int = 0
     _place: object = None
     _given_up: bool = False
@@ -242,6 +243,7 @@ class GraphedProgram:
             return self._plain(given, main, f"input {self.program.inputs[moved[0]].name} has moved")
         if moved:
             self._recordings.clear()
+            self._moved.update(moved)
         self._unsettled = 0
         free = next((recording for recording in self._recordings if not self._in_use(recording)), None)
         if free is not None:
@@ -301,7 +303,7 @@ class GraphedProgram:
         return recording
 
     def _role(self, k: int, x: torch.Tensor, before: int) -> Role:
-        if k in self.interest.fixed or self.program.inputs[k].mutated:
+        if self.program.inputs[k].mutated or (k in self.interest.fixed and k not in self._moved):
             return "static"
         return "static" if x.nbytes > SMALL and x.data_ptr() == before else "copied"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from optfuse.problem.solution import Solution
 from optfuse.solver.control.progress import Progress, relative_gap
+from optfuse.solver.overlap.overlap import Overlap
 from optfuse.solver.result import SolveResult, Statistics
 
 
@@ -59,5 +60,6 @@ def _statistics(data: Mapping[str, Any]) -> Statistics:
         "given_up": tuple(data["given_up"]),
         "heuristic_peaks": tuple((str(name), int(peak)) for name, peak in data["heuristic_peaks"]),
         "progress": tuple(Progress(**record) for record in data["progress"]),
+        "overlap": None if data.get("overlap") is None else Overlap(**data["overlap"]),
     }
     return Statistics(**{**data, **tuples})

@@ -20,6 +20,7 @@ from optfuse.schedule.step_saving import StepSaving
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.explain.explain import explain
 from optfuse.solver.explain.explanation import Explanation
+from optfuse.solver.overlap.overlap import Overlap
 from optfuse.solver.result import SolveResult
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ class ScheduledGraph:
     def gap(self) -> float:
         """(objective - bound) / objective; 0.0 when optimal."""
         return self.result.gap
+
+    @property
+    def overlap(self) -> Overlap | None:
+        """Communication beside computation in the chosen order, with a bound; None for a graph without collectives."""
+        return self.result.statistics.overlap
 
     @property
     def greedy_objective(self) -> int:

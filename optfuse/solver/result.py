@@ -8,6 +8,7 @@ from typing import Literal
 
 from optfuse.problem.solution import Solution
 from optfuse.solver.control.progress import Progress
+from optfuse.solver.overlap.overlap import Overlap
 
 Status = Literal["OPTIMAL", "FEASIBLE"]
 
@@ -45,6 +46,7 @@ class Statistics:
         search_s: Seconds of wall time for the search, between greedy and the order.
         stopped: Whether the solve was told to stop before the end.
         progress: Objective and bound over time.
+        overlap: Computation and communication in time; None for a graph without collectives.
     """
 
     blocks: int = 0
@@ -63,6 +65,7 @@ class Statistics:
     search_s: float = 0.0
     stopped: bool = False
     progress: tuple[Progress, ...] = ()
+    overlap: Overlap | None = None
 
 
 @dataclass(frozen=True, slots=True)

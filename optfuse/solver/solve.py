@@ -30,6 +30,7 @@ from optfuse.solver.memory.memory_plan import improve_arena, order_kernels
 from optfuse.solver.memory.order_problem import order_problem, peak_bytes
 from optfuse.solver.memory.order_search import OrderOutcome
 from optfuse.solver.memory.reuse import arena_cells, pack_cells
+from optfuse.solver.overlap.overlap import Overlap, overlapped, unproven
 from optfuse.solver.result import SolveResult, Statistics, installed
 from optfuse.solver.rules.conflict import under_rules
 
@@ -207,6 +208,7 @@ def _timed(
         arena_bound=plan.arena_bound,
         given_up=given_up,
         stopped=context.clock.stopped,
+        overlap=plan.overlap,
         progress=context.journal.records,
     )
 
@@ -358,10 +360,11 @@ class _Plan:
     heuristic_peaks: tuple[tuple[str, int], ...]
     given_up: tuple[str, ...] = ()
     refused: bool = False
+    overlap: Overlap | None = None
 
 
 def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
-    """The order of least peak found in time, then the smallest arena."""
+    """The order of least time for communication, else of least peak, found in time; then the smallest arena."""
     instance, options, clock = context.instance, context.options, context.clock
     problem = order_problem(instance, solution.kernels)
     given_up: list[str] = []
@@ -372,6 +375,10 @@ def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
         found = OrderOutcome(as_given, peak, found.bound)  # the joint model's order, or the program's
     if not found.proven and options.order == "memory":
         given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
+    timed = overlapped(instance, solution.kernels, problem, found.order, options, deadline, clock)
+    given_up += unproven(instance, None if timed is None else timed[1])
+    if timed is not None:
+        found = OrderOutcome(timed[0], peak_bytes(problem, timed[0]), found.bound)
     spans = arena_spans(instance, problem, found.order)
     choices = arena_cells(instance, solution.kernels, found.order, spans)
     floor = arena_floor(choices[0].spans)
@@ -381,4 +388,5 @@ def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
     if packing.arena_bytes > floor:
         given_up.append(f"arena: {packing.arena_bytes} bytes not proven least; live bytes alone need {floor}")
     arranged = arrange(instance, solution.kernels, problem, found.order, cells.apart(packing))
-    return _Plan(arranged, found.bound, floor, ordering.heuristic_peaks, tuple(given_up))
+    overlap = None if timed is None else timed[1]
+    return _Plan(arranged, found.bound, floor, ordering.heuristic_peaks, tuple(given_up), overlap=overlap)

@@ -24,6 +24,7 @@ from optfuse.errors import (
     InfeasibleError,
     InvalidOptionError,
     OutputError,
+    RankOrderError,
     RuleConflictError,
     RuleError,
 )
@@ -39,6 +40,7 @@ from optfuse.schedule.solve_once import solution_cache
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.artifacts import show_left, show_scheduled
 from optfuse.torch_compile.compiled import remember_left, remember_scheduled
+from optfuse.torch_compile.rank_agreement import require_one_order
 from optfuse.tuning.rank import require_measurable
 
 logger = logging.getLogger("optfuse")
@@ -47,7 +49,7 @@ DEVICE = "h200"
 #: Options that are not the solver's.
 _OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving")
 #: Errors that the caller mends: they are raised. Any other one is a defect of ours, and its graph runs as traced.
-_CALLERS = (InvalidOptionError, RuleError, RuleConflictError, InfeasibleError, OutputError)
+_CALLERS = (InvalidOptionError, RuleError, RuleConflictError, InfeasibleError, OutputError, RankOrderError)
 
 
 @dataclass(slots=True)
@@ -148,6 +150,7 @@ def backend(
         except CaptureError as error:
             record.leave(captured.name, str(error))
             return as_traced(captured)
+        require_one_order(made.graph, made.solution)
         made = made.tune() if tune else made
         record.schedules.append(made)
         remember_scheduled(made)

@@ -32,6 +32,8 @@ class CompiledGraph:
         Triton kernels that it launches.
     library_calls
         Operators that it calls as they are, with how often.
+    communication_us, exposed_us
+        Predicted microseconds of its collectives, and how many of them the device waits for.
     opaque
         Nodes that only torch can run (control flow, operators that write their arguments), each a call of its own.
     """
@@ -44,6 +46,8 @@ class CompiledGraph:
     kernels: int = 0
     library_calls: Mapping[str, int] = field(default_factory=dict)
     opaque: tuple[str, ...] = ()
+    communication_us: float = 0.0
+    exposed_us: float = 0.0
 
 
 _GRAPHS: deque[CompiledGraph] = deque(maxlen=MOST)
@@ -58,6 +62,7 @@ def remember_scheduled(schedule: ScheduledGraph) -> None:
     """Note a graph that was scheduled."""
     calls = [op for op in schedule.graph.ops if isinstance(op, LibraryCall)]
     opaque = tuple(op.target.split(".")[1] for op in calls if op.target.startswith(f"{NAMESPACE}."))
+    overlap = schedule.result.statistics.overlap
     counted = Counter(op.target for op in calls if not op.target.startswith(f"{NAMESPACE}."))
     _GRAPHS.append(
         CompiledGraph(
@@ -68,6 +73,8 @@ def remember_scheduled(schedule: ScheduledGraph) -> None:
             kernels=len(schedule.solution.kernels) - len(calls),
             library_calls=dict(counted.most_common()),
             opaque=opaque,
+            communication_us=0.0 if overlap is None else overlap.transfers / 1e6,
+            exposed_us=0.0 if overlap is None else overlap.exposed / 1e6,
         )
     )
 

@@ -1,55 +1,193 @@
-"""Tensor parallelism through torch.compile, on two processes of this machine."""
+"""Training on several processes through torch.compile: results are eager's under DDP, FSDP2 and tensor parallelism."""
 
 from __future__ import annotations
 
-import copy
+import json
 import os
 import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.multiprocessing as processes
 from torch import distributed, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
 
 from optfuse.runtime.environment import mode
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(mode() == "compile" or not distributed.is_available(), reason="runs on the CPU, with gloo"),
-]
+pytestmark = pytest.mark.skipif(
+    mode() == "compile" or not distributed.is_available(), reason="runs on the CPU, with gloo"
+)
+
+WORLD = 2
+OPTIONS = {"time_limit": 2, "workers": 1}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+class Block(nn.Module):
+    """A Llama-like block."""
+
+    def __init__(self, width: int, head: int) -> None:
+        super().__init__()
+        self.head = head
+        self.norm, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(width, 2 * width, bias=False) for _ in range(2))
+        self.down = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        y = self.norm(x)
+        q, k, v = (f(y).view(batch, length, -1, self.head).transpose(1, 2) for f in (self.q, self.k, self.v))
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(mixed.transpose(1, 2).reshape(batch, length, -1))
+        y = self.norm2(x)
+        return x + self.down(silu(self.gate(y)) * self.up(y))
 
 
-def parallel_step(rank: int, world: int, port: int) -> None:
-    """A training step of two linear layers whose rows and columns lie on the processes; the mesh is an argument."""
-    from torch.distributed.device_mesh import init_device_mesh
+class Llama(nn.Module):
+    """Two blocks between an embedding and a projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(64, 32)
+        self.blocks = nn.ModuleList(Block(32, 8) for _ in range(2))
+        self.norm, self.project = nn.RMSNorm(32), nn.Linear(32, 64, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.project(self.norm(x))
+
+
+Compile = Callable[[nn.Module], Any]
+
+
+def data_parallel(mesh: Any, compiled: Compile) -> tuple[nn.Module, Any]:
+    model = nn.parallel.DistributedDataParallel(Llama())
+    return model, compiled(model)
+
+
+def sharded(mesh: Any, compiled: Compile) -> tuple[nn.Module, Any]:
+    """FSDP2, and the whole compiled."""
+    model = shard(mesh)
+    return model, compiled(model)
+
+
+def sharded_by_block(mesh: Any, compiled: Compile) -> tuple[nn.Module, Any]:
+    """FSDP2, and each block compiled by itself."""
+    model = shard(mesh)
+    for k, block in enumerate(model.blocks):
+        model.blocks[k] = compiled(block)
+    return model, model
+
+
+def shard(mesh: Any) -> Llama:
+    from torch.distributed.fsdp import fully_shard
+
+    model = Llama()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def tensor_parallel(mesh: Any, compiled: Compile) -> tuple[nn.Module, Any]:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    styles = dict.fromkeys(("q", "k", "v", "gate", "up"), ColwiseParallel) | dict.fromkeys(
+        ("o", "down"), RowwiseParallel
+    )
+    plan = {f"blocks.{k}.{name}": style() for k in range(2) for name, style in styles.items()}
+    model = parallelize_module(Llama(), mesh, plan)
+    return model, compiled(model)
+
+
+KINDS = (data_parallel, sharded, sharded_by_block, tensor_parallel)
+
+
+def train(kind: Callable[..., tuple[nn.Module, Any]], mesh: Any, compiled: Compile) -> list[Any]:
+    """The losses of three steps, and the parameters afterwards."""
+    torch.manual_seed(0)
+    model, run = kind(mesh, compiled)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(0 if kind is tensor_parallel else distributed.get_rank())
+    losses = []
+    for _ in range(3):
+        loss = run(torch.randint(0, 64, (2, 16))).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in model.parameters()]  # type: ignore[operator]
+    return [*losses, *whole]
+
+
+def overlapped(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Two all-reduces with kernels that may run beside them, and buffers of equal size that could be reused."""
+    from torch.distributed._functional_collectives import all_reduce
+
+    group = distributed.group.WORLD
+    first = all_reduce(x.exp() * 2, "sum", group)
+    beside = (y.cos().cumsum(0) * 3).sin().cumsum(1)
+    second = all_reduce(beside * y, "sum", group)
+    return first + (beside.sigmoid() * 5).cumsum(0).tanh() + second
+
+
+def functional(mesh: Any, compiled: Compile) -> list[Any]:
+    torch.manual_seed(distributed.get_rank())
+    x, y = torch.randn(64, 64), torch.randn(64, 64)
+    return [torch.as_tensor(compiled(overlapped)(x, y)) for _ in range(3)]  # type: ignore[arg-type]
+
+
+def work(rank: int, port: int, folder: str) -> None:
+    """All kinds, in eager execution and compiled: what differs, and why graphs were not scheduled, by kind."""
+    from torch.distributed.device_mesh import init_device_mesh
 
     import optfuse
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
-    distributed.init_process_group("gloo", rank=rank, world_size=world)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
-    other, x = copy.deepcopy(model), torch.randn(8, 64)
-    split = parallelize_module(
-        model, init_device_mesh("cpu", (world,)), {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    )
-    fast = torch.compile(split, backend="optfuse", options={"time_limit": 2, "workers": 1})
-    for _ in range(2):
-        split.zero_grad()
-        fast(x).square().mean().backward()
-    other(x).square().mean().backward()
-    for mine, theirs in zip(split.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad.full_tensor(), theirs.grad, rtol=1e-4, atol=1e-5)  # type: ignore[union-attr]
-    assert [graph.why_not for graph in optfuse.compiled_graphs()] == ["", ""]
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(WORLD))
+    distributed.init_process_group("gloo", rank=rank, world_size=WORLD)
+    mesh = init_device_mesh("cpu", (WORLD,))
+    found = {}
+    for kind in (*KINDS, functional):
+        torch.compiler.reset()
+        seen = len(optfuse.compiled_graphs())
+        run = functional if kind is functional else lambda mesh, how, kind=kind: train(kind, mesh, how)
+        eager = run(mesh, lambda model: model)
+        fused = run(mesh, lambda model: torch.compile(model, backend="optfuse", options=OPTIONS))
+        graphs = optfuse.compiled_graphs()[seen:]
+        found[kind.__name__] = {
+            "differs": max(float((a - b).abs().max()) for a, b in zip(eager, fused, strict=True)),
+            "why_not": [graph.why_not for graph in graphs if graph.why_not],
+            "graphs": len(graphs),
+            "communication_us": sum(graph.communication_us for graph in graphs),
+        }
     distributed.destroy_process_group()
+    if rank == 0:
+        (Path(folder) / "found.json").write_text(json.dumps(found))
 
 
-def test_tensor_parallel_training_step() -> None:
-    processes.spawn(parallel_step, (2, free_port()), nprocs=2)  # type: ignore[no-untyped-call]
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("distributed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes.spawn(work, (port, str(folder)), nprocs=WORLD)  # type: ignore[no-untyped-call]
+    return json.loads((folder / "found.json").read_text())
+
+
+@pytest.mark.parametrize("kind", [*(kind.__name__ for kind in KINDS), "functional"])
+def test_results_are_eagers(found: dict[str, dict[str, Any]], kind: str) -> None:
+    assert found[kind]["differs"] < 1e-5
+    assert found[kind]["why_not"] == []
+    assert found[kind]["graphs"] > 0
+
+
+@pytest.mark.parametrize("kind", ["tensor_parallel", "functional"])
+def test_communication_is_timed(found: dict[str, dict[str, Any]], kind: str) -> None:
+    assert found[kind]["communication_us"] > 0

@@ -221,6 +221,19 @@ def test_a_parameter_that_moves_is_followed(tmp_path: Path) -> None:
     assert case.graphed.statistics.plain == 1 + PATIENCE
 
 
+def test_a_buffer_that_moves_at_every_call_is_copied(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    kept = []
+    for k in range(PATIENCE + 6):
+        kept.append(case.weight)
+        case.weight = case.weight.clone() + 1
+        case.check(case(x := case.fresh(k)), x)
+    assert case.graphed.statistics.recordings == 2
+    assert case.graphed.statistics.copied == ("weight", "x")
+    assert case.graphed.statistics.reason == "input weight has moved"
+    assert case.graphed.statistics.plain == 1 + PATIENCE
+
+
 def test_a_large_input_that_stays_is_not_copied(tmp_path: Path) -> None:
     case = Case(tmp_path, LARGE)
     x = case.fresh(3)

@@ -1,12 +1,14 @@
-"""Dependences between ops: by values, by mutation, and between calls that draw random numbers."""
+"""Dependences between ops: by values, by mutation, between calls that draw random numbers, and between collectives."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from optfuse.compiler.analysis.access import NestAccesses, accesses
+from optfuse.compiler.ir.collectives import communicates
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, memory_of, views
 
 
@@ -29,6 +31,7 @@ def dependences(
 ) -> tuple[Dependence, ...]:
     """All dependences of a graph, from each buffer's last writers and its readers since, in program order.
 
+    Collectives keep their program order, on which all ranks agree, whatever each rank's solver finds.
     ``rivals``: by op of a variant, the ops of its other alternatives. Exactly one alternative runs, so that ops of two
     of them write the same buffers without depending on each other.
     """
@@ -36,7 +39,6 @@ def dependences(
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     found: dict[Dependence, None] = {}
-    last_random: int | None = None
     for position, op in enumerate(graph.ops):
         beside = apart.get(position, frozenset())
         reads, writes = footprint(op, touched[position])
@@ -56,11 +58,15 @@ def dependences(
         for buffer in writes:
             writers[buffer] = [writer for writer in writers.get(buffer, ()) if writer in beside] + [position]
             readers[buffer] = [reader for reader in readers.get(buffer, ()) if reader in beside]
-        if isinstance(op, LibraryCall) and op.random:
-            if last_random is not None:
-                found[Dependence(last_random, position, None, value=False)] = None
-            last_random = position
-    return (*found, *_through_shared_memory(graph, touched))
+    return (*found, *_in_program_order(graph), *_through_shared_memory(graph, touched))
+
+
+def _in_program_order(graph: LoopGraph) -> Iterator[Dependence]:
+    """Dependences between calls that draw random numbers, each and the next, and between collectives."""
+    draws = [k for k, op in enumerate(graph.ops) if isinstance(op, LibraryCall) and op.random]
+    starts = [k for k, op in enumerate(graph.ops) if communicates(op)]
+    for first, then in (*pairwise(draws), *pairwise(starts)):
+        yield Dependence(first, then, None, value=False)
 
 
 def _through_shared_memory(graph: LoopGraph, touched: tuple[NestAccesses | None, ...]) -> Iterator[Dependence]:

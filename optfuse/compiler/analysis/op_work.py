@@ -28,6 +28,8 @@ LibraryKind = Literal["matmul", "attention", "convolution", "depthwise", "other"
 
 #: Tiles of attention kernels: rows of queries and of keys, and elements of a head.
 ATTENTION_ROWS, ATTENTION_WIDTH = 128, 64
+#: The fewest rows of a tile of queries that share a head of keys, of attention over a cache.
+QUERY_ROWS = 16
 #: Convolution kernels process this many input channels at a time.
 CHANNELS = 8
 
@@ -41,6 +43,7 @@ CAUSAL_POSITION = {
     "_scaled_dot_product_efficient_attention_backward": 11,
     "_scaled_dot_product_cudnn_attention_backward": 14,
     "attention": 5,
+    "attention_cached": 4,
     "attention_backward": 10,
 }
 
@@ -143,6 +146,10 @@ def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tupl
 def tile_percent(call: LibraryCall, kind: LibraryKind) -> int:
     """The operations of a call's kernel in percent of those that its result needs: tiles are not always full."""
     shapes = [view.shape for view in views(call)]
+    if kind == "attention" and _base_name(call) == "attention_cached":
+        query, key = shapes[:2]
+        rows = query[1] // key[1] * query[2]
+        return 100 * _up(rows, QUERY_ROWS) // max(1, rows)
     if kind == "attention":
         backward = "backward" in _base_name(call)
         query, key = shapes[1:3] if backward else shapes[:2]

@@ -28,6 +28,7 @@ from optfuse.compiler.codegen.split_matmul import matmul_parts
 from optfuse.compiler.codegen.unaligned_matmul import NAME as BY_ROWS
 from optfuse.compiler.codegen.unaligned_matmul import by_rows
 from optfuse.compiler.ir.buffer_layout import padding, span
+from optfuse.compiler.ir.collectives import is_start
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, View, views
 from optfuse.errors import PlanError
@@ -219,7 +220,7 @@ class _Host:
             slots = [self.names[name] if name is not None else "_" for name in call.outputs]
             target = tuple_text(slots)[1:-1]
         lines += call_text(f"{target} = {callee(call.target)}(", given)
-        for name in outputs:
+        for name in () if is_start(call) else outputs:  # what is in flight is laid out anew by its wait
             buffer = self.buffers[name]
             contiguous = call.target in ALWAYS_CONTIGUOUS and is_contiguous(buffer.shape, buffer.stride)
             if contiguous or 0 in buffer.shape or name not in self.read:  # the result may be None

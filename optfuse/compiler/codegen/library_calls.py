@@ -78,6 +78,7 @@ _FRESH = frozenset(
         "optfuse.addmm_activation.default",
         "optfuse.attention.default",
         "optfuse.attention_backward.default",
+        "optfuse.attention_cached.default",
         "optfuse.attention_dropout.default",
         "optfuse.convolution_relu.default",
         "optfuse.max_pool.default",

@@ -11,8 +11,8 @@ from optfuse.compiler.codegen.python_text import with_callees
 
 #: The files of ``optfuse/compiler/ops`` that hold functions.
 _FILES = (
-    *("attention.py", "attention_memory.py", "attention_sums.py", "convolution.py", "space_to_depth.py", "matmul.py"),
-    *("max_pool.py", "sum_rows.py"),
+    *("attention.py", "attention_cached.py", "attention_memory.py", "attention_sums.py", "convolution.py"),
+    *("space_to_depth.py", "matmul.py", "max_pool.py", "sum_rows.py"),
 )
 
 #: By operator of ours: the function of those files that it calls.
@@ -20,8 +20,8 @@ CARRIED: Mapping[str, str] = {
     **{
         f"optfuse.{name}.default": name
         for name in (
-            *("addmm_activation", "attention", "attention_backward", "convolution_relu", "from_depth", "max_pool"),
-            *("max_pool_backward", "norm_shift", "norm_weight", "to_depth", "sum_rows"),
+            *("addmm_activation", "attention", "attention_backward", "attention_cached", "convolution_relu"),
+            *("from_depth", "max_pool", "max_pool_backward", "norm_shift", "norm_weight", "to_depth", "sum_rows"),
         )
     },
     "optfuse.attention_dropout.default": "attention",

@@ -9,20 +9,19 @@ from math import prod
 from optfuse.compiler.analysis.access import NestAccesses, accesses
 from optfuse.compiler.analysis.dependence import Dependence, dependences, footprint
 from optfuse.compiler.analysis.edge_legality import shared_walks
+from optfuse.compiler.analysis.link_time import transfer_ps
 from optfuse.compiler.analysis.memory_traffic import Footprints, offer, scheme_of
 from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, library_work, nest_work, updated_bytes
 from optfuse.compiler.analysis.placement import Placements, place
 from optfuse.compiler.extract.approximation import may_approximate
 from optfuse.compiler.extract.offered_schemes import offered_walks
+from optfuse.compiler.ir.collectives import is_start, is_wait, never_waited_for
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
 from optfuse.compiler.simplify.decisions import Decision
 from optfuse.compiler.simplify.reduction_variants import Alternatives
 from optfuse.problem import instance as problem
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
-
-#: The namespace of torch.distributed's operators.
-COLLECTIVES = "_c10d_functional"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,12 @@ def extract(
     ids = {buffer.name: k for k, buffer in enumerate(graph.buffers)}
     by_name = {buffer.name: buffer for buffer in graph.buffers}
     footprints = Footprints()
+    channels: dict[str, int] = {}
     ops = []
     for position, op in enumerate(graph.ops):
         if isinstance(op, LibraryCall):
-            ops.append(_library_op(op, by_name, ids, device))
+            channel = channels.setdefault(op.group, len(channels) + 1) if op.group else 0
+            ops.append(_library_op(op, by_name, ids, device, channel))
             continue
         found = touched[position]
         assert found is not None, "a nest has accesses"
@@ -134,7 +135,9 @@ def _one_edge_each(edges: tuple[problem.Edge, ...]) -> tuple[problem.Edge, ...]:
     return tuple(problem.Edge(*key, schemes) for key, schemes in joined.items())
 
 
-def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int], device: Device) -> problem.Op:
+def _library_op(
+    call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[str, int], device: Device, channel: int = 0
+) -> problem.Op:
     updated = updated_bytes(call, buffers)
     reads: dict[tuple[str, int], Read] = {}
     made = [name for name in call.outputs if name is not None]
@@ -160,14 +163,16 @@ def _library_op(call: LibraryCall, buffers: Mapping[str, Buffer], ids: Mapping[s
         node=_node(call),
         module=call.origin.module,
         source=call.origin.source,
+        channel=channel,
+        transfer_ps=transfer_ps(call, buffers, device) if is_start(call) else 0,
     )
 
 
 def _kind(call: LibraryCall, buffers: Mapping[str, Buffer]) -> problem.OpKind:
     """The kind of a call, for reasons and reports; legality and price are those of any library call."""
-    namespace, _, operator = call.target.partition(".")
-    if namespace == COLLECTIVES:
-        return "wait" if operator.startswith("wait_tensor") else "collective"
+    if is_wait(call) or is_start(call):
+        return "wait" if is_wait(call) else "collective"
+    operator = call.target.partition(".")[2]
     devices = {buffers[name].device for name in (*(view.buffer for view in views(call)), *call.outputs) if name}
     return "copy" if len(devices) > 1 and operator.startswith(("_to_copy", "copy")) else "library"
 
@@ -190,7 +195,8 @@ def _buffers(
     shared: Mapping[str, tuple[str, int]],
     allocates: Callable[[LibraryCall], bool],
 ) -> tuple[problem.Buffer, ...]:
-    returned = {output.buffer for output in graph.outputs if isinstance(output, View)}
+    # what is still in flight at the end is in use afterwards, as what is returned is
+    returned = {output.buffer for output in graph.outputs if isinstance(output, View)} | never_waited_for(graph)
     fixed = {
         name
         for op in graph.ops

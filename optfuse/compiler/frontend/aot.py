@@ -385,4 +385,8 @@ def make_backend(
 
 
 def _source(node: torch.fx.Node, value: Any) -> InputSource:
-    return InputSource("parameter" if isinstance(value, torch.nn.Parameter) else "user", node.name)
+    if isinstance(value, torch.nn.Parameter):
+        return InputSource("parameter", node.name)
+    # Dynamo says of a module's tensors, and of those marked by ``mark_static_address``, that they stay where they are
+    stays = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type") is not None
+    return InputSource("buffer" if stays else "user", node.name)

@@ -23,9 +23,9 @@ from optfuse.compiler.frontend.torch_bridge import (
     is_random,
     is_tangent,
 )
+from optfuse.compiler.ir.collectives import COMMUNICATION
 
 _NAME = "optfuse_joint_name"
-_COLLECTIVES = frozenset({"_c10d_functional", "c10d_functional", "_dtensor"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def _bytes(node: Node) -> int | None:
 def _is_repeatable(node: Node) -> bool:
     if isinstance(node.target, OpOverload):
         own = is_mutating(node.target, node.kwargs) or (is_random(node.target) and _drops(node))
-        return not own and node.target.namespace not in _COLLECTIVES
+        return not own and node.target.namespace not in COMMUNICATION
     return node.target is getitem  # a body of control flow may do anything
 
 

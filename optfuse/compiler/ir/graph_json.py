@@ -119,6 +119,7 @@ def _write_call(call: LibraryCall) -> Json:
         "mutates": list(call.mutates),
         "random": call.random,
         **({"holds": list(call.holds)} if call.holds else {}),
+        **({"group": [call.group, call.ranks]} if call.group else {}),
         "origin": _write_origin(call.origin),
     }
 
@@ -202,6 +203,7 @@ def _read_buffer(
 
 def _read_op(data: Mapping[str, Json]) -> Op:
     if "call" in data:
+        group, ranks = data.get("group", ("", 0))
         return LibraryCall(
             name=_line(data["call"]),
             target=_matching(_TARGET, data["target"]),
@@ -212,6 +214,8 @@ def _read_op(data: Mapping[str, Json]) -> Op:
             mutates=_strings(data["mutates"]),
             random=_typed(bool, data["random"]),
             holds=_strings(data.get("holds", ())),
+            group=_line(group),
+            ranks=_typed(int, ranks),
         )
     values: list[Expr] = []
     for row in data["values"]:

@@ -182,7 +182,8 @@ class LibraryCall:
 
     ``mutates`` names the buffers that the call writes in place. A call with ``random`` draws from torch's generator:
     such calls keep their program order. ``holds`` names the buffers that are in use until the call: the inputs of the
-    collective that it waits for, which may be neither written nor freed before.
+    collective that it waits for, which may be neither written nor freed before. ``ranks``: of a collective, how many
+    take part, and ``group`` the name of their group; 0 where that is not known.
     """
 
     name: str
@@ -194,6 +195,8 @@ class LibraryCall:
     mutates: tuple[str, ...] = ()
     random: bool = False
     holds: tuple[str, ...] = ()
+    group: str = ""
+    ranks: int = 0
 
 
 Op = LoopNest | LibraryCall

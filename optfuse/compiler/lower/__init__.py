@@ -5,6 +5,7 @@ from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
     arithmetic,
     creation,
     gather_scatter,
+    matvec,
     max_pooling,
     movement,
     own_operators,

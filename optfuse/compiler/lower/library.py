@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from optfuse.compiler.ir.nodes import Arg, LibraryCall, TorchValue, View, views
+from optfuse.compiler.ir.collectives import NAMESPACE, WAIT, in_use, started_by
+from optfuse.compiler.ir.nodes import Arg, LibraryCall, TorchValue, View
 from optfuse.compiler.lower.builder import Builder, dtype_name, spec_of
 from optfuse.compiler.lower.overloads import (
     OpOverload,
@@ -15,13 +16,11 @@ from optfuse.compiler.lower.overloads import (
     concrete,
     draws_random,
     is_overload,
+    ranks_of,
     written_label,
 )
 from optfuse.compiler.lower.registry import Uniform, Value
 from optfuse.errors import CaptureError
-
-#: Waits for a collective; its result is its argument, whose elements are valid from then on.
-WAIT = "_c10d_functional.wait_tensor.default"
 
 
 def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
@@ -32,6 +31,7 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
     """
     target = node.target
     assert is_overload(target), f"{node.name}: {target} is no ATen overload"
+    waits = str(target) == WAIT
     written = _written(builder, target, args, kwargs)
     base = _shared(target, args)
     returned = node.meta.get("val")
@@ -58,9 +58,10 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
             kwargs=tuple((key, to_arg(builder, a)) for key, a in kwargs.items()),
             outputs=tuple(outputs),
             origin=builder.origin,
-            mutates=tuple(sorted({view.buffer for view in written.values()})),
+            mutates=_completed(builder, base) if waits else tuple(sorted({view.buffer for view in written.values()})),
             random=is_random(node),
-            holds=_in_flight(builder, base) if str(target) == WAIT else (),
+            holds=_in_flight(builder, base) if waits else (),
+            **_group(target, args, kwargs),
         )
     )
     return tuple(values) if isinstance(returned, tuple | list) else values[0]
@@ -73,9 +74,24 @@ def _shared(target: OpOverload, args: tuple[Any, ...]) -> str | None:
 
 
 def _in_flight(builder: Builder, result: str | None) -> tuple[str, ...]:
-    """The inputs of the collective that produces ``result``: they are in use until the wait."""
-    starts = (op for op in builder.ops if isinstance(op, LibraryCall) and result in op.outputs)
-    return tuple(dict.fromkeys(view.buffer for start in starts for view in views(start)))
+    """What the collective that produces ``result`` reads or writes beside it: it is in use until the wait."""
+    start = None if result is None else started_by(builder.ops, builder.buffers, result)
+    return () if start is None else tuple(name for name in in_use(start) if name != result)
+
+
+def _completed(builder: Builder, result: str | None) -> tuple[str, ...]:
+    """The buffer whose elements a wait makes valid: what reads it by its own name later comes after the wait."""
+    return () if result is None or builder.buffers[result].kind != "temporary" else (result,)
+
+
+def _group(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The name of a collective's group and the number of its ranks, 0 where this process is in no such group."""
+    named = {**dict(zip(argument_names(target), args, strict=False)), **kwargs}
+    group = named.get("group_name")
+    if target.namespace != NAMESPACE or not isinstance(group, str):
+        return {}
+    ranks = named.get("group_size")
+    return {"group": str(group), "ranks": ranks if isinstance(ranks, int) else ranks_of(group)}
 
 
 def to_arg(builder: Builder, value: Any) -> Arg:

@@ -12,6 +12,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from optfuse.compiler.ir.buffer_layout import extent
+from optfuse.compiler.ir.collectives import COMMUNICATION
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.dtypes import LIMITED
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, Output, View, views
@@ -257,7 +258,8 @@ def _has_effect(node: fx.Node) -> bool:
         return True
     if not is_overload(target) or str(target) in _DECIDED:
         return False
-    return is_mutable(target) or returns_nothing(target) or draws_random(target)
+    effect = is_mutable(target) or returns_nothing(target) or draws_random(target)
+    return effect or target.namespace in COMMUNICATION
 
 
 def _written_roots(nodes: Iterable[fx.Node]) -> frozenset[fx.Node]:

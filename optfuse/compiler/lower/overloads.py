@@ -89,3 +89,15 @@ def written_nodes(node: fx.Node) -> list[fx.Node]:
             given = node.args[position] if position < len(node.args) else node.kwargs.get(name)
             written += [n for n in (given if isinstance(given, tuple | list) else [given]) if isinstance(n, fx.Node)]
     return written
+
+
+def ranks_of(group: str) -> int:
+    """The number of ranks of a process group of this process; 0 if it has none of that name."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return 0
+    from torch._C._distributed_c10d import _resolve_process_group
+
+    try:
+        return _resolve_process_group(group).size()
+    except (RuntimeError, ValueError, LookupError):  # of a graph that was traced elsewhere
+        return 0

@@ -6,12 +6,15 @@ it. The k-th random op of the graph adds k to it. The numbers differ from eager'
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import sympy
 
 from optfuse.compiler.ir.buffer_layout import row_major
+from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import (
     Call,
     Const,
@@ -33,7 +36,12 @@ Tensor = View | Uniform
 
 _SEED = "random_seed"
 _LARGEST_SEED = (1 << 63) - 1
-_RANDOM = ("rand", "randn", "bernoulli", "native_dropout", "uniform", "normal_functional")
+_RANDOM = (
+    "rand", "randn", "bernoulli", "native_dropout", "uniform", "normal_functional", "exponential", "geometric",
+    "cauchy", "log_normal",
+)  # fmt: skip
+#: the smallest exponential number, as in eager: a sampler that divides by one never divides by zero
+_LEAST_EXPONENTIAL = 2.0**-24
 #: uniform numbers of half types are multiples of 1 / GRID, as in eager, so that none rounds up to 1
 _GRID = {"bfloat16": 1 << 8, "float16": 1 << 11}
 
@@ -114,6 +122,71 @@ def _random_tensor(builder: Builder, function: str, shift: float, scale: float) 
         return call("add", call("mul", number, like(scale, number)), like(shift, number))
 
     return builder.pointwise(at)
+
+
+@lowers("aten.exponential.default")
+def lower_exponential(builder: Builder, _like: Any, rate: float = 1.0, *, generator: Any = None) -> Value:
+    """Exponential, of the given rate; never 0."""
+    _only_default(generator)
+
+    def exponential(uniform: Expr) -> Expr:
+        number = call("maximum", _exponential(uniform), like(_LEAST_EXPONENTIAL, uniform))
+        return number if rate == 1 else call("div", number, like(rate, number))
+
+    return _transformed(builder, "rand", exponential)
+
+
+@lowers("aten.geometric.default")
+def lower_geometric(builder: Builder, _like: Any, p: float, *, generator: Any = None) -> Value:
+    """How many trials of chance ``p`` until the first success: an exponential number, rounded up, at least 1."""
+    _only_default(generator)
+    if builder.spec.dtype not in FLOATING:
+        raise Declined("geometric numbers as integers, which may overflow")
+
+    def geometric(uniform: Expr) -> Expr:
+        trials = call("ceil", call("div", _exponential(uniform), like(-math.log1p(-p), uniform)))
+        return call("maximum", trials, like(1.0, trials))
+
+    return _transformed(builder, "rand", geometric)
+
+
+@lowers("aten.cauchy.default")
+def lower_cauchy(
+    builder: Builder, _like: Any, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None
+) -> Value:
+    """Cauchy, of the given median and half-width."""
+    _only_default(generator)
+
+    def cauchy(uniform: Expr) -> Expr:
+        angle = call("mul", call("sub", uniform, like(0.5, uniform)), like(math.pi, uniform))
+        return call("add", call("mul", call("tan", angle), like(sigma, angle)), like(median, angle))
+
+    return _transformed(builder, "rand", cauchy)
+
+
+@lowers("aten.log_normal.default")
+def lower_log_normal(
+    builder: Builder, _like: Any, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
+) -> Value:
+    """The exponential of a normal number of the given mean and deviation."""
+    _only_default(generator)
+
+    def log_normal(normal: Expr) -> Expr:
+        return call("exp", call("add", call("mul", normal, like(std, normal)), like(mean, normal)))
+
+    return _transformed(builder, "randn", log_normal)
+
+
+def _exponential(uniform: Expr) -> Expr:
+    """An exponential number of rate 1 from a uniform one: -log(1 - u)."""
+    return call("neg", call("log1p", call("neg", uniform)))
+
+
+def _transformed(builder: Builder, function: str, transform: Callable[[Expr], Expr]) -> Value:
+    """The node's tensor of ``transform`` of random numbers of ``function``."""
+    spec, start = builder.spec, seed(builder)
+    dtype = compute_dtype(spec.dtype)
+    return builder.pointwise(lambda index: transform(cast(_number(function, start, index, spec.shape), dtype)))
 
 
 @lowers("aten.bernoulli.p", "aten.bernoulli.default")

@@ -8,6 +8,7 @@ import torch
 from torch.library import custom_op
 
 from optfuse.compiler.ops import attention as functions
+from optfuse.compiler.ops import attention_cached as cached
 from optfuse.compiler.ops import attention_memory, convolution, matmul, space_to_depth
 from optfuse.compiler.ops import max_pool as max_pooling
 from optfuse.compiler.ops import sum_rows as row_sums
@@ -33,6 +34,13 @@ attention_dropout = _operator("attention_dropout", functions.attention, _FORWARD
 attention_backward = _operator("attention_backward", functions.attention_backward, _BACKWARD)
 
 
+attention_cached = _operator(
+    "attention_cached",
+    cached.attention_cached,
+    "(Tensor query, Tensor key, Tensor value, Tensor? mask, bool is_causal, float scale) -> Tensor",
+)
+
+
 def _rows(x: torch.Tensor, width: int) -> torch.Tensor:
     batch, heads, length, _ = x.shape
     return x.new_empty((batch, length, heads, width)).transpose(1, 2)
@@ -48,6 +56,11 @@ def _attention_fake(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     )
     seed, offset = (torch.empty((), dtype=torch.int64, device="cpu") for _ in range(2))
     return _rows(query, value.shape[-1]), lse, seed, offset
+
+
+@attention_cached.register_fake
+def _attention_cached_fake(query: torch.Tensor, _: torch.Tensor, value: torch.Tensor, *__: Any) -> torch.Tensor:
+    return _rows(query, value.shape[-1])
 
 
 @attention_backward.register_fake

@@ -16,7 +16,7 @@ from math import prod
 
 from optfuse.compiler.analysis.access import Access, accesses
 from optfuse.compiler.analysis.dependence import users
-from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes
+from optfuse.compiler.analysis.op_work import ITEM_BYTES
 from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Expr, LibraryCall, Load, LoopGraph, LoopNest, Op, View, views
@@ -24,8 +24,6 @@ from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.compiler.ir.traversal import operands, stored, subexpressions
 from optfuse.compiler.simplify.substitute import by_address, extents_of, inside, rewritten, with_value
 
-#: Values of fewer bytes are not inlined: they cost launches, on which the solver decides.
-LEAST_BYTES = 1 << 16
 #: The bytes read instead of a value may exceed its own by 1 / MORE (for a number for each channel).
 MORE = 16
 #: The most scalar functions of a consumer with all that is inlined into it.
@@ -128,8 +126,8 @@ class _Moving:
 
     def _arithmetic(self, name: str, mine: set[int]) -> LoopNest | None:
         """The producer of a value that only ``mine`` read, if it may be inlined."""
-        buffer, writers = self.buffers[name], self.writers[name]
-        if name in self.held or len(writers) != 1 or buffer_bytes(buffer) < LEAST_BYTES or self.readers[name] - mine:
+        writers = self.writers[name]
+        if name in self.held or len(writers) != 1 or self.readers[name] - mine:
             return None
         producer = self.ops[min(writers)]
         if not isinstance(producer, LoopNest) or len(producer.stores) != 1 or producer.reductions:

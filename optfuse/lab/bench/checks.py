@@ -34,10 +34,10 @@ class Reference:
 
 
 def reference(case: Case) -> Reference:
-    """Run the model in float64: a slice of the batch for inference, a whole step for training."""
+    """Run the model in float64: a slice of the batch for inference, a whole training step or decode step."""
     if case.task.train and is_random(case.model):
         return Reference({}, None, "the model draws random numbers")
-    items = None if case.task.train else ITEMS
+    items = None if case.task.train or case.task.batch else ITEMS
     model = widened(case)
     try:
         args, kwargs = pytree.tree_map_only(

@@ -46,17 +46,24 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A row: one model file for inference or a training step, and the systems to run it in, in this order."""
+    """A row: one model file for inference or a training step, and the systems to run it in, in this order.
+
+    ``batch``: the sequences of a decode step over a static cache, 0 for the model's own inputs. ``int8``: whether the
+    weights of its linear layers are int8.
+    """
 
     path: str
     name: str
     train: bool
     systems: tuple[System, ...]
+    batch: int = 0
+    int8: bool = False
 
     @property
     def row(self) -> str:
-        """The row's name, such as "gpt2" or "gpt2 training"."""
-        return f"{self.name} training" if self.train else self.name
+        """The row's name, such as "gpt2", "gpt2 training" or "llama int8 decode 8"."""
+        kind = [" int8"] * self.int8 + [" training"] * self.train + [f" decode {self.batch}"] * (self.batch > 0)
+        return self.name + "".join(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,8 @@ class Settings:
         How long a system is timed, at most; at least ten runs.
     loss
         Where a training step's loss is computed: "inside" of the model, if it does that, or "outside", of its results.
+    cache
+        Tokens that the cache of a decode step holds; half of them are in it.
     plans
         A folder for the plan of each graph of optfuse's, without weights; empty for none.
     """
@@ -89,6 +98,7 @@ class Settings:
     seconds: float = 0.5
     plans: str = ""
     loss: Literal["inside", "outside"] = "inside"
+    cache: int = 1024
 
 
 def known_systems(text: str) -> tuple[System, ...]:

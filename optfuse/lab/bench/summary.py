@@ -82,7 +82,7 @@ def _copies(kernels: Sequence[Mapping[str, Any]]) -> Record:
 def _row_summary(row: Mapping[str, Any]) -> Record:
     good = {name: facts for name, facts in row["systems"].items() if facts["status"] == "ok"}
     times = {name: facts["median_ms"] for name, facts in good.items()}
-    peers = {name: times[name] for name in PEERS if name in times}
+    peers = {name: times[name] for name in (*PEERS, "inductor-max-autotune") if name in times}
     ours = {name: times[name] for name in (*OURS, *COMPILED) if name in times}
     peer, mine = (min(side, key=lambda name: side[name], default=None) for side in (peers, ours))
 
@@ -117,7 +117,8 @@ def markdown(document: Mapping[str, Any]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row, derived in zip(document["rows"], summary["rows"], strict=True):
         systems = row["systems"]
-        ours, theirs = systems.get("optfuse", {}), systems.get("inductor", {})
+        ours = next((systems[name] for name in ("optfuse", *COMPILED) if name in systems), {})
+        theirs = systems.get("inductor", {})
         cells = [
             row["row"],
             *(_time(systems.get(name)) for name in asked),

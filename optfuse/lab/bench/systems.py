@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from optfuse.api import Schedule, optimize
 from optfuse.compiler.frontend.zoo import known_size, load_model_file
+from optfuse.lab.bench.decode import DecodeStep, in_int8
 from optfuse.lab.bench.inductors import Choose, compile_on_our_graph
 from optfuse.lab.bench.meter import Meter
 from optfuse.lab.bench.records import Record, Settings, System, Task
@@ -86,6 +87,10 @@ def load_case(task: Task, settings: Settings, device: torch.device) -> Case:
     """Build the model once for all systems of a row."""
     entry, size = load_model_file(task.path), known_size(settings.size)
     model = entry.model(size).to(device).train(task.train)
+    model = in_int8(model) if task.int8 else model
+    if task.batch:
+        step = DecodeStep(model, task.batch, settings.cache).requires_grad_(False)
+        return Case(task, step, (torch.zeros(task.batch, 1, dtype=torch.int64, device=device),), {}, loss_of)
     inside = task.train and settings.loss == "inside"  # with labels, a model computes its loss itself
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), entry.inputs(size, train=inside))
     return Case(task, model, args, dict(kwargs), loss_of)

@@ -199,12 +199,17 @@ def _refuse_broken(error: BaseException) -> None:
         raise BrokenDeviceError(str(second)) from error
 
 
+def _task(record: Record) -> Task:
+    fields: Record = {**record, "systems": tuple(record["systems"])}
+    return Task(**fields)
+
+
 def main() -> int:
     """``python -m optfuse.lab.bench.worker REQUEST.json OUT.jsonl``."""
     warnings.simplefilter("ignore")
     leave_with_parent()
     request = json.loads(Path(sys.argv[1]).read_text())
-    tasks = [Task(task["path"], task["name"], task["train"], tuple(task["systems"])) for task in request["tasks"]]
+    tasks = [_task(task) for task in request["tasks"]]
     with Path(sys.argv[2]).open("a", encoding="utf-8") as out:
 
         def write(record: Record) -> None:

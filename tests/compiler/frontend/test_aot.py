@@ -55,7 +55,7 @@ def test_inference() -> None:
     with torch.no_grad():
         assert_same(torch.compile(model, backend=make_backend(recorder, name="net"))(x), model(x))
     assert recorder.names == ["net0.inference"]
-    assert "parameter" in {source.kind for source in recorder.graphs[0].inputs}
+    assert {source.kind for source in recorder.graphs[0].inputs} == {"parameter", "buffer", "user"}
 
 
 def test_training() -> None:

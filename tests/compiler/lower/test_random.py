@@ -1,6 +1,8 @@
+import numpy as np
 import pytest
 import torch
 
+from optfuse.compiler.ir import philox
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import LibraryCall
 from tests.compiler.lower.eager import lowered, nests
@@ -41,6 +43,52 @@ def test_randn_is_normal(dtype):
     assert abs(out.double().std() - 1) < 0.05
     assert abs(shifted.double().mean() - 3) < 0.03
     assert abs(shifted.double().std() - 0.5) < 0.03
+
+
+def quantiles(name, *parameters, dtype):
+    """The 10%, 50% and 90% quantiles of the distribution through loops and in eager, both from fixed seeds."""
+
+    def drawn(x):
+        return getattr(torch.ops.aten, name).default(x, *parameters)
+
+    graph, _ = lowered(drawn, torch.empty(N, dtype=dtype))
+    assert [op.name for op in graph.ops if isinstance(op, LibraryCall)] == ["random_seed"]
+    (out,) = run(drawn, torch.empty(N, dtype=dtype))
+    assert out.dtype == dtype
+    torch.manual_seed(1)
+    expected = drawn(torch.empty(1 << 18))
+    at = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    return out.double().quantile(at), expected.double().quantile(at)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("exponential", ()),
+        ("exponential", (2.5,)),
+        ("geometric", (0.02,)),
+        ("cauchy", (1.0, 3.0)),
+        ("log_normal", (0.5, 0.25)),
+    ],
+)
+def test_distributions_have_eager_quantiles(name, parameters, dtype):
+    found, expected = quantiles(name, *parameters, dtype=dtype)
+    torch.testing.assert_close(found, expected, rtol=0.12, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_exponential_is_never_zero_and_geometric_at_least_one(dtype, monkeypatch):
+    monkeypatch.setattr(philox, "rand", lambda _, offset: np.zeros(offset.shape, np.float32))
+    (out,) = run(lambda x: torch.ops.aten.exponential.default(x), torch.empty(N, dtype=dtype))
+    assert out.min() > 0
+    (out,) = run(lambda x: torch.ops.aten.geometric.default(x, 0.5), torch.empty(N, dtype=dtype))
+    assert out.min() == 1
+
+
+def test_geometric_integers_are_a_library_call():
+    graph, _ = lowered(lambda x: torch.ops.aten.geometric.default(x, 0.5), torch.empty(8, dtype=torch.int64))
+    assert [op.target for op in graph.ops if isinstance(op, LibraryCall)] == ["aten.geometric.default"]
 
 
 def test_bernoulli():

@@ -18,6 +18,7 @@ from optfuse.compiler.lower import lower
 from optfuse.problem.device_files import load_device
 from tests.compiler.lower.eager import check
 
+aten = torch.ops.aten
 c10d = torch.ops._c10d_functional  # noqa: SLF001 - the operators that torch.distributed traces to
 
 

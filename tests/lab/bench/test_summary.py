@@ -88,6 +88,19 @@ def test_tables(document: dict[str, Any]) -> None:
     assert kernels_csv([]) == ""
 
 
+def test_a_row_as_users_call_it() -> None:
+    systems = {
+        "inductor-max-autotune": good(1.0),
+        "optfuse-compile": good(0.5, gpu_ms=0.4, triton_ms=0.1, predicted_ms=0.375),
+    }
+    found: dict[str, Any] = {"rows": [{"row": "a", "asked": list(systems), "systems": systems}], "kernels": []}
+    found |= {"yardstick": {"tiny_us": 1.0}}
+    found["summary"] = summarize(found)
+    assert found["summary"]["rows"][0]["speedup"] == 2.0
+    assert "0.40, 0.10" in markdown(found)
+    assert "0.38" in markdown(found)
+
+
 def test_statistics() -> None:
     assert geomean([2, 8]) == pytest.approx(4)
     assert geomean([]) is None

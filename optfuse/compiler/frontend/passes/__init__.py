@@ -9,9 +9,11 @@ import torch
 from torch.fx import Node
 
 from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.passes.cached_attention import split_cached_attention
 from optfuse.compiler.frontend.passes.constants import fold_constants
 from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
+from optfuse.compiler.frontend.passes.experts import sum_over_experts
 from optfuse.compiler.frontend.passes.items import expand_items
 from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
 from optfuse.compiler.frontend.passes.matmuls import fuse_matmul_activations
@@ -28,6 +30,8 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     ease_convolutions,
     remove_noops,
     fuse_matmul_activations,
+    split_cached_attention,
+    sum_over_experts,
     merge_duplicates,
 )
 

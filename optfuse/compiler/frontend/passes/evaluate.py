@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.torch_bridge import is_mutating, is_random, outside_of_modes, tree_leaves
+from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, is_random, outside_of_modes, tree_leaves
+from optfuse.compiler.ir.collectives import COMMUNICATION
 
 aten = torch.ops.aten
 
@@ -57,7 +58,7 @@ def constant_nodes(graph: GraphModule, known: Mapping[str, torch.Tensor]) -> fro
 
 def _is_computable(node: Node, constant: Mapping[Node, None]) -> bool:
     leaves = [leaf for leaf in tree_leaves(node_value(node)) if leaf is not None]
-    if not leaves or is_random(node.target) or _draws(node):
+    if not leaves or is_random(node.target) or _draws(node) or _communicates(node):
         return False
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if len(tensors) != len(leaves) or any(_bytes(tensor) > LARGEST_VALUE for tensor in tensors):
@@ -66,6 +67,11 @@ def _is_computable(node: Node, constant: Mapping[Node, None]) -> bool:
     if node.target in _METADATA_ONLY and len(sources) == 1:
         return True
     return all(source in constant for source in sources)
+
+
+def _communicates(node: Node) -> bool:
+    """Whether other ranks take part: what comes of equal constants depends on them."""
+    return isinstance(node.target, OpOverload) and node.target.namespace in COMMUNICATION
 
 
 def _draws(node: Node) -> bool:

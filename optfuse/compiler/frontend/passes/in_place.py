@@ -35,7 +35,9 @@ IN_PLACE = {
 #: Operators that return their first argument with a window replaced by the second, and the view that is the window.
 WINDOWS = {aten.slice_scatter.default: aten.slice.Tensor, aten.select_scatter.default: aten.select.int}
 
-#: Updates of a tensor of fewer bytes stay as they are: loops that write all of it cost no more than a call.
+#: Updates that are loops: of a tensor of fewer bytes they stay as they are, since a loop that writes all of it costs no
+#: more than a call.
+LOOPS = frozenset({*WINDOWS, aten.scatter.src, aten.scatter.value})
 LEAST_BYTES = 1 << 16
 
 
@@ -109,7 +111,9 @@ def _owned(base: Node, input_renewed: Node | None) -> bool:
 def _fits(node: Node, base: Node) -> bool:
     """Whether the update writes values of the tensor's own dtype into a tensor that is large and does not overlap."""
     value, update = fake(base), node.args[1] if node.target in WINDOWS else None
-    if value is None or not same_form(node, base) or value.numel() * value.itemsize < LEAST_BYTES:
+    if value is None or not same_form(node, base):
+        return False
+    if node.target in LOOPS and value.numel() * value.itemsize < LEAST_BYTES:
         return False
     if any(step == 0 and size > 1 for size, step in zip(value.shape, value.stride(), strict=True)):
         return False

@@ -106,6 +106,14 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "ReLU or GELU of a matmul that another matmul reads goes into the first, in half precision",
     ),
     FrontendPass(
+        "split_cached_attention", "decision", "normalize", "passes.cached_attention",
+        "attention of a few queries over many keys, in half precision, splits the keys and repeats no heads",
+    ),
+    FrontendPass(
+        "sum_over_experts", "decision", "normalize", "passes.experts",
+        "grouped matmuls of few rows and many experts become sums over the weights of each row's expert",
+    ),
+    FrontendPass(
         "choose_layouts", "decision", "layout", "layouts",
         "convolutions are channels-last, rows of matmuls are padded to whole vectors, patches become matmuls",
     ),

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert
-from optfuse.compiler.frontend.torch_bridge import TO_COPY, OpOverload, is_mutating, is_random
+from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert, is_impure
+from optfuse.compiler.frontend.torch_bridge import TO_COPY, OpOverload, is_mutating
 
 aten = torch.ops.aten
 
@@ -93,7 +93,7 @@ def _compute_once(node: Node, shared: dict[Node, Node | None]) -> Node | None:
 
 def _is_pure(node: Node) -> bool:
     target = node.target
-    return isinstance(target, OpOverload) and not is_mutating(target) and not is_random(target)
+    return isinstance(target, OpOverload) and not is_impure(node)
 
 
 def _seen_through(node: Node) -> Iterator[Node]:

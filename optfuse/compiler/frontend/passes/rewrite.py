@@ -18,6 +18,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     is_random,
     returns_of,
 )
+from optfuse.compiler.ir.collectives import COMMUNICATION
 
 aten = torch.ops.aten
 
@@ -69,11 +70,15 @@ def with_graph(captured: Captured, graph: GraphModule, constants: Mapping[str, t
 
 
 def is_impure(node: Node) -> bool:
-    """Whether a node without users must stay: inputs, outputs, and what draws, writes, or returns nothing."""
+    """Whether a node without users must stay: inputs, outputs, and what draws, writes, sends, or returns nothing.
+
+    A collective whose result one rank does not use is one that other ranks wait for.
+    """
     if node.op in {"placeholder", "output"}:
         return True
     if isinstance(node.target, OpOverload):
-        return is_mutating(node.target) or is_random(node.target) or returns_of(node.target) == 0
+        effect = is_mutating(node.target) or is_random(node.target) or returns_of(node.target) == 0
+        return effect or node.target.namespace in COMMUNICATION
     return node.op == "call_function" and node.is_impure()
 
 

@@ -1,0 +1,1 @@
+"""Orders of given kernels in which communication runs beside computation."""

@@ -1,0 +1,59 @@
+"""Grouped matmuls of few rows become sums over the weights of each row's expert; others stay a library's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from optfuse.compiler.frontend.passes.experts import sum_over_experts
+from tests.compiler.frontend.passes.graphs import operators, run, traced
+
+GROUPED = "_grouped_mm.default"
+
+
+def product(x: Tensor, weights: Tensor, ends: Tensor) -> tuple[Tensor]:
+    return (torch.ops.aten._grouped_mm.default(x, weights.transpose(1, 2), ends),)  # noqa: SLF001 - it has no public name
+
+
+def inputs(rows: int, experts: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(rows, 32).to(torch.bfloat16), torch.randn(experts, 48, 32).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "counts", [(0, 1, 0, 0, 2, 0, 0, 0), (3, 0, 0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 0, 0, 3), (1, 0, 1, 0, 0, 0, 1, 0)]
+)
+def test_each_row_meets_its_expert(counts: tuple[int, ...]) -> None:
+    x, weights = inputs(sum(counts), len(counts))
+    ends = torch.tensor(counts).cumsum(0).to(torch.int32)
+    captured = sum_over_experts(traced(product, x, weights, ends))
+    assert GROUPED not in operators(captured)
+    (found,) = run(captured, x, weights, ends)
+    experts = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    expected = torch.einsum("tk,tnk->tn", x.double(), weights[experts].double())
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_rows_of_no_expert_are_within_bounds() -> None:
+    x, weights = inputs(3, 8)
+    ends = torch.tensor([0, 1, 1, 1, 1, 1, 1, 2], dtype=torch.int32)
+    captured = sum_over_experts(traced(product, x, weights, ends))
+    (found,) = run(captured, x, weights, ends)
+    torch.testing.assert_close(found[1].double(), weights[7].double() @ x[1].double(), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(("rows", "experts"), [(16, 8), (5, 8)])
+def test_many_rows_stay(rows: int, experts: int) -> None:
+    x, weights = inputs(rows, experts)
+    ends = torch.linspace(0, rows, experts + 1)[1:].to(torch.int32)
+    assert GROUPED in operators(sum_over_experts(traced(product, x, weights, ends)))
+
+
+def test_weights_whose_sums_run_across_rows_stay() -> None:
+    def across(x: Tensor, weights: Tensor, ends: Tensor) -> tuple[Tensor]:
+        return (torch.ops.aten._grouped_mm.default(x, weights, ends),)  # noqa: SLF001 - it has no public name
+
+    x, weights = torch.randn(2, 48).to(torch.bfloat16), inputs(1, 8)[1]
+    ends = torch.tensor([0, 1, 1, 1, 1, 1, 1, 2], dtype=torch.int32)
+    assert GROUPED in operators(sum_over_experts(traced(across, x, weights, ends)))
