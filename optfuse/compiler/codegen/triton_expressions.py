@@ -83,7 +83,7 @@ def constant(value: bool | int | float, dtype: str) -> Value:
         number = float(value)
         text = repr(number) if math.isfinite(number) else f'float("{number}")'
     else:
-        text = str(int(value))
+        text = str(+value)  # a bool as a number, a size as its formula
     return Value(text, dtype, tightness=UNARY if text.startswith("-") else ATOM, literal=True)
 
 

@@ -74,6 +74,7 @@ __all__ = [
     "has_unbacked_size",
     "is_mutating",
     "is_random",
+    "is_symbolic",
     "is_wrapper",
     "key_paths",
     "min_cut_partition",

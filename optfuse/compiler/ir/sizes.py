@@ -11,8 +11,9 @@ the hint and leaves no guard, so a build must be repeated at a second hint and i
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Self
 
 import sympy
@@ -62,6 +63,10 @@ class Decisions:
     hints: dict[str, int]
     ranges: dict[str, Interval]
     guards: dict[Relation, None] = field(default_factory=dict)
+    #: what the frontend's tracer has for each symbol
+    traced: Mapping[str, Any] = field(default_factory=dict)
+    #: sizes of different builds never match in a dictionary: what is cached of one has recorded that one's guards
+    serial: int = field(default_factory=count().__next__)
 
     def size(self, name: str) -> Size:
         """The symbol ``name`` as a size."""
@@ -208,8 +213,8 @@ class Size(int):
         return self.decisions.decide(self.formula, "!=")
 
     def __hash__(self) -> int:
-        """Not the hash of the number: in a dictionary a size matches sizes of its own formula alone."""
-        return hash(self.formula)
+        """Not the hash of the number: in a dictionary a size matches sizes of its own formula and build alone."""
+        return hash((self.formula, self.decisions.serial))
 
     def __int__(self) -> int:
         """The hint; the formula must have this value from then on."""
@@ -248,6 +253,20 @@ def _of(value: int) -> Formula:
 def hint(value: int) -> int:
     """The plain number of a size at the hint, without a guard: for choices that affect speed alone."""
     return int.__int__(value)
+
+
+def symbols_in(value: int) -> frozenset[str]:
+    """The names of the symbols in a size; none in a plain number."""
+    return frozenset(_names(value.formula)) if isinstance(value, Size) else frozenset()
+
+
+def _names(formula: Formula) -> Iterator[str]:
+    for monomial, _ in formula.terms:
+        for atom in monomial:
+            if isinstance(atom, str):
+                yield atom
+            else:
+                yield from (*_names(atom.numerator), *_names(atom.divisor))
 
 
 def _sympy_of(formula: Formula) -> sympy.Expr:
