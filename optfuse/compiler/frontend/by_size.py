@@ -25,7 +25,7 @@ GROUP = 8
 #: Compiled sizes that a graph keeps, and sizes that it remembers to have run; the least recently used one goes.
 MOST, REMEMBERED = 64, 10_000
 #: The most ranges of sizes for which a graph is compiled.
-RANGES = 4
+RANGES = 8
 
 Number = int | float
 #: The values of a graph's symbols, in the order of ``SizeReader.symbols``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,9 @@ def for_range(graph: GraphModule, sizes: Mapping[str, int], arguments: Sequence[
         _fake(node.meta.get("example_value"), given, traced, mode)
         for node, given in zip(placeholders, arguments, strict=True)
     ]
-    function = build(graph, fakes, decisions)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Raw SymInt value")  # our graphs hold sizes as numbers
+        function = build(graph, fakes, decisions)
     guards = tuple(guard.expr for guard in environment.guards)
     return Ranged(function, names, guards, decisions)
 

@@ -11,7 +11,7 @@ the hint and leaves no guard, so a build must be repeated at a second hint and i
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Self
@@ -253,6 +253,11 @@ def _of(value: int) -> Formula:
 def hint(value: int) -> int:
     """The plain number of a size at the hint, without a guard: for choices that affect speed alone."""
     return int.__int__(value)
+
+
+def same(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two shapes are equal at every size: no guard is recorded, and shapes that are equal at some differ."""
+    return len(one) == len(other) and all(_of(a) == _of(b) for a, b in zip(one, other, strict=True))
 
 
 def symbols_in(value: int) -> frozenset[str]:
