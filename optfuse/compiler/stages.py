@@ -57,6 +57,7 @@ def lowered(captured: Captured) -> LoopGraph:
         mutations=captured.mutations,
         constants=captured.constants,
         strides=captured.strides,
+        decisions=captured.decisions,
     )
     verify(graph)
     return graph

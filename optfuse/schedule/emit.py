@@ -18,6 +18,7 @@ from optfuse.compiler.extract.solution_kernel import kernel_spec
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import LibraryCall, LoopNest
+from optfuse.compiler.ir.sizes import Size
 from optfuse.errors import PlanError
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
@@ -110,6 +111,9 @@ def held(extraction: Extraction, solution: Solution, memory: Memory = "least") -
         if name is not None and name not in shared
         if not instance.buffers[numbers[name]].output and devices[name] == main
     }
+    if any(isinstance(size, Size) for buffer in extraction.graph.buffers for size in buffer.shape):
+        # which buffers fit in others' memory depends on the sizes
+        return replace(apart_footprint(instance, solution, lent), heirs={})
     match memory:
         case "arena":
             return arena_footprint(instance, solution)

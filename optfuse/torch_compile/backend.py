@@ -41,6 +41,7 @@ from optfuse.schedule.solve_once import solution_cache
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.artifacts import show_left, show_scheduled
 from optfuse.torch_compile.compiled import remember_left, remember_scheduled
+from optfuse.torch_compile.ranged import RangedRun, places_of, require_same
 from optfuse.torch_compile.rank_agreement import require_one_order
 from optfuse.tuning.rank import require_measurable
 
@@ -48,7 +49,7 @@ logger = logging.getLogger("optfuse")
 
 DEVICE = "h200"
 #: Options that are not the solver's.
-_OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving")
+_OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving", "ranges")
 #: Errors that the caller mends: they are raised. Any other one is a defect of ours, and its graph runs as traced.
 _CALLERS = (InvalidOptionError, RuleError, RuleConflictError, InfeasibleError, OutputError, RankOrderError)
 
@@ -58,12 +59,14 @@ class Record:
     """What one call of the backend has compiled so far: the inference graph, or forward and later backward.
 
     ``unplanned`` has (graph, reason) for graphs that carry what cannot be scheduled: they run as they were traced.
+    ``by_size`` has (graph, reason) for graphs with sizes that change which are compiled for each size by itself.
     ``unmatched`` has (graph, reason) for rules that match no op of a graph: they may be meant for another one.
     """
 
     schedules: list[Schedule] = field(default_factory=list)
     unplanned: list[tuple[str, str]] = field(default_factory=list)
     unmatched: list[tuple[str, str]] = field(default_factory=list)
+    by_size: list[tuple[str, str]] = field(default_factory=list)
 
     def survive(self, name: str, error: Exception) -> None:
         """Note and say that compiling a graph has met a defect of ours; raise an error that is not one."""
@@ -76,6 +79,11 @@ class Record:
     def library_ops(self) -> tuple[str, ...]:
         """ATen operators that are called as they are, in any of the graphs."""
         return tuple(sorted({op for schedule in self.schedules for op in schedule.library_ops}))
+
+    def leave_range(self, name: str, reason: str) -> None:
+        """Note and say that a graph is compiled for each size by itself."""
+        self.by_size.append((name, reason))
+        logger.info("%s is compiled for each size by itself: %s", name, reason)
 
     def leave(self, name: str, reason: str) -> None:
         """Note and say that a graph is not scheduled."""
@@ -170,13 +178,47 @@ def backend(
         program = Program(made.source, captured.constants)
         return runner(program, cudagraphs, interest_of(captured), arena, pace, made.objective / 1e6)
 
+    def compile_range() -> Callable[[Captured], Callable[[list[torch.Tensor]], Sequence[Any]]]:
+        """A compiler of one graph for a range of sizes, called again at other sizes: the text must be the same."""
+        first: dict[str, Schedule] = {}
+
+        def compile_one(captured: Captured) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
+            if environment.mode() == "compile" and is_on_host(captured):
+                raise CaptureError("its tensors are on the CPU")
+            problem = fusion_problem(captured, device)
+            if captured.name in first:
+                made = first[captured.name]
+                require_same(problem, made, places_of(made))
+                return as_traced(captured)
+            chosen = _with_matching_rules(problem.instance, solve_options, record)
+            made = first[captured.name] = schedule_graph(captured, problem, chosen, cache=cache)
+            require_one_order(made.graph, made.solution)
+            record.schedules.append(made)
+            remember_scheduled(made)
+            show_scheduled(captured, made)
+
+            def run_of(source: str) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
+                program = Program(source, captured.constants)
+                return runner(program, cudagraphs, interest_of(captured), arena, pace, made.objective / 1e6)
+
+            return RangedRun(made.source, places_of(made), run_of)
+
+        return compile_one
+
     survive = None if strict else record.survive
     if any(isinstance(value, torch.Tensor) and value.is_nested for value in example_inputs):
         record.leave("compiled0", "a nested tensor's sizes have no numbers to plan with")
         compiled = graph
     else:
         chooser = None if saving_search(saving, device, solve_options) is None else choose
-        made_backend = make_backend(compile_graph, leave=record.leave, survive=survive, choose=chooser)
+        made_backend = make_backend(
+            compile_graph,
+            leave=record.leave,
+            survive=survive,
+            choose=chooser,
+            compile_range=compile_range if options.get("ranges", True) else None,
+            leave_range=record.leave_range,
+        )
         compiled = made_backend(graph, example_inputs)
 
     def run(*inputs: Any) -> Any:
@@ -249,7 +291,7 @@ def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
             raise InvalidOptionError(f"unknown option {key!r}; did you mean {near!r}? (known: {', '.join(known)})")
-    for key in ("tune", "cache", "strict"):
+    for key in ("tune", "cache", "strict", "ranges"):
         if not isinstance(options.get(key, False), bool):
             raise InvalidOptionError(f"{key} must be True or False, not {options[key]!r}")
     device = str(options.get("device", DEVICE))

@@ -11,6 +11,7 @@ from optfuse.compiler.analysis.mixed_radix import is_dense, point_count
 from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, touched_bytes
 from optfuse.compiler.analysis.placement import Layout, Placed, Placements
 from optfuse.compiler.ir.nodes import Buffer, LoopNest
+from optfuse.compiler.ir.sizes import hint
 from optfuse.problem.instance import AccessClass, Offer, Read, Scheme, Write
 
 #: Points of a column reduction's tile along the contiguous axis x: the fewest that fill a memory transaction, which
@@ -24,7 +25,7 @@ SHARED_BYTES = 4096
 
 def scheme_of(walk: Walk) -> Scheme:
     """The instance's scheme of a walk. Its parallel programs are estimated from the tiles of code generation."""
-    x, r = point_count(walk.x), point_count(walk.r)
+    x, r = hint(point_count(walk.x)), hint(point_count(walk.r))
     rows = COLUMN_TILE if walk.by_columns else max(1, TILE // r)
     return Scheme(walk.name, x, r, max(1, -(-x // rows)))
 

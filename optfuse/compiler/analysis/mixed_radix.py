@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import itemgetter
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,7 +25,7 @@ class Digit:
 def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether (sizes, strides) is a bijection onto [0, prod(sizes)); size-1 dimensions are ignored."""
     step = 1
-    for stride, size in sorted((t, s) for s, t in zip(sizes, strides, strict=True) if s > 1):
+    for size, stride in sorted(((s, t) for s, t in zip(sizes, strides, strict=True) if s > 1), key=itemgetter(1)):
         if stride != step:
             return False
         step *= size

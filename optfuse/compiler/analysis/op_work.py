@@ -10,6 +10,7 @@ from optfuse.compiler.analysis.access import Access
 from optfuse.compiler.ir.buffer_layout import span
 from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopNest, views
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+from optfuse.compiler.ir.sizes import hint
 from optfuse.compiler.ir.traversal import operands, stored, subexpressions
 from optfuse.problem.cost import GOP, MIB
 from optfuse.problem.instance import Device, Work
@@ -56,22 +57,22 @@ _UPDATES = frozenset(
 
 def buffer_bytes(buffer: Buffer) -> int:
     """Bytes of memory that a buffer takes, padding included; 0 when it is empty."""
-    return span(buffer) * ITEM_BYTES.get(buffer.dtype, 8)
+    return hint(span(buffer)) * ITEM_BYTES.get(buffer.dtype, 8)
 
 
 def touched_bytes(access: Access, sizes: Sequence[int], buffer: Buffer) -> int:
     """Bytes of the distinct elements that an access touches in a nest of these ``sizes``, at most the whole buffer."""
     item = ITEM_BYTES.get(buffer.dtype, 8)
     if access.coefficients is None or access.indirect:
-        elements = prod(sizes)
+        elements = hint(prod(sizes))
     else:
-        elements = prod(s for s, c in zip(sizes, access.coefficients, strict=True) if c != 0)
+        elements = hint(prod(s for s, c in zip(sizes, access.coefficients, strict=True) if c != 0))
     return min(elements * item, buffer_bytes(buffer))
 
 
 def nest_work(nest: LoopNest) -> Work:
     """The arithmetic of a nest: its distinct scalar functions and reductions, times its points."""
-    points = prod((*nest.sizes, *nest.rsizes))
+    points = hint(prod((*nest.sizes, *nest.rsizes)))
     fp32 = sum(3 if r.kind == "welford" else 1 for r in nest.reductions)
     special = 0
     for expr in set(subexpressions(operands(nest) + stored(nest))):
@@ -101,7 +102,7 @@ def library_work(
     tiles, the device's percentage for its kind, the time to start, and memory time that arithmetic does not hide.
     """
     kind, operations = library_operations(call, buffers)
-    atomic = prod(views(call)[0].shape) if _base_name(call) == "sum_rows" else 0
+    atomic = hint(prod(views(call)[0].shape)) if _base_name(call) == "sum_rows" else 0
     if device is None:
         return Work(tensor=operations, atomic=atomic)
     percents: dict[LibraryKind, int] = {
@@ -121,7 +122,7 @@ def library_work(
 
 def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tuple[LibraryKind, int]:
     """The kind of a call, and the operations that its result needs."""
-    shapes = [view.shape for view in views(call)]
+    shapes = [tuple(map(hint, view.shape)) for view in views(call)]
     name = _base_name(call)
     if name in {"mm", "bmm"}:
         return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
@@ -145,7 +146,7 @@ def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tupl
 
 def tile_percent(call: LibraryCall, kind: LibraryKind) -> int:
     """The operations of a call's kernel in percent of those that its result needs: tiles are not always full."""
-    shapes = [view.shape for view in views(call)]
+    shapes = [tuple(map(hint, view.shape)) for view in views(call)]
     if kind == "attention" and _base_name(call) == "attention_cached":
         query, key = shapes[:2]
         rows = query[1] // key[1] * query[2]
@@ -189,4 +190,4 @@ def _convolution_kind(weight: tuple[int, ...]) -> LibraryKind:
 
 def _output_elements(call: LibraryCall, buffers: Mapping[str, Buffer], k: int) -> int:
     name = call.outputs[k]
-    return prod(buffers[name].shape) if name is not None else 0
+    return hint(prod(buffers[name].shape)) if name is not None else 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.tiles import NARROWEST_ROW, Access, TileConfig, row_block
+from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.errors import PlanError
 
 #: A program's points of a flat axis, for elements of 16 bits and for wider ones.
@@ -58,6 +59,7 @@ def choose_tile(
     ``pressure`` gives the 32-bit values held for each element of the tile, for axes with a given walk of r; ``largest``
     is the most elements of a tile that holds all of r; ``passes`` is how often a loop would go over r.
     """
+    given, axes = axes, tuple(_at_hints(axis) for axis in axes)
     if len(axes) == 1:
         tiled = _flat(axes, accesses, pressure(axes))
     elif axes[1].walk == "parallel":
@@ -70,7 +72,16 @@ def choose_tile(
         if tiled is None:
             looped = (axes[0], replace(axes[1], walk="looped"))
             tiled = _looped(looped, accesses, pressure(looped))
-    return Tiled(_interpreted(tiled.axes), tiled.num_warps)
+    found = tuple(replace(axis, digits=own.digits) for axis, own in zip(tiled.axes, given, strict=True))
+    for axis in found:
+        if axis.walk == "whole" and axis.size > axis.block:
+            raise PlanError(f"{axis.constant} of {axis.block} does not hold a row at every size")
+    return Tiled(_interpreted(found), tiled.num_warps)
+
+
+def _at_hints(axis: Axis) -> Axis:
+    """The axis at the hints of its sizes, of which blocks are chosen: only speed depends on them."""
+    return replace(axis, digits=tuple((symbol, hint(size)) for symbol, size in axis.digits))
 
 
 def given_tile(axes: tuple[Axis, ...], config: TileConfig) -> Tiled:
@@ -305,14 +316,22 @@ def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     room = INTERPRETED_TILE
     found: list[Axis] = []
     for axis in reversed(axes):
-        largest = power_of_two(axis.size) if axis.masked else axis.size & -axis.size
+        largest = _largest(axis)
         block = axis.block if axis.walk == "whole" else max(axis.block, min(largest, _below(room)))
         shared = _shared(axis)
-        if block > shared and -(-axis.size // shared) <= INTERPRETED_PROGRAMS:
+        programs = -(-axis.size // shared)
+        if block > shared and not isinstance(programs, Size) and programs <= INTERPRETED_PROGRAMS:
             block = shared
         room = max(1, room // block)
         found.append(replace(axis, interpret_block=block))
     return tuple(reversed(found))
+
+
+def _largest(axis: Axis) -> int:
+    """The largest block of an axis for the interpreter, the same at every size."""
+    if isinstance(axis.size, Size):
+        return INTERPRETED_TILE if axis.masked and axis.walk == "parallel" else axis.block
+    return power_of_two(axis.size) if axis.masked else axis.size & -axis.size
 
 
 def _shared(axis: Axis) -> int:

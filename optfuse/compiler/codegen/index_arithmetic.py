@@ -15,6 +15,7 @@ from typing import Literal
 
 import sympy
 
+from optfuse.compiler.ir.sizes import Size
 from optfuse.errors import InvalidGraphError
 
 Bounds = tuple[int, int]
@@ -62,7 +63,8 @@ class Axis:
     @property
     def masked(self) -> bool:
         """Whether the last block has lanes beyond the end of the axis."""
-        return not self.trimmed and self.size % self.block != 0
+        rest = self.size % self.block
+        return not self.trimmed and (isinstance(rest, Size) or rest != 0)
 
     @property
     def wide(self) -> bool:

@@ -21,6 +21,7 @@ class KernelSource:
         signature: (parameter, Triton's type of it), block sizes as "constexpr".
         config, interpret: Blocks and warps for a GPU, and large blocks for Triton's interpreter.
         grid: (points, block's parameter) of every parallel axis.
+        sizes: The symbols of sizes that it takes, after the pointers.
         label: A comment for the launch: which part of the model this is.
     """
 
@@ -33,6 +34,7 @@ class KernelSource:
     interpret: TileConfig
     grid: tuple[tuple[int, str], ...]
     label: str = ""
+    sizes: tuple[str, ...] = ()
 
     @property
     def grid_text(self) -> str:

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 from optfuse.compiler.ir.buffer_layout import row_major, span
 from optfuse.compiler.ir.nodes import Buffer, View
+from optfuse.compiler.ir.sizes import same
 
 
 def same_layout(view: View, buffer: Buffer) -> bool:
     """Whether a view at offset 0 covers the buffer exactly."""
-    return view.shape == buffer.shape and view.stride == buffer.stride
+    return same(view.shape, buffer.shape) and same(view.stride, buffer.stride)
 
 
 def is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether the strides are those of a row-major tensor."""
-    return tuple(stride) == row_major(shape)
+    return same(tuple(stride), row_major(shape))
 
 
 def bytes_of(buffer: Buffer) -> int:

@@ -21,6 +21,7 @@ from optfuse.compiler.codegen.unaligned_matmul import DEFINITION, by_rows
 from optfuse.compiler.codegen.unaligned_matmul import NAME as BY_ROWS
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, views
+from optfuse.compiler.ir.sizes import Size, symbols_in
 from optfuse.errors import PlanError
 from optfuse.version import __version__
 
@@ -173,7 +174,7 @@ def emit_module(
         *library.values(),
         *prelude.values(),
         *(kernel.source.strip() + "\n" for kernel in kernels),
-        _tables(graph, steps) + "\n" + _kernel_table(kernels),
+        _sizes(buffers.values()) + _tables(graph, steps) + "\n" + _kernel_table(kernels),
         host_program(graph, steps, memory, [*reserved, *names]),
         _MAIN,
     ]
@@ -211,6 +212,23 @@ def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
         else:
             written |= set(op.mutates)
     return frozenset(written & set(graph.inputs))
+
+
+def _sizes(buffers: Iterable[Buffer]) -> str:
+    """The definitions of the symbols in sizes, by their hints: ``at_sizes`` puts other numbers in their place."""
+    sizes = [size for buffer in buffers for size in buffer.shape if isinstance(size, Size)]
+    hints = {name: size.decisions.hints[name] for size in sizes for name in symbols_in(size)}
+    lines = [f"{name} = {hints[name]}\n" for name in sorted(hints)]
+    return "".join(["# sizes: the text is the same for every size of a range, but for these\n", *lines, "\n"]) if lines else ""
+
+
+def at_sizes(source: str, sizes: Mapping[str, int]) -> str:
+    """The module with other numbers for its sizes, which must be in the range that it is valid for."""
+    for name, size in sizes.items():
+        source, found = re.subn(rf"^{name} = \d+$", f"{name} = {size}", source, flags=re.MULTILINE)
+        if found != 1:
+            raise PlanError(f"the module defines the size {name} {found} times")
+    return source
 
 
 def _functions(steps: Sequence[Step]) -> list[KernelSource]:
@@ -300,16 +318,17 @@ def _kernel_table(kernels: Sequence[KernelSource]) -> str:
         "KERNELS = {",
     ]
     for kernel in kernels:
-        blocks = ", ".join(block for block, _ in kernel.config.blocks)
+        blocks = ", ".join((*kernel.sizes, *(block for block, _ in kernel.config.blocks)))
+        sizes = tuple((name, name) for name in kernel.sizes)
         options = (("num_warps", kernel.config.num_warps), ("num_stages", kernel.config.num_stages))
         signature = [f'"{name}": "{kind}"' for name, kind in kernel.signature]
         lines += [
             f'{INDENT}"{kernel.name}": {{',
             f'{INDENT * 2}"function": {kernel.name},',
             f'{INDENT * 2}"grid": lambda {blocks}: ({kernel.grid_text or 1},),',
-            f'{INDENT * 2}"constants": {_dict(kernel.config.blocks)},',
+            f'{INDENT * 2}"constants": {_dict((*sizes, *kernel.config.blocks))},',
             f'{INDENT * 2}"options": {_dict(options)},',
-            f'{INDENT * 2}"interpret": {_dict(kernel.interpret.blocks)},',
+            f'{INDENT * 2}"interpret": {_dict((*sizes, *kernel.interpret.blocks))},',
             *call_text('"signature": {', signature, indent=INDENT * 2, tail="},"),
             f"{INDENT}}},",
         ]

@@ -14,6 +14,7 @@ from optfuse.compiler.codegen.reduction_passes import Passes
 from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Member, rdigit, xdigit
 from optfuse.compiler.ir.nodes import Buffer, ivar, rvar, tvar
+from optfuse.compiler.ir.sizes import hint
 from optfuse.compiler.ir.traversal import loads
 
 Digits = tuple[tuple[sympy.Symbol, int], ...]
@@ -64,7 +65,7 @@ class Access:
 
     def size(self, digits: Digits) -> int:
         """Bits accessed, counted along the digits that move the address."""
-        return self.bits * math.prod(size for symbol, size in digits if self.coefficients.get(symbol))
+        return self.bits * hint(math.prod(size for symbol, size in digits if self.coefficients.get(symbol)))
 
 
 def memory_accesses(spec: KernelSpec, buffers: Mapping[str, Buffer], passes: Passes) -> tuple[Access, ...]:
@@ -146,7 +147,7 @@ def _transposed(digits: Digits, accesses: Sequence[Access]) -> int:
         if 4 * access.size(digits) < largest or access.coefficients.get(digits[-1][0] if digits else None) in (0, 1):
             continue
         for k, (symbol, size) in enumerate(digits[:-1]):
-            if access.coefficients.get(symbol) == 1 and size >= 4:
+            if access.coefficients.get(symbol) == 1 and hint(size) >= 4:
                 best = max(best, (access.size(digits), k + 1))
     return best[1]
 
@@ -159,7 +160,7 @@ def _broadcast(digits: Digits, accesses: Sequence[Access]) -> int:
     best = (0, 0)
     for k in range(1, len(digits)):
         outer, inner = digits[:k], digits[k:]
-        row = math.prod(size for _, size in inner)
+        row = hint(math.prod(size for _, size in inner))
         if row < NARROWEST_ROW or row < ROW_USE * -(-row // row_block(row)) * row_block(row):
             continue
         moved = [(access.size(outer) > access.bits, access.size(inner) > access.bits) for access in accesses]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from optfuse.compiler.ir.dtypes import BITS, FLOAT8, FLOATING, HALF, integer_range
 from optfuse.compiler.ir.nodes import Const
+from optfuse.compiler.ir.sizes import Size
 
 # how tightly an expression binds, as in Python
 COMPARISON, BIT_OR, BIT_XOR, BIT_AND, SUM, PRODUCT, UNARY, ATOM = range(8)
@@ -79,6 +80,8 @@ def constant(value: bool | int | float, dtype: str) -> Value:
     """A literal of a dtype: "2.0" for a float even if the value is an int."""
     if dtype == "bool":
         text = str(bool(value))
+    elif isinstance(value, Size):
+        text = str(value)
     elif dtype in FLOATING:
         number = float(value)
         text = repr(number) if math.isfinite(number) else f'float("{number}")'

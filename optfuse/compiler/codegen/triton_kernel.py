@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import sympy
@@ -36,6 +37,7 @@ from optfuse.compiler.codegen.triton_reductions import Accumulators, Fold, fold_
 from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, LoopNest, Result, Store
+from optfuse.compiler.ir.sizes import symbols_in
 from optfuse.compiler.ir.traversal import loads, operands, stored
 
 
@@ -331,9 +333,12 @@ class _Kernel:
         used = dict.fromkeys([*self.members.read, *written])
         pointers = tuple(name for name in self.parameters if name in used)
         constants = [axis.constant for axis in self.axes]
+        lines = render(self.lines)
+        grid = tuple((axis.size, axis.constant) for axis in self.axes if axis.walk == "parallel")
+        sizes = self._sizes(lines, grid)
         head = call_text(
             f"def {self.spec.name}(",
-            [self.parameters[name] for name in pointers] + [f"{name}: tl.constexpr" for name in constants],
+            [self.parameters[name] for name in pointers] + list(sizes) + [f"{name}: tl.constexpr" for name in constants],
             indent="",
             tail="):",
         )
@@ -343,14 +348,23 @@ class _Kernel:
             loop = "looped" if self.r.walk == "looped" else "persistent"
         return KernelSource(
             name=self.spec.name,
-            source="\n".join(["@triton.jit", *head, *render(self.lines)]) + "\n",
+            source="\n".join(["@triton.jit", *head, *lines]) + "\n",
             pointers=pointers,
             written=tuple(written),
-            signature=(*signature, *((name, "constexpr") for name in constants)),
+            signature=(*signature, *((name, "i32") for name in sizes), *((name, "constexpr") for name in constants)),
             config=TileConfig(tuple((a.constant, a.block) for a in self.axes), num_warps, 1, loop),
             interpret=TileConfig(tuple((a.constant, a.interpret_block) for a in self.axes), num_warps, 1, loop),
-            grid=tuple((axis.size, axis.constant) for axis in self.axes if axis.walk == "parallel"),
+            grid=grid,
+            sizes=sizes,
         )
+
+    def _sizes(self, lines: Sequence[str], grid: Sequence[tuple[int, str]]) -> tuple[str, ...]:
+        """The symbols of sizes that the statements and the grid use."""
+        known = {name for buffer in self.buffers.values() for n in buffer.shape for name in symbols_in(n)}
+        if not known:
+            return ()
+        used = set(re.findall(r"\w+", "\n".join(lines))).union(*(symbols_in(size) for size, _ in grid))
+        return tuple(sorted(known & used))
 
 
 def _touched(nest: LoopNest) -> list[str]:

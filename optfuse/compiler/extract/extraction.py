@@ -18,6 +18,7 @@ from optfuse.compiler.extract.offered_schemes import offered_walks
 from optfuse.compiler.ir.collectives import is_start, is_wait, never_waited_for
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
+from optfuse.compiler.ir.sizes import hint
 from optfuse.compiler.simplify.decisions import Decision
 from optfuse.compiler.simplify.reduction_variants import Alternatives
 from optfuse.problem import instance as problem
@@ -183,7 +184,7 @@ def _node(op: LoopNest | LibraryCall) -> str:
 
 
 def _view_bytes(view: View, buffers: Mapping[str, Buffer]) -> int:
-    elements = prod(n for n, step in zip(view.shape, view.stride, strict=True) if step != 0 or n == 0)
+    elements = hint(prod(n for n, step in zip(view.shape, view.stride, strict=True) if step != 0 or n == 0))
     buffer = buffers[view.buffer]
     return min(elements * ITEM_BYTES.get(buffer.dtype, 8), buffer_bytes(buffer))
 

@@ -46,11 +46,13 @@ from optfuse.compiler.frontend.passes.pooling import keep_offsets
 from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
+from optfuse.compiler.frontend.size_range import Ranged, for_range
 from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
     boxed,
     flat_input_index,
     has_unbacked_size,
+    is_symbolic,
     min_cut_partition,
     outside_of_modes,
     tree_leaves,
@@ -58,6 +60,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     without_view,
 )
 from optfuse.compiler.frontend.windows import Window, take_windows
+from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
@@ -111,6 +114,7 @@ class _Split:
     name: str
     feeds: Sequence[Feed]
     choose: Chooser | None = None
+    decisions: Decisions | None = None
     user_outputs: int | None = None
     #: what the forward graph keeps, by the names of the backward graph's placeholders
     kept: Mapping[str, Kept] = field(default_factory=dict)
@@ -152,7 +156,12 @@ class _Split:
         """One of the two graphs, or the inference graph, as a Captured."""
         visible = range(self.user_outputs) if kind == "forward" and self.user_outputs is not None else None
         return adapt(
-            module, f"{self.name}.{kind}", self.feeds, None if visible is None else frozenset(visible), given or {}
+            module,
+            f"{self.name}.{kind}",
+            self.feeds,
+            None if visible is None else frozenset(visible),
+            given or {},
+            self.decisions,
         )
 
 
@@ -168,6 +177,7 @@ def compile_flat(
     survive: Survive | None = None,
     why_not: str | None = None,
     choose: Chooser | None = None,
+    decisions: Decisions | None = None,
 ) -> Callable[..., Any]:
     """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
 
@@ -192,12 +202,14 @@ def compile_flat(
         A reason for which none of the graphs is to be scheduled.
     choose
         Decides what the forward graph saves for the backward graph. None: the fewest bytes, by torch's minimum cut.
+    decisions
+        ``inputs`` have symbolic sizes, which stay what they are.
 
     Returns
     -------
     A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
-    split = _Split(name, feeds, choose)
+    split = _Split(name, feeds, choose, decisions)
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -271,6 +283,7 @@ def adapt(
     feeds: Sequence[Feed],
     visible: frozenset[int] | None = None,
     given: Mapping[str, Kept] | None = None,
+    decisions: Decisions | None = None,
 ) -> Adapted:
     """One of AOTAutograd's graphs, over tensors alone, normalized and laid out.
 
@@ -278,7 +291,7 @@ def adapt(
     """
     given = given or {}
     graph = copied(module)
-    specialize_sizes(graph)
+    specialize_sizes(graph, keep=decisions is not None)
     tokens = drop_effect_tokens(graph)
     placeholders = graph.graph.find_nodes(op="placeholder")
     backward = name.endswith(".backward")
@@ -296,7 +309,10 @@ def adapt(
     mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
     constants |= attribute_tensors(graph)
     memory = {node.name: given[node.name].memory for node in placeholders if node.name in given}
-    captured = Captured(name, graph, inputs, constants, mutations, visible, memory=memory)
+    captured = Captured(name, graph, inputs, constants, mutations, visible, memory=memory, decisions=decisions)
+    for value in (*captured.outputs, *(value for _, value in literals)):
+        if is_symbolic(value):  # it would be returned as it was traced
+            raise CaptureError(f"{name} returns the size {value}")
     strides = {name: one.strides for name, one in given.items()}
     return Adapted(update_in_place(choose_layouts(normalize(captured), strides)), kept, literals, objects, windows)
 
@@ -343,6 +359,8 @@ def make_backend(
     leave: Leave | None = None,
     survive: Survive | None = None,
     choose: Chooser | None = None,
+    compile_range: Callable[[], CompileGraph] | None = None,
+    leave_range: Leave | None = None,
 ) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
@@ -366,12 +384,32 @@ def make_backend(
             survive(called, error)
             return compiled(why_not=f"{type(error).__name__}: {error}")
 
+    def for_sizes(graph: GraphModule, called: str, sizes: Mapping[str, int], inputs: Sequence[Any]) -> Ranged | None:
+        """``graph`` compiled for a range of sizes and, to see that nothing else depends on them, again at others."""
+        assert compile_range is not None, "the caller has looked"
+        compile_one = compile_range()
+        pairs = zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)
+        feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
+
+        def build(traced: GraphModule, fakes: Sequence[Any], decisions: Decisions) -> Callable[..., Any]:
+            return compile_flat(traced, fakes, feeds, called, compile_one, decisions=decisions)
+
+        try:
+            ranged = for_range(graph, sizes, inputs, build)
+            for_range(graph, ranged.other_sizes(), inputs, build)
+        except Exception as error:
+            if leave_range is not None:
+                leave_range(called, f"{type(error).__name__}: {error}")
+            return None
+        return ranged
+
     def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         called = f"{name}{next(numbers)}"
         try:
             if finds_sizes(graph):
                 return in_parts(graph, called, at_size, leave)
-            return at_any_size(graph, called, example_inputs, at_size, leave)
+            ranged = None if compile_range is None else for_sizes
+            return at_any_size(graph, called, example_inputs, at_size, leave, compile_range=ranged)
         except CaptureError as error:
             if leave is None:
                 raise

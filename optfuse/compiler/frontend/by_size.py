@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.flat import replace_by_value
 from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.size_range import Ranged
 from optfuse.compiler.frontend.torch_bridge import expression_of, is_symbolic, static_value, tree_leaves, tree_map
 from optfuse.errors import CaptureError
 
@@ -23,6 +24,8 @@ from optfuse.errors import CaptureError
 GROUP = 8
 #: Compiled sizes that a graph keeps, and sizes that it remembers to have run; the least recently used one goes.
 MOST, REMEMBERED = 64, 10_000
+#: The most ranges of sizes for which a graph is compiled.
+RANGES = 8
 
 Number = int | float
 #: The values of a graph's symbols, in the order of ``SizeReader.symbols``.
@@ -122,6 +125,11 @@ def at_sizes(graph: GraphModule, values: Mapping[sympy.Symbol, Number]) -> Graph
     return fixed
 
 
+#: Given the graph, what to call it, the sizes by name and its arguments: the graph compiled for a range of sizes that
+#: these are in; None where it cannot be.
+CompileRange = Callable[[GraphModule, str, Mapping[str, int], Sequence[Any]], Ranged | None]
+
+
 @dataclass(slots=True)
 class BySize:
     """A graph with symbolic sizes as a function: every size is compiled by itself, when it comes.
@@ -139,6 +147,8 @@ class BySize:
         Compiles the graph at one size.
     at_once
         Whether the first sizes are compiled when they first come; if not, when they come the second time.
+    compile_range
+        Compiles the graph for a range of sizes, as long as it can: ``ranges``.
     said
         Called once, with a reason, when a size first runs as it was traced.
     """
@@ -149,6 +159,8 @@ class BySize:
     compile_size: CompileSize
     said: Callable[[str], None]
     at_once: bool = True
+    compile_range: CompileRange | None = None
+    ranges: list[Ranged] = field(default_factory=list)
     compiled: OrderedDict[Sizes, Callable[..., Any]] = field(default_factory=OrderedDict)
     #: how often sizes that are not compiled have come
     seen: OrderedDict[Sizes, int] = field(default_factory=OrderedDict)
@@ -170,6 +182,10 @@ class BySize:
         with self.lock:
             if sizes in self.compiled:
                 return self.compiled[sizes]
+            ranged = self._in_range(sizes, arguments)
+            if ranged is not None:
+                _keep(self.compiled, sizes, ranged, MOST)
+                return ranged
             calls = self.seen.pop(sizes, 0) + 1
             if calls < 2 ** (self.compiles // GROUP + (not self.at_once)):
                 _keep(self.seen, sizes, calls, REMEMBERED)
@@ -180,6 +196,18 @@ class BySize:
             function = self.compile_size(fixed, self.name_at(sizes), arguments)
             _keep(self.compiled, sizes, function, MOST)
             return function
+
+    def _in_range(self, sizes: Sizes, arguments: Sequence[Any]) -> Callable[..., Any] | None:
+        """The function of a range that the sizes are in, compiled now if there is none yet."""
+        named = {str(symbol): size for symbol, size in zip(self.reader.symbols, sizes, strict=True)}
+        found = next((each for each in self.ranges if each.holds(named)), None)
+        if found is None and self.compile_range is not None:
+            found = self.compile_range(self.graph, self.name, named, arguments)
+            if found is None or len(self.ranges) == RANGES - 1:
+                self.compile_range = None
+            if found is not None:
+                self.ranges.append(found)
+        return None if found is None else found.function
 
     def name_at(self, sizes: Sizes) -> str:
         """What the graph is called at given sizes: ``compiled0[s77=5]``."""
@@ -207,6 +235,7 @@ def at_any_size(
     compile_size: CompileSize,
     leave: Callable[[str, str], None] | None,
     at_once: bool = True,
+    compile_range: CompileRange | None = None,
 ) -> Callable[..., Any]:
     """A graph as a function of arguments of any size: compiled now if it has no symbolic size, else by ``BySize``."""
     reader = size_reader(graph, example_inputs)
@@ -217,4 +246,4 @@ def at_any_size(
         if leave is not None:
             leave(name, reason)
 
-    return BySize(graph, name, reader, compile_size, say, at_once)
+    return BySize(graph, name, reader, compile_size, say, at_once, compile_range)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from optfuse.compiler.frontend.torch_bridge import TreeSpec
+from optfuse.compiler.ir.sizes import Decisions
 
 InputKind = Literal["parameter", "buffer", "user", "saved"]
 
@@ -95,6 +96,8 @@ class Captured:
         By placeholder of a backward graph, the memory of what the forward graph kept. Gradients have none here.
     call
         Only for graphs of ``capture``.
+    decisions
+        Of a graph for a range of sizes, whose fake tensors have symbols in theirs.
     """
 
     name: str
@@ -106,6 +109,7 @@ class Captured:
     strides: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     memory: Mapping[str, Memory] = field(default_factory=dict)
     call: CallSpec | None = None
+    decisions: Decisions | None = None
 
     @property
     def placeholders(self) -> tuple[torch.fx.Node, ...]:

@@ -72,12 +72,15 @@ def replace_by_value(node: Node, value: object) -> None:
         user.kwargs = map_arg(user.kwargs, lambda arg: value if arg is node else arg)
 
 
-def specialize_sizes(graph: GraphModule) -> None:
-    """Replace symbolic sizes by the numbers they stand for, in place: shapes are static from here on."""
+def specialize_sizes(graph: GraphModule, keep: bool = False) -> None:
+    """Replace symbolic sizes by the numbers they stand for, in place: shapes are static from here on.
+
+    ``keep``: the tracer's symbolic numbers stay, written where they are used.
+    """
     for node in list(graph.graph.nodes):
-        if "val" in node.meta:
+        if "val" in node.meta and not keep:
             node.meta["val"] = tree_map(static_value, node.meta["val"])
-        if node.op == "call_function" and isinstance(node.meta.get("val"), (bool, int, float)):
+        if node.op == "call_function" and isinstance(node.meta.get("val"), (bool, int, float, torch.SymInt)):
             replace_by_value(node, node.meta["val"])
             graph.graph.erase_node(node)
     graph.recompile()

@@ -210,7 +210,7 @@ def _all(given: Any, kernel: Sequence[int]) -> list[int]:
 
 
 def _shape(node: Node) -> list[int]:
-    return [int(size) for size in node.meta["val"].shape]
+    return list(node.meta["val"].shape)
 
 
 def _counts(image: Node, weight: Node) -> list[int]:

@@ -74,6 +74,7 @@ __all__ = [
     "has_unbacked_size",
     "is_mutating",
     "is_random",
+    "is_symbolic",
     "is_wrapper",
     "key_paths",
     "min_cut_partition",
@@ -389,10 +390,10 @@ def operators_of(function: Callable[..., Any], like: Sequence[torch.Tensor | Non
     def fake(x: torch.Tensor | None) -> torch.Tensor | None:
         if x is None:
             return None
-        shape, stride = [int(n) for n in x.shape], [int(n) for n in x.stride()]
-        return torch.empty_strided(shape, stride, dtype=x.dtype, device=x.device, requires_grad=x.requires_grad)
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device, requires_grad=x.requires_grad)
 
-    with outside_of_modes(), FakeTensorMode():
+    sizes = [n for x in like if x is not None for n in (*x.shape, *x.stride()) if isinstance(n, torch.SymInt)]
+    with outside_of_modes(), FakeTensorMode(shape_env=sizes[0].node.shape_env if sizes else None):
         arguments = [fake(x) for x in like]
         with _Recorder() as recorder:
             result = function(*arguments)

@@ -18,7 +18,8 @@ import sympy
 
 from optfuse.errors import InvalidGraphError
 
-Interval = tuple[Fraction, Fraction]
+#: Ends are fractions inside of a quotient only: ints (and sizes with formulas) stay what they are.
+Interval = tuple[int | Fraction, int | Fraction]
 
 
 def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
@@ -59,21 +60,25 @@ def bounds(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> 
     ``ranges`` gives the interval of each symbol. None when a symbol has no range or a divisor is not constant.
     """
     interval = _interval(expr, ranges)
-    return None if interval is None else (int(interval[0]), int(interval[1]))
+    return None if interval is None else (_whole(interval[0]), _whole(interval[1]))
+
+
+def _whole(value: int | Fraction) -> int:
+    return value if isinstance(value, int) else int(value)
 
 
 def _interval(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> Interval | None:
     if expr.is_Rational:
-        value = Fraction(int(expr.p), int(expr.q))
+        value = int(expr.p) if expr.is_Integer else Fraction(int(expr.p), int(expr.q))
         return value, value
     if expr.is_Symbol:
-        return None if expr not in ranges else (Fraction(ranges[expr][0]), Fraction(ranges[expr][1]))
+        return ranges.get(expr)
     parts = [_interval(arg, ranges) for arg in expr.args]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
     if expr.is_Add:
-        return sum((lo for lo, _ in known), Fraction(0)), sum((hi for _, hi in known), Fraction(0))
+        return sum(lo for lo, _ in known), sum(hi for _, hi in known)
     if expr.is_Mul:
         low, high = known[0]
         for lo, hi in known[1:]:
@@ -81,7 +86,7 @@ def _interval(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) 
             low, high = min(corners), max(corners)
         return low, high
     if isinstance(expr, sympy.floor):
-        return Fraction(known[0][0] // 1), Fraction(known[0][1] // 1)
+        return known[0][0] // 1, known[0][1] // 1
     if isinstance(expr, sympy.Mod):
         return _mod_interval(known[0], known[1])
     return None
@@ -93,7 +98,7 @@ def _mod_interval(value: Interval, modulus: Interval) -> Interval | None:
     n = modulus[0]
     if value[0] // n == value[1] // n:
         return value[0] % n, value[1] % n
-    return Fraction(0), n - 1
+    return 0, n - 1
 
 
 @lru_cache(maxsize=65536)

@@ -29,6 +29,7 @@ from optfuse.compiler.ir.nodes import (
     TorchValue,
     View,
 )
+from optfuse.compiler.ir.sizes import Decisions
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.compiler.lower.collapse import collapse
 from optfuse.compiler.lower.expressions import call, const
@@ -36,6 +37,7 @@ from optfuse.compiler.lower.origin import origin_of
 from optfuse.compiler.lower.overloads import concrete
 from optfuse.compiler.lower.registry import Declined, Uniform
 from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, overlaps, strided_index
+from optfuse.compiler.lower.traced_sizes import size_of
 from optfuse.errors import CaptureError
 
 
@@ -54,18 +56,21 @@ class Spec:
         return math.prod(self.shape)
 
 
-def spec_of(tensor: torch.Tensor) -> Spec:
-    """The Spec of a (fake) tensor. Symbolic sizes are specialised to their values.
+def spec_of(tensor: torch.Tensor, decisions: Decisions | None = None) -> Spec:
+    """The Spec of a (fake) tensor. Symbolic sizes are formulas of ``decisions``; without, they take their values.
 
     Raises:
         CaptureError: If a size is known only when the model runs.
     """
-    shape = tuple(_size(s) for s in tensor.shape)
-    stride = tuple(_size(s) for s in tensor.stride())
+    shape = tuple(size_in(s, decisions) for s in tensor.shape)
+    stride = tuple(size_in(s, decisions) for s in tensor.stride())
     return Spec(shape, stride, dtype_name(tensor.dtype), str(tensor.device))
 
 
-def _size(size: int | torch.SymInt) -> int:
+def size_in(size: int | torch.SymInt, decisions: Decisions | None) -> int:
+    """A size of a traced tensor. Raises CaptureError if it is known only when the model runs."""
+    if decisions is not None and isinstance(size, torch.SymInt):
+        return size_of(size, decisions)
     known = size if isinstance(size, int) else concrete(size)
     if not isinstance(known, int):
         raise CaptureError(
@@ -82,7 +87,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 class Builder:
     """The buffers and ops so far, and the FX node that is being lowered. Rules use its methods."""
 
-    def __init__(self, main: str = "cpu") -> None:
+    def __init__(self, main: str = "cpu", decisions: Decisions | None = None) -> None:
+        #: of a graph for a range of sizes
+        self.decisions = decisions
         #: the device of the loops; tensors elsewhere are computed by library calls
         self.main = main
         self.buffers: dict[str, Buffer] = {}
@@ -116,13 +123,17 @@ class Builder:
         """The Spec of each tensor that the node returns."""
         value = self.node.meta["val"]
         tensors = value if isinstance(value, tuple | list) else (value,)
-        return tuple(spec_of(t) for t in tensors if isinstance(t, torch.Tensor))
+        return tuple(self.spec_of(t) for t in tensors if isinstance(t, torch.Tensor))
 
     @property
     def spec(self) -> Spec:
         """The Spec of the one tensor that the node returns."""
         (spec,) = self.specs
         return spec
+
+    def spec_of(self, tensor: torch.Tensor) -> Spec:
+        """The Spec of a (fake) tensor of the graph."""
+        return spec_of(tensor, self.decisions)
 
     # --- values
 

@@ -9,6 +9,7 @@ import torch
 from optfuse.compiler.ir.dtypes import FLOATING, NARROW, integer_range
 from optfuse.compiler.ir.nodes import Call, Const, DType, Expr
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+from optfuse.compiler.ir.sizes import Size
 
 DTYPES: frozenset[str] = frozenset(get_args(DType))
 
@@ -23,6 +24,8 @@ def const(value: bool | int | float, dtype: str) -> Const:
     dtype = compute_dtype(dtype)
     if dtype == "bool":
         return Const(bool(value), dtype)
+    if dtype not in FLOATING and isinstance(value, Size) and -(2**31) <= value < 2**31:  # kernels take sizes of 32 bits
+        return Const(value, dtype)
     if dtype in FLOATING:
         return Const(float(value), dtype)
     low, high = integer_range(dtype)

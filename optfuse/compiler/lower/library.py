@@ -9,7 +9,8 @@ from torch import fx
 
 from optfuse.compiler.ir.collectives import NAMESPACE, WAIT, in_use, started_by
 from optfuse.compiler.ir.nodes import Arg, LibraryCall, TorchValue, View
-from optfuse.compiler.lower.builder import Builder, dtype_name, spec_of
+from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.lower.builder import Builder, dtype_name, size_in
 from optfuse.compiler.lower.overloads import (
     OpOverload,
     argument_names,
@@ -43,11 +44,11 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
     for k, item in enumerate(items):
         in_place = written.get(written_label(target, returned=k) or "")
         if in_place is None and isinstance(item, torch.Tensor):
-            fresh = builder.allocate(spec_of(item), name=f"{node.name}_{k}" if several else node.name, base=base)
+            fresh = builder.allocate(builder.spec_of(item), name=f"{node.name}_{k}" if several else node.name, base=base)
             values.append(fresh)
             outputs.append(fresh.buffer)
         else:
-            values.append(plain(node, item) if in_place is None else in_place)
+            values.append(plain(node, item, builder.decisions) if in_place is None else in_place)
             outputs.append(None)
 
     builder.emit(
@@ -106,7 +107,7 @@ def to_arg(builder: Builder, value: Any) -> Arg:
         case None | bool() | int() | float() | str():
             return value
         case torch.SymInt() | torch.SymFloat() | torch.SymBool():
-            return plain(builder.node, value)
+            return plain(builder.node, value, builder.decisions)
         case complex():
             return TorchValue("complex", f"{value.real!r} {value.imag!r}")
         case tuple() | list():
@@ -126,7 +127,7 @@ def to_arg(builder: Builder, value: Any) -> Arg:
             )
 
 
-def plain(node: fx.Node, value: object) -> bool | int | float | None:
+def plain(node: fx.Node, value: object, decisions: Decisions | None = None) -> bool | int | float | None:
     """A traced value that is no tensor, as a Python scalar.
 
     Raises:
@@ -135,7 +136,11 @@ def plain(node: fx.Node, value: object) -> bool | int | float | None:
     match value:
         case None | bool() | int() | float():
             return value
+        case torch.SymInt() if decisions is not None:
+            return size_in(value, decisions)
         case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            if decisions is not None:
+                raise CaptureError(f"{node.name}: the number {value} depends on sizes")
             known = concrete(value)
             if known is not None:
                 return known

@@ -16,8 +16,9 @@ from optfuse.compiler.ir.collectives import COMMUNICATION
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.dtypes import LIMITED
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, Output, View, views
+from optfuse.compiler.ir.sizes import Decisions
 from optfuse.compiler.ir.traversal import loads
-from optfuse.compiler.lower.builder import Builder, Spec, spec_of
+from optfuse.compiler.lower.builder import Builder, Spec, size_in, spec_of
 from optfuse.compiler.lower.expressions import DTYPES
 from optfuse.compiler.lower.library import lower_library, plain
 from optfuse.compiler.lower.limited import MOVING
@@ -56,6 +57,7 @@ def lower(
     mutations: tuple[tuple[int, int], ...] = (),
     constants: Mapping[str, torch.Tensor],
     strides: Mapping[int, tuple[int, ...]] | None = None,
+    decisions: Decisions | None = None,
 ) -> LoopGraph:
     """Lower a functional ATen graph whose nodes carry fake tensors in ``meta["val"]``.
 
@@ -64,12 +66,13 @@ def lower(
             the input's buffer, after all other ops, and is dropped from the outputs.
         constants: The tensors that the graph's get_attr nodes name.
         strides: By output position: the strides that it must have; by default those of its node's fake tensor.
+        decisions: Of a graph whose fake tensors have symbolic sizes: these become formulas.
 
     Raises:
         CaptureError: If the graph has data-dependent sizes, subgraphs or complex scalars, which no loop graph can hold.
     """
     with outside_of_modes():
-        return _lower(graph_module, name, mutations, constants, strides or {})
+        return _lower(graph_module, name, mutations, constants, strides or {}, decisions)
 
 
 def _lower(
@@ -78,9 +81,10 @@ def _lower(
     mutations: tuple[tuple[int, int], ...],
     constants: Mapping[str, torch.Tensor],
     strides: Mapping[int, tuple[int, ...]],
+    decisions: Decisions | None,
 ) -> LoopGraph:
     nodes = _live(graph_module.graph)
-    builder = Builder(_main_device(nodes, constants))
+    builder = Builder(_main_device(nodes, constants), decisions)
     builder.written = _written_roots(nodes)
     values: dict[fx.Node, Value] = {}
     inputs: list[Value] = []
@@ -140,7 +144,7 @@ def _lower_input(builder: Builder, node: fx.Node) -> Value:
     fake = node.meta.get("val")
     if not isinstance(fake, torch.Tensor):
         return plain(node, fake)
-    return builder.allocate(spec_of(fake), kind="input", storage_offset=int(fake.storage_offset()))
+    return builder.allocate(builder.spec_of(fake), kind="input", storage_offset=int(fake.storage_offset()))
 
 
 def _lower_constant(builder: Builder, node: fx.Node, constants: Mapping[str, torch.Tensor], *, inline: bool) -> Value:
@@ -173,7 +177,12 @@ def _uniform_value(tensor: torch.Tensor) -> bool | int | float | None:
 
 def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]) -> Value:
     def value(argument: Any) -> Any:
-        return fx.node.map_arg(argument, lambda n: values[n])
+        found = fx.node.map_arg(argument, lambda n: values[n])
+        if builder.decisions is None:
+            return found
+        return fx.node.map_aggregate(
+            found, lambda n: size_in(n, builder.decisions) if isinstance(n, torch.SymInt) else n
+        )
 
     if node.target is operator.getitem:
         source, position = value(node.args)
@@ -186,7 +195,7 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
             "torch._check says of it; take it out of the optimized model"
         )
     if not is_overload(node.target) or not (_returns_tensors(node) or _has_effect(node)):
-        return _scalars(node)
+        return _scalars(builder, node)
     args, kwargs = positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
     rule = find_rule(str(node.target))
     try:
@@ -210,12 +219,12 @@ def _returns_tensors(node: fx.Node) -> bool:
     return any(isinstance(v, torch.Tensor) for v in pytree.tree_leaves(node.meta.get("val")))
 
 
-def _scalars(node: fx.Node) -> Value:
+def _scalars(builder: Builder, node: fx.Node) -> Value:
     """The value of scalar arithmetic (on sizes), which tracing has computed."""
     result = node.meta.get("val")
     if isinstance(result, tuple | list):
-        return tuple(plain(node, item) for item in result)
-    return plain(node, result)
+        return tuple(plain(node, item, builder.decisions) for item in result)
+    return plain(node, result, builder.decisions)
 
 
 def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> bool:

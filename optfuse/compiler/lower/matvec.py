@@ -35,7 +35,7 @@ def lower_addmm(builder: Builder, bias: Tensor, a: Tensor, b: Tensor, *, beta: f
 
 def _matvec(builder: Builder, a: Tensor, b: Tensor, bias: Tensor | None) -> Value:
     (rows, terms), columns = a.shape, b.shape[1]
-    if min(rows, columns) != 1 or terms < LEAST_TERMS:
+    if (rows != 1 and columns != 1) or terms < LEAST_TERMS:
         raise Declined("a product of matrices")
     if builder.spec.dtype not in FLOATING:
         raise Declined("a product of integers")

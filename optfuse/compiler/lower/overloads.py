@@ -9,10 +9,10 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses import FakeTensor
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["FakeTensor", "HigherOrderOperator", "OpOverload"]
+__all__ = ["FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload"]
 
 
 def outside_of_modes() -> Any:

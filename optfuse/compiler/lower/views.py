@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,10 @@ from torch import fx
 
 from optfuse.compiler.ir.buffer_layout import extent, row_major
 from optfuse.compiler.ir.nodes import View
-from optfuse.compiler.lower.builder import Builder, Spec
-from optfuse.compiler.lower.overloads import is_overload, shares_storage
+from optfuse.compiler.lower.builder import Builder, Spec, size_in
+from optfuse.compiler.lower.overloads import FakeTensorMode, is_overload, shares_storage
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
+from optfuse.compiler.lower.traced_sizes import traced_size
 from optfuse.errors import CaptureError
 
 aten = torch.ops.aten
@@ -49,6 +51,7 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
         return tuple(views) if several else views[0]
 
     window = _meta_window(builder, source)
+    args, kwargs = fx.node.map_aggregate((args, kwargs), traced_size)  # type: ignore[misc]
     assert is_overload(node.target), f"{node.name} is no ATen overload"
     target = _AS_VIEW.get(str(node.target), node.target)
     if target is aten.as_strided.default:
@@ -64,7 +67,13 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
     if any(not shares_storage(r, window) for r in results):
         spec = builder.spec
         return builder.copy(source, spec) if spec.shape == source.shape else reshape_copy(builder, source, spec)
-    windows = tuple(View(source.buffer, tuple(r.shape), tuple(r.stride()), r.storage_offset()) for r in results)
+
+    def sizes(found: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(size_in(n, builder.decisions) for n in found)
+
+    windows = tuple(
+        View(source.buffer, sizes(r.shape), sizes(r.stride()), *sizes([r.storage_offset()])) for r in results
+    )
     for view, spec in zip(windows, specs, strict=True):
         assert view.shape == spec.shape, f"{node.name}: a window of {view.shape} where eager has {spec.shape}"
     return windows if several else windows[0]
@@ -121,8 +130,12 @@ def _require_inside(
 def _meta_window(builder: Builder, view: View) -> torch.Tensor:
     buffer = builder.buffers[view.buffer]
     elements = max(extent(buffer.shape, buffer.stride), view.offset)
-    storage = torch.empty(elements, dtype=getattr(torch, buffer.dtype), device="meta")
-    return storage.as_strided(view.shape, view.stride, view.offset)
+    numbers = [*view.shape, *view.stride, view.offset, elements]
+    symbolic = next((traced for n in map(traced_size, numbers) if isinstance(traced := n, torch.SymInt)), None)
+    with nullcontext() if symbolic is None else FakeTensorMode(shape_env=symbolic.node.shape_env):
+        storage = torch.empty(traced_size(elements), dtype=getattr(torch, buffer.dtype), device="meta")
+        shape, stride = [*map(traced_size, view.shape)], [*map(traced_size, view.stride)]
+        return storage.as_strided(shape, stride, traced_size(view.offset))
 
 
 def _relative_offset(

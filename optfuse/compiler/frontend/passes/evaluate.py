@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, is_random, outside_of_modes, tree_leaves
+from optfuse.compiler.frontend.torch_bridge import (
+    OpOverload,
+    is_mutating,
+    is_random,
+    is_symbolic,
+    outside_of_modes,
+    tree_leaves,
+)
 from optfuse.compiler.ir.collectives import COMMUNICATION
 
 aten = torch.ops.aten
@@ -61,7 +68,9 @@ def _is_computable(node: Node, constant: Mapping[Node, None]) -> bool:
     if not leaves or is_random(node.target) or _draws(node) or _communicates(node):
         return False
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if len(tensors) != len(leaves) or any(_bytes(tensor) > LARGEST_VALUE for tensor in tensors):
+    if len(tensors) != len(leaves) or any(map(is_symbolic, (n for tensor in tensors for n in tensor.shape))):
+        return False
+    if any(_bytes(tensor) > LARGEST_VALUE for tensor in tensors):
         return False
     sources = node.all_input_nodes
     if node.target in _METADATA_ONLY and len(sources) == 1:

@@ -1,0 +1,125 @@
+"""A graph with symbolic sizes compiled once for a range of them: traced with symbols of its own, valid under guards."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx import GraphModule
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from optfuse.compiler.frontend.torch_bridge import expression_of, is_symbolic
+from optfuse.compiler.ir.sizes import Decisions
+from optfuse.errors import CaptureError
+
+#: The sizes that a symbol stands for: torch traces those of 0 and 1 by themselves, and kernels take 32 bits.
+LEAST, MOST = 2, 2**31 - 1
+
+#: Given the graph, its fake arguments and the decisions that these record: the compiled function.
+Build = Callable[[GraphModule, Sequence[Any], Decisions], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranged:
+    """A function of a graph's arguments, and whether it may be called at given sizes: if all guards hold.
+
+    ``traced`` are the guards of the trace, over ``names``; the rest are in ``decisions``.
+    """
+
+    function: Callable[..., Any]
+    names: Mapping[sympy.Symbol, str]
+    traced: tuple[sympy.Basic, ...]
+    decisions: Decisions
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the function is valid at these sizes."""
+        if not all(isinstance(size, int) and LEAST <= size <= MOST for size in sizes.values()):
+            return False
+        numbers = {symbol: sizes[name] for symbol, name in self.names.items()}
+        return self.decisions.holds(sizes) and all(guard.xreplace(numbers) == True for guard in self.traced)  # noqa: E712 - sympy's
+
+
+    def other_sizes(self) -> dict[str, int]:
+        """Sizes near the hints, each another one, at which the function is valid.
+
+        Raises
+        ------
+        CaptureError
+            If none is found: a decision has made the range one size.
+        """
+        for step in (*range(1, 33), *range(-1, -33, -1)):
+            tried = {name: size + step * (k + 1) for k, (name, size) in enumerate(self.decisions.hints.items())}
+            if self.holds(tried):
+                return tried
+        raise CaptureError(f"valid at one size only: {', '.join(map(str, (*self.traced, *self.decisions.guards)))}")
+
+
+def for_range(graph: GraphModule, sizes: Mapping[str, int], arguments: Sequence[Any], build: Build) -> Ranged:
+    """The graph compiled at ``sizes``, for every size at which the same decisions hold.
+
+    Raises
+    ------
+    CaptureError
+        If arguments have symbols elsewhere than in sizes, or autograd is to record the graph.
+    """
+    if not all(isinstance(size, int) and LEAST <= size <= MOST for size in sizes.values()):
+        raise CaptureError("a size of 0 or 1, or a number that is no size")
+    environment = ShapeEnv()
+    names: dict[sympy.Symbol, str] = {}
+    traced: dict[str, torch.SymInt] = {}
+    for name, size in sizes.items():
+        source = ConstantSource(name)
+        symbol = environment.create_symbol(size, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+        names[symbol] = name
+        traced[name] = environment.create_symintnode(symbol, hint=size, source=source)
+    decisions = Decisions(dict(sizes), dict.fromkeys(sizes, (LEAST, MOST)), traced=traced)
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    fakes = [
+        _fake(node.meta.get("example_value"), given, traced, mode)
+        for node, given in zip(placeholders, arguments, strict=True)
+    ]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Raw SymInt value")  # our graphs hold sizes as numbers
+        function = build(graph, fakes, decisions)
+    guards = tuple(guard.expr for guard in environment.guards)
+    return Ranged(function, names, guards, decisions)
+
+
+def _fake(example: Any, given: Any, traced: Mapping[str, torch.SymInt], mode: FakeTensorMode) -> Any:
+    """An argument as the tracer takes it: with our symbols where torch.compile's example has its own."""
+    if is_symbolic(example):
+        return _number(example, traced)
+    if not isinstance(given, torch.Tensor) or type(given) not in (torch.Tensor, torch.nn.Parameter):
+        raise CaptureError(f"an argument is a {type(given).__name__}")
+    if given.requires_grad and torch.is_grad_enabled():
+        raise CaptureError("gradients are asked for")
+    if not isinstance(example, FakeTensor) or not any(map(is_symbolic, (*example.shape, *example.stride()))):
+        return mode.from_tensor(given, static_shapes=True)
+    if given.storage_offset() or given.is_neg() or given.is_conj() or given.layout is not torch.strided:
+        raise CaptureError("an argument of another size each time is a window of a tensor")
+    shape = [_number(n, traced) for n in example.shape]
+    stride = [_number(n, traced) for n in example.stride()]
+    with mode:
+        return torch.empty_strided(shape, stride, dtype=given.dtype, device=given.device)
+
+
+def _number(value: Any, traced: Mapping[str, torch.SymInt]) -> Any:
+    if not is_symbolic(value):
+        return value
+    expression = expression_of(value)
+    if not isinstance(value, torch.SymInt):
+        raise CaptureError(f"{expression} is a number, and no size")
+    missing = sorted(str(symbol) for symbol in expression.free_symbols if str(symbol) not in traced)
+    if missing:
+        raise CaptureError(f"the size {missing[0]} is no argument's")
+    ours = {symbol: traced[str(symbol)].node for symbol in expression.free_symbols}
+    renamed = expression.xreplace({symbol: node.expr for symbol, node in ours.items()})
+    number = int(expression.xreplace({symbol: sympy.Integer(node.hint) for symbol, node in ours.items()}))
+    return next(iter(ours.values())).shape_env.create_symintnode(renamed, hint=number)

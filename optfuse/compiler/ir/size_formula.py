@@ -1,0 +1,184 @@
+"""Formulas of sizes: integer polynomials over symbols, with quotients and remainders as further atoms.
+
+A formula is canonical under ``+`` and ``*``, so that two equal polynomials are equal as data. Quotients and remainders
+are those of Python (floor division). Plain data without sympy, since a compile makes tens of thousands of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+#: Both ends included; an end is ``math.inf`` or ``-math.inf`` where nothing bounds it.
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """The quotient or the remainder of two formulas."""
+
+    operator: Literal["//", "%"]
+    numerator: Formula
+    divisor: Formula
+
+    def __str__(self) -> str:
+        return f"({self.numerator} {self.operator} {self.divisor})"
+
+
+Atom = str | Divided
+Monomial = tuple[Atom, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A sum of terms (atoms multiplied, coefficient), sorted by text; no coefficient is 0."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __str__(self) -> str:
+        """The formula in Python's own syntax, in parentheses unless it is one atom or one nonnegative number."""
+        text = ""
+        for monomial, coefficient in self.terms:
+            size, factors = abs(coefficient), [str(atom) for atom in monomial]
+            sign = (" - " if coefficient < 0 else " + ") if text else ("-" if coefficient < 0 else "")
+            text += sign + "*".join([*factors, str(size)] if size != 1 or not factors else factors)
+        text = text or "0"
+        match self.terms:
+            case [((Divided(),), 1)]:
+                return text  # in parentheses already
+            case _:
+                return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+    @property
+    def constant(self) -> int | None:
+        """The number that the formula is, None if it has a symbol."""
+        if not self.terms:
+            return 0
+        return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
+
+
+def symbol(name: str) -> Formula:
+    """The formula of one symbol."""
+    return Formula((((name,), 1),))
+
+
+def number(value: int) -> Formula:
+    """The formula of a number."""
+    return Formula((((), value),) if value else ())
+
+
+def add(a: Formula, b: Formula, factor: int = 1) -> Formula:
+    """``a + factor * b``."""
+    terms = dict(a.terms)
+    for monomial, coefficient in b.terms:
+        terms[monomial] = terms.get(monomial, 0) + factor * coefficient
+    return _formula(terms)
+
+
+def multiply(a: Formula, b: Formula) -> Formula:
+    """The product, expanded."""
+    terms: dict[Monomial, int] = {}
+    for left, x in a.terms:
+        for right, y in b.terms:
+            monomial = tuple(sorted((*left, *right), key=str))
+            terms[monomial] = terms.get(monomial, 0) + x * y
+    return _formula(terms)
+
+
+def divide(a: Formula, b: Formula, ranges: Mapping[str, Interval]) -> tuple[Formula, Formula]:
+    """Quotient and remainder; the caller has made sure that ``b`` is not 0.
+
+    Terms of ``a`` that ``b`` divides whatever the sizes are leave the division: ``(768*s + 5) // 768`` is ``s`` and the
+    remainder is 5.
+    """
+    if a == b:
+        return number(1), number(0)
+    whole, rest = _divisible(a, b)
+    low, high = bounds(rest, ranges)
+    divisor = b.constant
+    if divisor is not None and rest.constant is not None:
+        return add(whole, number(rest.constant // divisor)), number(rest.constant % divisor)
+    if low >= 0 and high < bounds(b, ranges)[0]:
+        return whole, rest
+    quotient = Formula((((Divided("//", rest, b),), 1),))
+    return add(whole, quotient), Formula((((Divided("%", rest, b),), 1),))
+
+
+def _divisible(a: Formula, b: Formula) -> tuple[Formula, Formula]:
+    """(q, r) with ``a == q * b + r``: q from the terms that are multiples of ``b``, a single term, by themselves."""
+    if len(b.terms) != 1:
+        return number(0), a
+    factors, size = b.terms[0]
+    whole: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, coefficient in a.terms:
+        left = _without(monomial, factors)
+        if left is None or coefficient % size:
+            rest[monomial] = coefficient
+        else:
+            whole[left] = coefficient // size
+    return _formula(whole), _formula(rest)
+
+
+def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
+    left = list(monomial)
+    for factor in factors:
+        if factor not in left:
+            return None
+        left.remove(factor)
+    return tuple(left)
+
+
+def _formula(terms: Mapping[Monomial, int]) -> Formula:
+    kept = [(monomial, coefficient) for monomial, coefficient in terms.items() if coefficient]
+    return Formula(tuple(sorted(kept, key=lambda term: (not term[0], [str(atom) for atom in term[0]]))))
+
+
+def bounds(formula: Formula, ranges: Mapping[str, Interval]) -> Interval:
+    """An interval that holds the formula's value wherever the symbols are in their ranges."""
+    low, high = 0.0, 0.0
+    for monomial, coefficient in formula.terms:
+        ends: Interval = (coefficient, coefficient)
+        for atom in monomial:
+            ends = _product(ends, ranges[atom] if isinstance(atom, str) else _divided_bounds(atom, ranges))
+        low, high = low + ends[0], high + ends[1]
+    return low, high
+
+
+def _product(a: Interval, b: Interval) -> Interval:
+    corners = [0 if 0 in (x, y) else x * y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _divided_bounds(atom: Divided, ranges: Mapping[str, Interval]) -> Interval:
+    divisor = bounds(atom.divisor, ranges)
+    if divisor[0] <= 0:
+        return -math.inf, math.inf
+    if atom.operator == "%":
+        return 0, divisor[1] - 1
+    low, high = bounds(atom.numerator, ranges)
+    least = min(_quotient(low, d) for d in divisor)
+    return least, max(_quotient(high, d) for d in divisor)
+
+
+def _quotient(a: float, b: float) -> float:
+    if math.isinf(b):
+        return -1 if a < 0 else 0 if not math.isinf(a) else a
+    return a if math.isinf(a) else a // b
+
+
+def evaluate(formula: Formula, values: Mapping[str, int]) -> int:
+    """The formula's value at the given sizes."""
+    total = 0
+    for monomial, coefficient in formula.terms:
+        for atom in monomial:
+            coefficient *= values[atom] if isinstance(atom, str) else _divided(atom, values)
+        total += coefficient
+    return total
+
+
+def _divided(atom: Divided, values: Mapping[str, int]) -> int:
+    numerator, divisor = evaluate(atom.numerator, values), evaluate(atom.divisor, values)
+    return numerator // divisor if atom.operator == "//" else numerator % divisor

@@ -1,0 +1,315 @@
+"""Sizes that know their formulas: integers over symbols, whose comparisons record guards.
+
+A ``Size`` is an int with the value that it has at the hint. Arithmetic keeps the formula. A comparison is decided by
+the symbols' ranges where these suffice; else it is answered at the hint, and the relation becomes a guard of whatever
+is built. ``hint(x)`` is the plain number, for choices that affect speed alone.
+
+Limits: C code that takes an int without calling its methods (``range``, ``operator.index``, ``math.gcd``, numpy) sees
+the hint and leaves no guard, so a build must be repeated at a second hint and its texts compared.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Self
+
+import sympy
+from sympy.core.sympify import converter
+
+from optfuse.compiler.ir.size_formula import (
+    Divided,
+    Formula,
+    Interval,
+    add,
+    bounds,
+    divide,
+    evaluate,
+    multiply,
+    number,
+    symbol,
+)
+
+_NEGATED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<"}
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">=": operator.ge
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """``formula comparison 0``; the comparison is ``==``, ``!=``, ``<`` or ``>=``."""
+
+    formula: Formula
+    comparison: str
+
+    def __str__(self) -> str:
+        return f"{self.formula} {self.comparison} 0"
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        """Whether the relation holds at the given sizes."""
+        return _COMPARE[self.comparison](evaluate(self.formula, values), 0)
+
+
+@dataclass(slots=True)
+class Decisions:
+    """The symbols of one build, and the guards that it has recorded.
+
+    ``ranges`` begin as torch's and narrow with each guard on one symbol, so that what follows from a guard is decided.
+    """
+
+    hints: dict[str, int]
+    ranges: dict[str, Interval]
+    guards: dict[Relation, None] = field(default_factory=dict)
+    #: what the frontend's tracer has for each symbol
+    traced: Mapping[str, Any] = field(default_factory=dict)
+    #: sizes of different builds never match in a dictionary: what is cached of one has recorded that one's guards
+    serial: int = field(default_factory=count().__next__)
+
+    def size(self, name: str) -> Size:
+        """The symbol ``name`` as a size."""
+        return Size.of(symbol(name), self)
+
+    def decide(self, formula: Formula, comparison: str) -> bool:
+        """Whether ``formula comparison 0``: by the ranges, else at the hint with a guard."""
+        known = self._known(formula, comparison)
+        if known is not None:
+            return known
+        answer = _COMPARE[comparison](evaluate(formula, self.hints), 0)
+        guard = Relation(formula, comparison if answer else _NEGATED[comparison])
+        if guard not in self.guards:
+            self.guards[guard] = None
+            self._narrow(guard)
+        return answer
+
+    def _known(self, formula: Formula, comparison: str) -> bool | None:
+        low, high = bounds(formula, self.ranges)
+        match comparison:
+            case "<" | ">=":
+                below = True if high < 0 else False if low >= 0 else None
+                return below if below is None or comparison == "<" else not below
+            case _:
+                equal = False if low > 0 or high < 0 else True if low == high == 0 else None
+                return equal if equal is None or comparison == "==" else not equal
+
+    def _narrow(self, guard: Relation) -> None:
+        (monomial, factor), *rest = guard.formula.terms
+        offset = rest[0][1] if len(rest) == 1 and not rest[0][0] else 0 if not rest else None
+        if offset is None or len(monomial) != 1 or not isinstance(monomial[0], str):
+            return
+        low, high = self.ranges[monomial[0]]
+        # factor * s + offset is compared with 0; -(-a // b) rounds up
+        match guard.comparison, factor > 0:
+            case "==", _:
+                low = high = -offset // factor
+            case "<", True:
+                high = min(high, -(offset // factor) - 1)
+            case ">=", True:
+                low = max(low, -(offset // factor))
+            case "<", False:
+                low = max(low, offset // -factor + 1)
+            case ">=", False:
+                high = min(high, offset // -factor)
+            case _:
+                return
+        self.ranges[monomial[0]] = low, high
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        """Whether what was built is valid at the given sizes."""
+        return all(guard.holds(values) for guard in self.guards)
+
+
+class Size(int):
+    """An integer with a formula. Made by ``Decisions.size`` and by arithmetic; a constant formula is a plain int."""
+
+    formula: Formula
+    decisions: Decisions
+
+    @classmethod
+    def of(cls, formula: Formula, decisions: Decisions) -> Self:
+        """The size that ``formula`` is."""
+        made = super().__new__(cls, evaluate(formula, decisions.hints))
+        made.formula, made.decisions = formula, decisions
+        return made
+
+    def _made(self, formula: Formula) -> int:
+        constant = formula.constant
+        return Size.of(formula, self.decisions) if constant is None else constant
+
+    def __add__(self, other: Any) -> Any:
+        return self._made(add(self.formula, _of(other))) if isinstance(other, int) else NotImplemented
+
+    def __sub__(self, other: Any) -> Any:
+        return self._made(add(self.formula, _of(other), -1)) if isinstance(other, int) else NotImplemented
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._made(add(_of(other), self.formula, -1)) if isinstance(other, int) else NotImplemented
+
+    def __mul__(self, other: Any) -> Any:
+        return self._made(multiply(self.formula, _of(other))) if isinstance(other, int) else NotImplemented
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> int:
+        return self._made(add(number(0), self.formula, -1))
+
+    def __pos__(self) -> int:
+        return self
+
+    def __abs__(self) -> int:
+        return -self if self < 0 else self
+
+    def __divmod__(self, other: Any) -> Any:
+        return self._divided(self.formula, _of(other)) if isinstance(other, int) else NotImplemented
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return self._divided(_of(other), self.formula) if isinstance(other, int) else NotImplemented
+
+    def __floordiv__(self, other: Any) -> Any:
+        return divmod(self, other)[0] if isinstance(other, int) else NotImplemented
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self.__rdivmod__(other)[0] if isinstance(other, int) else NotImplemented
+
+    def __mod__(self, other: Any) -> Any:
+        return divmod(self, other)[1] if isinstance(other, int) else NotImplemented
+
+    def __rmod__(self, other: Any) -> Any:
+        return self.__rdivmod__(other)[1] if isinstance(other, int) else NotImplemented
+
+    def _divided(self, numerator: Formula, divisor: Formula) -> tuple[int, int]:
+        if self.decisions.decide(divisor, "=="):
+            raise ZeroDivisionError(f"{numerator} divided by {divisor}, which is 0 at these sizes")
+        quotient, remainder = divide(numerator, divisor, self.decisions.ranges)
+        return self._made(quotient), self._made(remainder)
+
+    def _compared(self, other: Any, comparison: str, swapped: bool = False) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        a, b = (_of(other), self.formula) if swapped else (self.formula, _of(other))
+        return self.decisions.decide(add(a, b, -1), comparison)
+
+    def __eq__(self, other: object) -> Any:
+        return self._compared(other, "==")
+
+    def __ne__(self, other: object) -> Any:
+        return self._compared(other, "!=")
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compared(other, "<")
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compared(other, ">=")
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compared(other, "<", swapped=True)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compared(other, ">=", swapped=True)
+
+    def __bool__(self) -> bool:
+        return self.decisions.decide(self.formula, "!=")
+
+    def __hash__(self) -> int:
+        """Not the hash of the number: in a dictionary a size matches sizes of its own formula and build alone."""
+        return hash((self.formula, self.decisions.serial))
+
+    def __int__(self) -> int:
+        """The hint; the formula must have this value from then on."""
+        value = hint(self)
+        self.decisions.decide(add(self.formula, number(value), -1), "==")
+        return value
+
+    def __lshift__(self, other: Any) -> Any:
+        return self * (1 << other)
+
+    def __rshift__(self, other: Any) -> Any:
+        return self // (1 << other)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return int, (int(self),)
+
+    def __repr__(self) -> str:
+        return str(self.formula)
+
+    __str__ = __repr__
+
+    def __format__(self, specification: str) -> str:
+        return format(int(self), specification) if specification else str(self.formula)
+
+
+def _of(value: int) -> Formula:
+    return value.formula if isinstance(value, Size) else number(value)
+
+
+def hint(value: int) -> int:
+    """The plain number of a size at the hint, without a guard: for choices that affect speed alone."""
+    return int.__int__(value)
+
+
+def same(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two shapes are equal at every size: no guard is recorded, and shapes that are equal at some differ."""
+    return len(one) == len(other) and all(_of(a) == _of(b) for a, b in zip(one, other, strict=True))
+
+
+def symbols_in(value: int) -> frozenset[str]:
+    """The names of the symbols in a size; none in a plain number."""
+    return frozenset(_names(value.formula)) if isinstance(value, Size) else frozenset()
+
+
+def _names(formula: Formula) -> Iterator[str]:
+    for monomial, _ in formula.terms:
+        for atom in monomial:
+            if isinstance(atom, str):
+                yield atom
+            else:
+                yield from (*_names(atom.numerator), *_names(atom.divisor))
+
+
+def _sympy_of(formula: Formula) -> sympy.Expr:
+    total = sympy.Integer(0)
+    for monomial, coefficient in formula.terms:
+        total += sympy.Mul(sympy.Integer(coefficient), *(_sympy_atom(atom) for atom in monomial))
+    return total
+
+
+def _sympy_atom(atom: str | Divided) -> sympy.Expr:
+    if isinstance(atom, str):
+        return sympy.Symbol(atom, integer=True, nonnegative=True)
+    numerator, divisor = _sympy_of(atom.numerator), _sympy_of(atom.divisor)
+    return sympy.floor(numerator / divisor) if atom.operator == "//" else sympy.Mod(numerator, divisor)
+
+
+def _guarding(name: str) -> Any:
+    """The method (or property) ``name`` of int for a size, whose value it guards first."""
+
+    def read(self: Size) -> Any:
+        return getattr(int(self), name)
+
+    def call(self: Size, *arguments: Any) -> Any:
+        return getattr(int(self), name)(*arguments)
+
+    return call if callable(getattr(int, name)) else property(read)
+
+
+#: Methods of int that have no formula.
+_READ_THE_NUMBER = (
+    "__and__ __ceil__ __float__ __floor__ __getnewargs__ __invert__ __or__ __pow__ __rand__ __rlshift__ __ror__ "
+    "__round__ __rpow__ __rrshift__ __rtruediv__ __rxor__ __truediv__ __trunc__ __xor__ as_integer_ratio bit_count "
+    "bit_length conjugate denominator imag is_integer numerator real to_bytes"
+).split()
+
+for _name in _READ_THE_NUMBER:
+    if hasattr(int, _name):  # Python 3.12 has is_integer
+        setattr(Size, _name, _guarding(_name))
+
+# sympy asks its converters before an object's own method, and would take any subclass of int for its number
+converter[Size] = lambda size: _sympy_of(size.formula)

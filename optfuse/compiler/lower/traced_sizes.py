@@ -1,0 +1,48 @@
+"""Sizes that torch's tracer knows by symbols, as sizes of the loop IR and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+
+from optfuse.compiler.ir.size_formula import evaluate
+from optfuse.compiler.ir.sizes import Decisions, Size
+from optfuse.errors import CaptureError
+
+
+def size_of(value: torch.SymInt, decisions: Decisions) -> int:
+    """The traced size as a size of the loop IR, a plain number if its expression is one.
+
+    Raises:
+        CaptureError: An expression other than sums, products, quotients and remainders.
+    """
+    names = {traced.node.expr: name for name, traced in decisions.traced.items()}
+    return _value(value.node.expr, names, decisions)
+
+
+def _value(expr: sympy.Basic, names: dict[sympy.Basic, str], decisions: Decisions) -> int:
+    if isinstance(expr, sympy.Integer):
+        return int(expr)
+    if expr in names:
+        return decisions.size(names[expr])
+    parts = [_value(part, names, decisions) for part in expr.args]
+    if isinstance(expr, FloorDiv):
+        return parts[0] // parts[1]
+    if isinstance(expr, (Mod, PythonMod)):
+        return parts[0] % parts[1]
+    if isinstance(expr, sympy.Pow) and not isinstance(parts[1], Size) and parts[1] > 0:
+        parts = parts[:1] * parts[1]
+    elif not isinstance(expr, (sympy.Add, sympy.Mul)):
+        raise CaptureError(f"the size {expr} is no sum, product, quotient or remainder of sizes")
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part if isinstance(expr, sympy.Add) else total * part
+    return total
+
+
+def traced_size(value: int) -> Any:
+    """A size of the loop IR as what the tracer has for it; other numbers as they are."""
+    return evaluate(value.formula, value.decisions.traced) if isinstance(value, Size) else value

@@ -1,0 +1,85 @@
+"""A graph's schedule for a range of sizes as a function: one solution and one text, run at each size that comes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from optfuse.api import Schedule
+from optfuse.compiler.codegen.deduplicate import share_kernels
+from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.module import at_sizes, emit_module
+from optfuse.compiler.extract.extraction import Extraction
+from optfuse.compiler.ir.size_formula import symbol
+from optfuse.compiler.ir.sizes import Size, symbols_in
+from optfuse.errors import CaptureError
+from optfuse.runtime.program import Value
+from optfuse.schedule.emit import certificate_line, emitted_steps
+
+Run = Callable[[list[torch.Tensor]], Sequence[Value]]
+#: Sizes whose programs a graph keeps.
+MOST = 64
+
+
+def require_same(problem: Extraction, schedule: Schedule, places: Mapping[str, tuple[int, int]]) -> None:
+    """Check that the graph at other hints, ``problem``, has the text of ``schedule`` with its solution and its tiles.
+
+    Raises
+    ------
+    CaptureError
+        If a line differs: something depends on a size that no guard tells.
+    PlanError, InvalidGraphError
+        If they do not fit.
+    """
+    steps, _ = emitted_steps(schedule.extraction, schedule.result)
+    tiles = {step.name: step.config for step in steps if isinstance(step, KernelSource)}
+    again, layout = emitted_steps(problem, schedule.result, tiles=tiles)
+    made = emit_module(problem.graph, share_kernels(again), layout, certificate=certificate_line(schedule.result))
+    any_size = dict.fromkeys(places, 0)
+    here, there = (at_sizes(text, any_size).splitlines() for text in (schedule.source, made))
+    for line, other in itertools.zip_longest(here, there):
+        if line != other:
+            raise CaptureError(f"its kernels are not the same at other sizes: {line!r} and {other!r}")
+
+
+@dataclass(slots=True)
+class RangedRun:
+    """Runs a module at the sizes of its inputs. ``places``: by symbol, an input and its dimension of that size."""
+
+    source: str
+    places: Mapping[str, tuple[int, int]]
+    program: Callable[[str], Run]
+    runs: dict[tuple[int, ...], Run] = field(default_factory=dict)
+
+    def __call__(self, inputs: list[torch.Tensor]) -> Sequence[Value]:
+        """The outputs; the list is emptied."""
+        sizes = tuple([inputs[k].shape[axis] for k, axis in self.places.values()])
+        run = self.runs.get(sizes)
+        if run is None:
+            if len(self.runs) == MOST:
+                self.runs.pop(next(iter(self.runs)))
+            run = self.runs[sizes] = self.program(at_sizes(self.source, dict(zip(self.places, sizes, strict=True))))
+        return run(inputs)
+
+
+def places_of(schedule: Schedule) -> dict[str, tuple[int, int]]:
+    """By symbol of the module: an input and its dimension of that size.
+
+    Raises
+    ------
+    CaptureError
+        If a symbol is no dimension's size.
+    """
+    buffers = {buffer.name: buffer for buffer in schedule.graph.buffers}
+    found: dict[str, tuple[int, int]] = {}
+    for name in sorted({name for buffer in buffers.values() for n in buffer.shape for name in symbols_in(n)}):
+        for k, given in enumerate(schedule.graph.inputs):
+            for axis, size in enumerate(buffers[given].shape):
+                if isinstance(size, Size) and size.formula == symbol(name):
+                    found.setdefault(name, (k, axis))
+        if name not in found:
+            raise CaptureError(f"the size {name} is no dimension's")
+    return found
