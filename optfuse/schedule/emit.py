@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -23,6 +23,7 @@ from optfuse.errors import PlanError
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.report.summary import certificate
+from optfuse.schedule.graph_cuts import steps_apart
 from optfuse.solver.memory.footprint import Footprint, apart_footprint, arena_footprint, footprint
 from optfuse.solver.result import SolveResult
 
@@ -54,7 +55,13 @@ def emit(
         If the memory plan does not fit the graph, or a tile fits no kernel.
     """
     steps, layout = emitted_steps(extraction, result, memory, tiles)
-    return emit_module(extraction.graph, share_kernels(steps), layout, certificate=certificate_line(result))
+    return module_text(extraction, result, steps, layout)
+
+
+def module_text(extraction: Extraction, result: SolveResult, steps: Sequence[Step], layout: MemoryLayout) -> str:
+    """The source of the module of these steps (``emitted_steps``)."""
+    graph, apart = extraction.graph, steps_apart(extraction.graph, steps)
+    return emit_module(graph, share_kernels(steps), layout, certificate=certificate_line(result), apart=apart)
 
 
 def emitted_steps(

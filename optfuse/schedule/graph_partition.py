@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import groupby
 
-from optfuse.compiler.codegen.graph_cuts import SHORTEST_RUN, cut_reason, moved_numbers
+from optfuse.compiler.codegen.apart import moved_numbers
 from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.ir.collectives import communicates
 from optfuse.compiler.ir.devices import HOST, main_device
@@ -13,6 +13,7 @@ from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.errors import InvalidSolutionError
 from optfuse.problem.checker import check
 from optfuse.problem.solution import Solution
+from optfuse.schedule.graph_cuts import SHORTEST_RUN, cut_reason
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.arena import arena_floor
 from optfuse.solver.memory.assemble import arena_spans, arrange

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 import torch
 
 from optfuse.api import Schedule
-from optfuse.compiler.codegen.deduplicate import share_kernels
 from optfuse.compiler.codegen.kernel_source import KernelSource
-from optfuse.compiler.codegen.module import at_sizes, emit_module
+from optfuse.compiler.codegen.module import at_sizes
 from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.ir.size_formula import symbol
 from optfuse.compiler.ir.sizes import Size, symbols_in
 from optfuse.errors import CaptureError
 from optfuse.runtime.program import Value
-from optfuse.schedule.emit import certificate_line, emitted_steps
+from optfuse.schedule.emit import emitted_steps, module_text
 
 Run = Callable[[list[torch.Tensor]], Sequence[Value]]
 #: Sizes whose programs a graph keeps.
@@ -37,7 +36,7 @@ def require_same(problem: Extraction, schedule: Schedule, places: Mapping[str, t
     steps, _ = emitted_steps(schedule.extraction, schedule.result)
     tiles = {step.name: step.config for step in steps if isinstance(step, KernelSource)}
     again, layout = emitted_steps(problem, schedule.result, tiles=tiles)
-    made = emit_module(problem.graph, share_kernels(again), layout, certificate=certificate_line(schedule.result))
+    made = module_text(problem, schedule.result, again, layout)
     any_size = dict.fromkeys(places, 0)
     here, there = (at_sizes(text, any_size).splitlines() for text in (schedule.source, made))
     for line, other in itertools.zip_longest(here, there):

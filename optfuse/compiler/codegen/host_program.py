@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from optfuse.compiler.codegen.graph_cuts import NAME as APART
-from optfuse.compiler.codegen.graph_cuts import moved_numbers, steps_apart
+from optfuse.compiler.codegen.apart import NAME as APART
+from optfuse.compiler.codegen.apart import moved_numbers
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.library_calls import (
     ALWAYS_CONTIGUOUS,
@@ -61,6 +61,7 @@ def host_program(
     reserved: Iterable[str] = (),
     *,
     watched: bool = False,
+    apart: Mapping[int, str] | None = None,
 ) -> str:
     """The text of ``call(inputs, constants)``, for the helpers of ``compiler.codegen.module``.
 
@@ -72,12 +73,14 @@ def host_program(
         reserved: Names of the module that a variable must not shadow.
         watched: Around every launch and call, call ``before(k, tensors)`` and ``after(k, tensors)`` of the module: the
             step's number, and the tensors that it touches (before: those that exist) by their buffers' names.
+        apart: Why a step runs outside of CUDA graphs, by position; "" for one that is tried.
 
     Raises:
         PlanError: An offset that is unaligned or out of the arena, an heir of a buffer that is no temporary or still
             used, or a buffer that is read before it is written.
     """
-    host = _Host(graph, tuple(steps), memory, (*reserved, *(("before", "after") if watched else ())), watched)
+    names = (*reserved, *(("before", "after") if watched else ()))
+    host = _Host(graph, tuple(steps), memory, names, watched, apart or {})
     steps_and_results = [*host.body(), *host.epilogue()]
     allocates = any(" = empty(" in line or "(empty(" in line for line in steps_and_results)
     return "\n".join(["def call(inputs, constants):", *host.prologue(allocates=allocates), *steps_and_results]) + "\n"
@@ -92,7 +95,8 @@ class _Host:
         steps: tuple[Step, ...],
         memory: MemoryLayout,
         reserved: tuple[str, ...],
-        watched: bool = False,
+        watched: bool,
+        apart: Mapping[int, str],
     ) -> None:
         self.graph = graph
         self.watched = watched
@@ -111,7 +115,7 @@ class _Host:
         self.read |= {name for step in steps if not isinstance(step, LibraryCall) for name in step.pointers}
         self.read |= self.returned
         self.position = 0
-        self.apart = steps_apart(graph, steps)
+        self.apart = apart
         self.moved = moved_numbers(graph, steps)
         self.given = {*graph.inputs, *graph.constants}
         self.alive = set(self.given)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from optfuse.compiler.codegen.graph_cuts import DEFINITION as APART_DEFINITION
-from optfuse.compiler.codegen.graph_cuts import NAME as APART
-from optfuse.compiler.codegen.graph_cuts import steps_apart
+from optfuse.compiler.codegen.apart import DEFINITION as APART_DEFINITION
+from optfuse.compiler.codegen.apart import NAME as APART
 from optfuse.compiler.codegen.host_program import MemoryLayout, Step, host_program, used_constants
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.operator_sources import carried
@@ -139,6 +138,7 @@ def emit_module(
     memory: MemoryLayout,
     *,
     certificate: str = "",
+    apart: Mapping[int, str] | None = None,
 ) -> str:
     """The source of a module that computes ``graph``.
 
@@ -147,6 +147,7 @@ def emit_module(
         steps: Kernels and library calls, in the order in which they run.
         memory: Where temporaries live.
         certificate: A line of the docstring: what was proved.
+        apart: Why a step runs outside of CUDA graphs, by position; "" for one that is tried.
 
     Returns:
         The text: the same for the same arguments.
@@ -162,7 +163,7 @@ def emit_module(
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     if any(by_rows(call, buffers) for call in calls):
         library[BY_ROWS] = DEFINITION
-    if steps_apart(graph, steps):
+    if apart:
         library[APART] = APART_DEFINITION
     reserved = [*_RESERVED, *prelude, *library]
     taken = sorted(set(names) & set(reserved))
@@ -175,7 +176,7 @@ def emit_module(
         *prelude.values(),
         *(kernel.source.strip() + "\n" for kernel in kernels),
         _sizes(buffers.values()) + _tables(graph, steps) + "\n" + _kernel_table(kernels),
-        host_program(graph, steps, memory, [*reserved, *names]),
+        host_program(graph, steps, memory, [*reserved, *names], apart=apart),
         _MAIN,
     ]
     return "\n\n".join(parts)
@@ -219,7 +220,8 @@ def _sizes(buffers: Iterable[Buffer]) -> str:
     sizes = [size for buffer in buffers for size in buffer.shape if isinstance(size, Size)]
     hints = {name: size.decisions.hints[name] for size in sizes for name in symbols_in(size)}
     lines = [f"{name} = {hints[name]}\n" for name in sorted(hints)]
-    return "".join(["# sizes: the text is the same for every size of a range, but for these\n", *lines, "\n"]) if lines else ""
+    head = "# sizes: the text is the same for every size of a range, but for these\n"
+    return "".join([head, *lines, "\n"]) if lines else ""
 
 
 def at_sizes(source: str, sizes: Mapping[str, int]) -> str:

@@ -338,7 +338,9 @@ class _Kernel:
         sizes = self._sizes(lines, grid)
         head = call_text(
             f"def {self.spec.name}(",
-            [self.parameters[name] for name in pointers] + list(sizes) + [f"{name}: tl.constexpr" for name in constants],
+            [self.parameters[name] for name in pointers]
+            + list(sizes)
+            + [f"{name}: tl.constexpr" for name in constants],
             indent="",
             tail="):",
         )

@@ -313,6 +313,8 @@ def adapt(
     for value in (*captured.outputs, *(value for _, value in literals)):
         if is_symbolic(value):  # it would be returned as it was traced
             raise CaptureError(f"{name} returns the size {value}")
+    if any(is_symbolic(n) for window in windows for n in (*(window.shape or ()), *window.stride, window.offset)):
+        raise CaptureError(f"{name} returns windows of one memory, of a size that changes")
     strides = {name: one.strides for name, one in given.items()}
     return Adapted(update_in_place(choose_layouts(normalize(captured), strides)), kept, literals, objects, windows)
 

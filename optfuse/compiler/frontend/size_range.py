@@ -44,7 +44,6 @@ class Ranged:
         numbers = {symbol: sizes[name] for symbol, name in self.names.items()}
         return self.decisions.holds(sizes) and all(guard.xreplace(numbers) == True for guard in self.traced)  # noqa: E712 - sympy's
 
-
     def other_sizes(self) -> dict[str, int]:
         """Sizes near the hints, each another one, at which the function is valid.
 

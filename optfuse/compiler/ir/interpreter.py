@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+import sympy
 import torch
 
 import optfuse.compiler.ops.registered  # noqa: F401 - registers our operators

@@ -44,7 +44,9 @@ def lower_library(builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs
     for k, item in enumerate(items):
         in_place = written.get(written_label(target, returned=k) or "")
         if in_place is None and isinstance(item, torch.Tensor):
-            fresh = builder.allocate(builder.spec_of(item), name=f"{node.name}_{k}" if several else node.name, base=base)
+            fresh = builder.allocate(
+                builder.spec_of(item), name=f"{node.name}_{k}" if several else node.name, base=base
+            )
             values.append(fresh)
             outputs.append(fresh.buffer)
         else:

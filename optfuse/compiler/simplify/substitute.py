@@ -229,9 +229,7 @@ def rewritten(nest: LoopNest, change: Callable[[Expr], Expr]) -> LoopNest:
     return replace(
         nest,
         reductions=tuple(replace(r, operand=change(r.operand)) for r in nest.reductions),
-        stores=tuple(
-            replace(s, value=change(s.value), indirect=tuple(map(change, s.indirect))) for s in nest.stores
-        ),
+        stores=tuple(replace(s, value=change(s.value), indirect=tuple(map(change, s.indirect))) for s in nest.stores),
     )
 
 

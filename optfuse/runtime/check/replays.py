@@ -11,6 +11,7 @@ from optfuse.runtime.check.judging import judge
 from optfuse.runtime.check.references import strided_copy
 from optfuse.runtime.graphs import GraphedProgram, Interest
 from optfuse.runtime.program import Program, Value
+from optfuse.runtime.recorder import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,15 @@ class Again:
         """Run."""
         return call()
 
-    def record(self, call: Callable[[], list[Value]]) -> tuple[Callable[[], None], list[Value]]:
+    def mark(self) -> Callable[[], bool]:
+        """What has been called is done."""
+        return lambda: True
+
+    def interrupt(self, step: Step) -> None:
+        """Refuse: what is run again here is a whole program."""
+        raise RuntimeError("a program with steps between graphs is recorded on a GPU alone")
+
+    def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
         """Run once, for the memory of the results."""
         before = [strided_copy(x, x.device) for x in self.written]
         results = call()
@@ -62,7 +71,7 @@ class Again:
                 if target is not None and isinstance(value, torch.Tensor):
                     target.copy_(value)
 
-        return replay, results
+        return [Step(replay, launches_graph=True)], results
 
 
 @dataclass(slots=True)

@@ -13,19 +13,12 @@ from typing import Any
 
 import torch
 
+from optfuse.compiler.codegen.apart import moved_numbers
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.ir.collectives import communicates
 from optfuse.compiler.ir.devices import HOST, main_device
-from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, View, views
+from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, views
 from optfuse.compiler.ops.opaque_operators import NAMESPACE as OPAQUE
-
-#: The function of an emitted module through which such steps are called, and its text.
-NAME = "apart"
-DEFINITION = '''\
-def apart(reason, call, *arguments, **named):
-    """Call what a CUDA graph cannot hold (for a reason) or perhaps cannot (""); a recorder of graphs replaces this."""
-    return call(*arguments, **named)
-'''
 
 #: A run of fewer steps is no graph: to launch a graph takes the host as long as two kernels.
 SHORTEST_RUN = 3
@@ -61,21 +54,6 @@ def cut_reason(call: LibraryCall, buffers: Mapping[str, Buffer], main: str, move
     if space == OPAQUE and name.startswith(_BRANCHES):
         return f"{call.name} ({operator}): the host waits for the value that decides how it goes on"
     return ""
-
-
-def moved_numbers(graph: LoopGraph, steps: Sequence[KernelSource | LibraryCall]) -> frozenset[str]:
-    """Inputs and constants of one element in host memory that ``Program.accept`` moves to the device before a call."""
-    buffers = {buffer.name: buffer for buffer in graph.buffers}
-    given = [name for name in (*graph.inputs, *graph.constants) if buffers[name].device == HOST]
-    if any(buffers[name].shape for name in given):
-        return frozenset()
-    stay = {out.buffer for out in graph.outputs if isinstance(out, View)}
-    for step in steps:
-        if isinstance(step, LibraryCall):
-            written = [name for name in (*step.outputs, *step.mutates) if name is not None]
-            if any(buffers[name].device == HOST for name in written):
-                stay |= {view.buffer for view in views(step)}
-    return frozenset(given) - stay
 
 
 def only_a_trial_tells(call: LibraryCall) -> bool:
