@@ -8,13 +8,15 @@ library call. Updates that are not in place are those of a copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
 
 import torch
 
-from optfuse.compiler.ir.dtypes import ADDED
+from optfuse.compiler.ir.dtypes import ADDED, HALF
 from optfuse.compiler.ir.nodes import Expr, View, memory_of, tvar
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import call, const, like
+from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like
 from optfuse.compiler.lower.gather_scatter import POSITIONS, wrapped
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index, overlaps
@@ -37,7 +39,10 @@ def lower_index_add(
 
     def scaled(index: Index) -> Expr:
         value = builder.load(source, index)
-        return value if alpha == 1 else call("mul", value, like(alpha, value))
+        if alpha == 1:
+            return value
+        value = cast(value, compute_dtype(value.dtype))
+        return call("mul", value, like(alpha, value))
 
     return _slices(builder, x, dim, positions, source, scaled, adds=True)
 
@@ -54,7 +59,7 @@ def _slices(
 ) -> Value:
     if not x.shape or len(positions.shape) != 1 or len(source.shape) != len(x.shape):
         raise Declined("an update of or by a scalar")
-    target = _updated(builder, x, (positions, source), adds=adds)
+    target = _updated(builder, x, (positions, source), source.shape if adds else None)
     dim %= len(target.shape)
     builder.store_at(
         target,
@@ -64,7 +69,7 @@ def _slices(
         lambda index: (builder.load(positions, (index[dim],)),),
         adds=adds,
     )
-    return target
+    return _rounded(builder, x, target)
 
 
 @lowers("aten.index_put.default", "aten.index_put_.default")
@@ -75,28 +80,29 @@ def lower_index_put(
     given = [(d, p) for d, p in enumerate(positions) if p is not None]
     if not given or any(builder.dtype(p) not in POSITIONS for _, p in given):
         raise Declined("an update by a mask, or of everything")
-    target = _updated(builder, x, (values, *(p for _, p in given)), adds=accumulate)
     block = tuple(torch.broadcast_shapes(*(p.shape for _, p in given)))
     dims = [d for d, _ in given]
     start = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
-    others = [d for d in range(len(target.shape)) if d not in dims]
+    others = [d for d in range(len(x.shape)) if d not in dims]
     order = {d: k for k, d in enumerate(dims)}
 
     def places(index: Index) -> Index:
         rest = iter((*index[:start], *index[start + len(block) :]))
-        return tuple(tvar(order[d]) if d in order else next(rest) for d in range(len(target.shape)))
+        return tuple(tvar(order[d]) if d in order else next(rest) for d in range(len(x.shape)))
 
     def taken(index: Index) -> tuple[Expr, ...]:
         where = index[start : start + len(block)]
-        return tuple(wrapped(builder.load(p, where), target.shape[d]) for d, p in given)
+        return tuple(wrapped(builder.load(p, where), x.shape[d]) for d, p in given)
 
     def around(of: Sequence[int], middle: tuple[int, ...]) -> tuple[int, ...]:
         return (*(of[d] for d in others[:start]), *middle, *(of[d] for d in others[start:]))
 
+    shape = around(x.shape, block)
+    target = _updated(builder, x, (values, *(p for _, p in given)), shape if accumulate else None)
     steps = (min(target.stride[d] for d in dims),) * len(block)
-    window = View(target.buffer, around(target.shape, block), around(target.stride, steps))
+    window = View(target.buffer, shape, around(target.stride, steps))
     builder.store_at(target, window, places, lambda index: builder.load(values, index), taken, adds=accumulate)
-    return target
+    return _rounded(builder, x, target)
 
 
 @lowers("aten.scatter_.src", "aten.scatter_.value")
@@ -116,7 +122,7 @@ def _elements(
 ) -> Value:
     if not x.shape or not positions.shape:
         raise Declined("scatter into or by a scalar")
-    target = _updated(builder, x, (positions, source), adds=adds)
+    target = _updated(builder, x, (positions, source), positions.shape if adds else None)
     dim %= len(target.shape)
 
     def body(index: Index) -> Expr:
@@ -132,7 +138,7 @@ def _elements(
         lambda index: (builder.load(positions, index),),
         adds=adds,
     )
-    return target
+    return _rounded(builder, x, target)
 
 
 @lowers("optfuse.sum_rows.default")
@@ -142,17 +148,26 @@ def lower_sum_rows(builder: Builder, rows: Tensor, places: Tensor, _count: int) 
     return _slices(builder, zeros, 0, places, rows, lambda index: builder.load(rows, index), adds=True)
 
 
-def _updated(builder: Builder, x: Tensor, operands: Sequence[Tensor | Number], *, adds: bool) -> View:
+def _updated(
+    builder: Builder, x: Tensor, operands: Sequence[Tensor | Number], added: Sequence[int] | None = None
+) -> View:
     """The tensor that loops may update: ``x`` if the node writes it in place, else a copy of it.
+
+    ``added``: the shape of what is added to it. The sums of many terms of a half type, from a constant on, are float32
+    until all are there (see ``_rounded``).
 
     Raises:
         Declined: If the order of the writes matters, or other names for its memory hide who needs the new values.
     """
     if torch.are_deterministic_algorithms_enabled():
         raise Declined("torch is asked for deterministic algorithms")
-    if adds and builder.dtype(x) not in ADDED:
-        raise Declined("a GPU adds these in memory only with a rounding for each term, or not at all")
-    if not builder.node.target._schema.is_mutable:  # type: ignore[union-attr]  # noqa: SLF001
+    in_place = builder.node.target._schema.is_mutable  # type: ignore[union-attr]  # noqa: SLF001
+    dtype = builder.dtype(x)
+    if added is not None and dtype not in ADDED:
+        if in_place or dtype not in HALF or not isinstance(x, Uniform) or prod(added) < prod(x.shape):
+            raise Declined("sums in float32 and a copy to this type would move more bytes")
+        return builder.copy(replace(x, dtype="float32"), replace(builder.spec, dtype="float32"))
+    if not in_place:
         return builder.copy(x)
     if not isinstance(x, View) or builder.buffers[x.buffer].kind == "constant" or overlaps(x.shape, x.stride):
         raise Declined("it is no memory of its own")
@@ -162,3 +177,10 @@ def _updated(builder: Builder, x: Tensor, operands: Sequence[Tensor | Number], *
     if any(isinstance(operand, View) and operand.buffer == x.buffer for operand in operands):
         raise Declined("it reads the tensor that it writes")
     return x
+
+
+def _rounded(builder: Builder, x: Tensor, target: View) -> View:
+    """An updated tensor in the dtype of ``x``."""
+    if builder.dtype(target) == builder.dtype(x):
+        return target
+    return builder.pointwise(lambda index: builder.load(target, index))

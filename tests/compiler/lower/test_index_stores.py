@@ -97,6 +97,26 @@ def test_scatters(data):
     in_place(lambda x, i, s: x.scatter_(dim, i, s), x, taken, torch.full_like(source, 2), **EXACT)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_half_types_are_rounded_once(dtype):
+    i, s = torch.tensor([2, 1, 2, 2, 0, 2, 2, 1]), torch.randn(8, 3).to(dtype)
+    functions = [
+        lambda i, s: s.new_zeros(4, 3).index_add(0, i, s, alpha=2),
+        lambda i, s: s.new_ones(4, 3).scatter_add(0, i[:, None].expand(-1, 3), s),
+        lambda i, s: s.new_zeros(4, 3).index_put((i - 4,), s, accumulate=True),
+    ]
+    for function in functions:
+        graph, constants = lowered(function, i, s)
+        assert len(nests(graph)) == len(graph.ops)
+        (got,) = interpret(graph, [i, s], constants)
+        torch.testing.assert_close(got, function(i, s.double()).to(dtype))
+
+
+def test_few_terms_of_a_half_type_stay_with_the_library():
+    i, s = torch.tensor([2, 1]), torch.randn(2, 3).bfloat16()
+    check(lambda i, s: s.new_zeros(4, 3).index_add(0, i, s), i, s, library=["aten.index_add.default"])
+
+
 def test_where_positions_meet_one_of_the_values_stays():
     x, i, s = torch.zeros(4, 3), torch.tensor([2, 2, 0]), torch.arange(9.0).view(3, 3)
     graph, constants = lowered(lambda x, i, s: x.index_copy(0, i, s), x, i, s)
