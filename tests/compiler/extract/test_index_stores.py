@@ -10,6 +10,7 @@ from torch import Tensor
 
 from optfuse.api import optimize
 from optfuse.compiler.extract.extraction import extract
+from optfuse.compiler.ir.nodes import Const, Store
 from optfuse.problem.checker import check
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Instance
@@ -17,7 +18,7 @@ from optfuse.problem.solution import Solution
 from optfuse.runtime.environment import mode
 from optfuse.solver.memory.assemble import assemble
 from tests.compiler.extract.functions import model
-from tests.compiler.ir.graphs import update_graph
+from tests.compiler.ir.graphs import F32, buffer, graph, i0, load, nest, t0, update_graph, whole
 
 
 def problem() -> Instance:
@@ -85,3 +86,15 @@ def test_a_key_is_written_into_the_cache_by_the_kernel_that_makes_it() -> None:
     got = schedule.compile()(mine, place, key, cos, sin, query)
     torch.testing.assert_close(got, step(theirs, place, key, cos, sin, query), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(mine, theirs)
+
+
+def test_an_update_needs_the_elements_that_it_keeps() -> None:
+    own, new, read = buffer("own", 6), buffer("new", 2, kind="input"), buffer("read", 6)
+    places = buffer("places", 2, dtype="int64", kind="input")
+    ops = (
+        nest("fill", (6,), Store("own", i0, Const(1.0, F32))),
+        nest("update", (2,), Store("own", t0, load(new, i0), (load(places, i0),))),
+        nest("read", (6,), Store("read", i0, load(own, i0))),
+    )
+    instance = extract(graph((own, new, places, read), ops, (whole(read),)), load_device("h200")).instance
+    assert {(e.src, e.dst, e.buffer, e.schemes) for e in instance.edges} == {(0, 1, 0, ()), (1, 2, 0, ())}
