@@ -14,10 +14,10 @@ from math import prod
 import torch
 
 from optfuse.compiler.ir.dtypes import ADDED, HALF
-from optfuse.compiler.ir.nodes import Expr, View, memory_of, tvar
+from optfuse.compiler.ir.nodes import Expr, Iota, View, memory_of, tvar
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like
-from optfuse.compiler.lower.gather_scatter import POSITIONS, wrapped
+from optfuse.compiler.lower.gathers import POSITIONS, wrapped
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index, overlaps
 
@@ -103,6 +103,26 @@ def lower_index_put(
     window = View(target.buffer, shape, around(target.stride, steps))
     builder.store_at(target, window, places, lambda index: builder.load(values, index), taken, adds=accumulate)
     return _rounded(builder, x, target)
+
+
+@lowers("aten.scatter.value", "aten.scatter.src")
+def lower_scatter(builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Tensor | Number) -> Value:
+    """``x`` with elements at positions along one dimension replaced; where each row has one, by a choice."""
+    along = dim % max(1, len(x.shape))
+    rows = tuple(1 if d == along else n for d, n in enumerate(x.shape))
+    whole = not isinstance(source, View | Uniform) or tuple(source.shape) == rows
+    if not x.shape or tuple(positions.shape) != rows or not whole:
+        return _elements(builder, x, dim, positions, source, adds=False)
+    dtype = compute_dtype(builder.dtype(x))
+
+    def at(index: Index) -> Expr:
+        # the position is read at 0 along this dimension, where its size is 1
+        hit = call("eq", Iota(index[along], "int64"), cast(builder.load(positions, index), "int64"))
+        old = cast(builder.load(x, index), dtype)
+        new = cast(builder.load(source, index), dtype) if isinstance(source, View | Uniform) else like(source, old)
+        return call("where", hit, new, old)
+
+    return builder.pointwise(at)
 
 
 @lowers("aten.scatter_.src", "aten.scatter_.value")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from optfuse.compiler.ir.interpreter import interpret
 from tests.compiler.lower.eager import check, lowered, nests
 from tests.compiler.lower.tensors import EXACT, FLOATS, INTEGERS, positions, tensors
-from tests.compiler.lower.test_gather_scatter import advanced
+from tests.compiler.lower.test_gathers import advanced
 
 ADDED = (torch.float32, torch.float64, torch.int32, torch.int64)
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -94,6 +94,7 @@ def test_scatters(data):
     check(lambda x, i, s: x.scatter_add(dim, i, s), x, taken, source, **CLOSE)
     in_place(lambda x, i, s: x.scatter_add_(dim, i, s), x, taken, source, **CLOSE)
     in_place(lambda x, i: x.scatter_(dim, i, 3), x, taken, **EXACT)
+    check(lambda x, i: x.scatter(dim, i, 3), x, taken, **EXACT)
     in_place(lambda x, i, s: x.scatter_(dim, i, s), x, taken, torch.full_like(source, 2), **EXACT)
 
 
