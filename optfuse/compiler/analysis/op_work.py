@@ -80,7 +80,8 @@ def nest_work(nest: LoopNest) -> Work:
             special += SPECIAL_WEIGHT.get(expr.function, 1)
         elif isinstance(expr, Call) and expr.function != "cast":
             fp32 += 16 if FUNCTIONS[expr.function].rule == "random" else 1
-    return Work(fp32=fp32 * points, special=special * points)
+    added = points * sum(store.adds for store in nest.stores)
+    return Work(fp32=fp32 * points, special=special * points, atomic=added)
 
 
 def updated_bytes(call: LibraryCall, buffers: Mapping[str, Buffer]) -> dict[str, int]:

@@ -294,7 +294,7 @@ class MemberWriter:
         offset = self.addresses.index(form, self._wide(form, store.buffer))
         if store.indirect and self.options.check_indices:
             self._check(offset, store.buffer, ())
-        shape = offset.axes | value.axes
+        shape = offset.axes | value.axes | (self._axes_of_points() if store.adds else frozenset())
         repeats = [digit for digit in once if digit in self.sizes]  # a digit of size 1 is on no axis, and always 0
         guards = [guard for d in repeats for guard in self._guard(Guard(d, 0, 1), {d: Linear({d: 1})})]
         mask = self._mask(shape, [Value("first", "bool"), *guards] if only_first else guards)
@@ -305,7 +305,15 @@ class MemberWriter:
             value = cast(value, "float32") if dtype in HALF else tensor(value)
         pointer = self._pointer(store.buffer, offset, shape)
         tail = f", mask={mask.text}" if mask is not None else ""
-        self.writer.statement(f"tl.store({pointer}, {value.text}{tail})", shape)
+        if store.adds:
+            self.writer.statement(f'tl.atomic_add({pointer}, {value.text}{tail}, sem="relaxed")', shape)
+        else:
+            self.writer.statement(f"tl.store({pointer}, {value.text}{tail})", shape)
+
+    def _axes_of_points(self) -> frozenset[str]:
+        """The axes along which the current member has points of its own: each of them adds its value."""
+        walked = self.passes.roles[self._member] == "full"
+        return frozenset(axis.name for axis in self.axes if walked or axis.name != "r")
 
     def _pointer(self, buffer: str, offset: Value, axes: frozenset[str]) -> str:
         """``pointer + offset``, with a zero term for each of the ``axes`` along which the offset does not vary."""

@@ -140,9 +140,11 @@ def _write_nest(nest: LoopNest) -> Json:
 
 
 def _write_store(store: Store, table: _Table) -> list[Json]:
-    """Buffer, index and value, and the indirect indices if there are any."""
+    """Buffer, index and value; the indirect indices if there are any; "adds" if it does."""
     row: list[Json] = [store.buffer, format_index(store.index), table.add(store.value)]
-    return [*row, [table.add(e) for e in store.indirect]] if store.indirect else row
+    if store.indirect:
+        row.append([table.add(e) for e in store.indirect])
+    return [*row, "adds"] if store.adds else row
 
 
 class _Table:
@@ -238,8 +240,11 @@ def _read_op(data: Mapping[str, Json]) -> Op:
 
 def _read_store(row: Sequence[Json], values: Sequence[Expr]) -> Store:
     name, index, value, *rest = row
-    (indirect,) = rest or [()]
-    return Store(_line(name), parse_index(index), _at(values, value), tuple(_at(values, k) for k in indirect))
+    indirect, *mode = rest or [()]
+    if mode not in ([], ["adds"]):
+        raise ValueError(f"a store to {name} that {mode}")
+    places = tuple(_at(values, k) for k in indirect)
+    return Store(_line(name), parse_index(index), _at(values, value), places, bool(mode))
 
 
 def _read_value(row: Sequence[Json], values: Sequence[Expr]) -> Expr:

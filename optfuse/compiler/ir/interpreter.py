@@ -217,7 +217,11 @@ class _Run:
             flat = self.machine.allocate(store.buffer)
         index = torch.as_tensor(evaluate(store.index, known)).expand(self.points())
         values = value.expand(self.points()).to(flat.dtype)
-        _signed(flat)[self.check(index, flat, store.buffer)] = _signed(values)
+        places = self.check(index, flat, store.buffer)
+        if store.adds:
+            flat.index_put_((places,), values, accumulate=True)
+        else:
+            _signed(flat)[places] = _signed(values)
 
     def points(self) -> torch.Size:
         """The parallel points alone: every reduced dimension is 1."""

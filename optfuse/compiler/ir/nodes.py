@@ -122,13 +122,15 @@ class Store:
     """``buffer[index] = value`` for every parallel point; the value is rounded to the buffer's dtype.
 
     A store with ``indirect`` indices updates a buffer that exists already, at places that data tell: all other elements
-    keep their values, and where points meet at one element any one of their values stays.
+    keep their values, and where points meet at one element any one of their values stays. One that ``adds`` adds the
+    values of all points to what the element held, in no fixed order.
     """
 
     buffer: str
     index: sympy.Expr
     value: Expr
     indirect: tuple[Expr, ...] = ()
+    adds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,8 @@ def print_nest(nest: LoopNest) -> str:
     for store in nest.stores:
         value = namer.text(store.value)
         place = format_index(store.index) + namer.indirect(store)
-        lines += [*namer.definitions(), f"  {store.buffer}[{place}] = {value}"]
+        sign = "+=" if store.adds else "="
+        lines += [*namer.definitions(), f"  {store.buffer}[{place}] {sign} {value}"]
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
     activations,
     arithmetic,
     creation,
-    gather_scatter,
+    gathers,
     index_stores,
     matvec,
     max_pooling,

@@ -281,8 +281,10 @@ class Builder:
         places: Callable[[Index], Index],
         body: Callable[[Index], Expr],
         indirect: Callable[[Index], tuple[Expr, ...]],
+        *,
+        adds: bool = False,
     ) -> None:
-        """Emit a nest that stores ``body(index)`` at ``places(index)`` of ``out``, for every index of ``window``.
+        """Emit a nest that stores (or adds) ``body(index)`` at ``places(index)`` of ``out``, for indices of ``window``.
 
         ``places`` has t variables for the values of ``indirect(index)``; all other elements keep their values. The
         loops follow the strides of ``window``, which has the shape of what is stored.
@@ -291,7 +293,7 @@ class Builder:
             return
         index, sizes, _ = loop_variables(window.shape, memory_order(range(len(window.shape)), window.stride))
         where = strided_index(out.shape, out.stride, out.offset, places(index))
-        store = Store(out.buffer, where, body(index), indirect(index))
+        store = Store(out.buffer, where, body(index), indirect(index), adds)
         self.emit(collapse(LoopNest(self.node.name, sizes, (), (), (store,), self.origin)))
 
     def copy(self, source: View | Uniform, spec: Spec | None = None, *, name: str | None = None) -> View:

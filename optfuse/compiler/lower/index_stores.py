@@ -1,82 +1,194 @@
-"""Lowering rules of updates in place at positions that other tensors hold: rows of a cache, for example.
+"""Lowering rules of updates at positions that other tensors hold: rows of a cache, the gradient of a table.
 
-Where a position occurs twice, each element gets one of the values given for it, and which one is not defined: so it is
-in ATen, too, unless torch is asked to be deterministic. Then the update is a library call.
+Where a position occurs twice, each element gets one of the values given for it, and which one is not defined; what is
+added is added in no fixed order. So it is in ATen, too, unless torch is asked to be deterministic: then the update is a
+library call. Updates that are not in place are those of a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
 
 import torch
 
-from optfuse.compiler.ir.nodes import Expr, View, memory_of, tvar
+from optfuse.compiler.ir.dtypes import ADDED, HALF
+from optfuse.compiler.ir.nodes import Expr, Iota, View, memory_of, tvar
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.gather_scatter import POSITIONS, wrapped
+from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like
+from optfuse.compiler.lower.gathers import POSITIONS, wrapped
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index, overlaps
 
 Tensor = View | Uniform
+Number = bool | int | float
 
 
-@lowers("aten.index_copy_.default")
-def lower_index_copy_in_place(builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Tensor) -> Value:
+@lowers("aten.index_copy.default", "aten.index_copy_.default")
+def lower_index_copy(builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Tensor) -> Value:
     """Slices of ``source`` written over those of ``x`` at some positions of one dimension."""
-    target = _updated(builder, x, (positions, source))
-    if not target.shape or len(positions.shape) != 1 or len(source.shape) != len(target.shape):
+    return _slices(builder, x, dim, positions, source, lambda index: builder.load(source, index), adds=False)
+
+
+@lowers("aten.index_add.default", "aten.index_add_.default")
+def lower_index_add(
+    builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Tensor, *, alpha: Number = 1
+) -> Value:
+    """Slices of ``source`` times ``alpha`` added to those of ``x`` at some positions of one dimension."""
+
+    def scaled(index: Index) -> Expr:
+        value = builder.load(source, index)
+        if alpha == 1:
+            return value
+        value = cast(value, compute_dtype(value.dtype))
+        return call("mul", value, like(alpha, value))
+
+    return _slices(builder, x, dim, positions, source, scaled, adds=True)
+
+
+def _slices(
+    builder: Builder,
+    x: Tensor,
+    dim: int,
+    positions: Tensor,
+    source: Tensor,
+    body: Callable[[Index], Expr],
+    *,
+    adds: bool,
+) -> Value:
+    if not x.shape or len(positions.shape) != 1 or len(source.shape) != len(x.shape):
         raise Declined("an update of or by a scalar")
+    target = _updated(builder, x, (positions, source), source.shape if adds else None)
     dim %= len(target.shape)
     builder.store_at(
         target,
         View(target.buffer, tuple(source.shape), target.stride),
         lambda index: (*index[:dim], tvar(0), *index[dim + 1 :]),
-        lambda index: builder.load(source, index),
+        body,
         lambda index: (builder.load(positions, (index[dim],)),),
+        adds=adds,
     )
-    return target
+    return _rounded(builder, x, target)
 
 
-@lowers("aten.index_put_.default")
-def lower_index_put_in_place(
+@lowers("aten.index_put.default", "aten.index_put_.default")
+def lower_index_put(
     builder: Builder, x: Tensor, positions: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Value:
-    """``x[positions] = values``: negative positions count from the end."""
+    """``x[positions] = values``, or ``+=``: negative positions count from the end."""
     given = [(d, p) for d, p in enumerate(positions) if p is not None]
-    target = _updated(builder, x, (values, *(p for _, p in given)))
-    if accumulate or not given or any(builder.dtype(p) not in POSITIONS for _, p in given):
-        raise Declined("an update that adds, or by a mask")
+    if not given or any(builder.dtype(p) not in POSITIONS for _, p in given):
+        raise Declined("an update by a mask, or of everything")
     block = tuple(torch.broadcast_shapes(*(p.shape for _, p in given)))
     dims = [d for d, _ in given]
     start = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
-    others = [d for d in range(len(target.shape)) if d not in dims]
+    others = [d for d in range(len(x.shape)) if d not in dims]
     order = {d: k for k, d in enumerate(dims)}
 
     def places(index: Index) -> Index:
         rest = iter((*index[:start], *index[start + len(block) :]))
-        return tuple(tvar(order[d]) if d in order else next(rest) for d in range(len(target.shape)))
+        return tuple(tvar(order[d]) if d in order else next(rest) for d in range(len(x.shape)))
 
     def taken(index: Index) -> tuple[Expr, ...]:
         where = index[start : start + len(block)]
-        return tuple(wrapped(builder.load(p, where), target.shape[d]) for d, p in given)
+        return tuple(wrapped(builder.load(p, where), x.shape[d]) for d, p in given)
 
     def around(of: Sequence[int], middle: tuple[int, ...]) -> tuple[int, ...]:
         return (*(of[d] for d in others[:start]), *middle, *(of[d] for d in others[start:]))
 
+    shape = around(x.shape, block)
+    target = _updated(builder, x, (values, *(p for _, p in given)), shape if accumulate else None)
     steps = (min(target.stride[d] for d in dims),) * len(block)
-    window = View(target.buffer, around(target.shape, block), around(target.stride, steps))
-    builder.store_at(target, window, places, lambda index: builder.load(values, index), taken)
-    return target
+    window = View(target.buffer, shape, around(target.stride, steps))
+    builder.store_at(target, window, places, lambda index: builder.load(values, index), taken, adds=accumulate)
+    return _rounded(builder, x, target)
 
 
-def _updated(builder: Builder, x: Tensor, operands: Sequence[Any]) -> View:
-    """The tensor that loops may update in place.
+@lowers("aten.scatter.value", "aten.scatter.src")
+def lower_scatter(builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Tensor | Number) -> Value:
+    """``x`` with elements at positions along one dimension replaced; where each row has one, by a choice."""
+    along = dim % max(1, len(x.shape))
+    rows = tuple(1 if d == along else n for d, n in enumerate(x.shape))
+    whole = not isinstance(source, View | Uniform) or tuple(source.shape) == rows
+    if not x.shape or tuple(positions.shape) != rows or not whole:
+        return _elements(builder, x, dim, positions, source, adds=False)
+    dtype = compute_dtype(builder.dtype(x))
+
+    def at(index: Index) -> Expr:
+        # the position is read at 0 along this dimension, where its size is 1
+        hit = call("eq", Iota(index[along], "int64"), cast(builder.load(positions, index), "int64"))
+        old = cast(builder.load(x, index), dtype)
+        new = cast(builder.load(source, index), dtype) if isinstance(source, View | Uniform) else like(source, old)
+        return call("where", hit, new, old)
+
+    return builder.pointwise(at)
+
+
+@lowers("aten.scatter_.src", "aten.scatter_.value")
+def lower_scatter_in_place(builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Tensor | Number) -> Value:
+    """Elements of ``source`` written to the positions along one dimension; see ``lower_scatter`` for new tensors."""
+    return _elements(builder, x, dim, positions, source, adds=False)
+
+
+@lowers("aten.scatter_add.default", "aten.scatter_add_.default")
+def lower_scatter_add(builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Tensor) -> Value:
+    """Elements of ``source`` added at the positions along one dimension."""
+    return _elements(builder, x, dim, positions, source, adds=True)
+
+
+def _elements(
+    builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Tensor | Number, *, adds: bool
+) -> Value:
+    if not x.shape or not positions.shape:
+        raise Declined("scatter into or by a scalar")
+    target = _updated(builder, x, (positions, source), positions.shape if adds else None)
+    dim %= len(target.shape)
+
+    def body(index: Index) -> Expr:
+        if isinstance(source, View | Uniform):
+            return builder.load(source, index)
+        return const(source, builder.dtype(target))
+
+    builder.store_at(
+        target,
+        View(target.buffer, tuple(positions.shape), target.stride),
+        lambda index: (*index[:dim], tvar(0), *index[dim + 1 :]),
+        body,
+        lambda index: (builder.load(positions, index),),
+        adds=adds,
+    )
+    return _rounded(builder, x, target)
+
+
+@lowers("optfuse.sum_rows.default")
+def lower_sum_rows(builder: Builder, rows: Tensor, places: Tensor, _count: int) -> Value:
+    """Row v of the result is the sum of those of ``rows`` whose place is v."""
+    zeros = Uniform(0, builder.spec.dtype, builder.spec.shape, builder.origin, builder.spec.device)
+    return _slices(builder, zeros, 0, places, rows, lambda index: builder.load(rows, index), adds=True)
+
+
+def _updated(
+    builder: Builder, x: Tensor, operands: Sequence[Tensor | Number], added: Sequence[int] | None = None
+) -> View:
+    """The tensor that loops may update: ``x`` if the node writes it in place, else a copy of it.
+
+    ``added``: the shape of what is added to it. The sums of many terms of a half type, from a constant on, are float32
+    until all are there (see ``_rounded``).
 
     Raises:
         Declined: If the order of the writes matters, or other names for its memory hide who needs the new values.
     """
     if torch.are_deterministic_algorithms_enabled():
         raise Declined("torch is asked for deterministic algorithms")
+    in_place = builder.node.target._schema.is_mutable  # type: ignore[union-attr]  # noqa: SLF001
+    dtype = builder.dtype(x)
+    if added is not None and dtype not in ADDED:
+        if in_place or dtype not in HALF or not isinstance(x, Uniform) or prod(added) < prod(x.shape):
+            raise Declined("sums in float32 and a copy to this type would move more bytes")
+        return builder.copy(replace(x, dtype="float32"), replace(builder.spec, dtype="float32"))
+    if not in_place:
+        return builder.copy(x)
     if not isinstance(x, View) or builder.buffers[x.buffer].kind == "constant" or overlaps(x.shape, x.stride):
         raise Declined("it is no memory of its own")
     memory = memory_of(builder.buffers, x.buffer)
@@ -85,3 +197,10 @@ def _updated(builder: Builder, x: Tensor, operands: Sequence[Any]) -> View:
     if any(isinstance(operand, View) and operand.buffer == x.buffer for operand in operands):
         raise Declined("it reads the tensor that it writes")
     return x
+
+
+def _rounded(builder: Builder, x: Tensor, target: View) -> View:
+    """An updated tensor in the dtype of ``x``."""
+    if builder.dtype(target) == builder.dtype(x):
+        return target
+    return builder.pointwise(lambda index: builder.load(target, index))

@@ -97,6 +97,13 @@ class Kernel:
         ivars, rvars = tuple(map(xdigit, range(len(self.x)))), tuple(map(rdigit, range(len(self.r))))
         self.members.append(Member(nest, ivars, rvars, full=False))
 
+    def update(self, out: str, index: sympy.Expr, value: Expr, *indirect: Expr, adds: bool = False) -> None:
+        """A member over all digits that stores to places of an input that data tell, or adds to them."""
+        digits = (*map(xdigit, range(len(self.x))), *map(rdigit, range(len(self.r))))
+        store = Store(out, index, value, indirect, adds)
+        nest = LoopNest(out, (*self.x, *self.r), (), (), (store,), Origin(out, "aten.test.default"))
+        self.members.append(Member(nest, digits, (), bool(self.r)))
+
     def spec(self, *stores: str, memory: Sequence[str] = ()) -> KernelSpec:
         """Whatever a member makes and another reads passes in registers, except ``memory``."""
         made = {store.buffer for member in self.members for store in member.nest.stores}
@@ -190,6 +197,39 @@ def padded_and_gathered(rows: int, columns: int, dtype: str) -> tuple[KernelSpec
     return k.spec("out"), k.buffers
 
 
+def updated_rows(rows: int, columns: int, dtype: str) -> tuple[KernelSpec, dict[str, Buffer]]:
+    """Rows written to some rows of a cache, each after its sum; and the rows themselves."""
+    k = Kernel((rows,), (columns,), name="updated_rows")
+    k.input("ids", rows, dtype="int64")
+    k.input("new", rows, columns, dtype=dtype)
+    k.input("cache", 2 * rows, columns, dtype=dtype)
+    k.buffer("doubled", rows, columns, dtype=dtype)
+    k.reduce("sum", k.load("new", i0, r0), ("total", Result(0, F32)))
+    k.pointwise("doubled", call("mul", k.load("new", i0, i1), const(2.0)))
+    place = call("add", Load("ids", i0, "int64"), Iota(2 * i0, "int64"))
+    k.update("cache", columns * tvar(0) + i1, call("add", k.load("doubled", i0, i1), k.load("total", i0)), place)
+    return k.spec("doubled", "cache", memory=["cache"]), k.buffers
+
+
+def added_rows(rows: int, columns: int, dtype: str) -> tuple[KernelSpec, dict[str, Buffer]]:
+    """Rows added to the rows of a table, their elements counted, and their sums added up."""
+    k = Kernel((rows,), (columns,), name="added_rows")
+    k.input("ids", rows, dtype="int64")
+    k.input("rows", rows, columns, dtype=dtype)
+    k.input("table", 3, columns)
+    k.input("met", 3, dtype="int32")
+    k.input("all", 3)
+    place = Load("ids", i0, "int64")
+    k.update("table", columns * tvar(0) + i1, call("exp", k.load("rows", i0, i1)), place, adds=True)
+    k.update("met", tvar(0), const(1, "int32"), place, adds=True)
+    k.reduce("sum", k.load("rows", i0, r0), ("total", Result(0, F32)))
+    added = LoopNest(
+        "all", (rows,), (), (), (Store("all", tvar(0), k.load("total", i0), (place,), True),), Origin("", "")
+    )
+    k.members.append(Member(added, (xdigit(0),), (), full=False))
+    return k.spec("table", "met", "all", memory=["table", "met", "all"]), k.buffers
+
+
 def concatenation(rows: int, columns: int, dtype: str) -> tuple[KernelSpec, dict[str, Buffer]]:
     """Two halves beside each other, as guarded loads chosen by position."""
     k = Kernel((rows, 2 * columns), name="cat")
@@ -211,4 +251,6 @@ PATTERNS = {
     "transposed_copy": transposed_copy,
     "padded_and_gathered": padded_and_gathered,
     "concatenation": concatenation,
+    "updated_rows": updated_rows,
+    "added_rows": added_rows,
 }

@@ -180,3 +180,19 @@ def random_inputs(g: LoopGraph, seed: int = 0) -> tuple[list[torch.Tensor], dict
         return torch.randn(*map(int, by_name[name].shape), generator=generator)
 
     return [make(name) for name in g.inputs], {name: make(name) for name in g.constants}
+
+
+def update_graph() -> LoopGraph:
+    """Rows read from a cache, written to it at places that an input holds, and added to another; both read again."""
+    cache, sums = buffer("cache", 6, 3, kind="input"), buffer("sums", 6, 3, kind="input")
+    new, places = buffer("new", 2, 3, kind="input"), buffer("places", 2, dtype="int64", kind="input")
+    before, after = buffer("before", 6, 3), buffer("after", 6, 3)
+    place = (load(places, i0),)
+    both = Call("add", (load(cache, 3 * i0 + i1), load(sums, 3 * i0 + i1)), F32)
+    ops = (
+        nest("before", (6, 3), Store("before", 3 * i0 + i1, both)),
+        nest("written", (2, 3), Store("cache", 3 * t0 + i1, load(new, 3 * i0 + i1), place)),
+        nest("added", (2, 3), Store("sums", 3 * t0 + i1, load(new, 3 * i0 + i1), place, adds=True)),
+        nest("after", (6, 3), Store("after", 3 * i0 + i1, both)),
+    )
+    return graph((cache, sums, new, places, before, after), ops, (whole(before), whole(after)))

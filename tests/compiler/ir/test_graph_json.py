@@ -11,7 +11,18 @@ from optfuse.compiler.ir import graph_from_json, graph_to_json
 from optfuse.compiler.ir.nodes import Call, Const, LibraryCall, Origin, Store, TorchValue
 from optfuse.compiler.ir.printer import print_graph
 from optfuse.errors import PlanError
-from tests.compiler.ir.graphs import F32, buffer, gather_graph, graph, i0, loop_graphs, nest, softmax_graph, whole
+from tests.compiler.ir.graphs import (
+    F32,
+    buffer,
+    gather_graph,
+    graph,
+    i0,
+    loop_graphs,
+    nest,
+    softmax_graph,
+    update_graph,
+    whole,
+)
 
 
 def round_trip(g):
@@ -23,10 +34,17 @@ def test_round_trip(g):
     assert round_trip(g) == g
 
 
-@pytest.mark.parametrize("g", [softmax_graph(), gather_graph()], ids=["softmax", "gather"])
+@pytest.mark.parametrize("g", [softmax_graph(), gather_graph(), update_graph()], ids=["softmax", "gather", "update"])
 def test_round_trip_of_examples(g):
     assert round_trip(g) == g
     assert print_graph(round_trip(g)) == print_graph(g)
+
+
+def test_a_store_that_does_what_none_does_is_refused():
+    data = graph_to_json(update_graph())
+    data["ops"][2]["stores"][0][-1] = "multiplies"
+    with pytest.raises(PlanError, match="multiplies"):
+        graph_from_json(data)
 
 
 def test_what_is_shared_stays_shared():

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Reduction, Result, Store
 from optfuse.compiler.ir.printer import print_expr, print_graph, print_nest
-from tests.compiler.ir.graphs import F32, buffer, gather_graph, i0, i1, load, nest, r0, softmax_graph
+from tests.compiler.ir.graphs import F32, buffer, gather_graph, i0, i1, load, nest, r0, softmax_graph, update_graph
 
 X = buffer("x", 4, 6, kind="input")
 
@@ -13,6 +13,10 @@ def test_softmax(golden):
 
 def test_gather(golden):
     golden(print_graph(gather_graph()))
+
+
+def test_updates(golden):
+    golden(print_graph(update_graph()))
 
 
 def test_shared_values_are_named_once():

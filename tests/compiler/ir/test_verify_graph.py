@@ -33,6 +33,7 @@ from tests.compiler.ir.graphs import (
     r0,
     softmax_graph,
     t0,
+    update_graph,
     whole,
 )
 
@@ -196,3 +197,36 @@ def test_an_input_may_be_renewed_in_place():
 def test_indices_outside_the_grammar_are_not_judged_but_symbols_are():
     verify(of(load(X, 6 * i0 + sympy.Mod(i1, 6))))
     refused(of(load(X, sympy.floor(r0 / 2))), "uses r0")
+
+
+PLACE = (load(N, i0),)
+
+
+def updating(store, *more) -> LoopGraph:
+    return graph((X, H, N, C, Y, R), [nest("op", (4, 6), store), *more], ())
+
+
+def test_updates_at_places_that_data_tell():
+    verify(update_graph())
+    store = Store("x", 6 * t0 + i1, load(Y, FLAT), PLACE)
+    fill = nest("fill", (4, 6), Store("y", FLAT, Const(0.0, F32)))
+    verify(graph((X, H, N, C, Y, R), [fill, nest("op", (4, 6), store)], ()))
+
+
+@pytest.mark.parametrize(
+    ("store", "fault"),
+    [
+        (Store("y", 6 * t0 + i1, Const(0.0, F32), PLACE), "buffer y is used before it is defined"),
+        (Store("c", 6 * t0 + i1, Const(0.0, F32), PLACE), "stores to the constant c"),
+        (Store("x", 6 * t0 + i1, load(X, FLAT), PLACE), "loads of x race with the indirect store to it"),
+        (
+            Store("x", 6 * t0 + i1, Const(0.0, F32), (Const(0.0, F32),)),
+            "the store of x is indexed by a value of float32",
+        ),
+        (Store("x", FLAT, Const(0.0, F32), adds=True), "cannot add"),
+        (Store("h", 6 * t0 + i1, Const(0.0, F32), PLACE, adds=True), "cannot add"),
+        (Store("x", 6 * t0 + i1 + r0, Const(0.0, F32), PLACE), "uses r0"),
+    ],
+)
+def test_faulty_updates(store, fault):
+    refused(updating(store), fault)

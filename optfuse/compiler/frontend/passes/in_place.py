@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.flat import same_form
@@ -60,6 +61,8 @@ def update_in_place(captured: Captured) -> Captured:
             continue
         if not _owned(base, renewed.get(node)) or not _fits(node, base):
             continue
+        if not set(_operands(node)).isdisjoint(_aliases(base, node)):
+            continue  # it reads the tensor that it would write
         readers = {reader for alias in _aliases(base, node) for reader in alias.users} - {node}
         readers = {reader for reader in readers if reader.target not in VIEWS}
         new = set(_aliases(node, None))
@@ -119,6 +122,11 @@ def _fits(node: Node, base: Node) -> bool:
         return False
     source = fake(update) if isinstance(update, Node) else None
     return node.target not in WINDOWS or (source is not None and source.dtype == value.dtype)
+
+
+def _operands(node: Node) -> list[Node]:
+    """What an update reads beside the tensor that it changes."""
+    return [x for x in pytree.tree_leaves((node.args[1:], node.kwargs)) if isinstance(x, Node)]
 
 
 def _aliases(node: Node, apart_from: Node | None) -> Iterable[Node]:

@@ -1,13 +1,13 @@
-"""Lowering rules of gathers and scatters: elements at positions that other tensors hold."""
+"""Lowering rules of gathers: elements at positions that other tensors hold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from optfuse.compiler.ir.nodes import Expr, Iota, View, tvar
+from optfuse.compiler.ir.nodes import Expr, View, tvar
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like
+from optfuse.compiler.lower.expressions import call, like
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index
 
@@ -81,29 +81,5 @@ def lower_index(builder: Builder, x: Tensor, positions: Sequence[Tensor | None])
         source = [tvar(order[d]) if d in order else next(rest) for d in range(len(x.shape))]
         taken = tuple(wrapped(builder.load(p, where), x.shape[d]) for d, p in given)
         return builder.load(x, source, indirect=taken)
-
-    return builder.pointwise(at)
-
-
-@lowers("aten.scatter.value", "aten.scatter.src")
-def lower_scatter(builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Any) -> Value:
-    """``x`` with one element of each row along ``dim`` replaced.
-
-    Where there are several positions a row, the order of the writes decides: that is left to ATen.
-    """
-    if not x.shape or not positions.shape:
-        raise Declined("scatter into or by a scalar")
-    dim %= len(x.shape)
-    rows = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
-    if tuple(positions.shape) != rows or (isinstance(source, View | Uniform) and tuple(source.shape) != rows):
-        raise Declined("several positions a row, or not every row")
-    dtype = compute_dtype(builder.dtype(x))
-
-    def at(index: Index) -> Expr:
-        # the position is read at 0 of ``dim``, where its size is 1
-        hit = call("eq", Iota(index[dim], "int64"), cast(builder.load(positions, index), "int64"))
-        old = cast(builder.load(x, index), dtype)
-        new = cast(builder.load(source, index), dtype) if isinstance(source, View | Uniform) else like(source, old)
-        return call("where", hit, new, old)
 
     return builder.pointwise(at)
