@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,19 +44,23 @@ class Ranged:
         numbers = {symbol: sizes[name] for symbol, name in self.names.items()}
         return self.decisions.holds(sizes) and all(guard.xreplace(numbers) == True for guard in self.traced)  # noqa: E712 - sympy's
 
-    def other_sizes(self) -> dict[str, int]:
-        """Sizes near the hints, each another one, at which the function is valid.
+    def other_sizes(self) -> Iterator[dict[str, int]]:
+        """Sizes near the hints at which the function is valid, each of them another number, nearest first.
 
         Raises
         ------
         CaptureError
             If none is found: a decision has made the range one size.
         """
-        for step in (*range(1, 33), *range(-1, -33, -1)):
+        found = False
+        for step in (step for distance in range(1, 33) for step in (distance, -distance)):
             tried = {name: size + step * (k + 1) for k, (name, size) in enumerate(self.decisions.hints.items())}
             if self.holds(tried):
-                return tried
-        raise CaptureError(f"valid at one size only: {', '.join(map(str, (*self.traced, *self.decisions.guards)))}")
+                found = True
+                yield tried
+        if not found:
+            guards = ", ".join(map(str, (*self.traced, *self.decisions.guards)))
+            raise CaptureError(f"valid at one size only: {guards}")
 
 
 def for_range(graph: GraphModule, sizes: Mapping[str, int], arguments: Sequence[Any], build: Build) -> Ranged:

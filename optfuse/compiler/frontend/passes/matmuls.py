@@ -67,7 +67,13 @@ def _may_activate(node: Node) -> bool:
     value = fake(node)
     bias = fake(node.args[0]) if node.target is aten.addmm.default else None
     known = not node.kwargs and (bias is None or (len(node.args) == 3 and bias.dim() == 1 and bias.shape[0] > 1))
-    return known and value is not None and value.dtype in _HALF and value.is_contiguous() and all(n > 1 for n in value.shape)
+    return (
+        known
+        and value is not None
+        and value.dtype in _HALF
+        and value.is_contiguous()
+        and all(n > 1 for n in value.shape)
+    )
 
 
 def _activation(node: Node) -> tuple[Node, bool] | None:
