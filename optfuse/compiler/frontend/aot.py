@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, islice
+from itertools import count
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ from optfuse.compiler.frontend.passes.pooling import keep_offsets
 from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
-from optfuse.compiler.frontend.size_range import Ranged, for_range
+from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
     boxed,
@@ -62,9 +62,6 @@ from optfuse.compiler.frontend.torch_bridge import (
 from optfuse.compiler.frontend.windows import Window, take_windows
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
-
-#: A graph compiled for a range of sizes is compiled again at up to so many others, until it is the same at one.
-CHECKS = 3
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
 #: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.
@@ -399,21 +396,7 @@ def make_backend(
         def build(traced: GraphModule, fakes: Sequence[Any], decisions: Decisions) -> Callable[..., Any]:
             return compile_flat(traced, fakes, feeds, called, compile_one, decisions=decisions)
 
-        reason = ""
-        try:
-            ranged = for_range(graph, sizes, inputs, build)
-            for other in islice(ranged.other_sizes(), CHECKS):
-                try:
-                    for_range(graph, other, inputs, build)
-                except Exception as error:  # a choice for speed may be another one there
-                    reason = reason or f"{type(error).__name__}: {error}"
-                else:
-                    return ranged
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-        if leave_range is not None:
-            leave_range(called, reason)
-        return None
+        return checked_range(graph, sizes, inputs, build, lambda reason: leave_range and leave_range(called, reason))
 
     def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         called = f"{name}{next(numbers)}"

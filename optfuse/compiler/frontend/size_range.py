@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import sympy
@@ -20,6 +21,9 @@ from optfuse.errors import CaptureError
 
 #: The sizes that a symbol stands for: torch traces those of 0 and 1 by themselves, and kernels take 32 bits.
 LEAST, MOST = 2, 2**31 - 1
+
+#: A graph compiled for a range of sizes is built again at up to so many others, until it is the same at one.
+CHECKS = 3
 
 #: Given the graph, its fake arguments and the decisions that these record: the compiled function.
 Build = Callable[[GraphModule, Sequence[Any], Decisions], Callable[..., Any]]
@@ -61,6 +65,33 @@ class Ranged:
         if not found:
             guards = ", ".join(map(str, (*self.traced, *self.decisions.guards)))
             raise CaptureError(f"valid at one size only: {guards}")
+
+
+def checked_range(
+    graph: GraphModule,
+    sizes: Mapping[str, int],
+    arguments: Sequence[Any],
+    build: Build,
+    leave: Callable[[str], object],
+) -> Ranged | None:
+    """``for_range``, built again at other sizes to see that nothing else depends on them; None after ``leave(reason)``.
+
+    ``build`` raises if what it builds is not what it has built before.
+    """
+    reason = ""
+    try:
+        ranged = for_range(graph, sizes, arguments, build)
+        for other in islice(ranged.other_sizes(), CHECKS):
+            try:
+                for_range(graph, other, arguments, build)
+            except Exception as error:  # a choice for speed may be another one there
+                reason = reason or f"{type(error).__name__}: {error}"
+            else:
+                return ranged
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    leave(reason)
+    return None
 
 
 def for_range(graph: GraphModule, sizes: Mapping[str, int], arguments: Sequence[Any], build: Build) -> Ranged:

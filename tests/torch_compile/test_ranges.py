@@ -1,0 +1,122 @@
+"""One schedule for a range of sizes, through torch.compile: inference with a batch that changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from optfuse.torch_compile.backend import backend
+from tests.torch_compile.test_torch_compile import Compiler, compiled
+
+__all__ = ["compiled"]
+
+WIDTH = 16
+
+
+class Block(nn.Module):
+    """Norm, attention and a feed-forward part: products, views, reductions and library calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, 2, WIDTH // 2).permute(2, 0, 3, 1, 4)
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, WIDTH)
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Images(nn.Module):
+    """A convolution with batch norm, pooled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.convolution(x)).relu().mean((2, 3)))
+
+
+def rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return x.softmax(-1) * 2, x.sum(0), (x.flatten(0, 1) > 0).to(x.dtype)
+
+
+def numbers(x: Tensor) -> Tensor:
+    return x * torch.arange(x.shape[0]).view(-1, 1) + (torch.arange(5) * x.shape[0])
+
+
+CASES: list[tuple[Any, tuple[int, ...]]] = [
+    (Block(), (6, WIDTH)),
+    (Images(), (3, 9, 9)),
+    (rows, (4, 7)),
+    (numbers, (5,)),
+]
+
+
+def marked(*shape: int) -> Tensor:
+    x = torch.randn(*shape)
+    torch._dynamo.mark_dynamic(x, 0)  # noqa: SLF001 - its public face
+    return x
+
+
+@pytest.mark.parametrize(("function", "shape"), CASES, ids=["block", "images", "rows", "numbers"])
+def test_schedules_serve_ranges_of_batches(compiled: Compiler, function: Any, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    function = function.eval() if isinstance(function, nn.Module) else function
+    fast = compiled(function)
+    with torch.no_grad():
+        for batch in (3, 7, 2, 20, 5, 33, 3):
+            x = marked(batch, *shape)
+            torch.testing.assert_close(fast(x), function(x), rtol=1e-4, atol=1e-5)
+    assert [pair for run in compiled.runs for pair in run.record.by_size] == []
+    # a sum over the batch is another loop where there are few terms, and torch.compile may trace once more
+    assert sum(len(run.record.schedules) for run in compiled.runs) <= 2
+
+
+def test_a_decision_that_depends_on_the_size_makes_another_range(compiled: Compiler) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.view(-1, 4) * 2 if x.shape[0] % 4 == 0 else x * 3
+
+    fast = compiled(function)
+    with torch.no_grad():
+        for batch in (4, 8, 12, 5, 6, 7, 16):
+            x = marked(batch)
+            torch.testing.assert_close(fast(x), function(x))
+
+
+def test_a_graph_that_has_no_range_is_compiled_size_by_size_and_says_why(compiled: Compiler) -> None:
+    def windows(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x + 1
+        return y[1:], y[:-1]
+
+    fast = compiled(windows)
+    with torch.no_grad():
+        for batch in (4, 6, 5):
+            x = marked(batch, 3)
+            torch.testing.assert_close(fast(x), windows(x))
+    (run,) = compiled.runs
+    ((name, reason),) = run.record.by_size
+    assert name == "compiled0"
+    assert "windows of one memory" in reason
+    assert len(run.record.schedules) == 3
+
+
+def test_ranges_can_be_left_out() -> None:
+    made: list[Any] = []
+
+    def spy(graph: Any, inputs: Any, **more: Any) -> Any:
+        made.append(backend(graph, inputs, **more))
+        return made[-1]
+
+    fast = torch.compile(rows, backend=spy, options={"ranges": False})
+    with torch.no_grad():
+        for batch in (3, 4):
+            x = marked(batch, 4, 7)
+            torch.testing.assert_close(fast(x), rows(x))
+    assert len(made[0].record.schedules) == 2
