@@ -16,7 +16,8 @@ which it may be of use:
                  again(v) of a library call implies stored(u) for these
     written      written(v) implies again(v, l) at the first level l at which a library call needs it; without, it is 0
     bytes        sum of bytes(v) * save(v) <= cap
-    objective    least sum of save_ps(v) * save(v) + move_ps(v) * (written(v) + sum over l of read(v, l))
+    objective    least sum of save_ps(v) * save(v) + write_ps(v) * written(v)
+                 + read_ps(v) * sum over l of read(v, l)
                  + again_ps(v) * sum over l of again(v, l), and of those the fewest bytes
 
 What a library call computes is in memory, so that its written(v) costs nothing. With the times of library calls alone
@@ -61,7 +62,7 @@ class ForwardValue:
         Picoseconds that saving it adds to the forward graph.
     again_ps
         Picoseconds of computing it again from its inputs; None if it must not be (a random draw, a collective).
-    move_ps
+    write_ps, read_ps
         Picoseconds of writing it to memory in the backward graph, and of reading it from there.
     library
         Whether a library call computes it, which takes its time in every schedule.
@@ -78,7 +79,8 @@ class ForwardValue:
     bytes: int | None
     save_ps: int = 0
     again_ps: int | None = 0
-    move_ps: int = 0
+    write_ps: int = 0
+    read_ps: int = 0
     library: bool = False
     view: bool = False
     called: int | None = None
@@ -213,6 +215,12 @@ def of_library_calls(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]
     return tuple(_free(value, value.again_ps or 0 if value.library else 0) for value in values)
 
 
+def of_writes(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]:
+    """The same with the values that library calls need and loops compute again, which are written then."""
+    calls = of_library_calls(values)
+    return tuple(replace(call, write_ps=value.write_ps) for call, value in zip(calls, values, strict=True))
+
+
 def all_to_be_saved(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]:
     """The problem whose best choice computes the fewest values again."""
     return tuple(_free(value, 1) for value in values)
@@ -224,7 +232,8 @@ def _free(value: ForwardValue, again_ps: int) -> ForwardValue:
         value,
         save_ps=0,
         again_ps=None if value.again_ps is None else again_ps,
-        move_ps=0,
+        write_ps=0,
+        read_ps=0,
         called=None if value.called is None else 0,
         looped=frozenset({0}) if value.looped else frozenset(),
     )
@@ -296,8 +305,8 @@ class _Variables:
 
     def times(self, value: ForwardValue) -> list[tuple[cp_model.IntVar, int]]:
         """What takes time, with its picoseconds."""
-        written = [] if value.library else [(self.written, value.move_ps)]
-        moved = [(variable, value.move_ps) for variable in self.read.values()]
+        written = [] if value.library else [(self.written, value.write_ps)]
+        moved = [(variable, value.read_ps) for variable in self.read.values()]
         again = [(variable, value.again_ps or 0) for variable in self.again.values()]
         return [(self.save, value.save_ps), *written, *moved, *again]
 
