@@ -41,7 +41,7 @@ def command(
         raise OutputError(f"{out}: exists and is not a folder; name another with --out")
     if train and problem.suffix == ".py":
         with quiet_stdout(json):
-            front = _saving_front(problem, size, device, points, options)
+            front = _saving_front(problem, size, device, points, options).drop(columns="saved")
         if out is not None:
             _make_folder(out)
             front.to_csv(out / f"{problem.stem}.saving.csv", index=False)

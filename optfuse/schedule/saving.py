@@ -20,6 +20,7 @@ from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import Choice, JointStep, joint_names
 from optfuse.compiler.frontend.kept_values import held_memory
+from optfuse.compiler.lower.origin import origin_of
 from optfuse.compiler.simplify.inline_cheap import LEAST_BYTES
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InfeasibleError, InvalidOptionError
@@ -27,7 +28,7 @@ from optfuse.problem.cost import MIB, kernel_price
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device, Instance
 from optfuse.schedule.saving_bound import StepBound
-from optfuse.schedule.step_saving import Proposal, StepSaving
+from optfuse.schedule.step_saving import Proposal, SavedValue, StepSaving
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.result import SolveResult
@@ -165,10 +166,10 @@ class SavingSearch:
         unseen = unseen_bytes(forward, backward)
         solved = [self._solve(problem.instance) for problem in problems]
         peak = max(one.solution.peak_bytes + out for one, out in zip(solved, unseen.values(), strict=True))
-        saved = {one.name: one.bytes for one in backward.memory.values() if not one.held}
+        saved = _saved_values(forward, backward)
         objective = sum(one.objective for one in solved)
-        proposal = Proposal(name, objective, sum(saved.values()), peak)
-        self._priced.append(_Priced(proposal, choice, tuple(saved), unseen))
+        proposal = Proposal(name, objective, sum(one.bytes for one in saved), peak, saved)
+        self._priced.append(_Priced(proposal, choice, tuple(one.name for one in saved), unseen))
         return self._priced[-1]
 
     def _solve(self, instance: Instance) -> SolveResult:
@@ -293,6 +294,14 @@ def _levels(step: JointStep, calls: Collection[str]) -> dict[str, int]:
 def _choice(values: Sequence[ForwardValue], found: Saving) -> Choice:
     names = [value.name for value in values]
     return Choice(frozenset(names[k] for k in found.saved), frozenset(names[k] for k in found.again))
+
+
+def _saved_values(forward: Captured, backward: Captured) -> tuple[SavedValue, ...]:
+    """What the forward graph computes and keeps, in its order."""
+    kept = {one.name: one.bytes for one in backward.memory.values() if not one.held}
+    modules = {node.name: origin_of(node).module for node in forward.graph.graph.nodes}
+    ordered = [name for name in modules if name in kept] + [name for name in kept if name not in modules]
+    return tuple(SavedValue(name, modules.get(name.removesuffix("_copy"), ""), kept[name]) for name in ordered)
 
 
 def unseen_bytes(forward: Captured, backward: Captured) -> dict[str, int]:

@@ -11,6 +11,15 @@ from optfuse.solver.control.progress import relative_gap
 
 
 @dataclass(frozen=True, slots=True)
+class SavedValue:
+    """A value kept in memory for the backward graph: its node's name, the path of its module, and its bytes."""
+
+    name: str
+    module: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """One choice of what to save, with both graphs solved.
 
@@ -25,12 +34,15 @@ class Proposal:
     peak_bytes
         The most that is in memory at once: parameters, inputs, results, gradients, saved and temporary values. The
         optimizer's state is not among them.
+    saved
+        The values that are kept, in program order.
     """
 
     name: str
     objective: int
     saved_bytes: int
     peak_bytes: int
+    saved: tuple[SavedValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
