@@ -41,10 +41,10 @@ from optfuse.solver.saving import (
 from optfuse.solver.solve import solve
 
 #: Seconds for one solve of the constraint model, and for one of a graph of a proposal.
-MODEL_S, GRAPH_S = 3.0, 10.0
-#: A choice of the constraint model is good enough within this share of a step's picoseconds of its bound: both graphs
-#: are solved to price it.
-GAP = 0.001
+MODEL_S, GRAPH_S = 2.0, 5.0
+#: A choice of the constraint model is good enough when what it costs is above its bound by no more than this share of
+#: the step's time: solving both graphs prices it anew.
+GAP = 0.002
 #: Proposals that are priced at most, torch's included.
 MOST_PROPOSALS = 8
 #: The search ends at a step whose peak is below the cap by no more than this share of it; choices whose bytes differ by

@@ -24,7 +24,7 @@ from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device, Instance, Offer, Op, Read, Work
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.saving import ForwardValue, all_to_be_saved, choose_saving, of_library_calls, of_writes
+from optfuse.solver.saving import ForwardValue, all_to_be_saved, choose_saving, least_cost, of_library_calls, of_writes
 from optfuse.solver.saving_reads import least_reads
 from optfuse.solver.solve import solve
 
@@ -68,8 +68,7 @@ class StepBound:
 
     def _more(self, values: Sequence[ForwardValue], left: int) -> int:
         """Picoseconds that the cheapest choice of at most ``left`` bytes adds at least."""
-        found = choose_saving(values, left, self.options, self.clock, self.clock.now() + self.seconds)
-        return 0 if found is None else found.bound_ps
+        return least_cost(values, left, self.clock, self.clock.now() + self.seconds)
 
     def _least(self, graphs: Sequence[Instance | None]) -> int:
         free = replace(self.options, rules=(), peak_memory=None, order="program")
