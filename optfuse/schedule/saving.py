@@ -77,6 +77,7 @@ class _Priced:
     choice: Choice | None
     saved: tuple[str, ...]
     unseen: Mapping[str, int]
+    workspaces: int
 
 
 @dataclass(slots=True)
@@ -122,6 +123,7 @@ class SavingSearch:
             min(bound, best.proposal.objective),
             cap,
             best.unseen,
+            best.workspaces,
         )
         return best.choice
 
@@ -163,13 +165,14 @@ class SavingSearch:
         """Solve both graphs of a choice."""
         forward, backward = step.halves(choice) if halves is None else halves
         problems = problems or tuple(fusion_problem(half, self.device) for half in (forward, backward))
-        unseen = unseen_bytes(forward, backward)
+        workspaces = workspace_bytes([problem.instance for problem in problems])
+        unseen = {half: out + workspaces for half, out in unseen_bytes(forward, backward).items()}
         solved = [self._solve(problem.instance) for problem in problems]
         peak = max(one.solution.peak_bytes + out for one, out in zip(solved, unseen.values(), strict=True))
         saved = _saved_values(forward, backward)
         objective = sum(one.objective for one in solved)
         proposal = Proposal(name, objective, sum(one.bytes for one in saved), peak, saved)
-        self._priced.append(_Priced(proposal, choice, tuple(one.name for one in saved), unseen))
+        self._priced.append(_Priced(proposal, choice, tuple(one.name for one in saved), unseen, workspaces))
         return self._priced[-1]
 
     def _solve(self, instance: Instance) -> SolveResult:
@@ -302,6 +305,12 @@ def _saved_values(forward: Captured, backward: Captured) -> tuple[SavedValue, ..
     modules = {node.name: origin_of(node).module for node in forward.graph.graph.nodes}
     ordered = [name for name in modules if name in kept] + [name for name in kept if name not in modules]
     return tuple(SavedValue(name, modules.get(name.removesuffix("_copy"), ""), kept[name]) for name in ordered)
+
+
+def workspace_bytes(halves: Sequence[Instance]) -> int:
+    """What libraries keep in memory beside a step's buffers: each graph is run by a thread of its own."""
+    calling = [half for half in halves if any(op.kind != "loop" for op in half.ops)]
+    return sum(half.devices[0].workspace_bytes for half in calling)
 
 
 def unseen_bytes(forward: Captured, backward: Captured) -> dict[str, int]:

@@ -18,6 +18,7 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import JointStep
 from optfuse.compiler.frontend.training import capture_step
 from optfuse.errors import CaptureError, InfeasibleError, InvalidOptionError
+from optfuse.problem.device_files import load_device
 from optfuse.schedule.saving import SavingSearch
 from optfuse.solver.control.options import SolveOptions
 
@@ -85,7 +86,9 @@ def test_a_step_within_a_cap_has_eagers_gradients_and_keeps_the_cap() -> None:
     x = torch.randn(8, 32, 16)
     free = searched(model, x).found
     assert free is not None
-    cap = int(0.9 * min(proposal.peak_bytes for proposal in free.proposals[:1]))
+    apart = free.workspace_bytes
+    assert apart == 2 * load_device("h200").workspace_bytes > 0
+    cap = apart + int(0.9 * (free.proposals[0].peak_bytes - apart))
     schedule = optfuse.optimize(model, (x,), train=True, options=SolveOptions(time_limit=5, peak_memory=cap))
     assert isinstance(schedule, optfuse.TrainingSchedule)
     assert schedule.saving is not None
@@ -186,7 +189,7 @@ def test_through_torch_compile(drop: float) -> None:
     x = torch.randn(8, 32, 16)
     start = searched(model, x).found
     assert start is not None
-    cap = int(0.95 * start.proposals[0].peak_bytes)
+    cap = start.workspace_bytes + int(0.95 * (start.proposals[0].peak_bytes - start.workspace_bytes))
     # the same draws in both: random numbers are other ones than eager's
     for module, options in ((model, {"peak_memory": cap}), (other, {"saving": "fewest"})):
         torch.manual_seed(1)
