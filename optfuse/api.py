@@ -214,7 +214,8 @@ def saving_front(
     Returns
     -------
     DataFrame
-        Columns ``choice``, ``saved_bytes`` (kept for the backward graph), ``peak_memory_bytes`` (of the whole step),
+        Columns ``choice``, ``saved_bytes`` (kept for the backward graph), ``saved`` (which values: each has a
+        ``name``, a ``module`` and ``bytes``), ``peak_memory_bytes`` (of the whole step),
         ``objective`` and ``bound`` (picoseconds under the model; no step with this peak takes fewer), ``gap``.
 
     Raises
@@ -235,6 +236,7 @@ def saving_front(
             {
                 "choice": proposal.name,
                 "saved_bytes": proposal.saved_bytes,
+                "saved": proposal.saved,
                 "peak_memory_bytes": proposal.peak_bytes,
                 "objective": proposal.objective,
                 "bound": bound,

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 
@@ -102,3 +103,45 @@ def test_a_crash_or_a_hang_costs_one_test(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "run under optfuse: 5; passed under both: 1" in text
     assert "failed under optfuse alone: 3" in text
     assert "insides: 1\n  CpuTests.test_metrics (failed): AssertionError" in text
+
+
+@pytest.mark.slow
+def test_a_measurement_that_fails_costs_itself() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "fronts.py"))
+    point = script["Point"]("nosuch", "eager")
+    assert "not done after" in script["in_process"](point, "small", None, 0.01)["error"]
+    assert "nosuch.py" in script["in_process"](point, "small", None, 60.0)["error"]
+
+
+def test_the_table_of_fronts_says_what_is_beaten() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "fronts.py"))
+    kept = {"model": "gpt2", "setting": None, "size": "small", "ms": 2.0, "peak_mib": 100.0}
+    rows = [
+        {**kept, "system": "eager"},
+        {**kept, "system": "inductor", "setting": 0.3, "ms": 3.0, "peak_mib": 90.0},
+        {**kept, "system": "optfuse", "ms": 1.0, "peak_mib": 100.0, "predicted_ms": 0.9, "predicted_mib": 97.0},
+        {"model": "gpt2", "system": "optfuse", "setting": 0.5, "size": "small", "error": "InfeasibleError: raise it"},
+    ]
+    text = script["table"](rows)
+    assert "| gpt2 | optfuse * | 1.00 | 100 | 0.90 | 97 | -3.0% |" in text
+    assert "| gpt2 | inductor 0.3 * | 3.00 | 90 |" in text
+    assert "| gpt2 | eager | 2.00 | 100 |" in text
+    assert "gpt2, optfuse 0.5: InfeasibleError: raise it" in text
+
+
+def test_a_checkpointed_layer_keeps_its_inputs_alone() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "fronts.py"))
+
+    def saved_bytes(model: torch.nn.Module) -> int:
+        kept: list[int] = []
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.nbytes) or x, lambda x: x)
+        with hooks:
+            model(torch.ones(64, 8, requires_grad=True))
+        return sum(kept)
+
+    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(2)))
+    before = saved_bytes(model)
+    script["checkpoint_layers"](model[0], "Linear")
+    assert saved_bytes(model) < before
+    with pytest.raises(ValueError, match="no layer of class Conv2d"):
+        script["checkpoint_layers"](model, "Conv2d")

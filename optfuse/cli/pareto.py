@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json, print_table, quiet_stdout, say
-from optfuse.errors import OutputError
+from optfuse.errors import InvalidOptionError, OutputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +24,9 @@ def command(
     points: Annotated[int, typer.Option(metavar="N", help="Caps to try, the free peak included.")] = 8,
     train: Annotated[
         bool, typer.Option("--train", help="A model's training step: what it saves for backward.")
+    ] = False,
+    fake_weights: Annotated[
+        bool, typer.Option("--fake-weights", help="With --train: parameters take no memory on this machine.")
     ] = False,
     recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
     device: Annotated[str, typer.Option(help="For a model: a shipped device's name, or a device file.")] = "h200",
@@ -41,7 +45,7 @@ def command(
         raise OutputError(f"{out}: exists and is not a folder; name another with --out")
     if train and problem.suffix == ".py":
         with quiet_stdout(json):
-            front = _saving_front(problem, size, device, points, options)
+            front = _saving_front(problem, size, device, points, options, fake_weights).drop(columns="saved")
         if out is not None:
             _make_folder(out)
             front.to_csv(out / f"{problem.stem}.saving.csv", index=False)
@@ -51,6 +55,8 @@ def command(
         else:
             print_table(saving_table(problem.stem, front))
         return
+    if fake_weights:
+        raise InvalidOptionError("--fake-weights is for a model's training step: add --train, and name a MODEL.py")
     with quiet_stdout(json):
         paretos = [sweep(instance, options, points) for instance in _instances(problem, size, device)]
     rows = [row for pareto in paretos for row in pareto_rows(pareto)]
@@ -66,14 +72,18 @@ def command(
         print_table(pareto_table(paretos))
 
 
-def _saving_front(path: Path, size: str, device: str, points: int, options: SolveOptions) -> pd.DataFrame:
+def _saving_front(
+    path: Path, size: str, device: str, points: int, options: SolveOptions, fake_weights: bool
+) -> pd.DataFrame:
     from optfuse.api import saving_front
+    from optfuse.compiler.frontend.fake_weights import fake_parameters
     from optfuse.compiler.frontend.zoo import known_size, load_model_file
 
     chosen = known_size(size)
     entry = load_model_file(path)
     args, kwargs = entry.inputs(chosen, train=True)
-    model = entry.model(chosen).train()
+    with fake_parameters() if fake_weights else nullcontext():
+        model = entry.model(chosen).train()
     say(f"{path}: capturing (training, {size} size)")
     return saving_front(model, args, kwargs, points=points, device=device, options=options, name=entry.name)
 

@@ -167,6 +167,7 @@ class Device:
     A kernel that reduces needs ``saturating_programs`` programs to reach full bandwidth. Reductions longer than
     ``persistent_elements`` are looped: inputs used again after the reduction are read again, through L2.
 
+    ``workspace_bytes``: what the matrix library keeps in memory for each thread that calls it, from its first call on.
     ``ramp_ps``: what each access to memory pays until the memory is at its rate; at most as much as its bytes cost.
     ``l2_write_ps_per_mib``: writes of temporaries that L2 holds until they are read; 0 prices them like other writes.
     A collective among n ranks takes ``link_start_ps``, ``link_hop_ps`` for each of its steps from rank to rank, and
@@ -201,6 +202,7 @@ class Device:
     link_start_ps: int = 0
     link_hop_ps: int = 0
     link_ps_per_mib: int = 0
+    workspace_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,7 @@ The first proposal is torch's, the fewest bytes by a minimum cut. The others are
 without a cap, and within a number of bytes that falls until the step keeps the cap on peak memory. Both graphs that
 follow from a proposal are stated and solved as any graph is, so what is compared is the cost of schedules.
 
-The bound holds for every choice. Any step computes its results, which takes at least as long as a forward graph that
-saves nothing; any backward graph takes at least as long as one that reads what is saved for nothing; and the choice
-within the cap whose library calls run again for the least time adds that time.
+``schedule.saving_bound`` has a bound that holds for every choice.
 """
 
 from __future__ import annotations
@@ -20,35 +18,37 @@ from torch.fx import Node
 
 from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import Choice, JointStep, joint_names, results_alone, saved_names
+from optfuse.compiler.frontend.joint import Choice, JointStep, joint_names
 from optfuse.compiler.frontend.kept_values import held_memory
+from optfuse.compiler.lower.origin import origin_of
 from optfuse.compiler.simplify.inline_cheap import LEAST_BYTES
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InfeasibleError, InvalidOptionError
 from optfuse.problem.cost import MIB, kernel_price
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device, Instance
-from optfuse.schedule.step_saving import Proposal, StepSaving
+from optfuse.schedule.saving_bound import StepBound
+from optfuse.schedule.step_saving import Proposal, SavedValue, StepSaving
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.result import SolveResult
 from optfuse.solver.saving import (
     ForwardValue,
     Saving,
-    all_to_be_saved,
     choose_saving,
     least_bytes,
-    of_library_calls,
 )
 from optfuse.solver.solve import solve
 
 #: Seconds for one solve of the constraint model, and for one of a graph of a proposal.
-MODEL_S, GRAPH_S = 3.0, 10.0
-#: How close to its bound a choice of the constraint model is good enough: both graphs are solved to price it.
-GAP = 0.001
+MODEL_S, GRAPH_S = 2.0, 5.0
+#: A choice of the constraint model is good enough when what it costs is above its bound by no more than this share of
+#: the step's time: solving both graphs prices it anew.
+GAP = 0.002
 #: Proposals that are priced at most, torch's included.
 MOST_PROPOSALS = 8
-#: The search ends at a step whose peak is below the cap by no more than this share of it.
+#: The search ends at a step whose peak is below the cap by no more than this share of it; choices whose bytes differ by
+#: no more are alike.
 CLOSE = 0.02
 
 
@@ -77,6 +77,7 @@ class _Priced:
     choice: Choice | None
     saved: tuple[str, ...]
     unseen: Mapping[str, int]
+    workspaces: int
 
 
 @dataclass(slots=True)
@@ -87,7 +88,6 @@ class SavingSearch:
     options: SolveOptions
     found: StepSaving | None = None
     _priced: list[_Priced] = field(default_factory=list, init=False)
-    _least: int | None = field(default=None, init=False)
 
     def __call__(self, step: JointStep) -> Choice | None:
         """The choice with the cheapest schedules within the cap; None is torch's own.
@@ -99,8 +99,11 @@ class SavingSearch:
         """
         values, forward, clock = self._start(step)
         cap = self.options.peak_bytes
-        for limit in (None, self._priced[0].proposal.saved_bytes):
-            self._propose(step, values, limit, clock)
+        fewest = self._priced[0].proposal
+        free = self._propose(step, values, None, clock)
+        differs = free is None or free.bytes > (1 + CLOSE) * fewest.saved_bytes
+        if differs and (cap is None or fewest.peak_bytes <= cap):
+            self._propose(step, values, fewest.saved_bytes, clock)
         if cap is not None and all(one.proposal.peak_bytes > cap for one in self._priced):
             self._shrink(step, values, cap, clock)
         fitting = [one for one in self._priced if cap is None or one.proposal.peak_bytes <= cap]
@@ -111,7 +114,7 @@ class SavingSearch:
                 f"that was found is {least / MIB:,.1f} MiB: raise the cap, or make the batch smaller"
             )
         best = min(fitting, key=lambda one: (one.proposal.objective, one.proposal.peak_bytes))
-        bound = self._bound(step, forward, values, cap, clock)
+        bound = self._bound(step, forward, values, clock).within(cap)
         self.found = StepSaving(
             best.proposal,
             tuple(one.proposal for one in self._priced),
@@ -120,6 +123,7 @@ class SavingSearch:
             min(bound, best.proposal.objective),
             cap,
             best.unseen,
+            best.workspaces,
         )
         return best.choice
 
@@ -134,13 +138,13 @@ class SavingSearch:
         most = self._priced[0].proposal.saved_bytes if free is None else free.bytes
         for k in range(1, points):
             self._propose(step, values, most - k * (most - fewest) // points, clock)
-        return [
-            (
-                one.proposal,
-                min(one.proposal.objective, self._bound(step, forward, values, one.proposal.peak_bytes, clock)),
-            )
-            for one in self._priced
-        ]
+        bound = self._bound(step, forward, values, clock)
+        proposals = [one.proposal for one in self._priced]
+        return [(one, min(one.objective, bound.within(one.peak_bytes))) for one in proposals]
+
+    def _bound(self, step: JointStep, forward: Captured, values: Sequence[ForwardValue], clock: Clock) -> StepBound:
+        seconds = min(MODEL_S, self.options.time_limit)
+        return StepBound(step, forward, values, self.device, self.options, clock, seconds)
 
     def _start(self, step: JointStep) -> tuple[tuple[ForwardValue, ...], Captured, Clock]:
         """The constraint model's data, and the forward graph of torch's proposal, which is priced."""
@@ -161,13 +165,14 @@ class SavingSearch:
         """Solve both graphs of a choice."""
         forward, backward = step.halves(choice) if halves is None else halves
         problems = problems or tuple(fusion_problem(half, self.device) for half in (forward, backward))
-        unseen = unseen_bytes(forward, backward)
+        workspaces = workspace_bytes([problem.instance for problem in problems])
+        unseen = {half: out + workspaces for half, out in unseen_bytes(forward, backward).items()}
         solved = [self._solve(problem.instance) for problem in problems]
         peak = max(one.solution.peak_bytes + out for one, out in zip(solved, unseen.values(), strict=True))
-        saved = {one.name: one.bytes for one in backward.memory.values() if not one.held}
+        saved = _saved_values(forward, backward)
         objective = sum(one.objective for one in solved)
-        proposal = Proposal(name, objective, sum(saved.values()), peak)
-        self._priced.append(_Priced(proposal, choice, tuple(saved), unseen))
+        proposal = Proposal(name, objective, sum(one.bytes for one in saved), peak, saved)
+        self._priced.append(_Priced(proposal, choice, tuple(one.name for one in saved), unseen, workspaces))
         return self._priced[-1]
 
     def _solve(self, instance: Instance) -> SolveResult:
@@ -213,32 +218,6 @@ class SavingSearch:
             if cap - CLOSE * cap <= peak <= cap:
                 break
             limit += cap - peak
-
-    def _bound(
-        self, step: JointStep, forward: Captured, values: Sequence[ForwardValue], cap: int | None, clock: Clock
-    ) -> int:
-        """Picoseconds that every step within the cap takes at least."""
-        if self._least is None:
-            self._least = self._bound_of_any(step, forward, values, clock)
-        if cap is None:
-            return self._least
-        left = max(0, cap - sum(one.bytes for one in held_memory(forward)))
-        seconds = min(MODEL_S, self.options.time_limit)
-        calls = choose_saving(of_library_calls(values), left, self.options, clock, clock.now() + seconds)
-        return self._least + (0 if calls is None else calls.bound_ps)
-
-    def _bound_of_any(self, step: JointStep, forward: Captured, values: Sequence[ForwardValue], clock: Clock) -> int:
-        """Picoseconds of a forward graph that saves nothing and a backward graph that reads saved values for free."""
-        free = replace(self.options, rules=(), peak_memory=None, order="program")
-        least = solve(fusion_problem(results_alone(forward), self.device).instance, free).bound
-        seconds = min(MODEL_S, self.options.time_limit)
-        all_saved = choose_saving(all_to_be_saved(values), None, self.options, clock, clock.now() + seconds)
-        if all_saved is None:
-            return least
-        halves = step.halves(_choice(values, all_saved))
-        given = {node.name for node in halves[0].placeholders}
-        backward = fusion_problem(halves[1], self.device).instance
-        return least + solve(without_reads(backward, frozenset(saved_names(halves[0])) - given), free).bound
 
 
 def saving_problem(
@@ -288,7 +267,8 @@ def saving_problem(
                 None if view or value.bytes is None else 0 if value.name in held | copies else size,
                 save_ps=0 if in_memory or value.name in held | copies else moved,
                 again_ps=again if value.repeatable else None,
-                move_ps=moved,
+                write_ps=moved,
+                read_ps=moved,
                 library=part or value.name in calls,
                 view=view,
                 called=min(called, default=None),
@@ -319,6 +299,20 @@ def _choice(values: Sequence[ForwardValue], found: Saving) -> Choice:
     return Choice(frozenset(names[k] for k in found.saved), frozenset(names[k] for k in found.again))
 
 
+def _saved_values(forward: Captured, backward: Captured) -> tuple[SavedValue, ...]:
+    """What the forward graph computes and keeps, in its order."""
+    kept = {one.name: one.bytes for one in backward.memory.values() if not one.held}
+    modules = {node.name: origin_of(node).module for node in forward.graph.graph.nodes}
+    ordered = [name for name in modules if name in kept] + [name for name in kept if name not in modules]
+    return tuple(SavedValue(name, modules.get(name.removesuffix("_copy"), ""), kept[name]) for name in ordered)
+
+
+def workspace_bytes(halves: Sequence[Instance]) -> int:
+    """What libraries keep in memory beside a step's buffers: each graph is run by a thread of its own."""
+    calling = [half for half in halves if any(op.kind != "loop" for op in half.ops)]
+    return sum(half.devices[0].workspace_bytes for half in calling)
+
+
 def unseen_bytes(forward: Captured, backward: Captured) -> dict[str, int]:
     """What is in memory while each graph runs and is none of its buffers.
 
@@ -326,19 +320,3 @@ def unseen_bytes(forward: Captured, backward: Captured) -> dict[str, int]:
     """
     read = {one.name for one in backward.memory.values()}
     return {"forward": 0, "backward": sum(one.bytes for one in held_memory(forward) if one.name not in read)}
-
-
-def without_reads(instance: Instance, inputs: Collection[str]) -> Instance:
-    """The instance in which some inputs are read for nothing."""
-    free = {k for k, buffer in enumerate(instance.buffers) if buffer.name in inputs}
-    ops = (
-        replace(
-            op,
-            offers=tuple(
-                replace(offer, reads=tuple(read for read in offer.reads if read.buffer not in free))
-                for offer in op.offers
-            ),
-        )
-        for op in instance.ops
-    )
-    return replace(instance, ops=tuple(ops))

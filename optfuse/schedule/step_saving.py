@@ -11,6 +11,15 @@ from optfuse.solver.control.progress import relative_gap
 
 
 @dataclass(frozen=True, slots=True)
+class SavedValue:
+    """A value kept in memory for the backward graph: its node's name, the path of its module, and its bytes."""
+
+    name: str
+    module: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """One choice of what to save, with both graphs solved.
 
@@ -23,14 +32,18 @@ class Proposal:
     saved_bytes
         What the forward graph computes and hands to the backward graph.
     peak_bytes
-        The most that is in memory at once: parameters, inputs, results, gradients, saved and temporary values. The
-        optimizer's state is not among them.
+        The most that is in memory at once: parameters, inputs, results, gradients, saved and temporary values, and
+        the workspaces of the device's matrix library. The optimizer's state is not among them. Results that are written
+        in place of others count as apart: an upper bound, which ``allocated_peak_bytes`` makes exact.
+    saved
+        The values that are kept, in program order.
     """
 
     name: str
     objective: int
     saved_bytes: int
     peak_bytes: int
+    saved: tuple[SavedValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,8 @@ class StepSaving:
         The cap on peak memory; None without one.
     unseen_bytes
         By graph ("forward", "backward"), what is in memory while it runs and is none of its buffers.
+    workspace_bytes
+        Of these, what libraries keep for themselves on the device.
     """
 
     chosen: Proposal
@@ -60,6 +75,7 @@ class StepSaving:
     bound: int
     cap_bytes: int | None
     unseen_bytes: Mapping[str, int]
+    workspace_bytes: int
 
     def options_of(self, options: SolveOptions, half: str) -> SolveOptions:
         """The options for one of the two graphs: what the cap leaves for its own buffers."""

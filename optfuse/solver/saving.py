@@ -16,7 +16,8 @@ which it may be of use:
                  again(v) of a library call implies stored(u) for these
     written      written(v) implies again(v, l) at the first level l at which a library call needs it; without, it is 0
     bytes        sum of bytes(v) * save(v) <= cap
-    objective    least sum of save_ps(v) * save(v) + move_ps(v) * (written(v) + sum over l of read(v, l))
+    objective    least sum of save_ps(v) * save(v) + write_ps(v) * written(v)
+                 + read_ps(v) * sum over l of read(v, l)
                  + again_ps(v) * sum over l of again(v, l), and of those the fewest bytes
 
 What a library call computes is in memory, so that its written(v) costs nothing. With the times of library calls alone
@@ -27,7 +28,7 @@ backward graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
@@ -35,16 +36,15 @@ from ortools.sat.python import cp_model
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.saving_relaxation import relaxed
 
-#: Prices per byte that are tried: at most, and at least where each solve takes its share of the time.
-MOST_PRICES, PRICES_AT_LEAST = 24, 6
 #: Levels besides its own readers' at which a value that can be saved may be held: the last ones. So a chain of values,
 #: as a residual stream is, is not computed from its beginning at every level.
 MORE_LEVELS = 2
-#: CP-SAT's objective is a 64-bit number.
-LARGEST = 1 << 60
-#: A picosecond in the objective: prices per byte are parts of it, and bytes break ties below it.
+#: A picosecond in the objective: bytes break ties below it.
 SCALE = 1024
+#: What the relaxation says is whole within this.
+WHOLE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ForwardValue:
         Picoseconds that saving it adds to the forward graph.
     again_ps
         Picoseconds of computing it again from its inputs; None if it must not be (a random draw, a collective).
-    move_ps
+    write_ps, read_ps
         Picoseconds of writing it to memory in the backward graph, and of reading it from there.
     library
         Whether a library call computes it, which takes its time in every schedule.
@@ -78,7 +78,8 @@ class ForwardValue:
     bytes: int | None
     save_ps: int = 0
     again_ps: int | None = 0
-    move_ps: int = 0
+    write_ps: int = 0
+    read_ps: int = 0
     library: bool = False
     view: bool = False
     called: int | None = None
@@ -110,20 +111,25 @@ def choose_saving(
 ) -> Saving | None:
     """The cheapest choice that keeps at most ``cap`` bytes (None: any number); None if none was found.
 
-    Under a cap the layers of a model compete for the same bytes, and choices that differ in which layer gets them cost
-    the same, which a search does not tell apart soon. A price per byte decides for all of them at once: its best
-    choices without the cap are a start, and their costs less the price of the cap bound every choice within it.
+    The linear relaxation decides all values but for a small count, and its bound is close: the rest is searched first
+    with what it decides fixed. Only what that leaves of the gap is searched with nothing fixed.
 
     ``deadline``: the clock's time by which the search ends with the best choice found. It ends before that where the
     choice is within ``gap_ps`` of the bound.
     """
-    free = _solve(values, None, 0, options, clock, clock.now() + (deadline - clock.now()) / 3, gap_ps=gap_ps)
-    if free is None or cap is None or free.bytes <= cap:
-        return free
-    start, bound = _by_price(values, cap, options, clock, clock.now() + (deadline - clock.now()) / 2, gap_ps)
+    model = _Model.of(values, cap)
+    relaxation = relaxed(model.model, clock, deadline)
+    start, bound = None, 0
+    if relaxation is not None:
+        bound = max(0, relaxation.bound // SCALE)
+        decided = {
+            k: round(share) for k, one in enumerate(model.saves) if _whole(share := relaxation.values[one.index])
+        }
+        start = model.solve(decided, options, clock, deadline, fixed=True)
     if start is not None and start.cost_ps - bound <= gap_ps:
         return replace(start, bound_ps=min(bound, start.cost_ps), proven=bound >= start.cost_ps)
-    found = _solve(values, cap, 0, options, clock, deadline, start, gap_ps)
+    hints = {} if start is None else {k: k in start.saved for k in range(len(values))}
+    found = model.solve(hints, options, clock, deadline, gap_ps=gap_ps)
     best = min((one for one in (start, found) if one is not None), key=lambda one: one.cost_ps, default=None)
     if best is None:
         return None
@@ -131,74 +137,75 @@ def choose_saving(
     return replace(best, bound_ps=min(bound, best.cost_ps), proven=bound >= best.cost_ps)
 
 
-def _by_price(
-    values: Sequence[ForwardValue], cap: int, options: SolveOptions, clock: Clock, deadline: float, gap_ps: int
-) -> tuple[Saving | None, int]:
-    """The cheapest choice within the cap that some price per byte makes best, and the bound of the best price."""
-    low, high = 0, SCALE
-    found, bound = None, 0
-    share = (deadline - clock.now()) / PRICES_AT_LEAST
-    most = LARGEST // max(1, sum(value.bytes or 0 for value in values))
-    for _ in range(MOST_PRICES):
-        price = min(most, high) if found is None else (low + high) // 2
-        one = _solve(values, cap, price, options, clock, min(deadline, clock.now() + share), gap_ps=gap_ps)
-        if one is None:
-            break
-        bound = max(bound, one.bound_ps)
-        if one.bytes <= cap:
-            found = one if found is None or one.cost_ps < found.cost_ps else found
-            high = price
-        else:
-            low, high = price, high if found is not None else 8 * high
-            if price == most:
-                break
-        if found is not None and high - low <= 1:
-            break
-    return found, bound
+def _whole(share: float) -> bool:
+    return abs(share - round(share)) < WHOLE
 
 
-def _solve(
-    values: Sequence[ForwardValue],
-    cap: int | None,
-    price: int,
-    options: SolveOptions,
-    clock: Clock,
-    deadline: float,
-    start: Saving | None = None,
-    gap_ps: int = 0,
-) -> Saving | None:
-    """The cheapest choice within ``cap``; with a price, of the least cost plus ``price`` / SCALE picoseconds a byte.
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The constraint model: what takes time with its picoseconds, which values are saved, and their sizes."""
 
-    The latter may be above the cap; its bound is one on every choice within it.
-    """
-    model = cp_model.CpModel()
-    variables = _variables(model, values)
-    save = [one.save for one in variables]
-    sizes = [value.bytes or 0 for value in values]
-    if cap is not None and not price:
-        model.add(cp_model.LinearExpr.weighted_sum(save, sizes) <= cap)
-    # of choices that cost the same one that keeps fewer bytes, as shares of all that add up to less than a picosecond
-    total = max(1, sum(sizes))
-    shares = [price * size + size * (SCALE - 1) // total for size in sizes]
-    times = [pair for value, one in zip(values, variables, strict=True) for pair in one.times(value)]
-    model.minimize(
-        cp_model.LinearExpr.weighted_sum([*save, *(v for v, _ in times)], [*shares, *(SCALE * ps for _, ps in times)])
-    )
-    if start is not None:
-        for k, one in enumerate(variables):
-            model.add_hint(one.save, k in start.saved)
-    solver = configured(options, clock, deadline)
-    solver.parameters.absolute_gap_limit = float(SCALE * gap_ps)
-    status = run(solver, model, clock)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return None
-    saved = frozenset(k for k, variable in enumerate(save) if solver.value(variable))
-    again = frozenset(
-        k for k, one in enumerate(variables) if any(solver.value(variable) for variable in one.again.values())
-    )
-    cost = sum(ps for variable, ps in times if solver.value(variable))
-    bound = max(0, (math.floor(solver.best_objective_bound) - price * (cap or 0)) // SCALE)
-    return Saving(saved, again, cost, bound, sum(sizes[k] for k in saved), status == cp_model.OPTIMAL)
+    model: cp_model.CpModel
+    variables: Sequence[_Variables]
+    times: Sequence[tuple[cp_model.IntVar, int]]
+    sizes: Sequence[int]
+
+    @classmethod
+    def of(cls, values: Sequence[ForwardValue], cap: int | None) -> _Model:
+        model = cp_model.CpModel()
+        variables = _variables(model, values)
+        saves = [one.save for one in variables]
+        sizes = [value.bytes or 0 for value in values]
+        if cap is not None:
+            model.add(cp_model.LinearExpr.weighted_sum(saves, sizes) <= cap)
+        # of choices that cost the same one that keeps fewer bytes: shares that add up to less than a picosecond
+        total = max(1, sum(sizes))
+        shares = [size * (SCALE - 1) // total for size in sizes]
+        times = [pair for value, one in zip(values, variables, strict=True) for pair in one.times(value)]
+        model.minimize(
+            cp_model.LinearExpr.weighted_sum(
+                [*saves, *(v for v, _ in times)], [*shares, *(SCALE * ps for _, ps in times)]
+            )
+        )
+        return cls(model, variables, times, sizes)
+
+    @property
+    def saves(self) -> list[cp_model.IntVar]:
+        return [one.save for one in self.variables]
+
+    def solve(
+        self,
+        hints: Mapping[int, int],
+        options: SolveOptions,
+        clock: Clock,
+        deadline: float,
+        *,
+        fixed: bool = False,
+        gap_ps: int = 0,
+    ) -> Saving | None:
+        """The best choice found; ``hints``: by value whether it is saved. Where these are fixed the bound is theirs."""
+        self.model.clear_hints()
+        for k, saved in hints.items():
+            self.model.add_hint(self.variables[k].save, bool(saved))
+        solver = configured(options, clock, deadline)
+        solver.parameters.absolute_gap_limit = float(SCALE * gap_ps)
+        solver.parameters.fix_variables_to_their_hinted_value = fixed
+        status = run(solver, self.model, clock)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None
+        saved = frozenset(k for k, one in enumerate(self.variables) if solver.value(one.save))
+        again = frozenset(
+            k for k, one in enumerate(self.variables) if any(solver.value(variable) for variable in one.again.values())
+        )
+        cost = sum(ps for variable, ps in self.times if solver.value(variable))
+        bound = max(0, math.floor(solver.best_objective_bound) // SCALE)
+        return Saving(saved, again, cost, bound, sum(self.sizes[k] for k in saved), status == cp_model.OPTIMAL)
+
+
+def least_cost(values: Sequence[ForwardValue], cap: int, clock: Clock, deadline: float) -> int:
+    """A bound on the cost of every choice that keeps at most ``cap`` bytes, without a search for one."""
+    relaxation = relaxed(_Model.of(values, cap).model, clock, deadline)
+    return 0 if relaxation is None else max(0, relaxation.bound // SCALE)
 
 
 def least_bytes(values: Sequence[ForwardValue], options: SolveOptions, clock: Clock, deadline: float) -> int | None:
@@ -213,6 +220,12 @@ def of_library_calls(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]
     return tuple(_free(value, value.again_ps or 0 if value.library else 0) for value in values)
 
 
+def of_writes(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]:
+    """The same with the values that library calls need and loops compute again, which are written then."""
+    calls = of_library_calls(values)
+    return tuple(replace(call, write_ps=value.write_ps) for call, value in zip(calls, values, strict=True))
+
+
 def all_to_be_saved(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]:
     """The problem whose best choice computes the fewest values again."""
     return tuple(_free(value, 1) for value in values)
@@ -224,7 +237,8 @@ def _free(value: ForwardValue, again_ps: int) -> ForwardValue:
         value,
         save_ps=0,
         again_ps=None if value.again_ps is None else again_ps,
-        move_ps=0,
+        write_ps=0,
+        read_ps=0,
         called=None if value.called is None else 0,
         looped=frozenset({0}) if value.looped else frozenset(),
     )
@@ -296,8 +310,8 @@ class _Variables:
 
     def times(self, value: ForwardValue) -> list[tuple[cp_model.IntVar, int]]:
         """What takes time, with its picoseconds."""
-        written = [] if value.library else [(self.written, value.move_ps)]
-        moved = [(variable, value.move_ps) for variable in self.read.values()]
+        written = [] if value.library else [(self.written, value.write_ps)]
+        moved = [(variable, value.read_ps) for variable in self.read.values()]
         again = [(variable, value.again_ps or 0) for variable in self.again.values()]
         return [(self.save, value.save_ps), *written, *moved, *again]
 

@@ -37,6 +37,7 @@ def problems(draw: st.DrawFn) -> list[ForwardValue]:
                 draw(st.integers(0, 9)),
                 draw(st.none() | st.integers(0, 20)),
                 draw(st.integers(0, 9)),
+                draw(st.integers(0, 9)),
                 draw(st.booleans()),
                 **read,
             )
@@ -95,7 +96,7 @@ def cheapest(values: list[ForwardValue], saved: frozenset[int]) -> int | None:
         if not all(in_memory(k) for k, value in enumerate(values) if value.called is not None):
             continue
         loops = {k for k in written if not values[k].library}
-        cost = sum(call.again_ps or 0 for call in calls) + sum(values[k].move_ps for k in loops)
+        cost = sum(call.again_ps or 0 for call in calls) + sum(values[k].write_ps for k in loops)
         kernels = [
             kernel(
                 values,
@@ -131,7 +132,7 @@ def kernel(
             else:
                 read.add(k)
         if all(in_memory(k) for k in read):
-            costs.append(sum(values[k].move_ps for k in read) + sum(values[k].again_ps or 0 for k in computed))
+            costs.append(sum(values[k].read_ps for k in read) + sum(values[k].again_ps or 0 for k in computed))
     return min(costs, default=None)
 
 
@@ -182,7 +183,7 @@ def test_equal_layers_under_a_cap_are_bounded_closely(cap: int) -> None:
 
 def test_a_value_is_held_at_every_level_at_which_a_view_of_it_is_read() -> None:
     values = [
-        ForwardValue("base", (), 8, save_ps=3, again_ps=None, move_ps=2),
+        ForwardValue("base", (), 8, save_ps=3, again_ps=None, read_ps=2),
         ForwardValue("view", (0,), None, view=True, looped=frozenset({0, 1, 2, 3})),
     ]
     clock = Clock(interruptible=False)

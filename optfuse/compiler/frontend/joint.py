@@ -45,6 +45,8 @@ class JointValue:
         Whether it is a view of its one input, or of what the step is given; whether it is one of a tuple's values.
     bytes
         Its size; None for a tuple or a number.
+    elements
+        How many it has; 0 for a tuple or a number.
     repeatable
         Whether it may be computed again: it draws no random number, writes nothing and talks to no other device.
     backward_readers, readers
@@ -58,6 +60,7 @@ class JointValue:
     is_view: bool
     is_part: bool
     bytes: int | None
+    elements: int
     repeatable: bool
     backward_readers: tuple[str, ...]
     readers: tuple[str, ...]
@@ -126,6 +129,7 @@ def joint_values(joint: GraphModule, results: int) -> tuple[tuple[JointValue, ..
                 node.target in VIEWS,
                 node.target is getitem and node.all_input_nodes[0] in place,
                 _bytes(node),
+                _elements(node),
                 _is_repeatable(node),
                 tuple(user.name for user in node.users if user in backward),
                 tuple(user.name for user in _readers(node) if user not in backward),
@@ -222,6 +226,11 @@ def _readers(node: Node) -> Iterator[Node]:
 def _bytes(node: Node) -> int | None:
     value = node.meta.get("val")
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else None
+
+
+def _elements(node: Node) -> int:
+    value = node.meta.get("val")
+    return value.numel() if isinstance(value, torch.Tensor) else 0
 
 
 def _is_repeatable(node: Node) -> bool:

@@ -12,6 +12,7 @@ from optfuse.compiler.frontend.aot import CompileGraph, Feed, Program, compile_f
 from optfuse.compiler.frontend.calling import Feed as Take
 from optfuse.compiler.frontend.calling import checked_leaves, feed_of, lookup
 from optfuse.compiler.frontend.captured import CallSpec, Captured, InputSource
+from optfuse.compiler.frontend.checkpoints import marked_checkpoints, obey_checkpoints
 from optfuse.compiler.frontend.flat import bind_placeholders
 from optfuse.compiler.frontend.joint import Chooser
 from optfuse.compiler.frontend.own_gradients import own_gradients
@@ -158,8 +159,14 @@ def trace_training(
     """``trace`` with gradients enabled, whatever the caller's mode. Refuses what it would lose."""
     require_module(name, model)
     forget_fake_results()  # a model gives the same graphs however often it is traced
-    with torch.enable_grad(), own_gradients(model) as lost:
+    with torch.enable_grad(), own_gradients(model) as lost, marked_checkpoints() as policies:
         traced = trace(model, args, kwargs, name)
+    if policies:
+        raise CaptureError(
+            f"{name}: {policies[0]} has a context_fn, a policy of its own that would be lost in one graph; checkpoint "
+            f"without it, or use torch.compile, which keeps it"
+        )
+    obey_checkpoints(traced.program.graph)
     if any(_is_cpu_lstm(node) for node in traced.program.graph.nodes):
         raise CaptureError(
             f"{name}: an LSTM on the CPU keeps what its gradient needs out of sight; move the model to a GPU, or write "
