@@ -162,7 +162,9 @@ def backend(
         require_one_order(made.graph, made.solution)
         made = made.tune() if tune else made
         record.schedules.append(made)
-        remember_scheduled(made)
+        program = Program(made.source, captured.constants)
+        run = runner(program, cudagraphs, interest_of(captured), arena, pace, made.objective / 1e6)
+        remember_scheduled(made, run)
         show_scheduled(captured, made)
         logger.info(
             "%s: %s, gap %.1f%%, %d library operators: %s; %s",
@@ -175,8 +177,7 @@ def backend(
         )
         for cut in made.cuda_graph_cuts:
             logger.info("%s: cuts the CUDA graph: %s", made.name, cut)
-        program = Program(made.source, captured.constants)
-        return runner(program, cudagraphs, interest_of(captured), arena, pace, made.objective / 1e6)
+        return run
 
     def compile_range() -> Callable[[Captured], Callable[[list[torch.Tensor]], Sequence[Any]]]:
         """A compiler of one graph for a range of sizes, called again at other sizes: the text must be the same."""

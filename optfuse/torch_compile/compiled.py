@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from optfuse.compiler.ir.nodes import LibraryCall
 from optfuse.compiler.ops.opaque_operators import NAMESPACE
+from optfuse.runtime.graphs import GraphStatistics, statistics_of
 from optfuse.schedule.scheduled import ScheduledGraph
 
 #: Graphs that are remembered, at most.
@@ -37,8 +38,11 @@ class CompiledGraph:
     opaque
         Nodes that only torch can run (control flow, operators that write their arguments), each a call of its own.
     cuda_graphs, cuts
-        How many CUDA graphs a call launches where it is recorded, and the operations between them, each with why no
-        graph can hold it. A recording may find more of these.
+        As planned: how many CUDA graphs a call launches where it is recorded, and the operations between them, each
+        with why no graph can hold it.
+    calls
+        How calls have been served until now, replayed from CUDA graphs or without them, and why not. A recording may
+        find more cuts than were planned. Nothing with ``cudagraphs=False`` and for a range of sizes.
     """
 
     name: str
@@ -53,6 +57,7 @@ class CompiledGraph:
     exposed_us: float = 0.0
     cuda_graphs: int = 0
     cuts: tuple[str, ...] = ()
+    calls: GraphStatistics | None = None
 
 
 _GRAPHS: deque[CompiledGraph] = deque(maxlen=MOST)
@@ -63,8 +68,9 @@ def compiled_graphs() -> tuple[CompiledGraph, ...]:
     return tuple(_GRAPHS)
 
 
-def remember_scheduled(schedule: ScheduledGraph) -> None:
-    """Note a graph that was scheduled."""
+def remember_scheduled(schedule: ScheduledGraph, run: Callable[..., object] | None = None) -> None:
+    """Note a graph that was scheduled, and the function that ``runtime.graphs.runner`` made to run it."""
+    served = statistics_of([] if run is None else [run])
     calls = [op for op in schedule.graph.ops if isinstance(op, LibraryCall)]
     opaque = tuple(op.target.split(".")[1] for op in calls if op.target.startswith(f"{NAMESPACE}."))
     overlap = schedule.result.statistics.overlap
@@ -82,6 +88,7 @@ def remember_scheduled(schedule: ScheduledGraph) -> None:
             exposed_us=0.0 if overlap is None else overlap.exposed / 1e6,
             cuda_graphs=schedule.cuda_graphs,
             cuts=schedule.cuda_graph_cuts,
+            calls=served[0] if served else None,
         )
     )
 

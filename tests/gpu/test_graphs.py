@@ -149,3 +149,92 @@ def test_torch_compile_takes_the_option(net: Net) -> None:
         with torch.no_grad():
             for k in range(LAYOUT_COPY):
                 torch.testing.assert_close(compiled(fresh(k)), net(fresh(k)), rtol=1e-4, atol=1e-5)
+
+
+@torch.library.custom_op("optfuse_gpu_tests::largest", mutates_args=())
+def largest(x: torch.Tensor) -> torch.Tensor:
+    """The largest element, found on the host: no CUDA graph can hold this."""
+    return torch.tensor(max(x.flatten().tolist()), device=x.device)
+
+
+@largest.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(())
+
+
+class Cut(nn.Module):
+    """Layers before and after a step that waits for the device; both halves draw numbers and write a buffer."""
+
+    def __init__(self, p: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(64, 128), nn.LayerNorm(128), nn.Linear(128, 32)
+        self.drop = nn.Dropout(p)
+        self.seen: torch.Tensor
+        self.register_buffer("seen", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.drop(torch.nn.functional.gelu(self.norm(self.first(x))))
+        self.seen[0] += 1
+        top = torch.ops.optfuse_gpu_tests.largest(y[:64])
+        z = self.second(self.norm(torch.sin(y) / top) + y)
+        self.seen[1] += top
+        return self.drop(torch.nn.functional.gelu(z)), top
+
+
+def compiled(net: nn.Module, choice: Any) -> Any:
+    torch.compiler.reset()
+    return torch.compile(net, backend=backend, options={"time_limit": 5, "cudagraphs": choice, "strict": True})
+
+
+@pytest.mark.parametrize("choice", [True, "auto"])
+def test_a_cut_program_computes_what_a_whole_one_does(choice: Any) -> None:
+    torch.manual_seed(0)
+    net = Cut().cuda().eval()
+    other, fast, held = copy.deepcopy(net), compiled(net, choice), []
+    with torch.no_grad():
+        for k in range(2 * LAYOUT_COPY):
+            got, wanted = fast(fresh(k)), other(fresh(k))
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(net.seen, other.seen, rtol=1e-4, atol=1e-5)
+            held.append((got, wanted))
+    if choice == "auto":
+        for got, wanted in held:
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    else:
+        statistics = optfuse.compiled_graphs()[-1].calls
+        assert statistics is not None
+        assert statistics.graphs == 2
+        assert statistics.replays > LAYOUT_COPY
+
+
+def test_a_cut_program_draws_anew_in_each_replay_and_follows_the_seed() -> None:
+    net = Cut(0.5).cuda().train()
+    fast = compiled(net, True)
+
+    def draws() -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        with torch.no_grad():
+            return [fast(fresh(0))[0].clone() for _ in range(3)]
+
+    for _ in range(3):
+        draws()
+    first, again = draws(), draws()
+    assert not torch.equal(first[0], first[1])
+    assert all(map(torch.equal, first, again))
+    zeros = (first[0] == 0).float().mean().item()
+    assert 0.45 < zeros < 0.55
+
+
+def test_a_cut_training_step_has_eager_gradients() -> None:
+    torch.manual_seed(0)
+    net = Cut().cuda().train()
+    other, fast = copy.deepcopy(net), compiled(net, True)
+    mine, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (net, other))
+    for k in range(2 * LAYOUT_COPY):
+        for call, optimizer in ((fast, mine), (other, theirs)):
+            out, _ = call(fresh(k))
+            optimizer.zero_grad()
+            out.square().mean().backward()
+            optimizer.step()
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)

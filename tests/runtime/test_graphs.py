@@ -327,20 +327,25 @@ def test_threads_take_turns(tmp_path: Path) -> None:
     assert case.count.tolist() == [40, 40]
 
 
-def paced(folder: Path, gpu_us: list[float]) -> tuple[Pace, list[GraphedProgram]]:
+def paced(folder: Path, gpu_us: list[float], *, reached: bool = True) -> tuple[Pace, list[GraphedProgram]]:
     """Programs that run one after the other, with what the GPU is predicted to take for each."""
-    pace, found = Pace(), []
+    pace, found, tape = Pace(), [], Tape()
+    tape.reached = reached
     for us in gpu_us:
         program = Program(SOURCE.replace("{n}", "4"), folder=folder)
         number = pace.add(us)
-        found.append(GraphedProgram(program, "auto", Interest(fixed=frozenset({0})), Tape(), pace=pace, number=number))
+        found.append(GraphedProgram(program, "auto", Interest(fixed=frozenset({0})), tape, pace=pace, number=number))
     return pace, found
 
 
-@pytest.mark.parametrize(("gpu_us", "replays"), [([1.0, 1.0], 4), ([1.0, 1e9], 0)])
-def test_a_graph_is_recorded_where_the_host_would_be_late(tmp_path: Path, gpu_us: list[float], replays: int) -> None:
-    """The programs decide together, after the first call and those that are timed."""
-    pace, programs = paced(tmp_path, gpu_us)
+@pytest.mark.parametrize(
+    ("gpu_us", "reached", "replays"), [([1.0, 1.0], True, 4), ([1.0, 1e9], True, 0), ([1.0, 1.0], False, 0)]
+)
+def test_a_graph_is_recorded_where_the_host_would_be_late(
+    tmp_path: Path, gpu_us: list[float], reached: bool, replays: int
+) -> None:
+    """The programs decide together, after the first call and those that are timed; a GPU that is behind needs none."""
+    pace, programs = paced(tmp_path, gpu_us, reached=reached)
     weight, count = torch.arange(4.0), torch.zeros(2)
     for k in range(TIMED + 5):
         for one in programs:
@@ -350,6 +355,7 @@ def test_a_graph_is_recorded_where_the_host_would_be_late(tmp_path: Path, gpu_us
     assert [len(times) for times in pace.host] == [TIMED, TIMED]
     if not replays:
         assert "a graph would save no time: the host takes" in programs[0].statistics.reason
+        assert programs[0].statistics.reason.endswith("the GPU runs dry" if reached else "the GPU is behind")
 
 
 def test_under_a_cap_there_are_graphs_only_where_they_are_asked_for() -> None:
