@@ -1,0 +1,390 @@
+"""Models of transformers, timm and torchvision at random, as users call them: eager, Inductor, optfuse.
+
+    python benchmarks/foreign.py NAME[,NAME...]|all --out ROWS.jsonl [--train] [--systems eager,inductor,optfuse]
+                                 [--processes N] [--patience S] [--total S] [--layers N] [--batch N] [--length N]
+    python benchmarks/foreign.py --table ROWS.jsonl [MORE.jsonl...]
+
+A name is ``hf:TYPE`` (a model type of transformers, as ``hf:gpt_neo``: its default width, ``--layers`` layers),
+``timm:NAME`` or ``tv:NAME``. Weights are random, in bfloat16; results are returned, and the loss of a training step is
+computed outside of the model. Each model has a process of its own and ``--patience`` seconds; what fails costs itself,
+and its row has the error. Measured are medians of milliseconds, seconds of the first call, relative L2 errors of the
+results (of the gradients, for a training step) against float32, and what became of the model's graphs.
+
+With more than one process, models are compiled side by side, and only one is timed at a time. Others still compile
+meanwhile, so the times are rough: time again with ``--processes 1`` what looks slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+#: Model types of transformers of which "all" is made, with the words of their auto class.
+LANGUAGE = (
+    "albert bart bert_generation bigbird_pegasus biogpt blenderbot bloom camembert codegen cohere convbert ctrl "
+    "data2vec_text deberta deberta_v2 distilbert electra ernie esm falcon fnet gemma gemma2 glm glm4 gpt_bigcode "
+    "gpt_neo gpt_neox gptj granite layoutlm longt5 m2m_100 mamba marian mbart megatron_bert mistral mixtral "
+    "mobilebert mpnet mpt nystromformer olmo olmo2 opt pegasus persimmon phi phi3 plbart qwen2 qwen3 rembert "
+    "roberta roc_bert roformer rwkv smollm3 squeezebert stablelm starcoder2 switch_transformers xglm xlm "
+    "xlm_roberta xlnet xmod yoso"
+).split()
+VISION = (
+    "beit bit convnextv2 cvt data2vec_vision deit dinov2 efficientnet focalnet hiera ijepa levit mobilenet_v1 "
+    "mobilevit mobilevitv2 poolformer pvt pvt_v2 regnet segformer swiftformer swinv2 vit_msn"
+).split()
+TIMM = (
+    "coat_lite_small convmixer_768_32 crossvit_small_240 davit_small densenet121 dm_nfnet_f0 eca_nfnet_l0 "
+    "edgenext_small efficientformer_l1 ese_vovnet39b fbnetc_100 gcvit_tiny ghostnet_100 gmlp_s16_224 halonet26t "
+    "hrnet_w18 inception_next_tiny lambda_resnet26t maxvit_tiny_tf_224 mixer_b16_224 mobilenetv3_large_100 "
+    "mobileone_s1 nfnet_l0 repvgg_a2 res2net50_26w_4s resmlp_24_224 resnest50d rexnet_150 samvit_base_patch16 "
+    "sebotnet33ts_256 selecsls42b swin_s3_tiny_224 tinynet_a tnt_s_patch16_224 tresnet_m twins_svt_small "
+    "visformer_small volo_d1_224 xcit_small_12_p16_224"
+).split()
+TORCHVISION = (
+    "alexnet densenet161 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet1_0 mobilenet_v3_large "
+    "regnet_y_3_2gf resnext50_32x4d shufflenet_v2_x1_0 squeezenet1_1 swin_v2_t vgg16_bn wide_resnet50_2"
+).split()
+ALL = (
+    *(f"hf:{name}" for name in (*LANGUAGE, *VISION)),
+    *(f"timm:{name}" for name in TIMM),
+    *(f"tv:{name}" for name in TORCHVISION),
+)
+
+#: Fields of a configuration that hold a number of layers.
+DEPTHS = (
+    "num_hidden_layers",
+    "num_layers",
+    "n_layer",
+    "n_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "num_decoder_layers",
+)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One model and how it is run."""
+
+    name: str
+    train: bool = False
+    systems: str = "eager,inductor,optfuse"
+    layers: int = 4
+    batch: int = 8
+    length: int = 512
+
+
+def main() -> None:
+    """Measure, or print the table of rows that were measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="?", default="all")
+    parser.add_argument("--out", type=Path, default=Path("foreign.jsonl"))
+    parser.add_argument("--table", type=Path, nargs="+")
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--systems", default=Task.systems)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--patience", type=float, default=300.0)
+    parser.add_argument("--total", type=float, default=3600.0)
+    for field in ("layers", "batch", "length"):
+        parser.add_argument(f"--{field}", type=int, default=getattr(Task, field))
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.task is not None:
+        print("ROW" + json.dumps(measured(Task(**json.loads(given.task)), given.out)), flush=True)
+    elif given.table:
+        print(table([json.loads(line) for path in given.table for line in path.read_text().splitlines()]))
+    else:
+        names = ALL if given.names == "all" else given.names.split(",")
+        options = {field: getattr(given, field) for field in ("train", "systems", "layers", "batch", "length")}
+        run([Task(name, **options) for name in names], given.out, given.processes, given.patience, given.total)
+
+
+def run(tasks: Sequence[Task], out: Path, processes: int, patience: float, total: float) -> None:
+    """Each task in a process of its own; a row is added to ``out`` as it comes."""
+    begun, waiting, running = time.monotonic(), list(tasks), dict[subprocess.Popen[str], tuple[Task, float, Path]]()
+    while waiting or running:
+        while waiting and len(running) < processes and time.monotonic() - begun < total:
+            task = waiting.pop(0)
+            log = out.with_name(f"{out.stem}.{task.name.replace(':', '.')}.{'train' if task.train else 'infer'}.log")
+            command = [sys.executable, __file__, "--task", json.dumps(asdict(task)), "--out", str(out)]
+            with log.open("w") as stream:
+                child = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, text=True)
+            running[child] = task, time.monotonic(), log
+        if not running:
+            return
+        time.sleep(0.2)
+        for child in list(running):
+            task, start, log = running[child]
+            late = time.monotonic() - start > patience
+            if child.poll() is None and not late:
+                continue
+            child.kill()
+            child.wait()
+            row = _row_of(task, log.read_text(), "not done in time" if late else f"exit {child.returncode}")
+            if "error" not in row:
+                log.unlink()
+            with out.open("a") as stream:
+                stream.write(json.dumps(row) + "\n")
+            print(line(row), flush=True)
+            del running[child]
+
+
+def _row_of(task: Task, text: str, reason: str) -> Row:
+    rows = [json.loads(each[3:]) for each in text.splitlines() if each.startswith("ROW")]
+    return rows[-1] if rows else {"model": task.name, "train": task.train, "error": f"{reason}: {text[-300:]}"}
+
+
+def measured(task: Task, out: Path) -> Row:
+    """The row of one task."""
+    import torch
+
+    import optfuse
+
+    torch.set_float32_matmul_precision("high")
+    row: Row = {"model": task.name, "train": task.train}
+    try:
+        made = made_model(task)
+    except Exception as error:
+        return {**row, "error": f"not built: {error!r}"[:300]}
+    model, inputs = made
+    reference = results(model.float(), as_type(inputs, torch.float32), task.train)
+    model.bfloat16()
+    for system in task.systems.split(","):
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+        called: Any = model
+        if system != "eager":
+            called = torch.compile(model, backend=system.removesuffix("-graphs"), options=_options(system))
+        try:
+            start = time.perf_counter()
+            error = distance(results(called, inputs, task.train), reference)
+            torch.cuda.synchronize()
+            row[f"{system}_s"] = round(time.perf_counter() - start, 1)
+            row[f"{system}_error"] = error
+            with alone(out):
+                row[system] = median_ms(stepped(called, inputs, task.train))
+        except Exception as error:
+            traceback.print_exc()
+            row[f"{system}_failed"] = repr(error)[:300]
+    graphs = optfuse.compiled_graphs()
+    row["graphs"] = [(g.name, g.status, g.kernels, sum(g.library_calls.values()), g.why_not) for g in graphs]
+    row["replays"] = [g.calls.replays if g.calls else 0 for g in graphs]
+    return row
+
+
+def _options(system: str) -> dict[str, Any] | None:
+    if not system.endswith("-graphs"):
+        return None
+    return {"cudagraphs": True} if system.startswith("optfuse") else {"triton.cudagraphs": True}
+
+
+def made_model(task: Task) -> tuple[Any, dict[str, Any]]:
+    """A model on the GPU in bfloat16 with its inputs by name or number; without dropout, so that errors compare."""
+    import torch
+
+    torch.manual_seed(0)
+    library, name = task.name.split(":")
+    with torch.device("cuda"):
+        model, inputs = (_of_transformers if library == "hf" else _of_images)(task, library, name)
+    model = model.train(task.train).requires_grad_(task.train)
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):  # noqa: SLF001 - the base has no public name
+            module.p = 0.0
+        if hasattr(module, "drop_prob"):
+            module.drop_prob = 0.0
+    return model.bfloat16(), as_type(inputs, torch.bfloat16)
+
+
+def _of_images(task: Task, library: str, name: str) -> tuple[Any, dict[str, Any]]:
+    import torch
+
+    package = import_module("timm" if library == "timm" else "torchvision.models")
+    model = package.create_model(name) if library == "timm" else package.get_model(name, weights=None)
+    size = model.default_cfg["input_size"][1] if library == "timm" else 299 if name == "inception_v3" else 224
+    return model, {"0": torch.randn(4 * task.batch, 3, size, size)}
+
+
+def _of_transformers(task: Task, _: str, name: str) -> tuple[Any, dict[str, Any]]:
+    import torch
+    import transformers
+
+    kind = name.replace("_", "-")
+    mapping = transformers.CONFIG_MAPPING
+    config = mapping[name if name in mapping else kind]()
+    for field in DEPTHS:
+        if isinstance(getattr(config, field, None), int):
+            setattr(config, field, min(task.layers, getattr(config, field)))
+    if isinstance(config.__dict__.get("layer_types"), list):
+        config.layer_types = config.layer_types[: task.layers]
+    config.use_cache = False
+    if name == "esm":  # its configuration has no vocabulary of its own
+        config.vocab_size, config.pad_token_id = 33, 1
+    if name in VISION:
+        model = transformers.AutoModelForImageClassification.from_config(config)
+        size = getattr(config, "image_size", 224)
+        size = size if isinstance(size, int) else size[0]
+        return model, {"pixel_values": torch.randn(4 * task.batch, 3, size, size)}
+    found = None
+    for auto in ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"):
+        try:
+            found = getattr(transformers, auto).from_config(config)
+            break
+        except ValueError:
+            continue
+    if found is None:
+        raise ValueError(f"transformers has no language model of type {name}")
+    positions = getattr(config, "max_position_embeddings", None) or 0  # -1: no limit
+    length = min(task.length, positions - 4) if positions > 0 else task.length
+    ids = torch.randint(5, 1000, (task.batch, length))
+    return found, {"input_ids": ids, "decoder_input_ids": ids} if found.config.is_encoder_decoder else {
+        "input_ids": ids
+    }
+
+
+def as_type(inputs: dict[str, Any], dtype: Any) -> dict[str, Any]:
+    """The inputs, those of floating point in another type."""
+    return {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
+
+
+def forward(model: Any, inputs: dict[str, Any]) -> Any:
+    """The tensor of floating point that a model returns, or the first of several."""
+    import torch
+    from torch.utils import _pytree
+
+    positional = [value for key, value in inputs.items() if key.isdigit()]
+    out = model(*positional, **{key: value for key, value in inputs.items() if not key.isdigit()})
+    out = getattr(out, "logits", out)
+    leaves = _pytree.tree_leaves(out)
+    return next(x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point())
+
+
+def results(model: Any, inputs: dict[str, Any], train: bool) -> list[Any]:
+    """What is compared: the result, or a training step's gradients. Buffers are as before afterwards."""
+    import torch
+
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    torch.manual_seed(1)
+    if not train:
+        with torch.no_grad():
+            found = [forward(model, inputs).float()]
+    else:
+        model.zero_grad(set_to_none=True)
+        forward(model, inputs).float().square().mean().backward()
+        found = [p.grad.float() for p in model.parameters() if p.grad is not None]
+        model.zero_grad(set_to_none=True)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(kept[name])
+    return found
+
+
+def distance(found: Sequence[Any], reference: Sequence[Any]) -> float:
+    """The relative L2 distance of all tensors together."""
+    apart = sum(float((a - b).double().square().sum()) for a, b in zip(found, reference, strict=True))
+    whole = sum(float(b.double().square().sum()) for b in reference)
+    return math.sqrt(apart / max(whole, 1e-30))
+
+
+def stepped(model: Any, inputs: dict[str, Any], train: bool) -> Callable[[], Any]:
+    """A call, or a training step with the loss outside of the model and without an optimizer."""
+    import torch
+
+    def step() -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        if not train:
+            with torch.no_grad():
+                return forward(model, inputs)
+        model.zero_grad(set_to_none=True)
+        return forward(model, inputs).float().square().mean().backward()
+
+    return step
+
+
+def median_ms(step: Callable[[], Any]) -> float:
+    """Median milliseconds by events, nothing waiting in between, the least of two rounds."""
+    import torch
+
+    for _ in range(8):
+        step()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    count = max(8, min(60, int(0.25 / (time.perf_counter() - start))))
+    rounds = []
+    for _ in range(2):
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+        for event in events[:-1]:
+            event.record()
+            step()
+        events[-1].record()
+        torch.cuda.synchronize()
+        rounds.append(statistics.median(a.elapsed_time(b) for a, b in pairwise(events)))
+    return round(min(rounds), 3)
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """No other process of this run is timed meanwhile."""
+    with out.with_suffix(".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def peers(row: Row) -> list[float]:
+    """Milliseconds of what is not ours."""
+    return [row[name] for name in ("eager", "inductor", "inductor-graphs") if isinstance(row.get(name), float)]
+
+
+def ours(row: Row) -> list[float]:
+    """Milliseconds of ours."""
+    return [row[name] for name in ("optfuse", "optfuse-graphs") if isinstance(row.get(name), float)]
+
+
+def line(row: Row) -> str:
+    """One row for a person."""
+    kind = "training" if row["train"] else "inference"
+    if "error" in row:
+        return f"{row['model']:32} {kind:9} {row['error'][-200:]}"
+    times = "  ".join(f"{name} {row.get(name, '-')}" for name in ("eager", "inductor", "optfuse", "optfuse-graphs"))
+    ratio = f"{min(peers(row)) / min(ours(row)):.2f}" if peers(row) and ours(row) else "-"
+    errors = "/".join(f"{row.get(f'{name}_error', math.nan):.1e}" for name in ("eager", "optfuse"))
+    firsts = "/".join(str(row.get(f"{name}_s", "-")) for name in ("inductor", "optfuse"))
+    odd = [f"{name}: {why or status}" for name, status, _, _, why in row["graphs"] if why or status != "OPTIMAL"]
+    failed = [row[key] for key in row if key.endswith("_failed")]
+    notes = "; ".join(odd + failed)[:300]
+    return f"{row['model']:32} {kind:9} {times}  ratio {ratio}  errors {errors}  first {firsts}  {notes}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """All rows, the slowest first, and the geometric mean."""
+    timed = [row for row in rows if "error" not in row and peers(row) and ours(row)]
+    timed.sort(key=lambda row: min(peers(row)) / min(ours(row)))
+    rest = [row for row in rows if row not in timed]
+    lines = [line(row) for row in (*timed, *rest)]
+    for train in (False, True):
+        ratios = [min(peers(row)) / min(ours(row)) for row in timed if row["train"] is train]
+        if ratios:
+            mean = math.exp(statistics.fmean(map(math.log, ratios)))
+            kind = "training" if train else "inference"
+            lines.append(f"{kind}: {len(ratios)} rows, geometric mean {mean:.2f}, least {min(ratios):.2f}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
