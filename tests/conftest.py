@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ["OPTFUSE_STRICT"] = "1"  # a defect fails the test that meets it
 
+_tests = count()
 GOLDEN = Path(__file__).parent / "golden"
 
 # Imports and traces of torch and sympy allocate so much that collections took a sixth of the time of tests.
@@ -55,6 +57,19 @@ def pytest_collection_finish() -> None:
     """Look for garbage no more among what imports have made, which stays."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def own_torch_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Torch keeps compiled graphs in a folder of the test's own: what a test compiles is compiled."""
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    before = os.environ.get(name)
+    os.environ[name] = str(tmp_path_factory.getbasetemp() / f"torch-{next(_tests)}")
+    yield
+    if before is None:
+        del os.environ[name]
+    else:
+        os.environ[name] = before
 
 
 @pytest.fixture

@@ -110,6 +110,11 @@ class Program:
         for k in ranked:
             self._witness.setdefault(self.inputs[k].device, k)
 
+    @property
+    def constants(self) -> dict[str, torch.Tensor]:
+        """The constants that the module reads, by name."""
+        return {name: x for name, (_, x) in self._constants.items()}
+
     def __call__(self, *inputs: torch.Tensor) -> list[Value]:
         """``run`` with the inputs as arguments."""
         return self.run(inputs)

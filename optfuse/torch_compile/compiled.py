@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from optfuse.compiler.ir.nodes import LibraryCall
 from optfuse.compiler.ops.opaque_operators import NAMESPACE
@@ -68,31 +68,28 @@ def compiled_graphs() -> tuple[CompiledGraph, ...]:
     return tuple(_GRAPHS)
 
 
-def remember_scheduled(schedule: ScheduledGraph, run: Callable[..., object] | None = None) -> None:
-    """Note a graph that was scheduled, and the function that ``runtime.graphs.runner`` made to run it."""
+def remember(graph: CompiledGraph, run: Callable[..., object] | None = None) -> None:
+    """Note a graph, and the function that ``runtime.graphs.runner`` made to run it."""
     served = statistics_of([] if run is None else [run])
+    _GRAPHS.append(replace(graph, calls=served[0] if served else None))
+
+
+def facts_of(schedule: ScheduledGraph) -> CompiledGraph:
+    """What is told of a graph that was scheduled."""
     calls = [op for op in schedule.graph.ops if isinstance(op, LibraryCall)]
     opaque = tuple(op.target.split(".")[1] for op in calls if op.target.startswith(f"{NAMESPACE}."))
     overlap = schedule.result.statistics.overlap
     counted = Counter(op.target for op in calls if not op.target.startswith(f"{NAMESPACE}."))
-    _GRAPHS.append(
-        CompiledGraph(
-            schedule.name,
-            status=schedule.status,
-            gap=schedule.gap,
-            predicted_us=schedule.objective / 1e6,
-            kernels=len(schedule.solution.kernels) - len(calls),
-            library_calls=dict(counted.most_common()),
-            opaque=opaque,
-            communication_us=0.0 if overlap is None else overlap.transfers / 1e6,
-            exposed_us=0.0 if overlap is None else overlap.exposed / 1e6,
-            cuda_graphs=schedule.cuda_graphs,
-            cuts=schedule.cuda_graph_cuts,
-            calls=served[0] if served else None,
-        )
+    return CompiledGraph(
+        schedule.name,
+        status=schedule.status,
+        gap=schedule.gap,
+        predicted_us=schedule.objective / 1e6,
+        kernels=len(schedule.solution.kernels) - len(calls),
+        library_calls=dict(counted.most_common()),
+        opaque=opaque,
+        communication_us=0.0 if overlap is None else overlap.transfers / 1e6,
+        exposed_us=0.0 if overlap is None else overlap.exposed / 1e6,
+        cuda_graphs=schedule.cuda_graphs,
+        cuts=schedule.cuda_graph_cuts,
     )
-
-
-def remember_left(name: str, why_not: str) -> None:
-    """Note a graph that runs as it was traced."""
-    _GRAPHS.append(CompiledGraph(name, why_not))

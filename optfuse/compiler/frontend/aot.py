@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.by_size import at_any_size
+from optfuse.compiler.frontend.by_size import at_any_size, size_reader
 from optfuse.compiler.frontend.captured import Captured, InputSource
 from optfuse.compiler.frontend.data_parts import finds_sizes, in_parts
 from optfuse.compiler.frontend.decompositions import decompositions
@@ -34,6 +35,7 @@ from optfuse.compiler.frontend.joint import (
     joint_values,
     name_nodes,
 )
+from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, keeping
 from optfuse.compiler.frontend.kept_values import Kept, kept_values
 from optfuse.compiler.frontend.layouts import choose_layouts
 from optfuse.compiler.frontend.passes import normalize
@@ -77,13 +79,12 @@ Survive = Callable[[str, Exception], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
-    """A graph of AOTAutograd's as a Captured. ``kept``: which of torch's arguments are inputs.
+class Convention:
+    """Torch's arguments and results around a Captured's. ``kept``: which of torch's arguments are inputs.
 
     ``literals`` are outputs of fixed values, ``objects`` outputs that are an argument as it was given: by position.
     """
 
-    captured: Captured
     kept: tuple[int, ...]
     literals: tuple[tuple[int, object], ...]
     objects: tuple[tuple[int, int], ...] = ()
@@ -105,6 +106,14 @@ class Adapted:
             return [without_view(value) for value in outputs]
 
         return boxed(run)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A graph of AOTAutograd's as a Captured, and how torch calls it."""
+
+    captured: Captured
+    convention: Convention
 
 
 @dataclass(slots=True)
@@ -178,6 +187,7 @@ def compile_flat(
     why_not: str | None = None,
     choose: Chooser | None = None,
     decisions: Decisions | None = None,
+    keep: Keeping | None = None,
 ) -> Callable[..., Any]:
     """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
 
@@ -204,6 +214,8 @@ def compile_flat(
         Decides what the forward graph saves for the backward graph. None: the fewest bytes, by torch's minimum cut.
     decisions
         ``inputs`` have symbolic sizes, which stay what they are.
+    keep
+        How the compiled graphs are kept between processes. None: they are not.
 
     Returns
     -------
@@ -216,7 +228,7 @@ def compile_flat(
             reason = why_not or _data_dependent(module) or _uses_objects(module)
             if reason is not None and leave is not None:
                 leave(f"{name}.{kind}", reason)
-                return boxed(lambda arguments: module(*arguments))
+                return as_it_is(module, kind)
             try:
                 with outside_of_modes():  # torch calls us while tensors are fake
                     return compile_adapted(module, kind)
@@ -225,16 +237,22 @@ def compile_flat(
                     raise
                 survive(f"{name}.{kind}", error)
                 split.kept = {}
-                return boxed(lambda arguments: module(*arguments))
+                return as_it_is(module, kind)
 
-        return compile_
+        return compile_ if keep is None else keepable(compile_)
+
+    def as_it_is(module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
+        run = boxed(lambda arguments: module(*arguments))
+        return run if keep is None else KeptCode(kind, run=run)
 
     def compile_adapted(module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
         adapted = split.adapt(module, kind, split.kept if kind == "backward" else None)
         compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
-        bound = adapted.bind(compile_one(adapted.captured))
+        bound = adapted.convention.bind(compile_one(adapted.captured))
         if kind == "forward":
             split.kept = kept_values(adapted.captured, _output_names(module))
+        if keep is not None:
+            return KeptCode(kind, adapted.convention, keep.products.pop(adapted.captured.name, None), bound)
         return bound
 
     known = {
@@ -251,6 +269,7 @@ def compile_flat(
         partition=min_cut_partition if why_not else split.partition,
         decompositions={} if why_not else decompositions(),  # ours are for known sizes
         eager_backward=eager_backward,
+        around=nullcontext() if keep is None else keeping(keep),
     )
 
 
@@ -316,7 +335,8 @@ def adapt(
     if any(is_symbolic(n) for window in windows for n in (*(window.shape or ()), *window.stride, window.offset)):
         raise CaptureError(f"{name} returns windows of one memory, of a size that changes")
     strides = {name: one.strides for name, one in given.items()}
-    return Adapted(update_in_place(choose_layouts(normalize(captured), strides)), kept, literals, objects, windows)
+    captured = update_in_place(choose_layouts(normalize(captured), strides))
+    return Adapted(captured, Convention(kept, literals, objects, windows))
 
 
 def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:
@@ -363,23 +383,25 @@ def make_backend(
     choose: Chooser | None = None,
     compile_range: Callable[[], CompileGraph] | None = None,
     leave_range: Leave | None = None,
+    keep: Callable[[str, Sequence[Feed]], Keeping | None] | None = None,
 ) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
     A graph with symbolic sizes is compiled for each of the sizes that come (``BySize``), and one with sizes that depend
     on the values of tensors in parts (``DataParts``): torch.compile itself traces and guards it once. Graphs are named
     ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing; ``compiled0[s77=5].forward`` is one
-    at a size. ``leave``, ``survive``, ``choose``: see ``compile_flat``.
+    at a size. ``leave``, ``survive``, ``choose``: see ``compile_flat``. ``keep``: how graphs without symbolic sizes are
+    kept between processes, by their name and where their inputs come from.
     """
     numbers = count()
 
-    def at_size(graph: GraphModule, called: str, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """``graph``, without symbolic sizes, compiled."""
+    def at_size(graph: GraphModule, called: str, inputs: Sequence[Any], *, whole: bool = False) -> Callable[..., Any]:
+        """``graph``, without symbolic sizes, compiled. ``whole``: it is as Dynamo has traced it."""
         pairs = zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)
         feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
         compiled = partial(compile_flat, graph, inputs, feeds, called, compile_graph, leave=leave, choose=choose)
         try:
-            return compiled(survive=survive)
+            return compiled(survive=survive, keep=keep(called, feeds) if whole and keep is not None else None)
         except Exception as error:
             if survive is None:
                 raise
@@ -404,6 +426,8 @@ def make_backend(
             if finds_sizes(graph):
                 return in_parts(graph, called, at_size, leave)
             ranged = None if compile_range is None else for_sizes
+            if size_reader(graph, example_inputs) is None:
+                return at_size(graph, called, example_inputs, whole=True)
             return at_any_size(graph, called, example_inputs, at_size, leave, compile_range=ranged)
         except CaptureError as error:
             if leave is None:

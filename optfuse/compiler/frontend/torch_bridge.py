@@ -199,12 +199,14 @@ def aot_compile(
     partition: Partitioner,
     decompositions: Mapping[Any, Callable[..., Any]],
     eager_backward: bool = False,
+    around: AbstractContextManager[Any] | None = None,
 ) -> Callable[..., Any]:
     """Compile a flat graph through AOTAutograd: the calling convention of a torch.compile backend.
 
     Returns a function of ``inputs`` (unboxed) that carries autograd and rebuilds views. Where torch can, a graph ends
     with the copies that write new values into mutated inputs; else the function does.
-    With ``eager_backward``, ``backward`` is called now, and not when gradients are first asked for.
+    With ``eager_backward``, ``backward`` is called now, and not when gradients are first asked for. ``around``: entered
+    while torch compiles.
     """
     backend = aot_autograd(
         fw_compiler=forward,
@@ -215,7 +217,7 @@ def aot_compile(
         keep_inference_input_mutations=True,  # in training, too
     )
     settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
-    with _tracing(), functorch_config.patch(settings):
+    with _tracing(), functorch_config.patch(settings), nullcontext() if around is None else around:
         return backend(graph, inputs)
 
 
@@ -420,7 +422,8 @@ def is_mutating(target: Any, kwargs: Mapping[str, Any] | None = None) -> bool:
     if isinstance(target, OpOverload):
         return bool(target._schema.is_mutable)  # noqa: SLF001
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__")
+    keyword = getattr(target, "__module__", "") == "_operator"  # operator.and_ is `&`, which writes nothing
+    in_place = name.endswith("_") and not name.endswith("__") and not keyword
     return in_place or "out" in (kwargs or {}) or name in _IN_PLACE_OPERATORS
 
 

@@ -26,8 +26,8 @@ from optfuse.lab.bench.meter import Meter
 from optfuse.lab.bench.records import Record, Settings, System, Task
 from optfuse.runtime.graphs import GraphStatistics
 from optfuse.solver.control.options import SolveOptions
-from optfuse.torch_compile.backend import Record as Compiled
 from optfuse.torch_compile.backend import backend
+from optfuse.torch_compile.compilation import Record as Compiled
 
 if TYPE_CHECKING:
     from optfuse.api import TrainingSchedule

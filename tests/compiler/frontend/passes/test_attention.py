@@ -108,3 +108,23 @@ def test_works_on_graphs_of_torch_functions() -> None:
     after = simplify_attention_masks(graph, {name: getattr(graph, name)})
     assert call_of(after).kwargs["is_causal"] is True
     torch.testing.assert_close(after(Q), positions(Q))
+
+
+def test_a_mask_of_torch_functions_is_read() -> None:
+    """As torch.compile hands it over, with Python's operators: ``operator.and_`` writes nothing, despite its name."""
+    seen: list[torch.fx.Node] = []
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> torch.fx.GraphModule:
+        seen.append(call_of(simplify_attention_masks(graph, {})))
+        return graph
+
+    def function(q: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(N)
+        mask = (places[None, :] <= places[:, None]) & torch.ones((), dtype=torch.bool)
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+    torch.compiler.reset()
+    torch.compile(function, backend=keep, fullgraph=True)(Q)
+    (call,) = seen
+    assert call.kwargs == {"is_causal": True}
+    assert len(call.all_input_nodes) == 1

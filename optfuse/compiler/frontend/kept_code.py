@@ -1,0 +1,121 @@
+"""Compiled graphs as torch's cache of AOTAutograd's results keeps them between processes.
+
+Torch finds an entry by the graph that Dynamo has traced, the inputs' layouts and its own settings, and then traces no
+joint graph, partitions nothing and calls no compiler: what is left of a first call is Dynamo's part and loading. An
+entry has what AOTAutograd has found out, and a ``KeptCode`` for each of its graphs. What else decides what becomes of
+a graph is in ``Keeping.key``.
+
+The entries lie beside Inductor's (``TORCHINDUCTOR_CACHE_DIR``) and follow torch's settings, such as
+``TORCHINDUCTOR_FORCE_DISABLE_CACHES``. Like Inductor's they are read by pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._inductor import config as inductor_config
+from torch._inductor.output_code import OutputCode
+
+from optfuse.compiler.frontend.attention import attend
+
+Run = Callable[[list[Any]], Any]
+
+
+class Calling(Protocol):
+    """Torch's calling convention around a program's: tensors in, tensors out."""
+
+    def bind(self, function: Callable[[list[torch.Tensor]], Sequence[Any]]) -> Run:
+        """``function`` with all of torch's arguments in one list, which is emptied."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How the graphs of one call of a backend are kept.
+
+    Attributes
+    ----------
+    key
+        What decides, beside the traced graph and torch's settings, what is compiled: options, versions, input kinds.
+    revive
+        Makes the function that runs a graph, of its kind ("forward", "backward" or "inference") and its product.
+    products
+        By a graph's name, what ``revive`` needs, as data for pickle. A graph without one is not kept.
+    """
+
+    key: str
+    revive: Callable[[str, Any], Callable[[list[torch.Tensor]], Sequence[Any]]]
+    products: dict[str, Any] = field(default_factory=dict)
+
+
+_revive: ContextVar[Callable[[str, Any], Callable[[list[torch.Tensor]], Sequence[Any]]]] = ContextVar("revive")
+
+
+@dataclass
+class KeptCode(OutputCode):
+    """A compiled graph: the function that runs it and, for pickle, what that is made of again."""
+
+    kind: str = ""
+    calling: Calling | None = None
+    product: Any = None
+    run: Run | None = None
+    _boxed_call: bool = True
+
+    def __call__(self, inputs: Any) -> Any:
+        """Run the graph; the list of inputs is emptied."""
+        assert self.run is not None, "it was compiled or revived"
+        return self.run(inputs)
+
+    def prepare_for_serialization(self) -> None:
+        """Keep no more than data. Called on a copy.
+
+        Raises
+        ------
+        BypassAOTAutogradCache
+            If the graph has no product: torch then writes no entry.
+        """
+        if self.product is None:
+            raise BypassAOTAutogradCache(f"the {self.kind} graph is not kept")
+        self.run = None
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        """Make the function again, in the process that has read the entry."""
+        assert self.calling is not None, "what is kept has a calling convention"
+        self.run = self.calling.bind(_revive.get()(self.kind, self.product))
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """Take no notice: Triton's own cache has the kernels."""
+
+
+def keepable(compile_: Callable[..., KeptCode]) -> Any:
+    """A compiler whose results torch keeps."""
+    return SerializableAOTDispatchCompiler(KeptCode, compile_)
+
+
+def torch_keeps() -> bool:
+    """Whether torch's settings allow for its cache."""
+    return bool(functorch_config.enable_autograd_cache) and not torch.compiler.config.force_disable_caches
+
+
+@contextmanager
+def keeping(keep: Keeping) -> Iterator[None]:
+    """While a graph is handed to AOTAutograd: its cache is used, with our key beside torch's.
+
+    The backward graph is compiled with the forward graph, for an entry is written when both are there.
+    """
+    # functions in a graph of which torch does not know that they may be kept, with their versions: part of its key
+    named = {**inductor_config.unsafe_marked_cacheable_functions, f"{attend.__module__}.{attend.__name__}": keep.key}
+    with ExitStack() as stack:
+        stack.enter_context(functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True))
+        stack.enter_context(inductor_config.patch(unsafe_marked_cacheable_functions=named))
+        token = _revive.set(keep.revive)
+        stack.callback(_revive.reset, token)
+        yield

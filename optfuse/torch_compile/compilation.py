@@ -1,0 +1,248 @@
+"""How the graphs of one call of the backend are compiled, and what became of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from optfuse.api import Schedule, schedule_graph
+from optfuse.cache import Cache
+from optfuse.compiler.frontend.aot import as_traced
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.joint import Choice, JointStep
+from optfuse.compiler.frontend.kept_code import Keeping
+from optfuse.compiler.frontend.torch_bridge import tree_leaves
+from optfuse.compiler.stages import fusion_problem
+from optfuse.errors import (
+    CaptureError,
+    InfeasibleError,
+    InvalidOptionError,
+    OutputError,
+    RankOrderError,
+    RuleConflictError,
+    RuleError,
+)
+from optfuse.problem.instance import Instance
+from optfuse.problem.rules import meaning
+from optfuse.runtime import environment
+from optfuse.runtime.graphs import Choice as GraphChoice
+from optfuse.runtime.graphs import interest_of, runner
+from optfuse.runtime.pace import Pace
+from optfuse.runtime.program import Arena, Program
+from optfuse.solver.control.options import SolveOptions
+from optfuse.torch_compile.artifacts import show_left, show_scheduled
+from optfuse.torch_compile.compiled import CompiledGraph, facts_of, remember
+from optfuse.torch_compile.kept import Product, keeping_of
+from optfuse.torch_compile.ranged import RangedRun, places_of, require_same
+from optfuse.torch_compile.rank_agreement import require_one_order
+
+if TYPE_CHECKING:
+    from optfuse.schedule.saving import SavingSearch
+
+logger = logging.getLogger("optfuse")
+
+#: Errors that the caller mends: they are raised. Any other one is a defect of ours, and its graph runs as traced.
+_CALLERS = (InvalidOptionError, RuleError, RuleConflictError, InfeasibleError, OutputError, RankOrderError)
+
+#: The function that runs a graph: of its tensors in a list, which it may empty, to its results.
+Run = Callable[[list[torch.Tensor]], Sequence[Any]]
+
+
+@dataclass(slots=True)
+class Record:
+    """What one call of the backend has compiled so far: the inference graph, or forward and later backward.
+
+    ``unplanned`` has (graph, reason) for graphs that carry what cannot be scheduled: they run as they were traced.
+    ``by_size`` has (graph, reason) for graphs with sizes that change which are compiled for each size by itself.
+    ``unmatched`` has (graph, reason) for rules that match no op of a graph: they may be meant for another one.
+    """
+
+    schedules: list[Schedule] = field(default_factory=list)
+    unplanned: list[tuple[str, str]] = field(default_factory=list)
+    unmatched: list[tuple[str, str]] = field(default_factory=list)
+    by_size: list[tuple[str, str]] = field(default_factory=list)
+
+    def survive(self, name: str, error: Exception) -> None:
+        """Note and say that compiling a graph has met a defect of ours; raise an error that is not one."""
+        if isinstance(error, _CALLERS) or type(error).__module__.startswith("torch"):
+            raise error
+        logger.warning("%s: a defect of optfuse; please report it with this traceback", name, exc_info=error)
+        self.leave(name, f"a defect of optfuse ({type(error).__name__}: {error})")
+
+    @property
+    def library_ops(self) -> tuple[str, ...]:
+        """ATen operators that are called as they are, in any of the graphs."""
+        return tuple(sorted({op for schedule in self.schedules for op in schedule.library_ops}))
+
+    def leave_range(self, name: str, reason: str) -> None:
+        """Note and say that a graph is compiled for each size by itself."""
+        self.by_size.append((name, reason))
+        logger.info("%s is compiled for each size by itself: %s", name, reason)
+
+    def leave(self, name: str, reason: str) -> None:
+        """Note and say that a graph is not scheduled."""
+        self.unplanned.append((name, reason))
+        remember(CompiledGraph(name, reason))
+        show_left(name, reason)
+        logger.warning("%s is not scheduled and runs as it was traced: %s", name, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The backend's options, checked. ``cache``: where solutions are kept; None: nothing is kept."""
+
+    device: str
+    solver: SolveOptions
+    cudagraphs: GraphChoice
+    tune: bool
+    measure: int
+    saving: str
+    cache: Cache | None
+
+    @property
+    def searches_saving(self) -> bool:
+        """Whether what a training step saves is searched for."""
+        return self.saving_search() is not None
+
+    def saving_search(self) -> SavingSearch | None:
+        """A search for what a training step saves, where it is asked for."""
+        if self.saving == "auto" and self.solver.peak_memory is None:
+            return None  # at once: the search imports OR-tools, which takes a second
+        from optfuse.schedule.saving import saving_search
+
+        return saving_search(self.saving, self.device, self.solver)
+
+
+@dataclass(slots=True)
+class Compilation:
+    """Compiles the graphs of one call of the backend, which share memory for temporaries and the host's times."""
+
+    asked: Asked
+    record: Record
+    arena: Arena = field(default_factory=Arena)
+    pace: Pace = field(default_factory=Pace)
+    products: dict[str, Product | None] = field(default_factory=dict)
+    searches: dict[str, SavingSearch] = field(default_factory=dict)
+
+    def choose(self, step: JointStep) -> Choice | None:
+        """What a training step saves for its backward graph; None: the fewest bytes."""
+        search = self.asked.saving_search()
+        if search is None:
+            return None
+        self.searches[step.name] = search
+        return search(step)
+
+    def compile_graph(self, captured: Captured) -> Run:
+        """Schedule a graph, or leave it as it was traced where it cannot be scheduled."""
+        if environment.mode() == "compile" and is_on_host(captured):
+            self.record.leave(captured.name, "its tensors are on the CPU, and kernels are compiled for the GPU here")
+            return as_traced(captured)
+        asked = self.asked
+        try:
+            problem = fusion_problem(captured, asked.device)
+            options = _options_of(captured, asked.solver, self.searches)
+            chosen = _with_matching_rules(problem.instance, options, self.record)
+            made = schedule_graph(captured, problem, chosen, measure=asked.measure, cache=asked.cache)
+        except CaptureError as error:
+            self.record.leave(captured.name, str(error))
+            return as_traced(captured)
+        require_one_order(made.graph, made.solution)
+        made = made.tune() if asked.tune else made
+        program = Program(made.source, captured.constants)
+        constants = {name: value.cpu() for name, value in program.constants.items()}
+        product = Product(made.source, constants, interest_of(captured), facts_of(made))
+        run = self._running(program, product)
+        self.record.schedules.append(made)
+        self.products[captured.name] = product if product.is_kept(made.graph) else None
+        _say(captured, made)
+        return run
+
+    def revive(self, name: str, product: Product) -> Run:
+        """The function that runs a graph, of what an earlier compilation has kept of it."""
+        named = replace(product, facts=replace(product.facts, name=name))
+        return self._running(Program(product.source, product.constants), named)
+
+    def keep(self, name: str, feeds: Sequence[Any]) -> Keeping | None:
+        """How the graphs of a name are kept between processes."""
+        asked = replace(self.asked, cache=None)
+        return keeping_of(name, feeds, asked.device, repr(asked), self.revive, self.products)
+
+    def compile_range(self) -> Callable[[Captured], Run]:
+        """A compiler of one graph for a range of sizes, called again at other sizes: the text must be the same."""
+        first: dict[str, Schedule] = {}
+
+        def compile_one(captured: Captured) -> Run:
+            if environment.mode() == "compile" and is_on_host(captured):
+                raise CaptureError("its tensors are on the CPU")
+            problem = fusion_problem(captured, self.asked.device)
+            if captured.name in first:
+                made = first[captured.name]
+                require_same(problem, made, places_of(made))
+                return as_traced(captured)
+            chosen = _with_matching_rules(problem.instance, self.asked.solver, self.record)
+            made = first[captured.name] = schedule_graph(captured, problem, chosen, cache=self.asked.cache)
+            require_one_order(made.graph, made.solution)
+            self.record.schedules.append(made)
+            remember(facts_of(made))
+            show_scheduled(captured, made)
+            interest = interest_of(captured)
+
+            def run_of(source: str) -> Run:
+                program = Program(source, captured.constants)
+                return runner(program, self.asked.cudagraphs, interest, self.arena, self.pace, made.objective / 1e6)
+
+            return RangedRun(made.source, places_of(made), run_of)
+
+        return compile_one
+
+    def _running(self, program: Program, product: Product) -> Run:
+        facts = product.facts
+        run = runner(program, self.asked.cudagraphs, product.interest, self.arena, self.pace, facts.predicted_us)
+        remember(facts, run)
+        return run
+
+
+def _say(captured: Captured, made: Schedule) -> None:
+    show_scheduled(captured, made)
+    logger.info(
+        "%s: %s, gap %.1f%%, %d library operators: %s; %s",
+        made.name,
+        made.status,
+        100 * made.gap,
+        len(made.library_ops),
+        ", ".join(made.library_ops) or "none",
+        made.certificate,
+    )
+    for cut in made.cuda_graph_cuts:
+        logger.info("%s: cuts the CUDA graph: %s", made.name, cut)
+
+
+def is_on_host(captured: Captured) -> bool:
+    """Whether all that a graph computes and is given lies in the host's memory."""
+    values = tree_leaves([node.meta.get("val") for node in captured.graph.graph.nodes])
+    return all(value.device.type == "cpu" for value in values if isinstance(value, torch.Tensor))
+
+
+def _options_of(captured: Captured, options: SolveOptions, searches: Mapping[str, SavingSearch]) -> SolveOptions:
+    """The options for one graph; of a training step's two, what the step's cap leaves for its buffers."""
+    step, _, half = captured.name.rpartition(".")
+    found = searches[step].found if step in searches else None
+    return options if found is None else found.options_of(options, half)
+
+
+def _with_matching_rules(instance: Instance, options: SolveOptions, record: Record) -> SolveOptions:
+    """The options with the rules that match in this graph; the others are said once."""
+    kept = []
+    for rule in options.rules:
+        try:
+            meaning(instance, rule)
+        except RuleError as error:
+            record.unmatched.append((instance.name, str(error)))
+            logger.warning("%s", error)
+        else:
+            kept.append(rule)
+    return replace(options, rules=tuple(kept))

@@ -1,0 +1,69 @@
+"""What is kept of a scheduled graph between processes: its module, constants, and what was proved of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import torch
+
+from optfuse.compiler.frontend.captured import InputSource
+from optfuse.compiler.frontend.kept_code import Keeping
+from optfuse.compiler.ir.collectives import communicates
+from optfuse.compiler.ir.nodes import LoopGraph
+from optfuse.problem.device_files import load_device
+from optfuse.runtime import environment
+from optfuse.runtime.graphs import Interest
+from optfuse.torch_compile.compiled import CompiledGraph
+from optfuse.version import code_digest
+
+logger = logging.getLogger("optfuse")
+
+#: Bytes of constants up to which a graph is kept.
+MOST_CONSTANTS = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A scheduled graph without its schedule: what it takes to run it, and to tell of it."""
+
+    source: str
+    constants: Mapping[str, torch.Tensor]
+    interest: Interest
+    facts: CompiledGraph
+
+    def is_kept(self, graph: LoopGraph) -> bool:
+        """Whether it is kept: not with large constants, and not with collectives.
+
+        Ranks compare their orders of collectives when they compile: one that does not would keep the others waiting.
+        """
+        large = sum(value.nbytes for value in self.constants.values()) > MOST_CONSTANTS
+        return not large and not any(communicates(op) for op in graph.ops)
+
+
+def keeping_of(
+    name: str,
+    feeds: Sequence[Any],
+    device: str,
+    options: str,
+    revive: Callable[[str, Product], Callable[[list[torch.Tensor]], Sequence[Any]]],
+    products: dict[str, Product | None],
+) -> Keeping | None:
+    """How the graphs of ``name`` are kept; None where an input is a constant's value.
+
+    ``options``: a text that tells all that was asked for. ``revive`` makes the function that runs a graph, of its name
+    and product. ``products`` is filled, by name, when graphs are compiled.
+    """
+    if not all(isinstance(feed, InputSource) for feed in feeds):
+        return None
+    kinds = [feed.kind for feed in feeds]
+    key = repr((code_digest(), environment.mode(), kinds, load_device(device), options))
+
+    def again(kind: str, product: Product) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
+        logger.info("%s.%s is taken from the cache: %s", name, kind, product.facts.status)
+        return revive(f"{name}.{kind}", product)
+
+    return Keeping(sha256(key.encode()).hexdigest(), again, products)

@@ -1,0 +1,166 @@
+"""Compiled graphs that are kept: a second compilation calls no compiler of ours, and computes the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import optfuse
+from optfuse.torch_compile.compilation import Compilation
+
+
+@pytest.fixture
+def compiled_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the graphs that are compiled."""
+    names: list[str] = []
+    original = Compilation.compile_graph
+
+    def compile_graph(self: Compilation, captured: Any) -> Any:
+        names.append(captured.name)
+        return original(self, captured)
+
+    monkeypatch.setattr(Compilation, "compile_graph", compile_graph)
+    return names
+
+
+def afresh(model: Any, **options: Any) -> Any:
+    """The model compiled by a Dynamo that knows nothing."""
+    torch.compiler.reset()
+    return torch.compile(model, backend="optfuse", options=options or None)
+
+
+class Net(nn.Module):
+    """A norm between two products, with a buffer that counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(6, 12), nn.LayerNorm(12), nn.Linear(12, 3)
+        self.calls: torch.Tensor
+        self.register_buffer("calls", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        self.calls += 1
+        y = self.norm(self.first(x))
+        return self.second(torch.nn.functional.gelu(y)), y.detach()[:, 1:4], None
+
+
+def step(model: Any, net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Results, gradients and buffers after one step."""
+    net.zero_grad()
+    out, part, nothing = model(x)
+    assert nothing is None
+    out.square().sum().backward()
+    return [out.detach(), part, *(p.grad.clone() for p in net.parameters() if p.grad is not None), *net.buffers()]
+
+
+def test_a_training_step_is_taken_from_the_cache(compiled_names: list[str]) -> None:
+    net = Net()
+    other = copy.deepcopy(net)
+    for k in range(3):
+        x = torch.randn(5, 6)
+        for got, wanted in zip(step(afresh(net), net, x), step(other, other, x), strict=True):
+            torch.testing.assert_close(got, wanted)
+        assert len(compiled_names) == 2, "forward and backward, once"
+        first, second = optfuse.compiled_graphs()[-2:]
+        assert (first.name, second.name) == ("compiled0.forward", "compiled0.backward")
+        assert first.status == second.status == "OPTIMAL", k
+
+
+def draws(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.dropout(x * 2, 0.5, training=True)
+
+
+def writes(x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x[1:].exp()
+
+
+def with_constant(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.tensor([1.0, 2.0, 3.0, 5.0]) + torch.arange(4)
+
+
+@pytest.mark.parametrize("function", [draws, writes, with_constant])
+def test_functions_are_taken_from_the_cache(
+    function: Callable[[torch.Tensor], torch.Tensor], compiled_names: list[str]
+) -> None:
+    found = []
+    for _ in range(2):
+        x = torch.arange(12.0).reshape(3, 4)
+        torch.manual_seed(3)
+        found.append((afresh(function)(x), x))
+    assert len(compiled_names) == 1
+    for first, second in zip(*found, strict=True):
+        assert torch.equal(first, second)
+    if function is not draws:
+        x = torch.arange(12.0).reshape(3, 4)
+        torch.testing.assert_close(found[1][0], function(x))
+        assert torch.equal(found[1][1], x)
+
+
+@pytest.mark.parametrize("change", ["options", "shape", "constant", "cache"])
+def test_what_differs_is_compiled(change: str, compiled_names: list[str]) -> None:
+    def run(factor: float, n: int, **options: Any) -> None:
+        x = torch.arange(float(n))
+        torch.testing.assert_close(afresh(lambda x: (x * factor).sin(), **options)(x), (x * factor).sin())
+
+    run(2.0, 4)
+    match change:
+        case "options":
+            run(2.0, 4, time_limit=3)
+        case "shape":
+            run(2.0, 5)
+        case "constant":
+            run(3.0, 4)
+        case _:
+            run(2.0, 4, cache=False)
+    assert len(compiled_names) == 2
+
+
+def test_a_graph_that_runs_as_traced_is_not_kept(compiled_names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTFUSE_STRICT", "0")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a defect")
+
+    x = torch.arange(4.0)
+    with monkeypatch.context() as patched:
+        patched.setattr("optfuse.torch_compile.compilation.schedule_graph", fail)
+        assert torch.equal(afresh(torch.sin)(x), x.sin())
+    assert optfuse.compiled_graphs()[-1].why_not
+    torch.testing.assert_close(afresh(torch.sin)(x), x.sin())
+    assert optfuse.compiled_graphs()[-1].status == "OPTIMAL"
+
+
+PROCESS = """
+import json, torch, optfuse
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+net_compiled = torch.compile(net, backend="optfuse")
+out = net_compiled(torch.ones(3, 4))
+out.square().sum().backward()
+from torch._dynamo.utils import counters
+hits = counters["aot_autograd"]["autograd_cache_hit"]
+print(json.dumps([hits, out.tolist(), net[0].weight.grad.tolist(), [g.kernels for g in optfuse.compiled_graphs()]]))
+"""
+
+
+def test_another_process_takes_it(tmp_path: Path) -> None:
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torch"), "XDG_CACHE_HOME": str(tmp_path / "user")}
+    env = {**os.environ, **caches}
+    command = [sys.executable, "-c", PROCESS]
+    (hits, *first), (again, *second) = (
+        json.loads(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        for _ in range(2)
+    )
+    assert (hits, again) == (0, 1)
+    assert first == second
