@@ -11,7 +11,7 @@ from torch import nn
 import optfuse
 from optfuse.compiler.frontend import aot
 from optfuse.runtime.environment import mode
-from optfuse.torch_compile import backend as module
+from optfuse.torch_compile import compilation as module
 
 pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
 
