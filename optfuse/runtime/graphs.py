@@ -5,7 +5,7 @@ What a replay reads and writes must lie where it lay at the recording:
 - Parameters, buffers and whatever the program writes in place stay where they are. When one has moved, the call runs
   without the graph; when it does not come back, the graph is recorded again, and takes it as one of the others.
 - Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
-  calls (what a forward graph saved for this one) is left where it is.
+  calls, or any that a forward graph has saved for this one, is left where it is.
 - Results lie in the graph's memory. A replay writes there again, so it must not happen while somebody still uses them.
   ``"auto"`` makes sure of that for every result: two recordings take turns for inference, a training step's own results
   are copied, and while a caller holds on to more, the call runs without a graph. ``True`` leaves the results that the
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -61,28 +61,53 @@ class Interest:
     training: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Result:
-    """A result: a value, memory of the graph, or a window of an input, ``offset`` elements after that one's first."""
+    """A result: a value, memory of the graph, or a window of an input, ``offset`` elements after that one's first.
 
-    value: Value
+    ``is_left``: a tensor that the caller gets where it lies, in the graph's memory.
+    """
+
+    value: Any
     source: int | None = None
     offset: int = 0
+    is_left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """Memory of a graph's own for some inputs, by position. Found once, for a call must not look at each tensor."""
+
+    memory: dict[int, torch.Tensor]
+    # positions and targets, those on the host first; both without the repeats of expanded dimensions
+    groups: tuple[tuple[tuple[int, ...], list[torch.Tensor]], ...]
+    expanded: frozenset[int]
+
+    @staticmethod
+    def of(memory: dict[int, torch.Tensor]) -> _Copies:
+        targets = {k: once(x) for k, x in memory.items()}
+        by_place = [[k for k, x in memory.items() if (x.device.type == "cpu") is on_host] for on_host in (True, False)]
+        groups = tuple((tuple(chosen), [targets[k] for k in chosen]) for chosen in by_place if chosen)
+        return _Copies(memory, groups, frozenset(k for k, x in targets.items() if x.shape != memory[k].shape))
+
+    def feed(self, given: Sequence[torch.Tensor]) -> None:
+        """Copy the inputs there. Called where autograd records nothing."""
+        for positions, targets in self.groups:
+            copy_all(targets, [once(given[k]) if k in self.expanded else given[k] for k in positions])
 
 
 @dataclass(slots=True)
 class _Recording:
     steps: list[Step]
-    copies: dict[int, torch.Tensor]
+    copies: _Copies
     static: dict[int, int]
     results: list[_Result]
-    # memory of results, by result, with the number of its users when nobody but the recording is one
-    storages: dict[int, tuple[torch.UntypedStorage, int]]
+    # memory of results that a replay must not overwrite while somebody else uses it, with its users while nobody does
+    guarded: list[tuple[torch.UntypedStorage, int]]
 
-    def in_use(self, positions: Sequence[int] | None) -> bool:
-        """Whether somebody holds results (those positions, or any) of the last replay."""
-        chosen = self.storages if positions is None else [k for k in positions if k in self.storages]
-        return any(storage_users(self.storages[k][0]) > self.storages[k][1] for k in chosen)
+    def in_use(self) -> bool:
+        """Whether a replay would overwrite what somebody may still read."""
+        return any(storage_users(storage) > users for storage, users in self.guarded)
 
     def moved(self, given: Sequence[torch.Tensor]) -> list[int]:
         """Inputs that are not where they were."""
@@ -198,7 +223,7 @@ class GraphedProgram:
             self._recordings.clear()
             self._moved.update(moved)
         self._unsettled = 0
-        free = next((recording for recording in self._recordings if not self._in_use(recording)), None)
+        free = next((recording for recording in self._recordings if not recording.in_use()), None)
         if free is not None:
             return self._replay(free, given, main)
         if len(self._recordings) >= (1 if self.interest.training else TURNS):
@@ -212,17 +237,29 @@ class GraphedProgram:
         return self._replay(recording, given, main)
 
     def _moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
-        """Large inputs whose address is another one than at the call before: a graph may come too early."""
-        return [k for k, x in enumerate(given) if x.nbytes > SMALL and x.data_ptr() != before[k]]
+        """Inputs that may stay, at another address than at the call before: a graph may come too early."""
+        return [k for k, x in enumerate(given) if self._may_stay(k, x) and x.data_ptr() != before[k]]
 
-    def _in_use(self, recording: _Recording) -> bool:
-        """Whether a replay would overwrite what somebody may still read."""
+    def _may_stay(self, k: int, x: torch.Tensor) -> bool:
+        """Whether an input is watched rather than copied.
+
+        A backward graph's inputs, small ones too: an unrolled cell saves hundreds of them, in memory that stays.
+        """
+        backward = self.interest.training and self.interest.visible is None
+        return x.nbytes > SMALL or (backward and k not in self._moved)
+
+    def _is_guarded(self, k: int) -> bool:
+        """Whether a result must be out of use before a replay: see the module's text."""
         if not self.interest.training:
-            return self.choice is not True and recording.in_use(None)
-        visible = self.interest.visible
-        if visible is None:  # a backward graph: its gradients
-            return recording.in_use(None)
-        return recording.in_use([k for k in recording.storages if k not in visible])
+            return self.choice is not True
+        return self.interest.visible is None or k not in self.interest.visible
+
+    def _result(self, k: int, value: Value, fed: Sequence[torch.Tensor]) -> _Result:
+        source, offset = _handed_on(value, fed)
+        seen = self.interest.visible is not None and k in self.interest.visible
+        is_copied = self.interest.training and seen and self.choice is not True
+        is_left = isinstance(value, torch.Tensor) and source is None and not is_copied
+        return _Result(value, source, offset, is_left)
 
     def _plain(self, given: list[torch.Tensor], main: torch.device, reason: str) -> list[Value]:
         self.statistics.plain += 1
@@ -232,27 +269,25 @@ class GraphedProgram:
     def _record(self, given: list[torch.Tensor], main: torch.device, before: Sequence[int]) -> _Recording | None:
         assert self.recorder is not None, "run has made one"
         roles = [self._role(k, x, before[k]) for k, x in enumerate(given)]
-        copies = {k: like(x.shape, x.stride(), x.dtype, x.device) for k, x in enumerate(given) if roles[k] == "copied"}
-        _feed(copies, given)  # a stand-in for the GPU's recorder runs what it records
-        fed = [copies.get(k, x) for k, x in enumerate(given)]
+        memory = {k: like(x.shape, x.stride(), x.dtype, x.device) for k, x in enumerate(given) if roles[k] == "copied"}
+        copies = _Copies.of(memory)
+        with torch.no_grad():
+            copies.feed(given)  # a stand-in for the GPU's recorder runs what it records
+        fed = [memory.get(k, x) for k, x in enumerate(given)]
         found = self._captured(self.recorder, fed, main)
         if found is None:
             self._given_up = True
             return None
         steps, values = found
-        results = [_Result(value, *_handed_on(value, fed)) for value in values]
+        results = [self._result(k, value, fed) for k, value in enumerate(values)]
         del values
-        storages = {
-            k: result.value.untyped_storage()
-            for k, result in enumerate(results)
-            if isinstance(result.value, torch.Tensor) and result.source is None
-        }
-        counted = {k: (storage, storage_users(storage)) for k, storage in storages.items()}
+        guarded = [x.value.untyped_storage() for k, x in enumerate(results) if _is_own(x) and self._is_guarded(k)]
+        counted = [(storage, storage_users(storage)) for storage in guarded]
         static = {k: x.data_ptr() for k, x in enumerate(given) if roles[k] == "static"}
         recording = _Recording(steps, copies, static, results, counted)
         self._recordings.append(recording)
         self.statistics.recordings += 1
-        self.statistics.copied = tuple(self.program.inputs[k].name for k in copies)
+        self.statistics.copied = tuple(self.program.inputs[k].name for k in memory)
         return recording
 
     def _captured(
@@ -279,17 +314,18 @@ class GraphedProgram:
     def _role(self, k: int, x: torch.Tensor, before: int) -> Role:
         if self.program.inputs[k].mutated or (k in self.interest.fixed and k not in self._moved):
             return "static"
-        return "static" if x.nbytes > SMALL and x.data_ptr() == before else "copied"
+        return "static" if self._may_stay(k, x) and x.data_ptr() == before else "copied"
 
     def _replay(self, recording: _Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
         with around_calls(main):
-            _feed(recording.copies, given)
+            recording.copies.feed(given)
             for step in recording.steps:
                 step.run()
             self.statistics.replays += 1
-            return [self._handed_out(k, result, given) for k, result in enumerate(recording.results)]
+            # a tensor of the caller's own: the memory's users can be counted
+            return [r.value.detach() if r.is_left else self._handed_out(r, given) for r in recording.results]
 
-    def _handed_out(self, k: int, result: _Result, given: Sequence[torch.Tensor]) -> Value:
+    def _handed_out(self, result: _Result, given: Sequence[torch.Tensor]) -> Value:
         value = result.value
         if not isinstance(value, torch.Tensor):
             return value
@@ -298,12 +334,9 @@ class GraphedProgram:
             if not result.offset and source.shape == value.shape and source.stride() == value.stride():
                 return source
             return source.as_strided(value.shape, value.stride(), source.storage_offset() + result.offset)
-        seen = self.interest.visible is not None and k in self.interest.visible
-        if self.interest.training and seen and self.choice is not True:
-            kept = like(value.shape, value.stride(), value.dtype, value.device)
-            once(kept).copy_(once(value))
-            return kept
-        return value.detach()  # a tensor of the caller's own: the memory's users can be counted
+        kept = like(value.shape, value.stride(), value.dtype, value.device)
+        once(kept).copy_(once(value))
+        return kept
 
 
 def interest_of(captured: Captured) -> Interest:
@@ -357,11 +390,8 @@ def statistics_of(runs: Sequence[Callable[..., Any]]) -> tuple[GraphStatistics, 
     return tuple(owner.statistics for owner in owners if isinstance(owner, GraphedProgram))
 
 
-def _feed(copies: Mapping[int, torch.Tensor], given: Sequence[torch.Tensor]) -> None:
-    for on_host in (False, True):
-        chosen = [k for k, x in copies.items() if (x.device.type == "cpu") is on_host]
-        if chosen:
-            copy_all([once(copies[k]) for k in chosen], [once(given[k].detach()) for k in chosen])
+def _is_own(result: _Result) -> bool:
+    return isinstance(result.value, torch.Tensor) and result.source is None
 
 
 def _extent(x: torch.Tensor) -> int:
