@@ -12,6 +12,7 @@ from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
     own_operators,
     random,
     reductions,
+    scans,
 )
 from optfuse.compiler.lower.lower_graph import lower
 
