@@ -5,7 +5,7 @@ Half types accumulate in float32 and small integers in int32, as reductions do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.collapse import collapse
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
-from optfuse.compiler.lower.strided_layout import loop_variables, memory_order, strided_index
+from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, strided_index
 
 Tensor = View | Uniform
 
@@ -42,17 +42,17 @@ def held_in(dtype: str) -> str:
 
 def emit_scan(
     builder: Builder,
-    x: Tensor,
+    shape: Sequence[int],
     dim: int,
-    operands: Callable[[Expr, sympy.Expr], tuple[Expr, ...]],
+    operands: Callable[[Index, sympy.Expr], tuple[Expr, ...]],
     combine: tuple[Expr, ...],
+    kept: Sequence[int] | None = None,
 ) -> tuple[View, ...]:
-    """Emit the node's scan of ``x`` along ``dim``, and return its outputs: what the scan has for each operand.
+    """Emit the node's scan of tensors of ``shape`` along ``dim``, and return its outputs.
 
-    ``operands`` gives the scan's operands from an element and its position along ``dim``. A scan of one element is a
-    pointwise nest.
+    ``operands`` gives the scan's operands at an index and the position in it along ``dim``. The outputs are what the
+    scan has for each operand, or for those in ``kept``. A scan of one element is a pointwise nest.
     """
-    shape = x.shape
     dim = dim % len(shape) if shape else 0
     row = shape[dim] if shape else 1
     if hint(row) > LONGEST_ROW and hint(prod(shape)) < MANY_ROWS * hint(row):
@@ -63,12 +63,15 @@ def emit_scan(
         return outs
     order = memory_order(range(len(shape)), outs[0].stride)
     index, sizes, rsizes = loop_variables(shape, [d for d in order if d != dim], [dim] if shape else [])
-    found = operands(builder.load(x, index), rvar(0) if rsizes else sympy.S.Zero)
+    found = operands(index, rvar(0) if rsizes else sympy.S.Zero)
     values = [Result(k, operand.dtype) for k, operand in enumerate(found)] if rsizes else found
-    places = [strided_index(out.shape, out.stride, out.offset, index) for out in outs]
     stores = tuple(
-        Store(out.buffer, place, cast(value, compute_dtype(spec.dtype)))
-        for out, place, value, spec in zip(outs, places, values, builder.specs, strict=True)
+        Store(
+            out.buffer,
+            strided_index(out.shape, out.stride, out.offset, index),
+            cast(values[k], compute_dtype(builder.buffers[out.buffer].dtype)),
+        )
+        for out, k in zip(outs, range(len(found)) if kept is None else kept, strict=True)
     )
     scan = Scan(found, combine) if rsizes else None
     builder.emit(collapse(LoopNest(builder.node.name, sizes, rsizes, (), stores, builder.origin, scan)))
@@ -88,10 +91,10 @@ def _register_fold(name: str, function: str) -> None:
             raise Declined("a running sum or product in bool")
         held = held_in(builder.spec.dtype)
 
-        def operands(element: Expr, _position: sympy.Expr) -> tuple[Expr, ...]:
-            return (cast(cast(element, compute_dtype(builder.spec.dtype)), held),)
+        def operands(index: Index, _position: sympy.Expr) -> tuple[Expr, ...]:
+            return (cast(cast(builder.load(x, index), compute_dtype(builder.spec.dtype)), held),)
 
-        (out,) = emit_scan(builder, x, dim, operands, of_two(function, held))
+        (out,) = emit_scan(builder, x.shape, dim, operands, of_two(function, held))
         return out
 
 
@@ -109,10 +112,11 @@ def _register_extremum(name: str, comparison: str) -> None:
         if held in FLOATING:
             wins = call("bitwise_or", wins, call("isnan", new))
 
-        def operands(element: Expr, position: sympy.Expr) -> tuple[Expr, ...]:
-            return cast(element, held), Iota(position, "int32")
+        def operands(index: Index, position: sympy.Expr) -> tuple[Expr, ...]:
+            return cast(builder.load(x, index), held), Iota(position, "int32")
 
-        return emit_scan(builder, x, dim, operands, (call("where", wins, new, before), call("where", wins, here, at)))
+        chosen = (call("where", wins, new, before), call("where", wins, here, at))
+        return emit_scan(builder, x.shape, dim, operands, chosen)
 
 
 _register_extremum("cummax", "ge")
@@ -128,5 +132,5 @@ def lower_logcumsumexp(builder: Builder, x: Tensor, dim: int) -> Value:
     (larger,), (smaller,) = of_two("maximum", held), of_two("minimum", held)
     total = call("add", call("log1p", call("exp", call("sub", smaller, larger))), larger)
     both = call("where", call("isinf", larger), larger, total)  # inf - inf is nan
-    (out,) = emit_scan(builder, x, dim, lambda element, _: (cast(element, held),), (both,))
+    (out,) = emit_scan(builder, x.shape, dim, lambda index, _: (cast(builder.load(x, index), held),), (both,))
     return out
