@@ -105,6 +105,8 @@ class _NestCheck:
     def scan(self, scan: Scan) -> None:
         if self.nest.reductions or len(self.nest.rsizes) != 1:
             self.fail("a scan is along one variable, and has no reductions beside it")
+        if self.nest.rsizes == (1,):
+            self.fail("a scan of one element; its nest is pointwise")
         if len(scan.operands) != len(scan.combine) or not scan.operands:
             self.fail(f"a scan of {len(scan.operands)} operands combines {len(scan.combine)}")
         for operand in scan.operands:
