@@ -127,3 +127,10 @@ class Scans(nn.Module):
 
 def test_gradients() -> None:
     check(Scans(), randn(6, 11), train=True)
+
+
+def test_tokens_of_each_expert_end_where_those_of_the_next_begin() -> None:
+    def ends(ids: Tensor) -> Tensor:
+        return torch.histc(ids, 8, 0, 7).cumsum(0)
+
+    check(ends, torch.randint(0, 8, (50,), generator=torch.Generator().manual_seed(1)).float())

@@ -5,6 +5,7 @@ from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
     arithmetic,
     creation,
     gathers,
+    histograms,
     index_stores,
     matvec,
     max_pooling,
