@@ -6,6 +6,7 @@ import os
 import runpy
 import time
 import unittest
+from collections import Counter
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -145,3 +146,16 @@ def test_a_checkpointed_layer_keeps_its_inputs_alone() -> None:
     assert saved_bytes(model) < before
     with pytest.raises(ValueError, match="no layer of class Conv2d"):
         script["checkpoint_layers"](model, "Conv2d")
+
+
+def test_library_calls_are_counted_by_model_and_graph() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "library_calls.py"))
+    some = {"inference": Counter({"aten.mm.default": 3, "aten.sort.default": 1})}
+    more = {"inference": Counter({"aten.mm.default": 1}), "backward": Counter({"aten.mm.default": 2})}
+    assert script["table"]({"one": some, "two": more})[2:] == [
+        "| `aten::mm` | 4 | 0 | 2 | one 3, two 3 |",
+        "| `aten::sort` | 1 | 0 | 0 | one 1 |",
+    ]
+    mlp = script["calls"](script["load_model_file"](str(ROOT / "models" / "mlp.py")))
+    assert list(mlp) == list(script["PARTS"])
+    assert all(set(found) <= {"aten.mm.default", "aten.addmm.default"} for found in mlp.values())

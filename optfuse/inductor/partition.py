@@ -72,4 +72,4 @@ def _spans_kernel(op: Op, scheme: Scheme) -> bool:
     if not isinstance(op, LoopNest):
         return False
     points = prod(size for size in op.sizes if isinstance(size, int))
-    return bool(op.reductions) or points in (scheme.x, scheme.x * scheme.r)
+    return not op.pointwise or points in (scheme.x, scheme.x * scheme.r)

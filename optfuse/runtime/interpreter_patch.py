@@ -2,9 +2,9 @@
 
 Out of the box (3.6 to 3.9) the interpreter reads bfloat16 bits as integers in arithmetic, comparisons and dot products
 and truncates on casts; it rounds to float8 wrongly, and reads the nan of one as a number; it has no libdevice; it runs
-a custom ``tl.reduce`` element by element in Python; its max and min treat nan unlike the hardware in some versions; and
-with numpy 2.4 or newer ``range(0, n)`` over a run-time argument fails. ``apply`` replaces those pieces. It must run
-before the first kernel is launched, and is idempotent.
+a custom ``tl.reduce`` or ``tl.associative_scan`` element by element in Python; its max and min treat nan unlike the
+hardware in some versions; and with numpy 2.4 or newer ``range(0, n)`` over a run-time argument fails. ``apply``
+replaces those pieces. It must run before the first kernel is launched, and is idempotent.
 """
 
 from __future__ import annotations
@@ -262,6 +262,7 @@ def _mend_reductions() -> None:
     interp.ReduceScanOpInterface.apply = apply_in_float32
     interp.ReduceOps.apply_impl = apply_impl
     interp.ReduceOps.generic_reduce = _generic_reduce
+    interp.ScanOps.generic_scan = _generic_scan
 
 
 def _retyped(kind: Any, dtype: tl.dtype) -> Any:
@@ -286,6 +287,20 @@ def _generic_reduce(self: Any, operands: Sequence[tl.tensor]) -> list[tl.tensor]
             value = np.expand_dims(value, axis) if self.axis is not None else value.reshape([1] * operands[0].type.rank)
         results.append(self.to_tensor(value if value.ndim else value.item(), dtype))
     return results
+
+
+def _generic_scan(self: Any, operands: Sequence[tl.tensor]) -> list[tl.tensor]:
+    """Scan with a custom combine function: all points at once, each with the one 1, 2, 4, ... places before it."""
+    dtypes = [x.dtype for x in operands]
+    arrays = [np.moveaxis(np.array(x.handle.data), self.axis, -1) for x in operands]
+    distance = 1
+    while distance < arrays[0].shape[-1]:
+        folded = _combine(self.combine_fn, [np.roll(a, distance, -1) for a in arrays], arrays, dtypes)
+        for array, joined in zip(arrays, folded, strict=True):
+            array[..., distance:] = joined[..., distance:]
+        distance *= 2
+    found = [np.ascontiguousarray(np.moveaxis(a, -1, self.axis)) for a in arrays]
+    return [self.to_tensor(array, dtype) for array, dtype in zip(found, dtypes, strict=True)]
 
 
 def _combine(function: Any, left: list[Array], right: list[Array], dtypes: list[tl.dtype]) -> list[Array]:

@@ -10,7 +10,8 @@ instance, splits the digits of n into those of x (in parallel) and those of r (t
     pointwise:                        x = (N*C*HW, 1)          r = ()
 
 A pointwise op of x*r points can run in a reduction's walk as long as its digits and the walk's have a common
-refinement; one of x points runs once for each x, its own n being the flat x. A reduction runs in its own walk only.
+refinement; one of x points runs once for each x, its own n being the flat x. A reduction runs in its own walk only,
+and so does a scan, with the scanned dimension as r; but its results are values of all the points.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import LoopNest
 
 Role = Literal["full", "outer", "reduces", "projected"]
+NestKind = Literal["pointwise", "reduction", "scan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,23 @@ def _text(digits: Iterable[Digit]) -> str:
     return "[" + ",".join(f"{d.size}:{d.stride}" for d in digits) + "]"
 
 
+def kind_of(nest: LoopNest) -> NestKind:
+    """How the points of a nest depend on each other."""
+    return "pointwise" if nest.pointwise else "reduction" if nest.scan is None else "scan"
+
+
+def in_order(cover: Cover) -> bool:
+    """Whether the reduced dimensions, of which there is one in a scan, run forward in a walk's order."""
+    pieces = sorted((p for dimension in cover.dimensions[cover.parallel_rank :] for p in dimension), key=_stride)
+    return [p.weight for p in pieces] == sorted(p.weight for p in pieces)
+
+
+def _stride(piece: Piece) -> int:
+    return piece.digit.stride
+
+
 def natural_cover(nest: LoopNest, touched: NestAccesses) -> Cover:
-    """The cover whose n follows memory: of the first store for a pointwise nest, of the main input for a reduction."""
+    """The cover whose n follows memory: of the main input for a reduction, of the first store for other nests."""
     sizes = (*nest.sizes, *nest.rsizes)
     strides = row_major(sizes)
     main = _main_access(nest, touched, sizes)
@@ -138,7 +155,7 @@ def _injective(sizes: Sequence[int], coefficients: Sequence[int]) -> bool:
 
 
 def natural_walk(cover: Cover) -> Walk:
-    """The walk of a nest on its own: pointwise ops flat, reductions with their reduced dimensions as r."""
+    """The walk of a nest on its own: pointwise ops flat, others with their reduced or scanned dimensions as r."""
     if not cover.reduced or point_count(cover.reduced) == 1:
         return Walk((Digit(cover.points, 1),) if cover.points > 1 else ())
     return Walk(coalesce(cover.parallel), coalesce(cover.reduced))
@@ -156,13 +173,14 @@ class Fit:
     on_x: bool = False
 
 
-def fit(cover: Cover, reduces: bool, walk: Walk) -> Fit | None:
+def fit(cover: Cover, kind: NestKind, walk: Walk) -> Fit | None:
     """How a nest of this cover can run in the walk; None if it cannot."""
-    if reduces:
+    if kind != "pointwise":
         own = natural_walk(cover)
         if (own.x, own.r) != (walk.x, walk.r):
             return None
-        return _checked("reduces", cuts((*cover.parallel, *cover.reduced)) | walk.cuts)
+        role = "reduces" if kind == "reduction" else "full"
+        return _checked(role, cuts((*cover.parallel, *cover.reduced)) | walk.cuts)
     if cover.points == walk.points:
         return _checked("full", cuts(cover.parallel) | walk.cuts)
     if walk.r and cover.points == point_count(walk.x):

@@ -98,7 +98,7 @@ def offer(
         tuple(reads.values()),
         tuple(writes),
         full=placed.full,
-        reduces=placed.fit.role == "reduces",
+        reduces=placed.fit.role == "reduces" or nest.scan is not None,
     )
 
 

@@ -71,15 +71,19 @@ def touched_bytes(access: Access, sizes: Sequence[int], buffer: Buffer) -> int:
 
 
 def nest_work(nest: LoopNest) -> Work:
-    """The arithmetic of a nest: its distinct scalar functions and reductions, times its points."""
+    """The arithmetic of a nest: its distinct scalar functions and reductions, times its points.
+
+    A scan combines each point about twice: within a thread, and with what threads before it have.
+    """
     points = hint(prod((*nest.sizes, *nest.rsizes)))
     fp32 = sum(3 if r.kind == "welford" else 1 for r in nest.reductions)
     special = 0
-    for expr in set(subexpressions(operands(nest) + stored(nest))):
-        if isinstance(expr, Call) and FUNCTIONS[expr.function].special:
-            special += SPECIAL_WEIGHT.get(expr.function, 1)
-        elif isinstance(expr, Call) and expr.function != "cast":
-            fp32 += 16 if FUNCTIONS[expr.function].rule == "random" else 1
+    for times, roots in ((1, operands(nest) + stored(nest)), (2, nest.scan.combine if nest.scan else ())):
+        for expr in set(subexpressions(roots)):
+            if isinstance(expr, Call) and FUNCTIONS[expr.function].special:
+                special += times * SPECIAL_WEIGHT.get(expr.function, 1)
+            elif isinstance(expr, Call) and expr.function != "cast":
+                fp32 += times * (16 if FUNCTIONS[expr.function].rule == "random" else 1)
     added = points * sum(store.adds for store in nest.stores)
     return Work(fp32=fp32 * points, special=special * points, atomic=added)
 

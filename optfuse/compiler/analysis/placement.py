@@ -14,10 +14,13 @@ from optfuse.compiler.analysis.iteration_orders import (
     Cover,
     DigitSpace,
     Fit,
+    NestKind,
     Walk,
     address,
     digit_space,
     fit,
+    in_order,
+    kind_of,
     natural_cover,
     natural_walk,
 )
@@ -70,7 +73,7 @@ def place(
     """
     natural = {op: natural_cover(n, t) for op, (n, t) in enumerate(zip(nests, touched, strict=True)) if n and t}
     beyond = frames([natural.get(op) for op in range(len(nests))], touched, dependences)
-    framed = [natural, *(frame.guests | {op: natural[op] for op in frame.root} for frame in beyond)]
+    framed = [natural, *(_walked(frame.guests, nests) | {op: natural[op] for op in frame.root} for frame in beyond)]
     drafts = _Drafts(nests, dependences)
     for frame, covers in enumerate(framed):
         for op, cover in covers.items():
@@ -90,11 +93,17 @@ def place(
     return Placements(walks, spaces, places, beyond)
 
 
+def _walked(guests: Mapping[int, Cover], nests: Sequence[LoopNest | None]) -> dict[int, Cover]:
+    """The guests of a frame without the scans whose elements it has in another order."""
+    scans = {op for op in guests if (nest := nests[op]) is not None and nest.scan is not None}
+    return {op: cover for op, cover in guests.items() if op not in scans or in_order(cover)}
+
+
 class _Drafts:
     """Walks with their chains of cut points, and the walks that each op has been admitted to, under construction."""
 
     def __init__(self, nests: Sequence[LoopNest | None], dependences: Sequence[Dependence]) -> None:
-        self.reduces = [bool(nest and nest.reductions) for nest in nests]
+        self.kinds: list[NestKind] = [kind_of(nest) if nest else "pointwise" for nest in nests]
         self.producers: list[list[int]] = [[] for _ in nests]
         self.users: list[list[int]] = [[] for _ in nests]
         for dependence in dependences:
@@ -110,7 +119,7 @@ class _Drafts:
         group = 0
         while True:
             walk = Walk(home.x, home.r, frame, group)
-            fitting = fit(cover, self.reduces[op], walk)
+            fitting = fit(cover, self.kinds[op], walk)
             assert fitting is not None, "an op fits its own walk"
             self.chains.setdefault(walk, set(walk.cuts))
             if self._admit(op, cover, fitting, walk):
@@ -132,7 +141,7 @@ class _Drafts:
                     if cover is None or walk in self.found[other]:
                         continue
                     home = natural_walk(cover)
-                    fitting = fit(cover, self.reduces[other], walk) if (home.x, home.r) == (walk.x, walk.r) else None
+                    fitting = fit(cover, self.kinds[other], walk) if (home.x, home.r) == (walk.x, walk.r) else None
                     if fitting is not None and self._admit(other, cover, fitting, walk):
                         waiting.append(other)
 
@@ -144,14 +153,14 @@ class _Drafts:
         """
         by_points: dict[int, list[int]] = {}
         for op, cover in framed[0].items():
-            if not self.reduces[op]:
+            if self.kinds[op] == "pointwise":
                 by_points.setdefault(cover.points, []).append(op)
         for walk in [walk for walk in self.chains if walk.r]:
             for op in sorted({*by_points.get(walk.points, ()), *by_points.get(point_count(walk.x), ())}):
                 own, cover = framed[walk.frame].get(op), framed[0][op]
                 if own is not None and own.points == walk.points:
                     cover = own
-                fitting = None if walk in self.found[op] else fit(cover, False, walk)
+                fitting = None if walk in self.found[op] else fit(cover, "pointwise", walk)
                 if fitting is not None and (self._per_x(op, walk) if fitting.role == "outer" else cover is own):
                     self._admit(op, cover, fitting, walk)
 
@@ -160,7 +169,7 @@ class _Drafts:
     ) -> None:
         """Admit a smaller pointwise producer to the walks of its consumer, if the consumer reads all of its points."""
         producer, accesses, users = nests[dependence.src], touched[dependence.src], touched[dependence.dst]
-        if not dependence.value or producer is None or producer.reductions or accesses is None or users is None:
+        if not dependence.value or producer is None or not producer.pointwise or accesses is None or users is None:
             return
         loads = [a for a in users.loads if a.buffer == dependence.buffer]
         stores = [a for a in accesses.stores if a.buffer == dependence.buffer]

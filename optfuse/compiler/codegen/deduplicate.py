@@ -45,11 +45,12 @@ def likeness(kernel: KernelSource) -> tuple[object, ...]:
 def _numbered(source: str) -> str:
     tree = ast.parse(source)
     local = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    local |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     local |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     numbers: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            node.name = "kernel"
+            node.name = numbers.setdefault(node.name, f"v{len(numbers)}")
         elif isinstance(node, ast.arg):
             node.arg = numbers.setdefault(node.arg, f"v{len(numbers)}")
         elif isinstance(node, ast.Name) and node.id in local:

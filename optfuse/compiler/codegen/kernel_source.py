@@ -14,8 +14,8 @@ class KernelSource:
 
     Attributes:
         name: The function's name.
-        source: One ``@triton.jit`` function. It uses ``triton``, ``tl``, ``libdevice`` and the functions of
-            ``compiler.codegen.prelude.PRELUDE``, nothing else.
+        source: Its ``@triton.jit`` function, after those with which its scans combine elements. It uses ``triton``,
+            ``tl``, ``libdevice`` and the functions of ``compiler.codegen.prelude.PRELUDE``, nothing else.
         pointers: Buffers in the order of the function's parameters; block sizes follow as keyword arguments.
         written: Those of ``pointers`` that the kernel writes.
         signature: (parameter, Triton's type of it), block sizes as "constexpr".

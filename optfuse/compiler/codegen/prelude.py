@@ -69,6 +69,13 @@ def add_exponentials(total, largest, x):
 
 
 @triton.jit
+def last_of(rows):
+    """The last element of each row."""
+    last = tl.arange(0, rows.shape[1])[None, :] == rows.shape[1] - 1
+    return tl.sum(tl.where(last, rows, 0), 1, keep_dims=True)
+
+
+@triton.jit
 def divide(a, b):
     """a / b, correctly rounded in float32 (Triton's own is not)."""
     if a.dtype == tl.float32:

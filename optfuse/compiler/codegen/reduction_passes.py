@@ -2,7 +2,8 @@
 
 A looped kernel goes over r once for each level of reductions (layer norm: the moments, then the normalized values).
 Between two passes it holds only outer values, so each pass recomputes the full values that it needs. A sum with a
-shortcut (``sum_shortcuts``) runs in the pass of its maximum, or in none.
+shortcut (``sum_shortcuts``) runs in the pass of its maximum, or in none. A scan is a full value; in each pass that
+needs it, it starts again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 
 from optfuse.compiler.codegen.sum_shortcuts import Shortcuts
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Member
-from optfuse.compiler.ir.nodes import Expr
+from optfuse.compiler.ir.nodes import Expr, LoopNest
 from optfuse.compiler.ir.traversal import loads, loads_under, operands, stored
 
 Role = Literal["full", "outer", "reduces"]
@@ -64,7 +65,7 @@ def order_passes(spec: KernelSpec, shortcuts: Shortcuts | None = None) -> Passes
     store_pass: dict[int, int] = {}
     for k in reversed(inner):
         nest = spec.members[k].nest
-        roots = stored(nest)
+        roots = computed(nest)
         if roles[k] == "reduces":
             # an online sum reduces the operand of its maximum
             uses[k], roots = {level[k]}, [] if k in shortcuts.online else operands(nest)
@@ -80,9 +81,14 @@ def order_passes(spec: KernelSpec, shortcuts: Shortcuts | None = None) -> Passes
 
 
 def _role(member: Member, has_r: bool) -> Role:
-    if member.nest.reductions and has_r:
+    if member.nest.reductions and has_r:  # what a scan has at a point is a value of that point
         return "reduces"
     return "full" if member.full and has_r else "outer"
+
+
+def computed(nest: LoopNest) -> list[Expr]:
+    """All expressions that a pointwise nest or a scan computes at a point."""
+    return (operands(nest) if nest.scan else []) + stored(nest)
 
 
 def _producers(spec: KernelSpec) -> tuple[Mapping[str, int], ...]:
@@ -111,7 +117,7 @@ def _levels(
             parts = (shortcuts.single[k].value, shortcuts.single[k].position)
             first = max(earliest(part.member, [part.expr]) for part in parts)
         else:
-            first = earliest(k, operands(member.nest) if roles[k] == "reduces" else stored(member.nest))
+            first = earliest(k, operands(member.nest) if roles[k] == "reduces" else computed(member.nest))
         passes = int(roles[k] == "reduces" and k not in shortcuts.single)
         level.append(first)
         ready.append(max(first + passes, earliest(k, stored(member.nest))))

@@ -107,7 +107,7 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
     r: Digits = tuple((rdigit(k), size) for k, size in enumerate(spec.space.r) if size > 1)
     if r and all(role == "outer" for role in passes.roles):
         r = ()
-    if r and any(role != "full" for role in passes.roles):
+    if r and (any(role != "full" for role in passes.roles) or scans(spec)):
         return Axis("x", x), Axis("r", r, _walk(spec, passes))
     digits = _in_memory_order((*x, *r), accesses, keep=not r)
     turned = _transposed(digits, accesses) or _broadcast(digits, accesses)
@@ -116,15 +116,20 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
     return (Axis("x", digits),)
 
 
+def scans(spec: KernelSpec) -> bool:
+    """Whether a member scans r."""
+    return any(member.nest.scan is not None for member in spec.members)
+
+
 def _walk(spec: KernelSpec, passes: Passes) -> Walk:
-    """How r is walked: in parallel without reductions, unless programs could overwrite what others still read."""
+    """How r is walked: in parallel without reductions and scans, unless programs could overwrite what others read."""
     outer_stores = {
         store.buffer
         for role, member in zip(passes.roles, spec.members, strict=True)
         if role == "outer"
         for store in member.nest.stores
     }
-    if "reduces" in passes.roles or outer_stores & passes.hazards:
+    if "reduces" in passes.roles or scans(spec) or outer_stores & passes.hazards:
         return "looped"
     return "parallel"
 

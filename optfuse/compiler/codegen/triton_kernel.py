@@ -15,7 +15,7 @@ from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.kernel_writer import NOWHERE, Line, pressure, render
 from optfuse.compiler.codegen.member_writer import CodegenOptions, MemberWriter
 from optfuse.compiler.codegen.python_text import call_text
-from optfuse.compiler.codegen.reduction_passes import Passes, Role, order_passes
+from optfuse.compiler.codegen.reduction_passes import Passes, Role, computed, order_passes
 from optfuse.compiler.codegen.sum_shortcuts import Single, find_shortcuts
 from optfuse.compiler.codegen.tiles import (
     LEAST_ROW,
@@ -34,9 +34,10 @@ from optfuse.compiler.codegen.triton_expressions import (
     pointer_type,
 )
 from optfuse.compiler.codegen.triton_reductions import Accumulators, Fold, fold_one, fold_whole
+from optfuse.compiler.codegen.triton_scans import Running, combine_function
 from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec
-from optfuse.compiler.ir.nodes import Buffer, LoopNest, Result, Store
+from optfuse.compiler.ir.nodes import Buffer, LoopNest, Result, Scan, Store
 from optfuse.compiler.ir.sizes import symbols_in
 from optfuse.compiler.ir.traversal import loads, operands, stored
 
@@ -119,6 +120,10 @@ class _Kernel:
         self.writer = self.members.writer
         self.r = next((axis for axis in axes if axis.name == "r"), None)
         self.late: list[tuple[int, Store, Value, bool]] = []
+        #: by member, the function that combines the elements of its scan
+        self.functions: dict[int, str] = {}
+        #: of the scans of the current pass, by member
+        self.carries: dict[int, Running] = {}
 
     @property
     def lines(self) -> list[Line]:
@@ -161,6 +166,8 @@ class _Kernel:
             self.members.begin(k, operands(nest) + stored(nest))
             if nest.reductions:
                 self.members.results[k] = self._fold_here(k)
+            elif nest.scan is not None:
+                self.members.results[k] = self._scan(k, nest.scan).whole(self._scanned(nest.scan))
             self._store(k)
         self._store_late()
 
@@ -176,6 +183,15 @@ class _Kernel:
             else:
                 found += fold_one(fold, operand)
         return tuple(found)
+
+    def _scan(self, k: int, scan: Scan) -> Running:
+        """The writer of a member's scan; its combine function becomes part of the kernel's text."""
+        function = f"{self.spec.name}_combine_{k}"
+        self.functions[k] = combine_function(function, scan)
+        return Running(self.writer, function, self.spec.members[k].nest.stores[0].buffer)
+
+    def _scanned(self, scan: Scan) -> list[Value]:
+        return [self.members.value(operand) for operand in scan.operands]
 
     def _fold(self, k: int, number: int, dtype: str) -> Fold:
         nest = self.spec.members[k].nest
@@ -222,6 +238,7 @@ class _Kernel:
     def _pass(self, p: int, r: Axis) -> None:
         """One loop over r: the reductions of a level, and the stores of this pass."""
         running: dict[int, list[Accumulators]] = {}
+        self.carries = {}
         if self.trim:
             whole = f"{r.size} // {r.constant} * {r.constant}"
             self._blocks(p, replace(r, trimmed=True), f"range(0, {whole}, {r.constant})", running)
@@ -255,7 +272,10 @@ class _Kernel:
                 self.members.begin(k, operands(nest))
                 self._accumulate(k, running)
             else:
-                self.members.begin(k, stored(nest))
+                self.members.begin(k, computed(nest))
+                if nest.scan is not None:
+                    carry = self.carries.setdefault(k, self._scan(k, nest.scan))
+                    self.members.results[k] = carry.block(self._scanned(nest.scan))
                 self._store(k, this_pass=p)
         if p == self.passes.count - 1:
             self._store_late("full")
@@ -346,11 +366,11 @@ class _Kernel:
         )
         signature = [(self.parameters[name], pointer_type(self.buffers[name].dtype)) for name in pointers]
         loop: Loop = "none"
-        if "reduces" in self.passes.roles and self.r is not None:
+        if ("reduces" in self.passes.roles or self.functions) and self.r is not None:
             loop = "looped" if self.r.walk == "looped" else "persistent"
         return KernelSource(
             name=self.spec.name,
-            source="\n".join(["@triton.jit", *head, *lines]) + "\n",
+            source="\n".join([*self.functions.values(), "@triton.jit", *head, *lines]) + "\n",
             pointers=pointers,
             written=tuple(written),
             signature=(*signature, *((name, "i32") for name in sizes), *((name, "constexpr") for name in constants)),

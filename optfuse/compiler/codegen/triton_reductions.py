@@ -82,7 +82,7 @@ def fold_whole(writer: Writer, fold: Fold, operand: Value, position: Value | Non
         lanes.append(_in_lanes(fold, cast(position, fold.position_dtype), str(fold.points)))
     # a reduction of several tiles needs them of one shape
     shape = TILE if len(lanes) > 1 else frozenset({"r"})
-    return _folded(writer, fold, [_tile(lane, shape) for lane in lanes])
+    return _folded(writer, fold, [tile_of(lane, shape) for lane in lanes])
 
 
 def fold_one(fold: Fold, operand: Value) -> tuple[Value, ...]:
@@ -137,7 +137,7 @@ class Accumulators:
         else:
             lane = _in_lanes(fold, value, fold.identity)
             if self.beside is not None:
-                lane = self.writer.name(_tile(lane, TILE), f"{fold.name}_operand")
+                lane = self.writer.name(tile_of(lane, TILE), f"{fold.name}_operand")
             match fold.kind:
                 case "max" if self.eights:
                     both = f"{self.sum}, {names[0]}"
@@ -211,7 +211,7 @@ def _in_lanes(fold: Fold, value: Value, identity: str) -> Value:
     return Value(f"tl.where({fold.mask}, {value.text}, {identity})", value.dtype, value.axes | {"r"})
 
 
-def _tile(value: Value, axes: frozenset[str]) -> Value:
+def tile_of(value: Value, axes: frozenset[str]) -> Value:
     """The value with a lane for every point of r, which a reduction needs, or of the whole tile."""
     if value.axes >= axes:
         return value
@@ -246,7 +246,7 @@ def _folded(writer: Writer, fold: Fold, parts: Sequence[Value]) -> tuple[Value, 
 
 def _deviations(writer: Writer, fold: Fold, value: Value) -> tuple[Value, ...]:
     """Mean, squared deviations and count in two steps over a tile of all values: more exact than Welford's update."""
-    value = writer.name(_tile(value, frozenset({"r"})), f"{fold.name}_operand")
+    value = writer.name(tile_of(value, frozenset({"r"})), f"{fold.name}_operand")
     count = constant(fold.points, fold.held)
     total = f"tl.sum({_in_lanes(fold, value, '0.0').text}, 1, keep_dims=True)"
     mean = writer.name(Value(f"divide({total}, {count.text})", fold.held, OUTER), f"{fold.name}_mean")

@@ -103,7 +103,7 @@ def _loop_op(nest: LoopNest, found: NestAccesses, offers: tuple[Offer, ...]) -> 
         offers,
         nest_work(nest),
         weight=max(1, len(found.loads) + len(found.stores)),
-        recompute=not nest.reductions and not any(store.indirect for store in nest.stores),
+        recompute=nest.pointwise and not any(store.indirect for store in nest.stores),
         node=_node(nest),
         module=nest.origin.module,
         source=nest.origin.source,

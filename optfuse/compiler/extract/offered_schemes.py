@@ -1,6 +1,6 @@
 """Which of the walks that an op fits it offers: those in which it can share a kernel with an op that needs the walk.
 
-A reduction's walk is of use to a pointwise op only in a kernel with that reduction; a frame, only in a kernel with both
+A reduction's or scan's walk is of use to a pointwise op only in a kernel with it; a frame, only in a kernel with both
 ends of one of its crossings. These are the walk's seeds. Two ops with a library call on a path between them never share
 a kernel. So an op offers a walk if a chain of values or common reads, none of them separated from the seeds by a
 library call, connects it to them. No kernel that could be cheaper is lost.
@@ -27,7 +27,7 @@ def offered_walks(
     shared: Mapping[Dependence, tuple[int, ...]],
 ) -> tuple[tuple[int, ...], ...]:
     """By op: the walks that it offers, ascending."""
-    reductions = {k for k, op in enumerate(graph.ops) if isinstance(op, LoopNest) and op.reductions}
+    reductions = {k for k, op in enumerate(graph.ops) if isinstance(op, LoopNest) and not op.pointwise}
     kept: list[set[int]] = [
         {w for w in places if placements.walks[w].frame == 0 and (op in reductions or not placements.walks[w].r)}
         for op, places in enumerate(placements.places)

@@ -28,6 +28,7 @@ from optfuse.compiler.ir.nodes import (
     Reduction,
     ReductionKind,
     Result,
+    Scan,
     Store,
     TorchValue,
     View,
@@ -127,6 +128,7 @@ def _write_call(call: LibraryCall) -> Json:
 def _write_nest(nest: LoopNest) -> Json:
     table = _Table()
     reductions = [[r.kind, table.add(r.operand)] for r in nest.reductions]
+    scan = nest.scan and [[table.add(e) for e in exprs] for exprs in (nest.scan.operands, nest.scan.combine)]
     stores = [_write_store(s, table) for s in nest.stores]
     return {
         "nest": nest.name,
@@ -134,6 +136,7 @@ def _write_nest(nest: LoopNest) -> Json:
         "rsizes": list(nest.rsizes),
         "values": table.rows,
         "reductions": reductions,
+        **({"scan": scan} if scan else {}),
         "stores": stores,
         "origin": _write_origin(nest.origin),
     }
@@ -235,7 +238,13 @@ def _read_op(data: Mapping[str, Json]) -> Op:
         reductions=tuple(Reduction(_kind(kind), _at(values, k)) for kind, k in data["reductions"]),
         stores=tuple(_read_store(row, values) for row in data["stores"]),
         origin=Origin(*_strings(data["origin"])),
+        scan=_read_scan(data["scan"], values) if "scan" in data else None,
     )
+
+
+def _read_scan(row: Sequence[Json], values: Sequence[Expr]) -> Scan:
+    operands, combine = (tuple(_at(values, k) for k in part) for part in row)
+    return Scan(operands, combine)
 
 
 def _read_store(row: Sequence[Json], values: Sequence[Expr]) -> Store:

@@ -29,6 +29,7 @@ from optfuse.compiler.ir.nodes import (
     LoopGraph,
     LoopNest,
     Result,
+    Scan,
     Store,
     TorchValue,
     View,
@@ -159,10 +160,34 @@ class _Run:
             rows = operand.flatten(len(self.nest.sizes)) if reduced else operand[..., None]
             folded = reduce_operand(reduction.kind, rows)
             self.results += [result.reshape(result.shape + (1,) * reduced) for result in folded]
+        if self.nest.scan is not None:
+            self.results = self.scanned(self.nest.scan)
         # every value before any store: a nest reads the memory as it was
         values = [(self.value(store.value), self.known(store)) for store in self.nest.stores]
         for store, (value, known) in zip(self.nest.stores, values, strict=True):
             self.store(store, value, known)
+
+    def scanned(self, scan: Scan) -> list[torch.Tensor]:
+        """The partial results of a scan, one element after the other."""
+        rows = [self.value(operand).expand(self.shape).unbind(-1) for operand in scan.operands]
+        steps = [tuple(row[0] for row in rows)]
+        for elements in zip(*(row[1:] for row in rows), strict=True):
+            known = (*steps[-1], *elements)
+            steps.append(tuple(self.combined(expr, known) for expr in scan.combine))
+        return [torch.stack(column, -1) for column in zip(*steps, strict=True)]
+
+    def combined(self, expr: Expr, known: Sequence[torch.Tensor]) -> torch.Tensor:
+        """An expression of a scan's ``combine``; ``known`` are the values of its Results."""
+        match expr:
+            case Const():
+                return torch.tensor(expr.value, dtype=self.machine.dtype(expr.dtype))
+            case Result():
+                return known[expr.k]
+            case Call():
+                args = [self.combined(arg, known) for arg in expr.args]
+                return call_function(expr.function, args, self.machine.dtype(expr.dtype))
+            case Load() | Iota():
+                raise InvalidGraphError(f"{self.nest.name}: a scan combines results alone, not {expr}")
 
     def value(self, expr: Expr) -> torch.Tensor:
         if id(expr) not in self.memo:
@@ -224,7 +249,9 @@ class _Run:
             _signed(flat)[places] = _signed(values)
 
     def points(self) -> torch.Size:
-        """The parallel points alone: every reduced dimension is 1."""
+        """The points that are stored: every reduced dimension is 1, a scanned one is not."""
+        if self.nest.scan is not None:
+            return self.shape
         return self.shape[: len(self.nest.sizes)] + (1,) * len(self.nest.rsizes)
 
     def check(self, index: torch.Tensor, flat: torch.Tensor, buffer: str) -> torch.Tensor:

@@ -4,9 +4,9 @@ A LoopGraph is a list of ops over named buffers, in program order. An op is a Lo
 or a LibraryCall (an ATen operator that we call). Ops correspond one to one to nodes of the ATen graph; views are no ops
 but become part of the index expressions of the ops that read through them. All sizes are fixed integers.
 
-Iteration variables of a nest are the symbols i0, i1, ... (parallel) and r0, r1, ... (reduced). An index is a sympy
-expression in them: the element offset into the buffer's storage. Symbols t0, t1, ... in an index stand for the values
-of the access's ``indirect`` expressions (gathers).
+Iteration variables of a nest are the symbols i0, i1, ... (parallel) and r0, r1, ... (reduced or scanned). An index is a
+sympy expression in them: the element offset into the buffer's storage. Symbols t0, t1, ... in an index stand for the
+values of the access's ``indirect`` expressions (gathers).
 
 Numbers: a floating-point value of fewer than 32 bits is never computed with. A Load yields the buffer's dtype, a "cast"
 Call brings it to float32, and a Store rounds to the buffer's dtype. Every other Call has operands of the dtypes that
@@ -96,7 +96,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The k-th result of the nest's reductions (a welford yields three: mean, sum of squared deviations, count)."""
+    """The k-th result of the nest's reductions (a welford yields three: mean, sum of squared deviations, count), or of
+    its scan.
+    """
 
     k: int
     dtype: str
@@ -115,6 +117,18 @@ class Reduction:
 
     kind: ReductionKind
     operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Fold ``operands`` together along the nest's one r variable and keep every partial result: at r, those of 0 to r.
+
+    ``combine`` has an expression for each of the n operands, of its dtype: Results 0 to n-1 in it are the fold so far,
+    Results n to 2n-1 what follows. It must be associative: the order of folding is free, that of the elements is not.
+    """
+
+    operands: tuple[Expr, ...]
+    combine: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +164,9 @@ class LoopNest:
     Without reductions ``rsizes`` is empty and the nest is pointwise. Stores and their indices use i variables only;
     with reductions, the stored values use i variables and Results. Sizes are at least 1: an op on an empty tensor has
     no nest, unless it is a reduction over nothing, which is a pointwise store of the identity.
+
+    With a ``scan`` there are no reductions. Then the stored values and their indices use the r variable, too: Result k
+    is what the scan has for its k-th operand at that point.
     """
 
     name: str
@@ -158,6 +175,12 @@ class LoopNest:
     reductions: tuple[Reduction, ...]
     stores: tuple[Store, ...]
     origin: Origin
+    scan: Scan | None = None
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether no point depends on others."""
+        return not self.reductions and self.scan is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,12 @@ def print_nest(nest: LoopNest) -> str:
         operand = namer.text(reduction.operand)
         lines += [*namer.definitions(), f"  {names} = {reduction.kind} of {operand} for {over}"]
         results += count
+    if nest.scan is not None:
+        names = [f"s{k}" for k in range(len(nest.scan.operands))]
+        texts = ", ".join(namer.text(operand) for operand in nest.scan.operands)
+        over = f"r0 < {nest.rsizes[0]}"
+        combined = ", ".join(print_expr(expr) for expr in nest.scan.combine)
+        lines += [*namer.definitions(), f"  {', '.join(names)} = scan of {texts} by {combined} along {over}"]
     for store in nest.stores:
         value = namer.text(store.value)
         place = format_index(store.index) + namer.indirect(store)

@@ -8,13 +8,18 @@ from optfuse.compiler.ir.nodes import Call, Expr, Load, LoopNest
 
 
 def operands(nest: LoopNest) -> list[Expr]:
-    """The operands of the nest's reductions."""
-    return [reduction.operand for reduction in nest.reductions]
+    """The operands of the nest's reductions or of its scan."""
+    return [*(reduction.operand for reduction in nest.reductions), *(nest.scan.operands if nest.scan else ())]
 
 
 def stored(nest: LoopNest) -> list[Expr]:
     """The expressions that the nest stores, and the indirect indices of where it stores them."""
     return [expr for store in nest.stores for expr in (store.value, *store.indirect)]
+
+
+def stored_sizes(nest: LoopNest) -> tuple[int, ...]:
+    """The sizes of the variables that stores use: i variables, and the r variable of a scan."""
+    return nest.sizes if nest.scan is None else (*nest.sizes, *nest.rsizes)
 
 
 def subexpressions(roots: Iterable[Expr]) -> Iterator[Expr]:

@@ -13,7 +13,7 @@ from typing import assert_never, get_args
 
 from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.nodes import Buffer, BufferKind, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
-from optfuse.compiler.ir.traversal import loads
+from optfuse.compiler.ir.traversal import loads, stored_sizes
 from optfuse.compiler.ir.verify_nest import verify_nest
 from optfuse.errors import InvalidGraphError
 
@@ -102,10 +102,9 @@ def _check_nest(nest: LoopNest, state: _State) -> None:
             raise InvalidGraphError(f"{nest.name}: loads of {buffer.name} race with the store to it at another index")
         if buffer.kind == "input":
             state.overwritten[buffer.name] = nest.name
-        elif prod(nest.sizes) != prod(buffer.shape):
+        elif (points := prod(stored_sizes(nest))) != prod(buffer.shape):
             raise InvalidGraphError(
-                f"{nest.name}: {prod(nest.sizes)} points are stored to {buffer.name}, "
-                f"which has {prod(buffer.shape)} elements"
+                f"{nest.name}: {points} points are stored to {buffer.name}, which has {prod(buffer.shape)} elements"
             )
 
 

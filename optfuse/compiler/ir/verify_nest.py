@@ -22,14 +22,18 @@ from optfuse.compiler.ir.nodes import (
     Reduction,
     ReductionKind,
     Result,
+    Scan,
     Store,
     ivar,
     rvar,
     tvar,
 )
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+from optfuse.compiler.ir.traversal import subexpressions
 from optfuse.errors import InvalidGraphError
 
+#: The dtypes of a scan's operands.
+SCANNED = frozenset({"int32", "int64", "float32", "float64"})
 _DTYPES = frozenset(get_args(DType))
 _KINDS = frozenset(get_args(ReductionKind))
 _ANY_TYPE = frozenset({"where", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"})
@@ -69,9 +73,12 @@ class _NestCheck:
     def __init__(self, nest: LoopNest, buffers: Mapping[str, Buffer]) -> None:
         self.nest = nest
         self.buffers = buffers
-        self.parallel: Ranges = {ivar(k): (0, size - 1) for k, size in enumerate(nest.sizes)}
-        self.full: Ranges = {**self.parallel, **{rvar(k): (0, size - 1) for k, size in enumerate(nest.rsizes)}}
-        self.results = result_dtypes(nest.reductions)
+        parallel: Ranges = {ivar(k): (0, size - 1) for k, size in enumerate(nest.sizes)}
+        self.full: Ranges = {**parallel, **{rvar(k): (0, size - 1) for k, size in enumerate(nest.rsizes)}}
+        #: the variables of what is stored
+        self.stored: Ranges = parallel if nest.scan is None else self.full
+        scanned = [operand.dtype for operand in nest.scan.operands] if nest.scan else []
+        self.results = result_dtypes(nest.reductions) + scanned
         # (identity, inside a reduction) of checked expressions: shared subtrees are walked once
         self.checked: set[tuple[int, bool]] = set()
 
@@ -79,7 +86,9 @@ class _NestCheck:
         nest = self.nest
         if any(size < 1 for size in (*nest.sizes, *nest.rsizes)):
             self.fail(f"a size below 1 among {nest.sizes} and {nest.rsizes}; an empty op has no nest")
-        if bool(nest.reductions) != bool(nest.rsizes):
+        if nest.scan is not None:
+            self.scan(nest.scan)
+        elif bool(nest.reductions) != bool(nest.rsizes):
             self.fail(f"{len(nest.reductions)} reductions over {len(nest.rsizes)} reduced dimensions")
         if not nest.stores:
             self.fail("it stores nothing")
@@ -92,6 +101,32 @@ class _NestCheck:
             for expr in (store.value, *store.indirect):
                 self.expression(expr, reducing=False)
             self.store(store)
+
+    def scan(self, scan: Scan) -> None:
+        if self.nest.reductions or len(self.nest.rsizes) != 1:
+            self.fail("a scan is along one variable, and has no reductions beside it")
+        if self.nest.rsizes == (1,):
+            self.fail("a scan of one element; its nest is pointwise")
+        if len(scan.operands) != len(scan.combine) or not scan.operands:
+            self.fail(f"a scan of {len(scan.operands)} operands combines {len(scan.combine)}")
+        for operand in scan.operands:
+            self.expression(operand, reducing=True)
+            if operand.dtype not in SCANNED:
+                self.fail(f"a scan of {operand.dtype}")
+        both = [operand.dtype for operand in (*scan.operands, *scan.operands)]
+        for operand, expr in zip(scan.operands, scan.combine, strict=False):
+            if expr.dtype != operand.dtype:
+                self.fail(f"a scan of {operand.dtype} combines to {expr.dtype}")
+            for part in subexpressions([expr]):
+                match part:
+                    case Call():
+                        self.call(part)
+                    case Result() if not (0 <= part.k < len(both) and both[part.k] == part.dtype):
+                        self.fail(f"a scan combines result {part.k} as {part.dtype}")
+                    case Load() | Iota():
+                        self.fail("a scan combines results alone")
+                    case _:
+                        pass
 
     def fail(self, fault: str) -> None:
         raise InvalidGraphError(f"{self.nest.name}: {fault}")
@@ -106,13 +141,13 @@ class _NestCheck:
             case Const():
                 self.constant(expr)
             case Iota():
-                self.symbols(expr.index, self.full if reducing else self.parallel)
+                self.symbols(expr.index, self.full if reducing else self.stored)
                 if expr.dtype == "bool" or expr.dtype in NARROW:
                     self.fail(f"an index value in {expr.dtype}; cast it or compare it")
             case Load():
                 for indirect in expr.indirect:
                     self.expression(indirect, reducing)
-                self.load(expr, self.full if reducing else self.parallel)
+                self.load(expr, self.full if reducing else self.stored)
             case Call():
                 for arg in expr.args:
                     self.expression(arg, reducing)
@@ -210,11 +245,11 @@ class _NestCheck:
             self.fail(f"stores {value} to {buffer.name}, which is {buffer.dtype}; cast it")
         if store.adds and not (store.indirect and buffer.dtype in ADDED):
             self.fail(f"the store to {buffer.name} ({buffer.dtype}) cannot add: it is direct, or of another dtype")
-        known = self.with_indirect(store, self.parallel)
+        known = self.with_indirect(store, self.stored)
         self.symbols(store.index, known)
         self.inside(store.index, known, buffer)
         form = affine(store.index)
-        if not store.indirect and form is not None and not _injective(form[0], self.parallel):
+        if not store.indirect and form is not None and not _injective(form[0], self.stored):
             self.fail(f"two points store to the same element of {buffer.name} (index {store.index})")
 
     def with_indirect(self, access: Load | Store, ranges: Ranges) -> Ranges:

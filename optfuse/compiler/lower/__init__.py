@@ -5,6 +5,7 @@ from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
     arithmetic,
     creation,
     gathers,
+    histograms,
     index_stores,
     matvec,
     max_pooling,
@@ -12,6 +13,7 @@ from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
     own_operators,
     random,
     reductions,
+    scans,
 )
 from optfuse.compiler.lower.lower_graph import lower
 

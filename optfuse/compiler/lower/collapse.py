@@ -50,6 +50,7 @@ def collapse(nest: LoopNest) -> LoopNest:
             )
             for s in nest.stores
         ),
+        scan=nest.scan and replace(nest.scan, operands=tuple(map_indices(e, index) for e in nest.scan.operands)),
     )
 
 

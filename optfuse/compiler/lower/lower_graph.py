@@ -18,6 +18,7 @@ from optfuse.compiler.ir.dtypes import LIMITED
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, Output, View, views
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.compiler.ir.traversal import loads
+from optfuse.compiler.lower.associative_scans import lower_associative_scan
 from optfuse.compiler.lower.builder import Builder, Spec, size_in, spec_of
 from optfuse.compiler.lower.expressions import DTYPES
 from optfuse.compiler.lower.library import lower_library, plain
@@ -34,9 +35,10 @@ from optfuse.compiler.lower.overloads import (
     written_nodes,
 )
 from optfuse.compiler.lower.pointwise import POINTWISE
-from optfuse.compiler.lower.registry import Declined, Uniform, Value, find_rule
+from optfuse.compiler.lower.registry import Declined, Rule, Uniform, Value, find_rule
 from optfuse.compiler.lower.strided_layout import overlaps, same_layout
 from optfuse.compiler.lower.views import is_view, lower_view
+from optfuse.compiler.ops.opaque_operators import SCAN
 from optfuse.errors import CaptureError
 
 #: Checks that tracing has made already, since shapes are static.
@@ -197,7 +199,7 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
     if not is_overload(node.target) or not (_returns_tensors(node) or _has_effect(node)):
         return _scalars(builder, node)
     args, kwargs = positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
-    rule = find_rule(str(node.target))
+    rule = _scan_rule(node) if SCAN in node.meta else find_rule(str(node.target))
     try:
         if rule is not None and _loops_cover(builder, node, args, kwargs):
             return rule(builder, *args, **kwargs)
@@ -206,6 +208,13 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
     except Declined:
         pass  # the op becomes a library call, which the result names
     return lower_library(builder, node, args, kwargs)
+
+
+def _scan_rule(node: fx.Node) -> Rule:
+    """The rule of a call of an opaque operator that is known to scan its arguments."""
+    return lambda builder, *tensors: lower_associative_scan(
+        builder, node.meta[SCAN], lambda graph: _lower(graph, "combine", (), {}, {}, builder.decisions), tensors
+    )
 
 
 def _subgraph(node: fx.Node) -> CaptureError:

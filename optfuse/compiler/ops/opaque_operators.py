@@ -9,15 +9,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 
 import torch
+from torch.fx import GraphModule
 from torch.library import Library, register_fake
 
 NAMESPACE = "optfuse_opaque"
 
 _LIBRARY = Library(NAMESPACE, "FRAGMENT")
 _NUMBERS = count()
+
+#: The key of a node's ``meta`` that holds its ``AssociativeScan``.
+SCAN = "optfuse_scan"
+
+
+@dataclass(frozen=True, slots=True)
+class AssociativeScan:
+    """What a call of an opaque operator scans, along dimension 0.
+
+    Attributes:
+        combine: The graph of the combine function: the tensors so far and those that follow, to those together.
+        operands: The call's arguments that are scanned, by position.
+        kept: Which of the results the call returns.
+    """
+
+    combine: GraphModule
+    operands: tuple[int, ...]
+    kept: tuple[int, ...]
+
 
 #: The dispatcher's included and excluded keys outside of operators.
 _OUTSIDE = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())  # noqa: SLF001

@@ -102,7 +102,7 @@ def cheap_value(nest: LoopNest, buffers: Mapping[str, Buffer], *, few: bool = Fa
     buffer = buffers[store.buffer]
     size = buffer_bytes(buffer)
     # a half type is rounded at its store: inlined, consumers would see the unrounded value
-    if nest.reductions or buffer.kind != "temporary" or (buffer.dtype in HALF and not few) or size < LEAST_BYTES:
+    if not nest.pointwise or buffer.kind != "temporary" or (buffer.dtype in HALF and not few) or size < LEAST_BYTES:
         return None
     calls = {expr for expr in subexpressions([store.value]) if isinstance(expr, Call) and expr.function != "cast"}
     functions = [FUNCTIONS[expr.function] for expr in calls]

@@ -130,7 +130,7 @@ class _Moving:
         if name in self.held or len(writers) != 1 or self.readers[name] - mine:
             return None
         producer = self.ops[min(writers)]
-        if not isinstance(producer, LoopNest) or len(producer.stores) != 1 or producer.reductions:
+        if not isinstance(producer, LoopNest) or len(producer.stores) != 1 or not producer.pointwise:
             return None
         found = accesses(producer)
         parts = subexpressions(stored(producer))

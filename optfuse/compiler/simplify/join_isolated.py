@@ -63,7 +63,7 @@ def _join_prepared(graph: LoopGraph, most: int) -> LoopGraph:
     }
     alike: dict[tuple[str, tuple[int, ...], int], list[tuple[int, ...]]] = {}
     for k, (op, (reads, writes)) in enumerate(zip(graph.ops, touched, strict=True)):
-        if not isinstance(op, LoopNest) or op.reductions or len(op.stores) > 1 or written & set(reads):
+        if not isinstance(op, LoopNest) or not op.pointwise or len(op.stores) > 1 or written & set(reads):
             continue
         result = buffers[writes[0]]
         if reads and result.kind == "temporary" and result.name not in looped | returned:
@@ -119,4 +119,4 @@ def _components(graph: LoopGraph) -> Iterable[tuple[int, ...]]:
 
 
 def _is_tiny(nest: LoopNest) -> bool:
-    return not nest.reductions and prod(nest.sizes) <= MOST_POINTS
+    return nest.pointwise and prod(nest.sizes) <= MOST_POINTS

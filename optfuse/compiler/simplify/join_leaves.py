@@ -110,7 +110,7 @@ def _after(graph: LoopGraph, k: int, users: _Users) -> tuple[int, ...] | None:
 
 def _converts(op: Op, nest: LoopNest, made: set[str], users: _Users) -> bool:
     """Whether an op has the same points, reads nothing but ``made``, and its results are read by no op."""
-    if not isinstance(op, LoopNest) or op.reductions or op.sizes != nest.sizes:
+    if not isinstance(op, LoopNest) or not op.pointwise or op.sizes != nest.sizes:
         return False
     stored = [users.buffers[store.buffer] for store in op.stores]
     left = all(buffer.kind == "temporary" and not users.readers[buffer.name] for buffer in stored)

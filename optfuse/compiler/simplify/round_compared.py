@@ -77,7 +77,8 @@ def _compares(nest: LoopNest, *, extremum: bool) -> bool:
     kinds = {reduction.kind for reduction in nest.reductions}
     if kinds & {"argmax", "argmin"} or (extremum and kinds & {"max", "min"}):
         return True
-    calls = (expr for expr in subexpressions(operands(nest) + stored(nest)) if isinstance(expr, Call))
+    combined = list(nest.scan.combine) if nest.scan else []
+    calls = (expr for expr in subexpressions(operands(nest) + stored(nest) + combined) if isinstance(expr, Call))
     return any(call.function in _COMPARISONS and all(map(_varies, call.args)) for call in calls)
 
 

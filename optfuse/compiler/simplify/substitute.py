@@ -205,6 +205,8 @@ def _refined(nest: LoopNest, name: str, value: Value) -> LoopNest | None:
     rsizes = _cut([rvar(k) for k in range(len(nest.rsizes))], chains, rvar, variables)
     if len(sizes) == len(nest.sizes) and len(rsizes) == len(nest.rsizes):
         return nest
+    if nest.scan is not None and len(rsizes) != 1:
+        return None  # a scan is along one variable
     stores = tuple(replace(s, index=sympy.expand(s.index.xreplace(variables))) for s in nest.stores)
     return rewritten(replace(nest, sizes=sizes, rsizes=rsizes, stores=stores), lambda expr: rename(expr, variables))
 
@@ -230,6 +232,7 @@ def rewritten(nest: LoopNest, change: Callable[[Expr], Expr]) -> LoopNest:
         nest,
         reductions=tuple(replace(r, operand=change(r.operand)) for r in nest.reductions),
         stores=tuple(replace(s, value=change(s.value), indirect=tuple(map(change, s.indirect))) for s in nest.stores),
+        scan=nest.scan and replace(nest.scan, operands=tuple(map(change, nest.scan.operands))),
     )
 
 

@@ -22,6 +22,7 @@ from optfuse.compiler.ir.nodes import (
     Origin,
     Reduction,
     Result,
+    Scan,
     Store,
     ivar,
     rvar,
@@ -96,6 +97,15 @@ class Kernel:
         )
         ivars, rvars = tuple(map(xdigit, range(len(self.x)))), tuple(map(rdigit, range(len(self.r))))
         self.members.append(Member(nest, ivars, rvars, full=False))
+
+    def scan(self, out: str, scan: Scan, value: Expr) -> None:
+        """A member that scans r and stores ``value``, an expression of what it has, in the buffer's order."""
+        if out not in self.buffers:
+            self.buffer(out, *self.x, *self.r, dtype=value.dtype)
+        symbols = [*map(ivar, range(len(self.x))), rvar(0)]
+        index = sympy.Add(*(s * i for s, i in zip(self.buffers[out].stride, symbols, strict=True)))
+        nest = LoopNest(out, self.x, self.r, (), (Store(out, index, value),), Origin(out, "aten.scan.default"), scan)
+        self.members.append(Member(nest, tuple(map(xdigit, range(len(self.x)))), (rdigit(0),), full=True))
 
     def update(self, out: str, index: sympy.Expr, value: Expr, *indirect: Expr, adds: bool = False) -> None:
         """A member over all digits that stores to places of an input that data tell, or adds to them."""

@@ -25,6 +25,7 @@ from optfuse.compiler.ir.nodes import (
     Origin,
     Reduction,
     Result,
+    Scan,
     Store,
     TorchValue,
     View,
@@ -55,9 +56,10 @@ def nest(
     rsizes: Sequence[int] = (),
     reductions: Sequence[Reduction] = (),
     target: str = "",
+    scan: Scan | None = None,
 ) -> LoopNest:
     """A nest with an origin of its own name."""
-    return LoopNest(name, tuple(sizes), tuple(rsizes), tuple(reductions), stores, Origin(name, target))
+    return LoopNest(name, tuple(sizes), tuple(rsizes), tuple(reductions), stores, Origin(name, target), scan)
 
 
 def graph(buffers: Sequence[Buffer], ops: Sequence[Op], outputs: Sequence[View]) -> LoopGraph:
@@ -130,16 +132,44 @@ def gather_graph() -> LoopGraph:
     return graph((table, ids, rows, padded, copied), ops, (whole(copied), View("padded", (3,), (1,), 3)))
 
 
+def scan_graph(rows: int = 3, columns: int = 5) -> LoopGraph:
+    """h = a * h + 1 along the rows of a tensor, and where the product of the a is largest."""
+    a = buffer("a", rows, columns, kind="input")
+    out, place = buffer("out", rows, columns), buffer("place", rows, columns, dtype="int64")
+    before, last, factor, step = (Result(k, F32) for k in range(4))
+    value = Call("add", (Call("mul", (factor, last), F32), step), F32)
+    recurrence = Scan((load(a, columns * i0 + r0), Const(1.0, F32)), (Call("mul", (before, factor), F32), value))
+    best, at, new, here = Result(0, F32), Result(1, "int64"), Result(2, F32), Result(3, "int64")
+    wins = Call("ge", (new, best), "bool")
+    largest = Scan(
+        (load(out, columns * i0 + r0), Iota(r0, "int64")),
+        (Call("where", (wins, new, best), F32), Call("where", (wins, here, at), "int64")),
+    )
+    index = columns * i0 + r0
+    ops = (
+        nest("out", (rows,), Store("out", index, Result(1, F32)), rsizes=(columns,), scan=recurrence, target="scan"),
+        nest("place", (rows,), Store("place", index, Result(1, "int64")), rsizes=(columns,), scan=largest),
+    )
+    return graph((a, out, place), ops, (whole(out), whole(place)))
+
+
 @st.composite
 def loop_graphs(draw: st.DrawFn) -> LoopGraph:
-    """Valid graphs of pointwise nests and reductions over float32 buffers of one shape, some of them transposed."""
+    """Valid graphs of pointwise nests, reductions and scans of float32 buffers of one shape, some transposed."""
     rows, columns = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     buffers = [buffer("in0", rows, columns, kind="input"), buffer("in1", rows, columns, kind="constant")]
     ops: list[Op] = []
     for k in range(draw(st.integers(1, 4))):
         name = f"b{k}"
         order = (columns, 1) if draw(st.booleans()) else (1, rows)
-        if draw(st.booleans()):
+        form = draw(st.sampled_from(["pointwise", "pointwise", "reduction", "scan"]))
+        if form == "scan" and columns > 1:
+            buffers.append(Buffer(name, F32, (rows, columns), order))
+            operand = draw(_expressions(tuple(buffers[:-1]), i0, r0))
+            combine = Call(draw(st.sampled_from(["add", "maximum"])), (Result(0, F32), Result(1, F32)), F32)
+            store = Store(name, order[0] * i0 + order[1] * r0, Call("tanh", (Result(0, F32),), F32))
+            ops.append(nest(name, (rows,), store, rsizes=(columns,), scan=Scan((operand,), (combine,))))
+        elif form != "reduction":
             value = draw(_expressions(tuple(buffers), i0, i1))
             buffers.append(Buffer(name, F32, (rows, columns), order))
             ops.append(nest(name, (rows, columns), Store(name, order[0] * i0 + order[1] * i1, value)))

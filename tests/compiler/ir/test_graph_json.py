@@ -19,10 +19,13 @@ from tests.compiler.ir.graphs import (
     i0,
     loop_graphs,
     nest,
+    scan_graph,
     softmax_graph,
     update_graph,
     whole,
 )
+
+EXAMPLES = {"softmax": softmax_graph(), "gather": gather_graph(), "update": update_graph(), "scan": scan_graph()}
 
 
 def round_trip(g):
@@ -34,7 +37,7 @@ def test_round_trip(g):
     assert round_trip(g) == g
 
 
-@pytest.mark.parametrize("g", [softmax_graph(), gather_graph(), update_graph()], ids=["softmax", "gather", "update"])
+@pytest.mark.parametrize("g", EXAMPLES.values(), ids=EXAMPLES)
 def test_round_trip_of_examples(g):
     assert round_trip(g) == g
     assert print_graph(round_trip(g)) == print_graph(g)

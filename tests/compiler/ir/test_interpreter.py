@@ -24,7 +24,21 @@ from optfuse.compiler.ir.nodes import (
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.compiler.ir.torch_semantics import call_function
 from optfuse.errors import InvalidGraphError
-from tests.compiler.ir.graphs import F32, buffer, gather_graph, graph, i0, i1, load, nest, r0, softmax_graph, t0, whole
+from tests.compiler.ir.graphs import (
+    F32,
+    buffer,
+    gather_graph,
+    graph,
+    i0,
+    i1,
+    load,
+    nest,
+    r0,
+    scan_graph,
+    softmax_graph,
+    t0,
+    whole,
+)
 
 FLAT = 6 * i0 + i1
 
@@ -155,6 +169,15 @@ def test_reduction_over_two_dimensions_is_row_major():
     fold = Reduction("argmax", load(b, 3 * r0 + rvar(1)))
     out = run_one(Result(0, "int64"), "int64", [x], (1,), (b,), rsizes=(2, 3), reductions=(fold,))
     assert out.tolist() == [2]
+
+
+def test_scans_keep_every_partial_result():
+    a = torch.tensor([[0.5, 2.0, -1.0, 0.0, 3.0], [1.0, 1.0, 1.0, 1.0, -math.inf]])
+    out, place = interpret(scan_graph(2, 5), [a])
+    assert out.tolist() == [[1.0, 3.0, -2.0, 1.0, 4.0], [1.0, 2.0, 3.0, 4.0, -math.inf]]
+    assert place.tolist() == [[0, 1, 1, 1, 4], [0, 1, 2, 3, 3]]
+    (exact, _) = interpret(scan_graph(2, 5), [a], double=True)
+    assert exact.dtype == torch.float64
 
 
 def test_iota_and_casts():

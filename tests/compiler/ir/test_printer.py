@@ -2,7 +2,19 @@ from dataclasses import replace
 
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Reduction, Result, Store
 from optfuse.compiler.ir.printer import print_expr, print_graph, print_nest
-from tests.compiler.ir.graphs import F32, buffer, gather_graph, i0, i1, load, nest, r0, softmax_graph, update_graph
+from tests.compiler.ir.graphs import (
+    F32,
+    buffer,
+    gather_graph,
+    i0,
+    i1,
+    load,
+    nest,
+    r0,
+    scan_graph,
+    softmax_graph,
+    update_graph,
+)
 
 X = buffer("x", 4, 6, kind="input")
 
@@ -13,6 +25,10 @@ def test_softmax(golden):
 
 def test_gather(golden):
     golden(print_graph(gather_graph()))
+
+
+def test_scans(golden):
+    golden(print_graph(scan_graph()))
 
 
 def test_updates(golden):

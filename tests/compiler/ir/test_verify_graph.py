@@ -15,6 +15,7 @@ from optfuse.compiler.ir.nodes import (
     Origin,
     Reduction,
     Result,
+    Scan,
     Store,
     View,
 )
@@ -31,6 +32,7 @@ from tests.compiler.ir.graphs import (
     loop_graphs,
     nest,
     r0,
+    scan_graph,
     softmax_graph,
     t0,
     update_graph,
@@ -61,7 +63,7 @@ def test_valid_graphs_pass(g):
     verify(g)
 
 
-@pytest.mark.parametrize("g", [softmax_graph(), gather_graph()], ids=["softmax", "gather"])
+@pytest.mark.parametrize("g", [softmax_graph(), gather_graph(), scan_graph()], ids=["softmax", "gather", "scan"])
 def test_examples_pass(g):
     verify(g)
 
@@ -145,6 +147,38 @@ def test_faulty_nests(g, fault):
 )
 def test_faulty_reductions(reduction, result, fault):
     refused(of(result, target=R, index=i0, sizes=(4,), rsizes=(6,), reductions=(reduction,)), fault)
+
+
+SUM = Call("add", (Result(0, F32), Result(1, F32)), F32)
+ROW = load(X, 6 * i0 + r0)
+
+
+@pytest.mark.parametrize(
+    ("scan", "fault"),
+    [
+        (Scan((load(H, 6 * i0 + r0),), (SUM,)), "a scan of bfloat16"),
+        (Scan((), ()), "a scan of 0 operands combines 0"),
+        (Scan((ROW, ROW), (SUM,)), "a scan of 2 operands combines 1"),
+        (Scan((ROW,), (Call("cast", (SUM,), "float64"),)), "a scan of float32 combines to float64"),
+        (Scan((ROW,), (Result(2, F32),)), "combines result 2 as float32"),
+        (Scan((ROW,), (Call("add", (Result(0, F32), ROW), F32),)), "combines results alone"),
+        (Scan((Result(0, F32),), (SUM,)), "operand uses a result"),
+        (Scan((load(X, 6 * i1 + r0),), (SUM,)), "uses i1, which is no variable here"),
+    ],
+)
+def test_faulty_scans(scan, fault):
+    refused(of(Result(0, F32), index=6 * i0 + r0, sizes=(4,), rsizes=(6,), scan=scan), fault)
+
+
+def test_a_scan_is_along_one_variable_and_stores_every_point():
+    scan = Scan((ROW,), (SUM,))
+    verify(of(Result(0, F32), index=6 * i0 + r0, sizes=(4,), rsizes=(6,), scan=scan))
+    both = (Reduction("sum", ROW),)
+    refused(of(Result(0, F32), index=6 * i0 + r0, sizes=(4,), rsizes=(6,), scan=scan, reductions=both), "beside it")
+    refused(of(Result(0, F32), index=i0, sizes=(4,), rsizes=(2, 3), scan=scan), "along one variable")
+    refused(of(Result(0, F32), target=R, index=i0, sizes=(4,), rsizes=(6,), scan=scan), "two points store")
+    one = Scan((load(X, i0),), (SUM,))
+    refused(of(Result(0, F32), target=R, index=i0, sizes=(4,), rsizes=(1,), scan=one), "a scan of one element")
 
 
 def copy_of(name: str, source=X, target=Y):

@@ -26,7 +26,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     outside_of_modes,
     tree_leaves,
 )
-from optfuse.compiler.ops.opaque_operators import opaque_operator
+from optfuse.compiler.ops.opaque_operators import SCAN, AssociativeScan, opaque_operator
 
 #: What the arguments of a library call may be, beside tensors and lists.
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
@@ -94,6 +94,9 @@ def _isolate(graph: GraphModule, node: Node) -> None:
     with graph.graph.inserting_before(node):
         call = graph.graph.call_function(target, tuple(tensors))
     call.meta = {**node.meta, "val": tuple(results) if len(results) > 1 else results[0]}
+    scan = _scan_of(graph, node, tensors, kept)
+    if scan is not None:
+        call.meta[SCAN] = scan
     numbers = [kept.index(k) if is_read else -1 for k, is_read in enumerate(read)]
     _hand_out(node, value, call, iter(numbers), single=len(results) == 1)
 
@@ -171,6 +174,18 @@ def _body_of(graph: GraphModule, node: Node, value: object, kept: Sequence[int])
         return [found[k] for k in kept]
 
     return body, tensors
+
+
+def _scan_of(graph: GraphModule, node: Node, tensors: Sequence[Node], kept: Sequence[int]) -> AssociativeScan | None:
+    """What a node scans, if it is an associative scan of ``tensors`` that uses no others."""
+    if str(node.target) != "associative_scan":
+        return None
+    combine, operands, *more = (*node.args, *node.kwargs.values())
+    if not isinstance(combine, Node) or not isinstance(operands, list | tuple) or any(more):
+        return None
+    module = attrgetter(str(combine.target))(graph)
+    scanned = tuple(tensors.index(x) for x in operands if isinstance(x, Node))
+    return AssociativeScan(module, scanned, tuple(kept)) if isinstance(module, GraphModule) else None
 
 
 def _by_inductor(graph: GraphModule, node: Node, value: object, kept: Sequence[int], tensors: Sequence[Node]) -> Any:
