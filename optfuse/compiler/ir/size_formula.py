@@ -144,7 +144,28 @@ def bounds(formula: Formula, ranges: Mapping[str, Interval]) -> Interval:
         for atom in monomial:
             ends = _product(ends, ranges[atom] if isinstance(atom, str) else _divided_bounds(atom, ranges))
         low, high = low + ends[0], high + ends[1]
+    if low < 0 < high and len(formula.terms) > 1:
+        least, most = _bounds_from_least(formula, ranges)
+        return max(low, least), min(high, most)
     return low, high
+
+
+def _bounds_from_least(formula: Formula, ranges: Mapping[str, Interval]) -> Interval:
+    """Bounds of a polynomial seen from its symbols' least values: ``s*t - s`` is 0 or more from s = t = 2 on."""
+    shifted = number(0)
+    for monomial, coefficient in formula.terms:
+        product = number(coefficient)
+        for atom in monomial:
+            if not isinstance(atom, str) or math.isinf(ranges[atom][0]):
+                return -math.inf, math.inf
+            product = multiply(product, add(symbol(atom), number(int(ranges[atom][0]))))
+        shifted = add(shifted, product)
+    constant = next((value for monomial, value in shifted.terms if not monomial), 0)
+    moving = [value for monomial, value in shifted.terms if monomial]
+    return (
+        constant if all(value > 0 for value in moving) else -math.inf,
+        constant if all(value < 0 for value in moving) else math.inf,
+    )
 
 
 def _product(a: Interval, b: Interval) -> Interval:
