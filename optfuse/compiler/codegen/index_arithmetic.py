@@ -15,7 +15,7 @@ from typing import Literal
 
 import sympy
 
-from optfuse.compiler.ir.sizes import Size, size_in_index, variables_of
+from optfuse.compiler.ir.sizes import Size, divides, size_in_index, variables_of
 from optfuse.errors import InvalidGraphError
 
 Bounds = tuple[int, int]
@@ -187,7 +187,7 @@ class Run:
     def uniform(self) -> bool:
         """Whether all lanes of a program have the same value: no block of the axis spans two values."""
         blocks = (self.axis.block, self.axis.interpret_block)
-        return self.axis.walk == "parallel" and max(blocks) > 1 and all(self.below % block == 0 for block in blocks)
+        return self.axis.walk == "parallel" and max(blocks) > 1 and all(divides(block, self.below) for block in blocks)
 
     def of(self, position: str) -> str:
         """The run's value as an expression of a flat position on the axis."""

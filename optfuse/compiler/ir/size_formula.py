@@ -109,7 +109,8 @@ def divide(a: Formula, b: Formula, ranges: Mapping[str, Interval]) -> tuple[Form
 def _divisible(a: Formula, b: Formula) -> tuple[Formula, Formula]:
     """(q, r) with ``a == q * b + r``: q from the terms that are multiples of ``b``, a single term, by themselves."""
     if len(b.terms) != 1:
-        return number(0), a
+        exact = _exact_quotient(a, b)
+        return (number(0), a) if exact is None else (exact, number(0))
     factors, size = b.terms[0]
     whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
@@ -120,6 +121,22 @@ def _divisible(a: Formula, b: Formula) -> tuple[Formula, Formula]:
         else:
             whole[left] = coefficient // size
     return _formula(whole), _formula(rest)
+
+
+def _exact_quotient(a: Formula, b: Formula) -> Formula | None:
+    """The polynomial q with ``a == q * b``; None if long division leaves a remainder."""
+    factors, size = max(b.terms, key=lambda term: (len(term[0]), [str(atom) for atom in term[0]]))
+    quotient = number(0)
+    for _ in range(len(a.terms) * len(b.terms)):
+        if not a.terms:
+            return quotient
+        leading, coefficient = max(a.terms, key=lambda term: (len(term[0]), [str(atom) for atom in term[0]]))
+        left = _without(leading, factors)
+        if left is None or coefficient % size:
+            return None
+        step = _formula({left: coefficient // size})
+        quotient, a = add(quotient, step), add(a, multiply(step, b), -1)
+    return quotient if not a.terms else None
 
 
 def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:

@@ -261,6 +261,20 @@ def same(one: Sequence[int], other: Sequence[int]) -> bool:
     return len(one) == len(other) and all(_of(a) == _of(b) for a, b in zip(one, other, strict=True))
 
 
+def divides(divisor: int, value: int) -> bool:
+    """Whether ``value`` is a multiple of ``divisor`` at every size; no guard is recorded."""
+    rest = value % divisor
+    return not isinstance(rest, Size) and rest == 0
+
+
+def never_less(value: int, least: int) -> bool:
+    """Whether ``value >= least`` at every size in the ranges; no guard is recorded."""
+    difference = value - least
+    if not isinstance(difference, Size):
+        return difference >= 0
+    return bounds(difference.formula, difference.decisions.ranges)[0] >= 0
+
+
 def symbols_in(value: int) -> frozenset[str]:
     """The names of the symbols in a size; none in a plain number."""
     return frozenset(_names(value.formula)) if isinstance(value, Size) else frozenset()
@@ -275,7 +289,7 @@ def _names(formula: Formula) -> Iterator[str]:
                 yield from (*_names(atom.numerator), *_names(atom.divisor))
 
 
-class SizeSymbol(sympy.Symbol):
+class SizeSymbol(sympy.Symbol):  # pyright: ignore[reportUntypedBaseClass]
     """A symbol of sizes inside of an index expression, where it stands beside iteration variables."""
 
     decisions: Decisions
