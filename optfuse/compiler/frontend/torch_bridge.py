@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -420,7 +421,7 @@ def is_mutating(target: Any, kwargs: Mapping[str, Any] | None = None) -> bool:
     if isinstance(target, OpOverload):
         return bool(target._schema.is_mutable)  # noqa: SLF001
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__")
+    in_place = name.endswith("_") and not name.endswith("__") and target not in (operator.and_, operator.or_)
     return in_place or "out" in (kwargs or {}) or name in _IN_PLACE_OPERATORS
 
 
