@@ -13,6 +13,7 @@ from optfuse.compiler.analysis.access import Access
 from optfuse.compiler.analysis.iteration_orders import Cover, Fit, Piece, Walk, cuts_from_x
 from optfuse.compiler.analysis.mixed_radix import Digit, cuts, is_chain, is_dense, point_count, refine
 from optfuse.compiler.ir.nodes import LoopNest
+from optfuse.compiler.ir.sizes import divides
 
 
 def projection(producer: LoopNest, store: Access, user: Cover, load: Access) -> Cover | None:
@@ -49,14 +50,14 @@ def _assign(
     step = coefficient * piece.weight
     if step < 0:
         return False
-    inside = {end // step * piece.digit.stride for end in ends if end % step == 0 and end > step}
+    inside = {end // step * piece.digit.stride for end in ends if divides(step, end) and end > step}
     inside = {p for p in inside if p < piece.digit.stride * piece.digit.size}
     if not is_chain(inside | {piece.digit.stride, piece.digit.stride * piece.digit.size}):
         return False
     for part in refine(piece.digit, inside):
         moved = step * (part.stride // piece.digit.stride)
         for k, (size, unit) in enumerate(zip(sizes, steps, strict=True)):
-            if size > 1 and moved % unit == 0 and unit <= moved and moved * part.size <= unit * size:
+            if size > 1 and divides(unit, moved) and unit <= moved and moved * part.size <= unit * size:
                 pieces[k].append(Piece(Digit(part.size, part.stride), moved // unit))
                 break
         else:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from math import prod
 from operator import itemgetter
 
+from optfuse.compiler.ir.sizes import divides, hint
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Digit:
@@ -55,8 +57,8 @@ def cuts(digits: Iterable[Digit]) -> frozenset[int]:
 
 def is_chain(points: Iterable[int]) -> bool:
     """Whether each cut point divides the next larger one, so that a refinement exists."""
-    ordered = sorted(points)
-    return all(b % a == 0 for a, b in itertools.pairwise(ordered))
+    ordered = sorted(points, key=hint)
+    return all(divides(a, b) for a, b in itertools.pairwise(ordered))
 
 
 def refine(digit: Digit, points: Iterable[int]) -> tuple[Digit, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from optfuse.compiler.codegen.index_arithmetic import INT32_END, Axis, Linear, Named, Run, runs, starts
 from optfuse.compiler.codegen.kernel_writer import Writer
 from optfuse.compiler.codegen.triton_expressions import ATOM, PRODUCT, SUM, Value, cast, constant, triton_type
+from optfuse.compiler.ir.sizes import Size
 
 
 class Addresses:
@@ -35,7 +36,7 @@ class Addresses:
         dtype = "int64" if any(value.dtype == "int64" for value, _ in terms) else "int32"
         axes = frozenset[str]().union(*(value.axes for value, _ in terms))
         text = ""
-        for value, coefficient in sorted(terms, key=lambda term: -term[1]):
+        for value, coefficient in sorted(terms, key=_order):
             size = abs(coefficient)
             sign = (" - " if coefficient < 0 else " + ") if text else ("-" if coefficient < 0 else "")
             text += sign + (value.text if size == 1 else f"{size} * {value.text}")
@@ -88,6 +89,12 @@ class Addresses:
         while f"{prefix}{number}" in self.writer.taken:
             number += 1
         return self.writer.name(value, f"{prefix}{number}")
+
+
+def _order(term: tuple[Value, int]) -> tuple[int, str]:
+    """Terms with sizes first, then from the largest number to the smallest: the same at every size."""
+    coefficient = term[1]
+    return (-INT32_END, str(coefficient)) if isinstance(coefficient, Size) else (-coefficient, "")
 
 
 def _atom(value: Value, bounds: tuple[int, int] | None, constant: int = 0) -> Linear:

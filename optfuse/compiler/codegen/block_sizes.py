@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.tiles import NARROWEST_ROW, Access, TileConfig, row_block
-from optfuse.compiler.ir.sizes import Size, hint
+from optfuse.compiler.ir.sizes import Size, divides, hint
 from optfuse.errors import PlanError
 
 #: A program's points of a flat axis, for elements of 16 bits and for wider ones.
@@ -50,16 +50,22 @@ class Tiled:
 def choose_tile(
     axes: tuple[Axis, ...],
     accesses: Sequence[Access],
-    pressure: Callable[[tuple[Axis, ...]], float],
+    held: Callable[[tuple[Axis, ...]], float],
     largest: int,
     passes: int,
 ) -> Tiled:
     """The axes with block sizes, and the number of warps.
 
-    ``pressure`` gives the 32-bit values held for each element of the tile, for axes with a given walk of r; ``largest``
+    ``held`` gives the 32-bit values held for each element of the tile, for axes with a given walk of r; ``largest``
     is the most elements of a tile that holds all of r; ``passes`` is how often a loop would go over r.
     """
     given, axes = axes, tuple(_at_hints(axis) for axis in axes)
+    own = {axis.name: axis.digits for axis in given}
+    accesses = tuple(access.at_hints() for access in accesses)
+
+    def pressure(tried: tuple[Axis, ...]) -> float:
+        return held(tuple(replace(axis, digits=own[axis.name]) for axis in tried))
+
     if len(axes) == 1:
         tiled = _flat(axes, accesses, pressure(axes))
     elif axes[1].walk == "parallel":
@@ -72,7 +78,7 @@ def choose_tile(
         if tiled is None:
             looped = (axes[0], replace(axes[1], walk="looped"))
             tiled = _looped(looped, accesses, pressure(looped))
-    found = tuple(replace(axis, digits=own.digits) for axis, own in zip(tiled.axes, given, strict=True))
+    found = tuple(replace(axis, digits=own[axis.name]) for axis in tiled.axes)
     for axis in found:
         if axis.walk == "whole" and axis.size > axis.block:
             raise PlanError(f"{axis.constant} of {axis.block} does not hold a row at every size")
@@ -339,7 +345,7 @@ def _shared(axis: Axis) -> int:
     below, found = 1, 1 << 62
     for _, size in reversed(axis.digits[1:]):
         below *= size
-        if axis.walk == "parallel" and axis.block > 1 and below % axis.block == 0:
+        if axis.walk == "parallel" and axis.block > 1 and divides(axis.block, below):
             found = min(found, below & -below)
     return found
 

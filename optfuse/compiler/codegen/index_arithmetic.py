@@ -15,7 +15,7 @@ from typing import Literal
 
 import sympy
 
-from optfuse.compiler.ir.sizes import Size
+from optfuse.compiler.ir.sizes import Size, divides, size_in_index, variables_of
 from optfuse.errors import InvalidGraphError
 
 Bounds = tuple[int, int]
@@ -145,11 +145,13 @@ def _terms(expr: sympy.Expr) -> tuple[tuple[int, sympy.Expr | None], ...]:
     """(coefficient, symbol or division) pairs, and (constant, None)."""
     found: list[tuple[int, sympy.Expr | None]] = []
     for term in sympy.Add.make_args(expr):
-        factor, rest = term.as_coeff_Mul()
-        if rest is sympy.S.One:
-            found.append((_integer(factor, expr), None))
-        elif rest.is_Symbol or isinstance(rest, sympy.floor | sympy.Mod):
-            found.append((_integer(factor, expr), rest))
+        factors = sympy.Mul.make_args(term)
+        moving = [factor for factor in factors if variables_of(factor)]
+        factor = size_in_index(sympy.Mul(*(factor for factor in factors if factor not in moving)))
+        if factor is not None and not moving:
+            found.append((factor, None))
+        elif factor is not None and len(moving) == 1 and isinstance(moving[0], sympy.Symbol | sympy.floor | sympy.Mod):
+            found.append((factor, moving[0]))
         else:
             expanded = sympy.expand(term)
             if expanded == term:
@@ -159,9 +161,10 @@ def _terms(expr: sympy.Expr) -> tuple[tuple[int, sympy.Expr | None], ...]:
 
 
 def _integer(value: sympy.Expr, expr: sympy.Expr) -> int:
-    if not value.is_Integer:
+    size = size_in_index(value)
+    if size is None:
         raise InvalidGraphError(f"index {expr} has a coefficient {value} that is no integer")
-    return int(value)
+    return size
 
 
 def _division(expr: sympy.Expr) -> tuple[str, sympy.Expr, int]:
@@ -184,7 +187,7 @@ class Run:
     def uniform(self) -> bool:
         """Whether all lanes of a program have the same value: no block of the axis spans two values."""
         blocks = (self.axis.block, self.axis.interpret_block)
-        return self.axis.walk == "parallel" and max(blocks) > 1 and all(self.below % block == 0 for block in blocks)
+        return self.axis.walk == "parallel" and max(blocks) > 1 and all(divides(block, self.below) for block in blocks)
 
     def of(self, position: str) -> str:
         """The run's value as an expression of a flat position on the axis."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from optfuse.compiler.ir.nodes import (
     tvar,
 )
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+from optfuse.compiler.ir.sizes import never_less
 
 #: The longest expression that is not given a name.
 LONGEST_INLINE = 64
@@ -354,9 +354,11 @@ class MemberWriter:
     def _guard(self, guard: Guard, env: Mapping[sympy.Symbol, Linear]) -> list[Value]:
         """The comparisons of a guard that are not always true."""
         form = linearize(guard.expr, env, self.addresses.division)
-        low, high = form.bounds(self.sizes) or (-math.inf, math.inf)
+        ends = form.bounds(self.sizes)
+        above = ends is not None and never_less(ends[0], guard.lower)
+        below = ends is not None and never_less(guard.upper, ends[1] + 1)
         found = []
-        for symbol, limit, always in ((">=", guard.lower, low >= guard.lower), ("<", guard.upper, high < guard.upper)):
+        for symbol, limit, always in ((">=", guard.lower, above), ("<", guard.upper, below)):
             if not always:
                 left = tensor(self.addresses.index(form))
                 text = f"{left.within(SUM)} {symbol} {constant(limit, 'int32').within(SUM)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import sympy
@@ -58,6 +58,10 @@ class Access:
     bits: int
     store: bool
     buffer: str = ""
+
+    def at_hints(self) -> Access:
+        """The access at the hints of its sizes, for choices that affect speed alone."""
+        return replace(self, coefficients={symbol: hint(step) for symbol, step in self.coefficients.items()})
 
     def contiguous(self, digits: Digits) -> bool:
         """Whether neighbouring points of an axis of these digits are neighbours in memory."""
@@ -141,7 +145,7 @@ def _in_memory_order(digits: Digits, accesses: Sequence[Access], *, keep: bool) 
     main = max(accesses, key=lambda a: (a.size(digits), a.store), default=None)
     if main is None:
         return digits
-    return tuple(sorted(digits, key=lambda d: -main.coefficients.get(d[0], 1 << 62)))
+    return tuple(sorted(digits, key=lambda d: -hint(main.coefficients.get(d[0], 1 << 62))))
 
 
 def _transposed(digits: Digits, accesses: Sequence[Access]) -> int:
@@ -188,13 +192,13 @@ def trims(axes: Sequence[Axis], accesses: Sequence[Access]) -> bool:
     """
     r = axes[-1]
     along = any(access.contiguous(r.digits) for access in accesses)
-    return r.walk == "looped" and r.masked and along and r.size >= 4 * r.block
+    return r.walk == "looped" and r.masked and along and hint(r.size) >= 4 * r.block
 
 
 def prefetches(axes: Sequence[Axis], accesses: Sequence[Access]) -> bool:
     """Whether a loop down columns loads blocks ahead into shared memory: there are several, and they are small."""
     r = axes[-1]
-    if r.walk != "looped" or r.block == 1 or r.size < 4 * r.block:
+    if r.walk != "looped" or r.block == 1 or hint(r.size) < 4 * r.block:
         return False
     digits = tuple(digit for axis in axes for digit in axis.digits)
     tiles = [a for a in accesses if not a.store and a.contiguous(axes[0].digits) and a.size(digits) > a.size(r.digits)]
@@ -221,7 +225,7 @@ def _neighbours(axis: Axis, access: Access) -> int:
     """How many points of an axis, from a multiple of that number on, are contiguous in memory; 0: all of them."""
     points = 1
     for symbol, size in reversed(axis.digits):
-        if access.coefficients.get(symbol, 0) != points:
+        if hint(access.coefficients.get(symbol, 0)) != points:
             return points
-        points *= size
+        points *= hint(size)
     return 0

@@ -24,7 +24,14 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, with_graph
 from optfuse.compiler.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
-from optfuse.compiler.frontend.torch_bridge import OpOverload, fake_result, fake_strided, is_mutating, operator_name
+from optfuse.compiler.frontend.torch_bridge import (
+    OpOverload,
+    fake_result,
+    fake_strided,
+    is_mutating,
+    is_symbolic,
+    operator_name,
+)
 
 aten = torch.ops.aten
 
@@ -327,6 +334,8 @@ def _is_ragged(value: torch.Tensor | None) -> bool:
     if value is None or value.dim() < 2 or not value.is_contiguous():
         return False
     row = value.shape[-1]
+    if is_symbolic(row):
+        return False
     ragged = row * value.element_size() % VECTOR_BYTES != 0
     return ragged and row >= SHORTEST_ROW and value.numel() >= LEAST_ELEMENTS
 

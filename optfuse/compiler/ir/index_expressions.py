@@ -16,6 +16,7 @@ from typing import Any
 
 import sympy
 
+from optfuse.compiler.ir.sizes import SizeSymbol, size_in_index, variables_of
 from optfuse.errors import InvalidGraphError
 
 #: Ends are fractions inside of a quotient only: ints (and sizes with formulas) stay what they are.
@@ -30,6 +31,8 @@ def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
     """
     if expr.is_Integer:
         return int(expr)
+    if isinstance(expr, SizeSymbol):
+        return expr.decisions.size(expr.name)
     if expr.is_Symbol:
         if expr not in values:
             raise InvalidGraphError(f"index symbol {expr} has no value here; use the nest's own variables")
@@ -71,8 +74,15 @@ def _interval(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) 
     if expr.is_Rational:
         value = int(expr.p) if expr.is_Integer else Fraction(int(expr.p), int(expr.q))
         return value, value
+    if isinstance(expr, SizeSymbol):
+        size = expr.decisions.size(expr.name)
+        return size, size
     if expr.is_Symbol:
         return ranges.get(expr)
+    if isinstance(expr, sympy.floor) and expr.has(SizeSymbol):
+        numerator, denominator = sympy.together(expr.args[0]).as_numer_denom()
+        ends, divisor = _interval(numerator, ranges), size_in_index(denominator)
+        return None if ends is None or divisor is None else (ends[0] // divisor, ends[1] // divisor)
     parts = [_interval(arg, ranges) for arg in expr.args]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -103,20 +113,38 @@ def _mod_interval(value: Interval, modulus: Interval) -> Interval | None:
 
 @lru_cache(maxsize=65536)
 def affine(expr: sympy.Expr) -> tuple[dict[sympy.Symbol, int], int] | None:
-    """Coefficients by symbol and the constant term of an integer affine expression; None when it is not one."""
+    """Coefficients by variable and the constant term of an affine expression; None when it is not one.
+
+    Coefficients and constant are whole numbers, sizes among them.
+    """
     terms: dict[sympy.Symbol, int] = {}
     constant = 0
     for term in sympy.Add.make_args(expr):
-        if term.is_Integer:
-            constant += int(term)
-        elif term.is_Symbol:
-            terms[term] = terms.get(term, 0) + 1
-        elif term.is_Mul and len(term.args) == 2 and term.args[0].is_Integer and term.args[1].is_Symbol:
-            terms[term.args[1]] = terms.get(term.args[1], 0) + int(term.args[0])
-        else:
+        variable, factor = _product(term)
+        if factor is None:
             expanded = sympy.expand(expr)
             return None if expanded == expr else affine(expanded)
+        if variable is None:
+            constant += factor
+        else:
+            terms[variable] = terms.get(variable, 0) + factor
     return terms, constant
+
+
+def _product(term: sympy.Expr) -> tuple[sympy.Symbol | None, int | None]:
+    """(variable or None, factor) of a term of an index; the factor is None if it is no such product."""
+    variables = variables_of(term)
+    if not variables:
+        return None, size_in_index(term)
+    if len(variables) > 1:
+        return None, None
+    (variable,) = variables
+    if term == variable:
+        return variable, 1
+    others = [part for part in term.args if part != variable] if term.is_Mul else []
+    if not term.is_Mul or len(others) + 1 != len(term.args) or any(map(variables_of, others)):
+        return None, None
+    return variable, size_in_index(sympy.Mul(*others))
 
 
 def format_index(expr: sympy.Expr) -> str:

@@ -109,7 +109,8 @@ def divide(a: Formula, b: Formula, ranges: Mapping[str, Interval]) -> tuple[Form
 def _divisible(a: Formula, b: Formula) -> tuple[Formula, Formula]:
     """(q, r) with ``a == q * b + r``: q from the terms that are multiples of ``b``, a single term, by themselves."""
     if len(b.terms) != 1:
-        return number(0), a
+        exact = _exact_quotient(a, b)
+        return (number(0), a) if exact is None else (exact, number(0))
     factors, size = b.terms[0]
     whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
@@ -120,6 +121,22 @@ def _divisible(a: Formula, b: Formula) -> tuple[Formula, Formula]:
         else:
             whole[left] = coefficient // size
     return _formula(whole), _formula(rest)
+
+
+def _exact_quotient(a: Formula, b: Formula) -> Formula | None:
+    """The polynomial q with ``a == q * b``; None if long division leaves a remainder."""
+    factors, size = max(b.terms, key=lambda term: (len(term[0]), [str(atom) for atom in term[0]]))
+    quotient = number(0)
+    for _ in range(len(a.terms) * len(b.terms)):
+        if not a.terms:
+            return quotient
+        leading, coefficient = max(a.terms, key=lambda term: (len(term[0]), [str(atom) for atom in term[0]]))
+        left = _without(leading, factors)
+        if left is None or coefficient % size:
+            return None
+        step = _formula({left: coefficient // size})
+        quotient, a = add(quotient, step), add(a, multiply(step, b), -1)
+    return quotient if not a.terms else None
 
 
 def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
@@ -144,7 +161,28 @@ def bounds(formula: Formula, ranges: Mapping[str, Interval]) -> Interval:
         for atom in monomial:
             ends = _product(ends, ranges[atom] if isinstance(atom, str) else _divided_bounds(atom, ranges))
         low, high = low + ends[0], high + ends[1]
+    if low < 0 < high and len(formula.terms) > 1:
+        least, most = _bounds_from_least(formula, ranges)
+        return max(low, least), min(high, most)
     return low, high
+
+
+def _bounds_from_least(formula: Formula, ranges: Mapping[str, Interval]) -> Interval:
+    """Bounds of a polynomial seen from its symbols' least values: ``s*t - s`` is 0 or more from s = t = 2 on."""
+    shifted = number(0)
+    for monomial, coefficient in formula.terms:
+        product = number(coefficient)
+        for atom in monomial:
+            if not isinstance(atom, str) or math.isinf(ranges[atom][0]):
+                return -math.inf, math.inf
+            product = multiply(product, add(symbol(atom), number(int(ranges[atom][0]))))
+        shifted = add(shifted, product)
+    constant = next((value for monomial, value in shifted.terms if not monomial), 0)
+    moving = [value for monomial, value in shifted.terms if monomial]
+    return (
+        constant if all(value > 0 for value in moving) else -math.inf,
+        constant if all(value < 0 for value in moving) else math.inf,
+    )
 
 
 def _product(a: Interval, b: Interval) -> Interval:

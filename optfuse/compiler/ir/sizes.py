@@ -10,6 +10,7 @@ the hint and leaves no guard, so a build must be repeated at a second hint and i
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -260,6 +261,20 @@ def same(one: Sequence[int], other: Sequence[int]) -> bool:
     return len(one) == len(other) and all(_of(a) == _of(b) for a, b in zip(one, other, strict=True))
 
 
+def divides(divisor: int, value: int) -> bool:
+    """Whether ``value`` is a multiple of ``divisor`` at every size; no guard is recorded."""
+    rest = value % divisor
+    return not isinstance(rest, Size) and rest == 0
+
+
+def never_less(value: int, least: int) -> bool:
+    """Whether ``value >= least`` at every size in the ranges; no guard is recorded."""
+    difference = value - least
+    if not isinstance(difference, Size):
+        return difference >= 0
+    return bounds(difference.formula, difference.decisions.ranges)[0] >= 0
+
+
 def symbols_in(value: int) -> frozenset[str]:
     """The names of the symbols in a size; none in a plain number."""
     return frozenset(_names(value.formula)) if isinstance(value, Size) else frozenset()
@@ -274,17 +289,63 @@ def _names(formula: Formula) -> Iterator[str]:
                 yield from (*_names(atom.numerator), *_names(atom.divisor))
 
 
-def _sympy_of(formula: Formula) -> sympy.Expr:
+class SizeSymbol(sympy.Symbol):  # pyright: ignore[reportUntypedBaseClass]
+    """A symbol of sizes inside of an index expression, where it stands beside iteration variables."""
+
+    decisions: Decisions
+
+    def __new__(cls, name: str, decisions: Decisions) -> Self:
+        """The symbol of that name in one build; those of different builds differ."""
+        made = sympy.Symbol.__xnew__(cls, name, integer=True, positive=True)
+        made.decisions = decisions
+        return made
+
+    def _hashable_content(self) -> tuple[Any, ...]:
+        return (*super()._hashable_content(), self.decisions.serial)
+
+
+def size_in_index(expr: sympy.Expr) -> int | None:
+    """The number or size that a part of an index is; None if it has iteration variables, or is no whole number."""
+    if expr.is_Integer:
+        return int(expr)
+    if isinstance(expr, SizeSymbol):
+        return expr.decisions.size(expr.name)
+    if isinstance(expr, sympy.floor):
+        numerator, denominator = map(size_in_index, sympy.together(expr.args[0]).as_numer_denom())
+        return None if numerator is None or denominator is None else numerator // denominator
+    if not isinstance(expr, (sympy.Add, sympy.Mul, sympy.Mod, sympy.Pow)):
+        return None
+    parts = [size_in_index(part) for part in expr.args]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    match expr:
+        case sympy.Add():
+            return sum(known)
+        case sympy.Mul():
+            return math.prod(known)
+        case sympy.Mod():
+            return known[0] % known[1]
+        case _:
+            return None if isinstance(known[1], Size) or known[1] < 1 else math.prod(known[:1] * known[1])
+
+
+def variables_of(expr: sympy.Expr) -> frozenset[sympy.Symbol]:
+    """The symbols of an index that are no sizes."""
+    return frozenset(symbol for symbol in expr.free_symbols if not isinstance(symbol, SizeSymbol))
+
+
+def _sympy_of(formula: Formula, decisions: Decisions) -> sympy.Expr:
     total = sympy.Integer(0)
     for monomial, coefficient in formula.terms:
-        total += sympy.Mul(sympy.Integer(coefficient), *(_sympy_atom(atom) for atom in monomial))
+        total += sympy.Mul(sympy.Integer(coefficient), *(_sympy_atom(atom, decisions) for atom in monomial))
     return total
 
 
-def _sympy_atom(atom: str | Divided) -> sympy.Expr:
+def _sympy_atom(atom: str | Divided, decisions: Decisions) -> sympy.Expr:
     if isinstance(atom, str):
-        return sympy.Symbol(atom, integer=True, nonnegative=True)
-    numerator, divisor = _sympy_of(atom.numerator), _sympy_of(atom.divisor)
+        return SizeSymbol(atom, decisions)
+    numerator, divisor = _sympy_of(atom.numerator, decisions), _sympy_of(atom.divisor, decisions)
     return sympy.floor(numerator / divisor) if atom.operator == "//" else sympy.Mod(numerator, divisor)
 
 
@@ -312,4 +373,4 @@ for _name in _READ_THE_NUMBER:
         setattr(Size, _name, _guarding(_name))
 
 # sympy asks its converters before an object's own method, and would take any subclass of int for its number
-converter[Size] = lambda size: _sympy_of(size.formula)
+converter[Size] = lambda size: _sympy_of(size.formula, size.decisions)

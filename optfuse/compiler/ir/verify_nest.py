@@ -29,6 +29,7 @@ from optfuse.compiler.ir.nodes import (
     tvar,
 )
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+from optfuse.compiler.ir.sizes import variables_of
 from optfuse.compiler.ir.traversal import subexpressions
 from optfuse.errors import InvalidGraphError
 
@@ -266,7 +267,7 @@ class _NestCheck:
         return self.buffers[name]
 
     def symbols(self, expr: sympy.Expr, known: Ranges) -> None:
-        for symbol in expr.free_symbols:
+        for symbol in variables_of(expr):
             if symbol not in known:
                 self.fail(f"the index {expr} uses {symbol}, which is no variable here")
 

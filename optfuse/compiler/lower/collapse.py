@@ -9,10 +9,12 @@ from math import prod
 
 import sympy
 
+from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Call, Const, Expr, Iota, Load, LoopNest, Result, ivar, rvar
+from optfuse.compiler.ir.sizes import variables_of
 from optfuse.compiler.ir.traversal import operands, stored, subexpressions
 
-Terms = tuple[tuple[sympy.Expr, sympy.Expr], ...]
+Terms = tuple[tuple[sympy.Expr, int | sympy.Expr], ...]
 
 
 def collapse(nest: LoopNest) -> LoopNest:
@@ -24,7 +26,7 @@ def collapse(nest: LoopNest) -> LoopNest:
     if len(nest.sizes) < 2 and len(nest.rsizes) < 2:
         return nest
     terms = [_terms(e) for e in set(_indices(nest))]
-    frozen = frozenset(s for t in terms for key, _ in t if not key.is_Symbol for s in key.free_symbols)
+    frozen = frozenset(s for t in terms for key, _ in t if not key.is_Symbol for s in variables_of(key))
     coefficients = [dict(t) for t in terms]
 
     isizes, imap = _merge(nest.sizes, [ivar(k) for k in range(len(nest.sizes))], ivar, coefficients, frozen)
@@ -83,15 +85,18 @@ def _indices(nest: LoopNest) -> Iterator[sympy.Expr]:
 
 @lru_cache(maxsize=1 << 16)
 def _terms(expr: sympy.Expr) -> Terms:
-    """The summands of an index as (term, integer coefficient). Variables in terms that are no symbols do not merge."""
-    return tuple((key, value) for key, value in expr.as_coefficients_dict().items() if not key.is_Number)
+    """The summands of an index as (term, coefficient). Variables in terms that are no symbols do not merge."""
+    form = affine(expr)
+    if form is not None:
+        return tuple(form[0].items())
+    return tuple((key, value) for key, value in expr.as_coefficients_dict().items() if variables_of(key))
 
 
 def _merge(
     sizes: tuple[int, ...],
     symbols: list[sympy.Symbol],
     variable: Callable[[int], sympy.Symbol],
-    coefficients: list[dict[sympy.Expr, sympy.Expr]],
+    coefficients: list[dict[sympy.Expr, int | sympy.Expr]],
     frozen: frozenset[sympy.Basic],
 ) -> tuple[tuple[int, ...], dict[sympy.Symbol, sympy.Expr]]:
     """The merged sizes, and the new symbol of each old one (0 if it is part of its inner neighbour's)."""

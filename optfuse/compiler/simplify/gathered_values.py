@@ -15,6 +15,7 @@ import sympy
 from optfuse.compiler.analysis.access import Access, accesses
 from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Call, Expr, Iota, Load, LoopNest, Op, ivar, tvar
+from optfuse.compiler.ir.sizes import divides
 from optfuse.compiler.ir.traversal import subexpressions
 from optfuse.compiler.simplify.split_reductions import rename
 
@@ -52,14 +53,14 @@ def gathered_element(
     moving = {symbol: step for symbol, step in form[0].items() if step}
     step = moving.get(tvar(0), 0)
     chosen = next(
-        (k for k, (n, stride) in enumerate(dimensions) if n > 1 and step >= stride and step % stride == 0), -1
+        (k for k, (n, stride) in enumerate(dimensions) if n > 1 and step >= stride and divides(stride, step)), -1
     )
     if chosen < 0:
         return None
     place: dict[sympy.Symbol, sympy.Expr] = {}
     for k, (size, stride) in enumerate(dimensions):
         if k == chosen:
-            walking = [symbol for symbol, step in moving.items() if step >= stride and step % stride == 0]
+            walking = [symbol for symbol, step in moving.items() if step >= stride and divides(stride, step)]
             place[ivar(k)] = sympy.Add(*(moving[symbol] // stride * symbol for symbol in walking))
         else:
             walking = [symbol for symbol, step in moving.items() if step == stride and extents.get(symbol) == size]

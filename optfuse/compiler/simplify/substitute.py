@@ -18,6 +18,7 @@ from optfuse.compiler.analysis.access import Access, accesses
 from optfuse.compiler.ir.dtypes import FLOATING, NARROW
 from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Call, Const, Expr, Guard, Iota, Load, LoopNest, ivar, rvar
+from optfuse.compiler.ir.sizes import divides, variables_of
 from optfuse.compiler.ir.traversal import subexpressions
 from optfuse.compiler.simplify.gathered_values import gathered_element
 from optfuse.compiler.simplify.split_reductions import rename
@@ -168,7 +169,7 @@ def _guarded(expr: Expr, guards: tuple[Guard, ...]) -> Expr:
         return replace(expr, args=tuple(_guarded(arg, guards) for arg in expr.args))
     if not isinstance(expr, Load):
         return expr
-    bounding = tuple(guard for guard in guards if guard.expr.free_symbols & expr.index.free_symbols)
+    bounding = tuple(guard for guard in guards if variables_of(guard.expr) & variables_of(expr.index))
     if not bounding:
         return expr
     return replace(expr, guards=(*expr.guards, *bounding), other=expr.other or Const(0, expr.dtype))
@@ -261,7 +262,7 @@ def _place(found: Inside, value: Value) -> dict[sympy.Symbol, sympy.Expr] | None
     for k, (size, stride) in enumerate(zip(value.sizes, value.strides, strict=True)):
         start, rest = sympy.Integer(rest // stride), rest % stride
         last = int(start)
-        for symbol in [symbol for symbol, step in moving.items() if step >= stride and step % stride == 0]:
+        for symbol in [symbol for symbol, step in moving.items() if step >= stride and divides(stride, step)]:
             step = moving.pop(symbol) // stride
             start, last = start + step * symbol, last + step * (extents[symbol] - 1)
         if last >= size:

@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.attention import attend
 from optfuse.compiler.frontend.passes.evaluate import Evaluator, constant_nodes
+from optfuse.compiler.frontend.passes.index_values import Patterns, pattern_meaning
 from optfuse.compiler.frontend.passes.rewrite import copied, is_impure
 from optfuse.compiler.frontend.torch_bridge import OpOverload, operator_name
 
@@ -19,9 +20,10 @@ _CAUSAL = 5
 
 
 def simplify_attention_masks(graph: GraphModule, known: Mapping[str, torch.Tensor]) -> GraphModule:
-    """Constant masks of ``scaled_dot_product_attention`` that are all-true vanish; lower-triangular ones become causal.
+    """Masks of ``scaled_dot_product_attention`` that are surely all-true vanish; lower-triangular ones become causal.
 
     Before: ``scaled_dot_product_attention(q, k, v, ones(n, n))``. After: ``scaled_dot_product_attention(q, k, v)``.
+    Masks are constants, or of changing sizes and known by the positions of their elements (``index_values``).
     With a mask fewer fused kernels apply, and some attention would come apart. Works on graphs before autograd, of
     torch functions or of ATen operators. ``known``: constants by attribute or placeholder name.
     """
@@ -30,14 +32,15 @@ def simplify_attention_masks(graph: GraphModule, known: Mapping[str, torch.Tenso
         return graph
     graph = copied(graph)
     constants = constant_nodes(graph, known)
-    evaluator = Evaluator(constants, known)
+    evaluator, patterns = Evaluator(constants, known), Patterns(graph)
     meaning: dict[Node, str | None] = {}
     for node in graph.graph.nodes:
         mask = _mask(node) if node.target in _ATTENTION else None
-        if not isinstance(mask, Node) or mask not in constants:
+        if not isinstance(mask, Node):
             continue
         if mask not in meaning:
-            meaning[mask] = mask_meaning(evaluator.value(mask))
+            known_here = mask in constants
+            meaning[mask] = mask_meaning(evaluator.value(mask)) if known_here else pattern_meaning(patterns.of(mask))
         if meaning[mask] is not None:
             _set_mask(node, causal=meaning[mask] == "causal")
     graph.graph.eliminate_dead_code(is_impure_node=_stays)

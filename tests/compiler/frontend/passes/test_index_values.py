@@ -1,0 +1,146 @@
+"""Masks of changing sizes: their elements as functions of positions, against the masks themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import Any
+
+import pytest
+import sympy
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+from optfuse.compiler.frontend.passes.attention import simplify_attention_masks
+from optfuse.compiler.frontend.passes.index_values import Chosen, Element, Holds, Patterns
+
+Make = Callable[[int, int], Tensor]
+
+
+def by_comparison(batch: int, length: int) -> Tensor:
+    return torch.arange(length)[None, :] <= torch.arange(length)[:, None]
+
+
+def packed(batch: int, length: int) -> Tensor:
+    """The mask of causal attention over sequences that may be packed in one row, of which there is one here."""
+    positions = (torch.arange(length) + 0).unsqueeze(0).expand(batch, -1)
+    steps = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1)
+    sequence = (steps != 1).cumsum(-1)
+    rows = torch.arange(batch)[:, None, None, None]
+    queries, keys = torch.arange(length)[None, None, :, None], torch.arange(length)[None, None, None, :]
+    same = sequence[rows, queries] == sequence[rows, keys]
+    seen = positions[rows, keys] <= positions[rows, queries]
+    return (queries.new_ones((), dtype=torch.bool) & same & seen).expand(batch, -1, length, length)
+
+
+def triangle(batch: int, length: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool).tril()
+
+
+def added(batch: int, length: int) -> Tensor:
+    return torch.full((length, length), float("-inf")).triu(1)
+
+
+def everything(batch: int, length: int) -> Tensor:
+    kept = torch.ones(batch, length)[:, None, None, :].expand(batch, 1, length, length)
+    return (1.0 - kept) * -1e9
+
+
+def window(batch: int, length: int) -> Tensor:
+    keys, queries = torch.arange(length)[None, :], torch.arange(length)[:, None]
+    return (keys <= queries) & (keys > queries - 3)
+
+
+def up_to_twenty(batch: int, length: int) -> Tensor:
+    return (torch.arange(length) < 20).expand(length, length)
+
+
+def written(batch: int, length: int) -> Tensor:
+    mask = torch.ones(length, length, dtype=torch.bool)
+    mask[0] = False
+    return mask
+
+
+CASES: Mapping[Make, str] = {
+    by_comparison: "causal",
+    packed: "causal",
+    triangle: "causal",
+    added: "causal",
+    everything: "all",
+    window: "mask",
+    up_to_twenty: "mask",
+    written: "mask",
+}
+
+
+def traced(make: Make) -> GraphModule:
+    """The graph of attention under a mask, from torch.compile, for any batch and length."""
+    graphs: list[GraphModule] = []
+
+    def keep(graph: GraphModule, inputs: Any) -> GraphModule:
+        graphs.append(graph)
+        return graph
+
+    def attention(x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=make(x.shape[0], x.shape[2]))
+
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    with torch.no_grad():
+        torch.compile(attention, backend=keep, dynamic=True)(torch.randn(3, 2, 5, 4))
+    return graphs[0]
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+def test_masks_of_changing_sizes_are_known_by_their_positions(make: Make) -> None:
+    graph = simplify_attention_masks(traced(make), {})
+    (call,) = [node for node in graph.graph.nodes if "scaled_dot_product" in str(node.target)]
+    found = "mask" if call.kwargs.get("attn_mask") is not None else "causal" if call.kwargs.get("is_causal") else "all"
+    assert found == CASES[make]
+
+
+class Watched(Interpreter):
+    """Runs a graph and keeps the value of each node."""
+
+    def run_node(self, n: Node) -> Any:
+        self.values: dict[Node, Any] = getattr(self, "values", {})
+        self.values[n] = super().run_node(n)
+        return self.values[n]
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+def test_elements_are_those_of_the_tensors(make: Make) -> None:
+    graph = traced(make)
+    patterns = Patterns(graph)
+    x = torch.randn(2, 2, 7, 4)
+    sizes = {str(node.name): node for node in graph.graph.find_nodes(op="placeholder")}
+    given = [_given(node, x) for node in sizes.values()]
+    watched = Watched(graph)
+    watched.run(*given)
+    found = 0
+    for node, value in watched.values.items():
+        pattern = patterns.of(node)
+        if pattern is None:
+            continue
+        for index in product(*map(range, value.shape)):
+            element = pattern.at(tuple(sympy.Integer(i) for i in index))
+            if element is not None:
+                found += 1
+                assert _number(element) == value[index].item(), (node, index)
+    assert found or make is written
+
+
+def _given(node: Node, x: Tensor) -> Any:
+    value = node.meta["example_value"]
+    if isinstance(value, Tensor):
+        return x
+    return x.shape[2] if int(value) == 5 else {3: x.shape[0], 2: x.shape[1], 4: x.shape[3]}[int(value)]
+
+
+def _number(element: Element) -> float | bool:
+    if isinstance(element, Chosen):
+        return element.first if _number(element.condition) else element.second
+    if isinstance(element, Holds):
+        return all(bool(expression >= 0) for expression in element.expressions)
+    return element if isinstance(element, bool) else float(element)  # type: ignore[arg-type]
