@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from optfuse.runtime.graphs import Choice
     from optfuse.runtime.model_program import ModelProgram
+    from optfuse.schedule.checkpoint_price import CheckpointPrice
     from optfuse.schedule.saving import SavingMode
 
 
@@ -113,6 +114,17 @@ class TrainingSchedule(ScheduledStep):
         from optfuse.runtime.training_program import bind_training
 
         return bind_training(self.tune() if tune else self, cudagraphs=checked_choice(cudagraphs))
+
+    def checkpoint_price(self, *, device: str = "h200", options: SolveOptions | None = None) -> CheckpointPrice | None:
+        """What the regions that the model hands to ``torch.utils.checkpoint`` cost in time and save in peak memory.
+
+        The step is traced and solved once more, without them. ``device`` and ``options`` are those of ``optimize``.
+        None if the model has no such region.
+        """
+        from optfuse.schedule.checkpoint_price import checkpoint_price
+
+        options = SolveOptions() if options is None else options
+        return checkpoint_price(self, device, replace(options, rules=(), peak_memory=None))
 
 
 def optimize(

@@ -113,6 +113,8 @@ def schedule_model(
         if schedule.ranking:
             for line in ranking_text(schedule).splitlines():
                 say(line)
+    if not isinstance(found, Schedule) and found.capture is not None and found.capture.regions:
+        say(f"{entry.name}: {found.checkpoint_price(device=device, options=options)}")
     return schedules
 
 

@@ -27,6 +27,7 @@ from optfuse.errors import InfeasibleError, InvalidOptionError
 from optfuse.problem.cost import MIB, kernel_price
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device, Instance
+from optfuse.problem.solution import Solution
 from optfuse.schedule.saving_bound import StepBound
 from optfuse.schedule.step_saving import Proposal, SavedValue, StepSaving
 from optfuse.solver.control.clock import Clock
@@ -163,16 +164,14 @@ class SavingSearch:
         problems: tuple[Extraction, ...] | None = None,
     ) -> _Priced:
         """Solve both graphs of a choice."""
-        forward, backward = step.halves(choice) if halves is None else halves
-        problems = problems or tuple(fusion_problem(half, self.device) for half in (forward, backward))
-        workspaces = workspace_bytes([problem.instance for problem in problems])
-        unseen = {half: out + workspaces for half, out in unseen_bytes(forward, backward).items()}
+        halves = step.halves(choice) if halves is None else halves
+        problems = problems or tuple(fusion_problem(half, self.device) for half in halves)
         solved = [self._solve(problem.instance) for problem in problems]
-        peak = max(one.solution.peak_bytes + out for one, out in zip(solved, unseen.values(), strict=True))
-        saved = _saved_values(forward, backward)
-        objective = sum(one.objective for one in solved)
-        proposal = Proposal(name, objective, sum(one.bytes for one in saved), peak, saved)
-        self._priced.append(_Priced(proposal, choice, tuple(one.name for one in saved), unseen, workspaces))
+        workspaces = workspace_bytes([problem.instance for problem in problems])
+        unseen = {half: out + workspaces for half, out in unseen_bytes(*halves).items()}
+        proposal = proposal_of(name, halves, [(one.objective, one.solution) for one in solved], unseen)
+        saved = tuple(one.name for one in proposal.saved)
+        self._priced.append(_Priced(proposal, choice, saved, unseen, workspaces))
         return self._priced[-1]
 
     def _solve(self, instance: Instance) -> SolveResult:
@@ -297,6 +296,21 @@ def _levels(step: JointStep, calls: Collection[str]) -> dict[str, int]:
 def _choice(values: Sequence[ForwardValue], found: Saving) -> Choice:
     names = [value.name for value in values]
     return Choice(frozenset(names[k] for k in found.saved), frozenset(names[k] for k in found.again))
+
+
+def proposal_of(
+    name: str,
+    halves: tuple[Captured, Captured],
+    solved: Sequence[tuple[int, Solution]],
+    unseen: Mapping[str, int],
+) -> Proposal:
+    """A step's proposal, of both graphs with their objectives and solutions.
+
+    ``unseen``: by graph, the bytes that are in memory while it runs and are none of its buffers.
+    """
+    peak = max(solution.peak_bytes + out for (_, solution), out in zip(solved, unseen.values(), strict=True))
+    saved = _saved_values(*halves)
+    return Proposal(name, sum(objective for objective, _ in solved), sum(one.bytes for one in saved), peak, saved)
 
 
 def _saved_values(forward: Captured, backward: Captured) -> tuple[SavedValue, ...]:

@@ -151,6 +151,31 @@ def test_a_captured_step_obeys_checkpointed_regions() -> None:
         optfuse.saving_front(model, (x,), points=2, options=OPTIONS)
 
 
+def test_checkpointed_regions_are_priced() -> None:
+    """Beside the same step of a model without regions, which is what the price is against."""
+    x = torch.randn(64, 32, 16)
+    schedule, plain = (
+        optfuse.optimize(model.train(), (x,), train=True, options=OPTIONS)
+        for model in (Checkpointed(layers=3), Model(layers=3))
+    )
+    assert isinstance(schedule, optfuse.TrainingSchedule)
+    assert isinstance(plain, optfuse.TrainingSchedule)
+    price = schedule.checkpoint_price(options=OPTIONS)
+    assert price is not None
+    assert price.regions == 3
+    assert price.obeyed.objective == schedule.forward.objective + schedule.backward.objective
+    assert price.free.objective == plain.forward.objective + plain.backward.objective
+    assert price.slowdown > 0
+    assert 0 < price.saved_bytes == price.free.peak_bytes - price.obeyed.peak_bytes
+    assert price.obeyed.saved_bytes < price.free.saved_bytes
+    mib = price.saved_bytes / (1 << 20)
+    assert str(price) == (
+        f"the 3 checkpointed regions cost {price.slowdown:+.1%} of the step's time and save {mib:,.1f} MiB of its "
+        "peak memory"
+    )
+    assert plain.checkpoint_price(options=OPTIONS) is None
+
+
 def test_a_checkpoint_with_a_policy_is_refused() -> None:
     class Selective(Model):
         def forward(self, x: Tensor) -> Tensor:

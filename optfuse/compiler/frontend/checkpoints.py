@@ -46,10 +46,16 @@ def marked_checkpoints() -> Iterator[list[str]]:
         setattr(torch_checkpoint, _RUNS, own)
 
 
-def obey_checkpoints(graph: Graph) -> None:
-    """Ask torch's partitioner to compute each node of a marked region again in the backward graph."""
+def obey_checkpoints(graph: Graph) -> int:
+    """Ask torch's partitioner to compute each node of a marked region again in the backward graph.
+
+    Returns how many regions there are.
+    """
+    regions = set()
     for node in graph.nodes:
         region = (node.meta.get("custom") or {}).get(_MARK)
         if region is not None:
             node.meta["recompute"] = torch_checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
             node.meta["ac_graph_id"] = region
+            regions.add(region)
+    return len(regions)

@@ -46,10 +46,12 @@ def capture_step(
     *,
     name: str = "model",
     choose: Chooser | None = None,
+    obey: bool = True,
 ) -> TrainingCapture:
     """As ``capture_training``, with what makes a training step of the graphs without tracing again.
 
-    ``choose`` decides what the forward graph saves for the backward graph; None: the fewest bytes.
+    ``choose`` decides what the forward graph saves for the backward graph; None: the fewest bytes. ``obey``: whether
+    regions that the model checkpoints are computed again as they say.
     """
     halves: dict[str, _Half] = {}
 
@@ -58,6 +60,7 @@ def capture_step(
         return halves[captured.name]
 
     traced = trace_training(model, args, kwargs, name)
+    regions = obey_checkpoints(traced.program.graph) if obey else 0
     run = _compile_training(traced, model, name, record, choose)
     if f"{name}.backward" not in halves:
         raise CaptureError(
@@ -66,7 +69,8 @@ def capture_step(
         )
     forward, backward = halves[f"{name}.forward"], halves[f"{name}.backward"]
     step = _step(traced, run, model, name)
-    return TrainingCapture(forward.captured, backward.captured, model, _looks(model), step, tuple(halves.values()))
+    looks, made = _looks(model), tuple(halves.values())
+    return TrainingCapture(forward.captured, backward.captured, regions, model, looks, step, made)
 
 
 @dataclass(slots=True)
@@ -82,10 +86,11 @@ class _Half:
 
 @dataclass(slots=True)
 class TrainingCapture:
-    """The graphs of a training step, and the function that runs them."""
+    """The graphs of a training step, and the function that runs them. ``regions``: checkpointed ones, as obeyed."""
 
     forward: Captured
     backward: Captured
+    regions: int
     _model: torch.nn.Module
     _looked: tuple[object, ...]
     _step: Callable[..., Any] | None
@@ -136,6 +141,7 @@ def train_module(
         As ``capture_training``; and, from the function returned, for arguments of other shapes or structure.
     """
     traced = trace_training(model, args, kwargs, name)
+    obey_checkpoints(traced.program.graph)
     return _step(traced, _compile_training(traced, model, name, compile_graph, choose), model, name)
 
 
@@ -166,7 +172,6 @@ def trace_training(
             f"{name}: {policies[0]} has a context_fn, a policy of its own that would be lost in one graph; checkpoint "
             f"without it, or use torch.compile, which keeps it"
         )
-    obey_checkpoints(traced.program.graph)
     if any(_is_cpu_lstm(node) for node in traced.program.graph.nodes):
         raise CaptureError(
             f"{name}: an LSTM on the CPU keeps what its gradient needs out of sight; move the model to a GPU, or write "
