@@ -65,6 +65,8 @@ class Record:
     unplanned: list[tuple[str, str]] = field(default_factory=list)
     unmatched: list[tuple[str, str]] = field(default_factory=list)
     by_size: list[tuple[str, str]] = field(default_factory=list)
+    #: schedules of the range that is compiled now, or was last
+    ranged: dict[str, Schedule] = field(default_factory=dict)
 
     def survive(self, name: str, error: Exception) -> None:
         """Note and say that compiling a graph has met a defect of ours; raise an error that is not one."""
@@ -78,8 +80,14 @@ class Record:
         """ATen operators that are called as they are, in any of the graphs."""
         return tuple(sorted({op for schedule in self.schedules for op in schedule.library_ops}))
 
+    def begin_range(self) -> dict[str, Schedule]:
+        """A place for the schedules of a range, by the names of their graphs."""
+        self.ranged = {}
+        return self.ranged
+
     def leave_range(self, name: str, reason: str) -> None:
-        """Note and say that a graph is compiled for each size by itself."""
+        """Note and say that a graph is compiled for each size by itself; schedules of the range tried last go."""
+        self.schedules = [each for each in self.schedules if all(each is not gone for gone in self.ranged.values())]
         self.by_size.append((name, reason))
         logger.info("%s is compiled for each size by itself: %s", name, reason)
 
@@ -173,7 +181,7 @@ class Compilation:
 
     def compile_range(self) -> Callable[[Captured], Run]:
         """A compiler of one graph for a range of sizes, called again at other sizes: the text must be the same."""
-        first: dict[str, Schedule] = {}
+        first = self.record.begin_range()
 
         def compile_one(captured: Captured) -> Run:
             if environment.mode() == "compile" and is_on_host(captured):

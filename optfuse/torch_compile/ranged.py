@@ -12,18 +12,19 @@ from optfuse.api import Schedule
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.module import at_sizes
 from optfuse.compiler.extract.extraction import Extraction
-from optfuse.compiler.ir.size_formula import symbol
 from optfuse.compiler.ir.sizes import Size, symbols_in
 from optfuse.errors import CaptureError
 from optfuse.runtime.program import Value
 from optfuse.schedule.emit import emitted_steps, module_text
 
 Run = Callable[[list[torch.Tensor]], Sequence[Value]]
+#: An input, a dimension of it, and by what its size is divided.
+Place = tuple[int, int, int]
 #: Sizes whose programs a graph keeps.
 MOST = 64
 
 
-def require_same(problem: Extraction, schedule: Schedule, places: Mapping[str, tuple[int, int]]) -> None:
+def require_same(problem: Extraction, schedule: Schedule, places: Mapping[str, Place]) -> None:
     """Check that the graph at other hints, ``problem``, has the text of ``schedule`` with its solution and its tiles.
 
     Raises
@@ -46,16 +47,16 @@ def require_same(problem: Extraction, schedule: Schedule, places: Mapping[str, t
 
 @dataclass(slots=True)
 class RangedRun:
-    """Runs a module at the sizes of its inputs. ``places``: by symbol, an input and its dimension of that size."""
+    """Runs a module at the sizes of its inputs, which ``places`` has by symbol."""
 
     source: str
-    places: Mapping[str, tuple[int, int]]
+    places: Mapping[str, Place]
     program: Callable[[str], Run]
     runs: dict[tuple[int, ...], Run] = field(default_factory=dict)
 
     def __call__(self, inputs: list[torch.Tensor]) -> Sequence[Value]:
         """The outputs; the list is emptied."""
-        sizes = tuple([inputs[k].shape[axis] for k, axis in self.places.values()])
+        sizes = tuple([inputs[k].shape[axis] // factor for k, axis, factor in self.places.values()])
         run = self.runs.get(sizes)
         if run is None:
             if len(self.runs) == MOST:
@@ -64,21 +65,22 @@ class RangedRun:
         return run(inputs)
 
 
-def places_of(schedule: Schedule) -> dict[str, tuple[int, int]]:
-    """By symbol of the module: an input and its dimension of that size.
+def places_of(schedule: Schedule) -> dict[str, Place]:
+    """By symbol of the module: an input, and its dimension whose size is a multiple of the symbol.
 
     Raises
     ------
     CaptureError
-        If a symbol is no dimension's size.
+        If a symbol is in no dimension's size alone.
     """
     buffers = {buffer.name: buffer for buffer in schedule.graph.buffers}
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, Place] = {}
     for name in sorted({name for buffer in buffers.values() for n in buffer.shape for name in symbols_in(n)}):
         for k, given in enumerate(schedule.graph.inputs):
             for axis, size in enumerate(buffers[given].shape):
-                if isinstance(size, Size) and size.formula == symbol(name):
-                    found.setdefault(name, (k, axis))
+                terms = size.formula.terms if isinstance(size, Size) else ()
+                if len(terms) == 1 and terms[0][0] == (name,):
+                    found.setdefault(name, (k, axis, terms[0][1]))
         if name not in found:
             raise CaptureError(f"the size {name} is no dimension's")
     return found

@@ -59,10 +59,70 @@ CASES: list[tuple[Any, tuple[int, ...]]] = [
 ]
 
 
-def marked(*shape: int) -> Tensor:
+def marked(*shape: int, axes: tuple[int, ...] = (0,)) -> Tensor:
     x = torch.randn(*shape)
-    torch._dynamo.mark_dynamic(x, 0)  # noqa: SLF001 - its public face
+    for axis in axes:
+        torch._dynamo.mark_dynamic(x, axis)  # noqa: SLF001 - its public face
     return x
+
+
+def schedules(compiled: Compiler) -> list[str]:
+    """Names of the schedules, where no graph was compiled for each size by itself."""
+    assert [pair for run in compiled.runs for pair in (*run.record.by_size, *run.record.unplanned)] == []
+    return compiled.names()
+
+
+def columns(x: Tensor) -> tuple[Tensor, ...]:
+    """Strides that change: transposed, padded, flattened and turned."""
+    return x.mT.softmax(-1), x.flatten(1) * 2, F.pad(x, (1, 2)), x.mean((0, 1)), x.flip(1) + x.mT.mT
+
+
+def moved(x: Tensor) -> tuple[Tensor, Tensor]:
+    return F.pad(x, (1, 2)) * 2, x.mT.flatten(1) + 1
+
+
+LENGTHS = (5, 16, 7, 20, 9, 33)
+
+
+@pytest.mark.parametrize("axes", [(1,), (0, 1)], ids=["length", "both"])
+@pytest.mark.parametrize("function", [Block(), columns], ids=["block", "columns"])
+def test_schedules_serve_ranges_of_lengths(compiled: Compiler, function: Any, axes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    function = function.eval() if isinstance(function, nn.Module) else function
+    fast = compiled(function)
+    with torch.no_grad():
+        for length in LENGTHS:
+            x = marked(2 + length % 5 if 0 in axes else 3, length, WIDTH, axes=axes)
+            torch.testing.assert_close(fast(x), function(x), rtol=1e-4, atol=1e-5)
+    # a softmax over the length holds rows up to a power of two
+    assert len(schedules(compiled)) <= (1 if isinstance(function, nn.Module) else 4)
+
+
+@pytest.mark.parametrize("axes", [(0,), (0, 1)], ids=["batch", "both"])
+def test_training_steps_serve_ranges(compiled: Compiler, axes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    model = Block()
+    fast = compiled(model)
+    for length in LENGTHS:
+        x = marked(2 + length % 5, length if 1 in axes else 6, WIDTH, axes=axes)
+        found = []
+        for step in (fast, model):
+            model.zero_grad()
+            loss = step(x).pow(2).mean()
+            loss.backward()
+            found.append([loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
+def test_sizes_of_zero_and_one_are_traced_by_themselves(compiled: Compiler) -> None:
+    fast = compiled(moved, dynamic=True)
+    with torch.no_grad():
+        for length in (4, 1, 6, 0, 5, 1, 0, 8):
+            x = torch.randn(3, length, 4)
+            torch.testing.assert_close(fast(x), moved(x))
+    assert len(compiled.runs) == 3
+    assert len(schedules(compiled)) <= 3
 
 
 @pytest.mark.parametrize(("function", "shape"), CASES, ids=["block", "images", "rows", "numbers"])

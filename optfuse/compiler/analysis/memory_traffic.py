@@ -11,7 +11,7 @@ from optfuse.compiler.analysis.mixed_radix import is_dense, point_count
 from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, touched_bytes
 from optfuse.compiler.analysis.placement import Layout, Placed, Placements
 from optfuse.compiler.ir.nodes import Buffer, LoopNest
-from optfuse.compiler.ir.sizes import hint
+from optfuse.compiler.ir.sizes import hint, never_less
 from optfuse.problem.instance import AccessClass, Offer, Read, Scheme, Write
 
 #: Points of a column reduction's tile along the contiguous axis x: the fewest that fill a memory transaction, which
@@ -50,7 +50,11 @@ class Footprints:
         That is so where an element is read at several points, and in a walk of several passes over r.
         """
         sizes = [digit.size for digit in (*space.x, *space.r)]
-        if layout is None or point_count(walk.r) > ONE_PASS_POINTS or not is_dense(sizes, layout[: len(sizes)]):
+        if (
+            layout is None
+            or not never_less(ONE_PASS_POINTS, point_count(walk.r))
+            or not is_dense(sizes, layout[: len(sizes)])
+        ):
             return 0
         return self._places.setdefault((walk, item, _shape(layout, space)), len(self._places) + 1)
 

@@ -74,7 +74,9 @@ def choose_tile(
         whole = (axes[0], replace(axes[1], walk="whole"))
         # a reduction along strided memory is cheapest in a loop over rows, unless that reads them several times
         by_rows = passes == 1 and _coalesced(whole, accesses) > 1
-        tiled = None if by_rows else _whole(whole, accesses, pressure(whole), largest)
+        # a tile that holds a row of a changing size does so up to its own: a loop of one pass serves every size
+        any_size = passes == 1 and isinstance(given[1].size, Size)
+        tiled = None if by_rows or any_size else _whole(whole, accesses, pressure(whole), largest)
         if tiled is None:
             looped = (axes[0], replace(axes[1], walk="looped"))
             tiled = _looped(looped, accesses, pressure(looped))

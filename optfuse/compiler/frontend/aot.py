@@ -329,9 +329,6 @@ def adapt(
     constants |= attribute_tensors(graph)
     memory = {node.name: given[node.name].memory for node in placeholders if node.name in given}
     captured = Captured(name, graph, inputs, constants, mutations, visible, memory=memory, decisions=decisions)
-    for value in (*captured.outputs, *(value for _, value in literals)):
-        if is_symbolic(value):  # it would be returned as it was traced
-            raise CaptureError(f"{name} returns the size {value}")
     if any(is_symbolic(n) for window in windows for n in (*(window.shape or ()), *window.stride, window.offset)):
         raise CaptureError(f"{name} returns windows of one memory, of a size that changes")
     strides = {name: one.strides for name, one in given.items()}
@@ -411,12 +408,13 @@ def make_backend(
     def for_sizes(graph: GraphModule, called: str, sizes: Mapping[str, int], inputs: Sequence[Any]) -> Ranged | None:
         """``graph`` compiled for a range of sizes and, to see that nothing else depends on them, again at others."""
         assert compile_range is not None, "the caller has looked"
-        compile_one = compile_range()
+        compile_one = partial(compile_or_pass, compile_graph=compile_range())
         pairs = zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)
         feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
 
         def build(traced: GraphModule, fakes: Sequence[Any], decisions: Decisions) -> Callable[..., Any]:
-            return compile_flat(traced, fakes, feeds, called, compile_one, decisions=decisions)
+            # the backward graph is built now, so that its guards and its text are known with the forward graph's
+            return compile_flat(traced, fakes, feeds, called, compile_one, decisions=decisions, eager_backward=True)
 
         return checked_range(graph, sizes, inputs, build, lambda reason: leave_range and leave_range(called, reason))
 

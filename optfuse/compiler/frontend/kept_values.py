@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from torch.fx import Node
 
 from optfuse.compiler.frontend.captured import Captured, Memory
 from optfuse.compiler.frontend.passes.rewrite import base_of, fake
+from optfuse.compiler.frontend.torch_bridge import hint_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,15 @@ def memory_of_output(captured: Captured, position: int) -> Memory:
     assert isinstance(node, Node), "the output is a tensor"
     if position in captured.strides:
         value = node.meta["val"]
-        return Memory(f"{node.name}_copy", value.numel() * value.element_size())
+        return Memory(f"{node.name}_copy", math.prod(map(hint_of, value.shape)) * value.element_size())
     base = base_of(node)
     return Memory(base.name, _bytes(fake(base)))
 
 
 def _bytes(value: torch.Tensor | None) -> int:
-    """From a tensor's first element in memory to its last."""
-    if value is None or value.numel() == 0:
+    """From a tensor's first element in memory to its last, at the hints of its sizes."""
+    shape = [] if value is None else [hint_of(n) for n in value.shape]
+    if value is None or 0 in shape:
         return 0
-    last = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+    last = sum((n - 1) * hint_of(step) for n, step in zip(shape, value.stride(), strict=True))
     return (1 + last) * value.element_size()

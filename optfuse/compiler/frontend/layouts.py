@@ -28,6 +28,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     OpOverload,
     fake_result,
     fake_strided,
+    hint_of,
     is_mutating,
     is_symbolic,
     operator_name,
@@ -252,7 +253,7 @@ def _padded_nodes(captured: Captured) -> frozenset[Node]:
         operands = [_base(operand) for operand in node.args[first : first + 2] if isinstance(operand, Node)]
         left = fake(node.args[first])
         escapes = node in outputs or any(user in outputs for user in _through_views(node))
-        if not escapes or (left is not None and left.shape[-1] >= SHORTEST_DOT and not _in_place(node, seen)):
+        if not escapes or (left is not None and hint_of(left.shape[-1]) >= SHORTEST_DOT and not _in_place(node, seen)):
             operands.append(node)
         found.update(operand for operand in operands if _ragged(operand))
     return frozenset(found)

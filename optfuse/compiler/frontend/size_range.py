@@ -100,7 +100,7 @@ def for_range(graph: GraphModule, sizes: Mapping[str, int], arguments: Sequence[
     Raises
     ------
     CaptureError
-        If arguments have symbols elsewhere than in sizes, or autograd is to record the graph.
+        If arguments have symbols elsewhere than in sizes.
     """
     if not all(isinstance(size, int) and LEAST <= size <= MOST for size in sizes.values()):
         raise CaptureError("a size of 0 or 1, or a number that is no size")
@@ -132,8 +132,6 @@ def _fake(example: Any, given: Any, traced: Mapping[str, torch.SymInt], mode: Fa
         return _number(example, traced)
     if not isinstance(given, torch.Tensor) or type(given) not in (torch.Tensor, torch.nn.Parameter):
         raise CaptureError(f"an argument is a {type(given).__name__}")
-    if given.requires_grad and torch.is_grad_enabled():
-        raise CaptureError("gradients are asked for")
     if not isinstance(example, FakeTensor) or not any(map(is_symbolic, (*example.shape, *example.stride()))):
         return mode.from_tensor(given, static_shapes=True)
     if given.storage_offset() or given.is_neg() or given.is_conj() or given.layout is not torch.strided:
@@ -141,7 +139,8 @@ def _fake(example: Any, given: Any, traced: Mapping[str, torch.SymInt], mode: Fa
     shape = [_number(n, traced) for n in example.shape]
     stride = [_number(n, traced) for n in example.stride()]
     with mode:
-        return torch.empty_strided(shape, stride, dtype=given.dtype, device=given.device)
+        made = torch.empty_strided(shape, stride, dtype=given.dtype, device=given.device)
+    return made.requires_grad_(given.requires_grad)
 
 
 def _number(value: Any, traced: Mapping[str, torch.SymInt]) -> Any:

@@ -295,6 +295,11 @@ def expression_of(value: Any) -> sympy.Basic:
     return value.node.expr
 
 
+def hint_of(value: int | torch.SymInt) -> int:
+    """The number that a size was traced with, without a guard: for choices that affect speed or memory alone."""
+    return int(value.node.hint) if isinstance(value, torch.SymInt) else value
+
+
 def unbacked_symbols(value: Any) -> set[sympy.Symbol]:
     """The symbols of sizes and numbers in ``value`` (also inside of lists) that depend on the values of tensors."""
     leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, (torch.Tensor, *_SYMBOLIC))]

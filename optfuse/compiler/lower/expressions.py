@@ -32,6 +32,14 @@ def const(value: bool | int | float, dtype: str) -> Const:
     return Const((int(value) - low) % (high - low + 1) + low, dtype)
 
 
+def scalar(value: int | float, dtype: str) -> Expr:
+    """A scalar that may be a size, as ``const``: where sizes change it is converted in the kernel."""
+    dtype = compute_dtype(dtype)
+    if dtype in FLOATING and isinstance(value, Size) and -(2**31) <= value < 2**31:
+        return Call("cast", (Const(value, "int32"),), dtype)
+    return const(value, dtype)
+
+
 def cast(expr: Expr, dtype: str) -> Expr:
     """``expr`` in ``dtype``; nothing is added when it has that dtype already. Constants are converted here."""
     if expr.dtype == dtype:

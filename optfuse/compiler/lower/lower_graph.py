@@ -317,7 +317,7 @@ def _finish(
             continue
         value = values[source] if isinstance(source, fx.Node) else source
         if not isinstance(value, View | Uniform):
-            outputs.append(plain(node, value))
+            outputs.append(plain(node, value, builder.decisions))
             continue
         if source not in settled:
             settled[source] = _settle(builder, source, value, overwritten, strides.get(position))

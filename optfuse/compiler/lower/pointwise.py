@@ -25,7 +25,7 @@ from optfuse.compiler.lower.expressions import (
     cast,
     computable,
     compute_dtype,
-    const,
+    scalar,
 )
 from optfuse.compiler.lower.limited import computes_in
 from optfuse.compiler.lower.promotion import Kind, Operand, Promotion, promote
@@ -101,10 +101,10 @@ def _promoted(builder: Builder, value: Any, index: Index, promotion: Promotion) 
     if value is None:
         return None
     if not isinstance(value, View | Uniform):
-        scalar = const(value, promotion.compute)
+        given = scalar(value, promotion.compute)
         rounds = promotion.result == "bool" or str(builder.node.target) in _ROUND_SCALARS
         narrow = rounds and promotion.common in NARROW
-        return cast(cast(scalar, promotion.common), promotion.compute) if narrow else scalar
+        return cast(cast(given, promotion.common), promotion.compute) if narrow else given
     expr = builder.load(value, index)
     if promotion.common in NARROW and (expr.dtype not in _EXACT_IN_HALF or promotion.common in LIMITED):
         expr = cast(expr, promotion.common)

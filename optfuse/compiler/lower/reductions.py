@@ -19,8 +19,8 @@ from optfuse.compiler.lower.expressions import (
     call,
     cast,
     compute_dtype,
-    const,
     like,
+    scalar,
     truth,
 )
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
@@ -82,7 +82,7 @@ def lower_sum(builder: Builder, x: Tensor, dims: Dims = None, _keepdim: bool = F
 def lower_mean(builder: Builder, x: Tensor, dims: Dims = None, _keepdim: bool = False, *, dtype: Any = None) -> Value:
     """The sum over ``dims`` divided by the count, in the accumulation dtype."""
     accumulate = compute_dtype(builder.spec.dtype)
-    count = const(reduced_count(x, dims), accumulate)
+    count = scalar(reduced_count(x, dims), accumulate)
     (out,) = reduce(
         builder,
         x,
@@ -197,7 +197,9 @@ def moments(builder: Builder, x: Tensor, dims: Dims, correction: float | None, *
     accumulate = compute_dtype(builder.specs[0].dtype)
     if accumulate not in FLOATING:
         raise Declined(f"a variance in {accumulate}")
-    divisor = const(max(0.0, reduced_count(x, dims) - (1 if correction is None else correction)), accumulate)
+    count, taken = reduced_count(x, dims), 1 if correction is None else correction
+    taken = int(taken) if float(taken).is_integer() else taken
+    divisor = scalar(count - taken if count >= taken else 0, accumulate)
 
     def finish(average: Expr, squares: Expr, _count: Expr) -> tuple[Expr, ...]:
         spread = call("div", squares, divisor)
