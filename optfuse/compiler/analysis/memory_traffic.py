@@ -97,12 +97,14 @@ def offer(
         klass = _access_class(updated.get(access.buffer, exact), space, item, indirect=access.indirect)
         place = footprints.place(exact, item, walked, space)
         writes.append(Write(ids[access.buffer], touched_bytes(access, sizes, buffer), klass, place))
+    # a scan has one program a row, as a reduction has; where rows are long, this prices its consumers a pass too late
+    serial = placed.fit.role == "reduces" or nest.scan is not None
     return Offer(
         scheme,
         tuple(reads.values()),
         tuple(writes),
         full=placed.full,
-        reduces=placed.fit.role == "reduces" or nest.scan is not None,
+        reduces=serial,
     )
 
 

@@ -12,6 +12,7 @@ from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
     movement,
     own_operators,
     random,
+    random_choices,
     reductions,
     scans,
 )

@@ -38,7 +38,7 @@ _SEED = "random_seed"
 _LARGEST_SEED = (1 << 63) - 1
 _RANDOM = (
     "rand", "randn", "bernoulli", "native_dropout", "uniform", "normal_functional", "exponential", "geometric",
-    "cauchy", "log_normal",
+    "cauchy", "log_normal", "randint", "normal", "multinomial",
 )  # fmt: skip
 #: the smallest exponential number, as in eager: a sampler that divides by one never divides by zero
 _LEAST_EXPONENTIAL = 2.0**-24
@@ -71,12 +71,13 @@ def _is_random(origin: Origin) -> bool:
     return origin.target.split(".")[1] in (*_RANDOM, *(f"{name}_like" for name in _RANDOM))
 
 
-def uniform_at(builder: Builder, start: Expr, index: Index, shape: tuple[Any, ...]) -> Call:
+def uniform_at(start: Expr, index: Index, shape: tuple[Any, ...]) -> Call:
     """A float32 in [0, 1): the number of this index of a tensor of ``shape``."""
-    return _number("rand", start, index, shape)
+    return number_at("rand", start, index, shape)
 
 
-def _number(function: str, start: Expr, index: Index, shape: tuple[Any, ...]) -> Call:
+def number_at(function: str, start: Expr, index: Index, shape: tuple[Any, ...]) -> Call:
+    """A float32 of "rand" or "randn": the number of this index of a tensor of ``shape``."""
     flat = sympy.Add(*(i * s for i, s in zip(index, row_major(shape), strict=True)))
     return call(function, start, Iota(flat, "int64"))
 
@@ -84,35 +85,35 @@ def _number(function: str, start: Expr, index: Index, shape: tuple[Any, ...]) ->
 @lowers("aten.rand.default", "aten.rand_like.default")
 def lower_rand(builder: Builder, *_: Any, **__: Any) -> Value:
     """Uniform in [0, 1)."""
-    return _random_tensor(builder, "rand", 0.0, 1.0)
+    return random_tensor(builder, "rand", 0.0, 1.0)
 
 
 @lowers("aten.uniform.default")
 def lower_uniform(builder: Builder, _like: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Value:
     """Uniform in [low, high)."""
-    _only_default(generator)
-    return _random_tensor(builder, "rand", low, high - low)
+    only_default(generator)
+    return random_tensor(builder, "rand", low, high - low)
 
 
 @lowers("aten.randn.default", "aten.randn_like.default")
 def lower_randn(builder: Builder, *_: Any, **__: Any) -> Value:
     """Normal, of mean 0 and deviation 1."""
-    return _random_tensor(builder, "randn", 0.0, 1.0)
+    return random_tensor(builder, "randn", 0.0, 1.0)
 
 
 @lowers("aten.normal_functional.default")
 def lower_normal(builder: Builder, _like: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Value:
     """Normal, of the given mean and deviation."""
-    _only_default(generator)
-    return _random_tensor(builder, "randn", mean, std)
+    only_default(generator)
+    return random_tensor(builder, "randn", mean, std)
 
 
-def _random_tensor(builder: Builder, function: str, shift: float, scale: float) -> Value:
+def random_tensor(builder: Builder, function: str, shift: float, scale: float) -> Value:
     """The node's tensor of random numbers of ``function``, times ``scale`` plus ``shift``."""
     spec, start = builder.spec, seed(builder)
 
     def at(index: Index) -> Expr:
-        number: Expr = _number(function, start, index, spec.shape)
+        number: Expr = number_at(function, start, index, spec.shape)
         if function == "rand" and spec.dtype in _GRID:
             steps = _GRID[spec.dtype]
             number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
@@ -127,10 +128,10 @@ def _random_tensor(builder: Builder, function: str, shift: float, scale: float) 
 @lowers("aten.exponential.default")
 def lower_exponential(builder: Builder, _like: Any, rate: float = 1.0, *, generator: Any = None) -> Value:
     """Exponential, of the given rate; never 0."""
-    _only_default(generator)
+    only_default(generator)
 
     def exponential(uniform: Expr) -> Expr:
-        number = call("maximum", _exponential(uniform), like(_LEAST_EXPONENTIAL, uniform))
+        number = exponential_number(uniform)
         return number if rate == 1 else call("div", number, like(rate, number))
 
     return _transformed(builder, "rand", exponential)
@@ -139,7 +140,7 @@ def lower_exponential(builder: Builder, _like: Any, rate: float = 1.0, *, genera
 @lowers("aten.geometric.default")
 def lower_geometric(builder: Builder, _like: Any, p: float, *, generator: Any = None) -> Value:
     """How many trials of chance ``p`` until the first success: an exponential number, rounded up, at least 1."""
-    _only_default(generator)
+    only_default(generator)
     if builder.spec.dtype not in FLOATING:
         raise Declined("geometric numbers as integers, which may overflow")
 
@@ -155,7 +156,7 @@ def lower_cauchy(
     builder: Builder, _like: Any, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None
 ) -> Value:
     """Cauchy, of the given median and half-width."""
-    _only_default(generator)
+    only_default(generator)
 
     def cauchy(uniform: Expr) -> Expr:
         angle = call("mul", call("sub", uniform, like(0.5, uniform)), like(math.pi, uniform))
@@ -169,12 +170,17 @@ def lower_log_normal(
     builder: Builder, _like: Any, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
 ) -> Value:
     """The exponential of a normal number of the given mean and deviation."""
-    _only_default(generator)
+    only_default(generator)
 
     def log_normal(normal: Expr) -> Expr:
         return call("exp", call("add", call("mul", normal, like(std, normal)), like(mean, normal)))
 
     return _transformed(builder, "randn", log_normal)
+
+
+def exponential_number(uniform: Expr) -> Expr:
+    """An exponential number of rate 1 from a uniform one, never 0."""
+    return call("maximum", _exponential(uniform), like(_LEAST_EXPONENTIAL, uniform))
 
 
 def _exponential(uniform: Expr) -> Expr:
@@ -186,17 +192,17 @@ def _transformed(builder: Builder, function: str, transform: Callable[[Expr], Ex
     """The node's tensor of ``transform`` of random numbers of ``function``."""
     spec, start = builder.spec, seed(builder)
     dtype = compute_dtype(spec.dtype)
-    return builder.pointwise(lambda index: transform(cast(_number(function, start, index, spec.shape), dtype)))
+    return builder.pointwise(lambda index: transform(cast(number_at(function, start, index, spec.shape), dtype)))
 
 
 @lowers("aten.bernoulli.p", "aten.bernoulli.default")
 def lower_bernoulli(builder: Builder, x: Tensor, p: float | None = None, *, generator: Any = None) -> Value:
     """1 with probability ``p`` (by default the element of ``x``), else 0."""
-    _only_default(generator)
+    only_default(generator)
     spec, start = builder.spec, seed(builder)
 
     def at(index: Index) -> Expr:
-        number = uniform_at(builder, start, index, spec.shape)
+        number = uniform_at(start, index, spec.shape)
         chance = cast(builder.load(x, index), "float32") if p is None else like(p, number)
         return cast(call("lt", number, chance), compute_dtype(spec.dtype))
 
@@ -213,7 +219,7 @@ def lower_dropout(builder: Builder, x: Tensor, p: float, train: bool | None) -> 
 
     def finish(_results: tuple[Expr, ...], index: Index) -> tuple[Expr, ...]:
         value = cast(builder.load(x, index), compute_dtype(builder.dtype(x)))
-        kept = call("ge", number := uniform_at(builder, start, index, tuple(x.shape)), like(p, number))
+        kept = call("ge", number := uniform_at(start, index, tuple(x.shape)), like(p, number))
         scaled = call("mul", value, like(scale, value))
         return call("mul", scaled, cast(kept, value.dtype)), kept
 
@@ -224,6 +230,6 @@ def lower_dropout(builder: Builder, x: Tensor, p: float, train: bool | None) -> 
     return builder.reduction(builder.specs[0].shape, stride, (), nothing, finish)
 
 
-def _only_default(generator: Any) -> None:
+def only_default(generator: Any) -> None:
     if generator is not None:
         raise Declined("a generator of the caller's own")

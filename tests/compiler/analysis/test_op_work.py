@@ -1,11 +1,12 @@
-"""Arithmetic of library calls."""
+"""Arithmetic of library calls and scans."""
 
 from __future__ import annotations
 
 import pytest
 
-from optfuse.compiler.analysis.op_work import library_work
-from optfuse.compiler.ir.nodes import LibraryCall, Origin, View
+from optfuse.compiler.analysis.op_work import library_work, nest_work
+from optfuse.compiler.ir.nodes import Call, LibraryCall, Load, LoopNest, Origin, Result, Scan, Store, View, ivar, rvar
+from optfuse.problem.instance import Work
 
 BATCH, HEADS, ROWS, COLUMNS, WIDTH = 2, 4, 5, 7, 8
 
@@ -37,3 +38,10 @@ def test_attention_is_priced_by_its_matrix_products(
     scores = BATCH * HEADS * ROWS * COLUMNS
     expected = 2 * scores * (products[0] * WIDTH + products[1] * value_width)
     assert library_work(call, {}).tensor == expected
+
+
+def test_a_scan_combines_each_point_twice() -> None:
+    x, a, b = Load("x", 6 * ivar(0) + rvar(0), "float32"), Result(0, "float32"), Result(1, "float32")
+    scan = Scan((Call("neg", (x,), "float32"),), (Call("add", (a, Call("exp", (b,), "float32")), "float32"),))
+    nest = LoopNest("scan", (4,), (6,), (), (Store("y", 6 * ivar(0) + rvar(0), a),), Origin("scan", ""), scan)
+    assert nest_work(nest) == Work(fp32=(1 + 2) * 24, special=2 * 24)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from optfuse.compiler.analysis.iteration_orders import Cover, Piece, in_order
+from optfuse.compiler.analysis.mixed_radix import Digit
 from optfuse.compiler.extract.extraction import extract
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.stages import lowered
 from optfuse.problem.device_files import load_device
+from tests.oracle.judging import Function
 
 
 class Biased(nn.Module):
@@ -31,3 +34,29 @@ def test_a_chain_can_be_one_kernel_whatever_else_has_as_many_points() -> None:
     assert len(chains) == 3
     for chain in chains:
         assert set.intersection(*(set(edge.schemes) for edge in instance.edges if edge.src in chain))
+
+
+def test_a_scan_runs_in_its_own_walk_and_its_results_are_values_of_all_points() -> None:
+    def work(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return (x * y).cumsum(1) + y, y.sum(1)
+
+    x, y = torch.ones(64, 200), torch.ones(64, 200)
+    problem = extract(lowered(capture(Function(work), (x, y), {}, name="scan")), load_device("h200"))
+    instance = problem.instance
+    ((scan, offers),) = ((op, op.offers) for op in instance.ops if op.name == "cumsum")
+    assert not scan.recompute
+    (offer,) = offers
+    assert (offer.full, offer.reduces) == (True, True)
+    scheme = instance.schemes[offer.scheme]
+    assert (scheme.x, scheme.r) == (64, 200)
+    for name in ("mul", "add", "sum_1"):
+        (other,) = (op for op in instance.ops if op.name == name)
+        assert offer.scheme in {o.scheme for o in other.offers}
+
+
+def test_the_elements_of_a_scan_keep_their_order() -> None:
+    rows = (Piece(Digit(4, 6)),)
+    forward = (Piece(Digit(2, 3), 3), Piece(Digit(3, 1), 1))
+    mixed = (Piece(Digit(3, 2), 1), Piece(Digit(2, 1), 3))
+    assert in_order(Cover((rows, forward), 1))
+    assert not in_order(Cover((rows, mixed), 1))
