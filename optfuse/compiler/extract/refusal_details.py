@@ -55,5 +55,6 @@ def _space(extraction: Extraction, op: int) -> str:
     if not isinstance(nest, LoopNest):
         return ""
     points = " x ".join(map(str, nest.sizes)) or "1"
-    reduced = f", reduces {' x '.join(map(str, nest.rsizes))}" if nest.rsizes else ""
+    verb = "reduces" if nest.scan is None else "scans"
+    reduced = f", {verb} {' x '.join(map(str, nest.rsizes))}" if nest.rsizes else ""
     return f"{nest.name} runs over {points}{reduced}"
