@@ -6,6 +6,7 @@ of the benchmark (``docs/howto/tune.md``). Only speed depends on them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -323,8 +324,10 @@ def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """
     room = INTERPRETED_TILE
     found: list[Axis] = []
-    for axis in reversed(axes):
-        largest = _largest(axis)
+    for k, axis in reversed(list(enumerate(axes))):
+        # Triton limits a tile, and an axis of a changing size fills its room
+        others = math.prod(other.block for other in axes[:k]) if isinstance(axis.size, Size) else 1
+        largest = min(_largest(axis), max(1, INTERPRETED_TILE // others))
         block = axis.block if axis.walk == "whole" else max(axis.block, min(largest, _below(room)))
         shared = _shared(axis)
         programs = -(-axis.size // shared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import sympy
@@ -24,6 +24,9 @@ LEAST, MOST = 2, 2**31 - 1
 
 #: A graph compiled for a range of sizes is built again at up to so many others, until it is the same at one.
 CHECKS = 3
+
+#: How far two or three sizes are changed apart from each other to find others at which a graph is valid.
+NEAR = 8
 
 #: Given the graph, its fake arguments and the decisions that these record: the compiled function.
 Build = Callable[[GraphModule, Sequence[Any], Decisions], Callable[..., Any]]
@@ -57,14 +60,25 @@ class Ranged:
             If none is found: a decision has made the range one size.
         """
         found = False
-        for step in (step for distance in range(1, 33) for step in (distance, -distance)):
-            tried = {name: size + step * (k + 1) for k, (name, size) in enumerate(self.decisions.hints.items())}
+        names = list(self.decisions.hints)
+        for steps in _steps(len(names)):
+            tried = {name: self.decisions.hints[name] + step for name, step in zip(names, steps, strict=True)}
             if self.holds(tried):
                 found = True
                 yield tried
         if not found:
             guards = ", ".join(map(str, (*self.traced, *self.decisions.guards)))
             raise CaptureError(f"valid at one size only: {guards}")
+
+
+def _steps(count: int) -> Iterator[tuple[int, ...]]:
+    """Changes of ``count`` sizes, none of them 0: first all in proportion, then any signs and small distances."""
+    for distance in range(1, 33):
+        yield tuple(distance * (k + 1) for k in range(count))
+        yield tuple(-distance * (k + 1) for k in range(count))
+    if 1 < count <= 3:
+        near = [step for step in range(-NEAR, NEAR + 1) if step]
+        yield from sorted(product(near, repeat=count), key=lambda steps: sum(map(abs, steps)))
 
 
 def checked_range(

@@ -15,6 +15,7 @@ from math import prod
 from optfuse.compiler.analysis.dependence import footprint
 from optfuse.compiler.analysis.op_work import buffer_bytes
 from optfuse.compiler.ir.nodes import LoopGraph, LoopNest, Op, View
+from optfuse.compiler.ir.sizes import never_less
 
 #: The most points of an op that costs little more than a launch.
 MOST_POINTS = 1024
@@ -119,4 +120,4 @@ def _components(graph: LoopGraph) -> Iterable[tuple[int, ...]]:
 
 
 def _is_tiny(nest: LoopNest) -> bool:
-    return nest.pointwise and prod(nest.sizes) <= MOST_POINTS
+    return nest.pointwise and never_less(MOST_POINTS, prod(nest.sizes))
