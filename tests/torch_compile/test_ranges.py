@@ -180,3 +180,18 @@ def test_ranges_can_be_left_out() -> None:
             x = marked(batch, 4, 7)
             torch.testing.assert_close(fast(x), rows(x))
     assert len(made[0].record.schedules) == 2
+
+
+def test_a_float_that_is_a_symbol_keeps_its_value_in_a_range(compiled: Compiler) -> None:
+    """Under ``dynamic=True`` Dynamo makes symbols of floats, too; each value has ranges of its own."""
+
+    def scaled(x: Tensor, factor: float) -> Tensor:
+        return (x * factor).softmax(-1) + factor
+
+    fast = compiled(scaled, dynamic=True)
+    with torch.no_grad():
+        for factor in (2.5, 0.5, 2.5):
+            for rows in (4, 7, 9):
+                x = torch.randn(rows, 6)
+                torch.testing.assert_close(fast(x, factor), scaled(x, factor))
+    assert len(schedules(compiled)) == 2

@@ -148,7 +148,8 @@ class BySize:
     at_once
         Whether the first sizes are compiled when they first come; if not, when they come the second time.
     compile_range
-        Compiles the graph for a range of sizes, as long as it can: ``ranges``.
+        Compiles the graph for a range of sizes, as long as it can: ``ranges``, each with the values of the graph's
+        floating-point symbols (under ``dynamic=True`` Dynamo makes some of a module's constants), which it is made for.
     said
         Called once, with a reason, when a size first runs as it was traced.
     """
@@ -160,7 +161,7 @@ class BySize:
     said: Callable[[str], None]
     at_once: bool = True
     compile_range: CompileRange | None = None
-    ranges: list[Ranged] = field(default_factory=list)
+    ranges: list[tuple[dict[sympy.Symbol, float], Ranged]] = field(default_factory=list)
     compiled: OrderedDict[Sizes, Callable[..., Any]] = field(default_factory=OrderedDict)
     #: how often sizes that are not compiled have come
     seen: OrderedDict[Sizes, int] = field(default_factory=OrderedDict)
@@ -199,14 +200,17 @@ class BySize:
 
     def _in_range(self, sizes: Sizes, arguments: Sequence[Any]) -> Callable[..., Any] | None:
         """The function of a range that the sizes are in, compiled now if there is none yet."""
-        named = {str(symbol): size for symbol, size in zip(self.reader.symbols, sizes, strict=True)}
-        found = next((each for each in self.ranges if each.holds(named)), None)
-        if found is None and self.compile_range is not None:
-            found = self.compile_range(self.graph, self.name, named, arguments)
+        values = dict(zip(self.reader.symbols, sizes, strict=True))
+        floats = {symbol: value for symbol, value in values.items() if isinstance(value, float)}
+        named = {str(symbol): value for symbol, value in values.items() if not isinstance(value, float)}
+        found = next((each for given, each in self.ranges if given == floats and each.holds(named)), None)
+        if found is None and self.compile_range is not None and named:
+            graph = at_sizes(self.graph, floats) if floats else self.graph
+            found = self.compile_range(graph, self.name, named, arguments)
             if found is None or len(self.ranges) == RANGES - 1:
                 self.compile_range = None
             if found is not None:
-                self.ranges.append(found)
+                self.ranges.append((floats, found))
         return None if found is None else found.function
 
     def name_at(self, sizes: Sizes) -> str:
