@@ -5,7 +5,7 @@ What a replay reads and writes must lie where it lay at the recording:
 - Parameters, buffers and whatever the program writes in place stay where they are. When one has moved, the call runs
   without the graph; when it does not come back, the graph is recorded again, and takes it as one of the others.
 - Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
-  calls, or any that a forward graph has saved for this one, is left where it is.
+  calls (what a forward graph saved for this one) is left where it is.
 - Results lie in the graph's memory. A replay writes there again, so it must not happen while somebody still uses them.
   ``"auto"`` makes sure of that for every result: two recordings take turns for inference, a training step's own results
   are copied, and while a caller holds on to more, the call runs without a graph. ``True`` leaves the results that the
@@ -237,16 +237,8 @@ class GraphedProgram:
         return self._replay(recording, given, main)
 
     def _moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
-        """Inputs that may stay, at another address than at the call before: a graph may come too early."""
-        return [k for k, x in enumerate(given) if self._may_stay(k, x) and x.data_ptr() != before[k]]
-
-    def _may_stay(self, k: int, x: torch.Tensor) -> bool:
-        """Whether an input is watched rather than copied.
-
-        A backward graph's inputs, small ones too: an unrolled cell saves hundreds of them, in memory that stays.
-        """
-        backward = self.interest.training and self.interest.visible is None
-        return x.nbytes > SMALL or (backward and k not in self._moved)
+        """Large inputs whose address is another one than at the call before: a graph may come too early."""
+        return [k for k, x in enumerate(given) if x.nbytes > SMALL and x.data_ptr() != before[k]]
 
     def _is_guarded(self, k: int) -> bool:
         """Whether a result must be out of use before a replay: see the module's text."""
@@ -314,7 +306,7 @@ class GraphedProgram:
     def _role(self, k: int, x: torch.Tensor, before: int) -> Role:
         if self.program.inputs[k].mutated or (k in self.interest.fixed and k not in self._moved):
             return "static"
-        return "static" if self._may_stay(k, x) and x.data_ptr() == before else "copied"
+        return "static" if x.nbytes > SMALL and x.data_ptr() == before else "copied"
 
     def _replay(self, recording: _Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
         with around_calls(main):

@@ -187,9 +187,10 @@ class Compilation:
             if environment.mode() == "compile" and is_on_host(captured):
                 raise CaptureError("its tensors are on the CPU")
             problem = fusion_problem(captured, self.asked.device)
+            symbols = () if captured.decisions is None else tuple(captured.decisions.hints)
             if captured.name in first:
                 made = first[captured.name]
-                require_same(problem, made, places_of(made))
+                require_same(problem, made, places_of(made, symbols))
                 return as_traced(captured)
             chosen = _with_matching_rules(problem.instance, self.asked.solver, self.record)
             made = first[captured.name] = schedule_graph(captured, problem, chosen, cache=self.asked.cache)
@@ -203,7 +204,7 @@ class Compilation:
                 program = Program(source, captured.constants)
                 return runner(program, self.asked.cudagraphs, interest, self.arena, self.pace, made.objective / 1e6)
 
-            return RangedRun(made.source, places_of(made), run_of)
+            return RangedRun(made.source, places_of(made, symbols), run_of)
 
         return compile_one
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -65,13 +66,15 @@ class RangedRun:
         return run(inputs)
 
 
-def places_of(schedule: Schedule) -> dict[str, Place]:
+def places_of(schedule: Schedule, names: Collection[str]) -> dict[str, Place]:
     """By symbol of the module: an input, and its dimension whose size is a multiple of the symbol.
+
+    ``names`` are all symbols of the graph.
 
     Raises
     ------
     CaptureError
-        If a symbol is in no dimension's size alone.
+        If a symbol is in no dimension's size alone, or the module reads one that is no size of a buffer.
     """
     buffers = {buffer.name: buffer for buffer in schedule.graph.buffers}
     found: dict[str, Place] = {}
@@ -83,4 +86,7 @@ def places_of(schedule: Schedule) -> dict[str, Place]:
                     found.setdefault(name, (k, axis, terms[0][1]))
         if name not in found:
             raise CaptureError(f"the size {name} is no dimension's")
+    for name in sorted(set(names) - found.keys()):
+        if re.search(rf"\b{name}\b", schedule.source):
+            raise CaptureError(f"the number {name} is no dimension's size")
     return found

@@ -161,7 +161,10 @@ def work(rank: int, port: int, folder: str) -> None:
         fused = run(mesh, lambda model: torch.compile(model, backend="optfuse", options=OPTIONS))
         graphs = optfuse.compiled_graphs()[seen:]
         found[kind.__name__] = {
-            "differs": max(float((a - b).abs().max()) for a, b in zip(eager, fused, strict=True)),
+            # running sums of running sums are large, and are added in another order
+            "differs": max(
+                float((a - b).abs().max() / a.abs().max().clamp(min=1)) for a, b in zip(eager, fused, strict=True)
+            ),
             "why_not": [graph.why_not for graph in graphs if graph.why_not],
             "graphs": len(graphs),
             "communication_us": sum(graph.communication_us for graph in graphs),

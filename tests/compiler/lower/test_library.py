@@ -17,8 +17,12 @@ def only_call(graph: LoopGraph) -> LibraryCall:
 
 
 def test_every_kind_of_argument() -> None:
-    call = only_call(lowered(lambda x: torch.randint(0, 5, (3, 2), dtype=torch.int32, device="cpu"), torch.ones(1))[0])
-    assert call.args == (0, 5, (3, 2))
+    call = only_call(
+        lowered(lambda x: torch.nn.functional.interpolate(x, size=(3, 2), mode="bicubic"), torch.ones(1, 1, 4, 4))[0]
+    )
+    assert call.args[1:] == ((3, 2), False)
+    call = only_call(lowered(lambda x: torch.randperm(5, dtype=torch.int32, device="cpu"), torch.ones(1))[0])
+    assert call.args == (5,)
     assert dict(call.kwargs)["dtype"] == TorchValue("dtype", "int32")
     assert dict(call.kwargs)["device"] == TorchValue("device", "cpu")
     call = only_call(lowered(lambda x: torch.linalg.vector_norm(x.sort()[0], float("inf")), torch.randn(16))[0])
