@@ -12,6 +12,7 @@ from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.lower import lower
 from optfuse.compiler.simplify.decisions import of_graph
+from optfuse.compiler.simplify.matmul_variants import dot_variants, with_dots
 from optfuse.compiler.simplify.pass_list import PASSES, UNSPLIT, rewrite
 from optfuse.compiler.simplify.reduction_variants import reduction_variants
 from optfuse.problem.device_files import load_device
@@ -26,8 +27,12 @@ def fusion_problem(captured: Captured, device: str, variants: Variants = "rule")
     """The fusion problem of a captured graph."""
     target = load_device(device)
     made = rewrite(lowered(captured), target, PASSES if variants == "rule" else UNSPLIT)
-    alternatives = None if variants == "rule" else reduction_variants(made.graph, target)
-    graph = made.graph if alternatives is None else alternatives.graph
+    graph = with_dots(made.graph, target)
+    alternatives = dot_variants(graph)
+    if variants == "all":
+        alternatives = reduction_variants(graph, target)
+        graph = alternatives.graph
+        alternatives = replace(alternatives, variants=(*alternatives.variants, *dot_variants(graph).variants))
     problem = extract(
         graph,
         target,

@@ -17,7 +17,7 @@ def kept_apart(instance: Instance, offering: int, barred: Sequence[int]) -> list
     """By op: its descendants and ancestors that are kept apart from it, as bitmasks.
 
     ``offering`` is the bitmask of the ops that offer the scheme; ``barred[op]`` that of the op's neighbours along edges
-    that the scheme does not allow. Only paths of ops of no variant count, which are certain to run.
+    that the scheme does not allow. Only paths that are there whichever alternatives run count.
     """
     index = legal_index(instance)
     reach = index.reach()
@@ -25,7 +25,7 @@ def kept_apart(instance: Instance, offering: int, barred: Sequence[int]) -> list
     users: list[list[int]] = [[] for _ in range(count)]
     sources: list[list[int]] = [[] for _ in range(count)]
     for edge in instance.edges:
-        if index.mandatory >> edge.src & index.mandatory >> edge.dst & 1:
+        if index.standing >> edge.src & index.standing >> edge.dst & 1:
             users[edge.src].append(edge.dst)
             sources[edge.dst].append(edge.src)
     apart = [0] * count

@@ -174,7 +174,9 @@ class Device:
     ``link_ps_per_mib`` for what a rank sends. All 0: communication takes no time, and the order does not regard it.
     ``attention_percent``, ``convolution_percent`` and ``depthwise_percent`` scale the tensor operations of such calls;
     each library call takes ``library_start_ps`` besides its launch, and ``library_overlap_percent`` of the shorter of
-    its memory and compute time is hidden behind the longer. All of these are in the ``work`` of ops already.
+    its memory and compute time is hidden behind the longer. ``dot_percent``, ``dot_overlap_percent`` and
+    ``dot_start_ps`` say the same of products of matrices in kernels of our own; 0 percent: there are none. All of these
+    are in the ``work`` of ops already.
     """
 
     name: str
@@ -203,6 +205,9 @@ class Device:
     link_hop_ps: int = 0
     link_ps_per_mib: int = 0
     workspace_bytes: int = 0
+    dot_percent: int = 0
+    dot_overlap_percent: int = 100
+    dot_start_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ A kernel is legal when
    ``single_kernel`` (a kernel that holds an op of the set is exactly the set);
 6. a kernel of several ops keeps ``max_ops`` and ``max_weight`` (one op alone is always allowed);
 7. the set is connected, if ``Limits.connected``: by inside edges or by reads of a common footprint;
-8. the set is convex. A path counts if each op on it is certain to run when the kernel does: ops of no variant, and ops
-   of the alternatives that the kernel's own ops choose. Paths through other alternatives depend on the other choices,
-   and appear as cycles between kernels.
+8. the set is convex. A path counts if it is there whenever the kernel runs: through ops of no variant, ops of the
+   alternatives that the kernel's own ops choose, and variants of single ops that follow and precede the same ops, of
+   which the first stands for any. Paths through other alternatives depend on the other choices, and appear as cycles
+   between kernels.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class LegalIndex:
     ``successors[u]`` are pairs (v, schemes); ``footprints[u][scheme]`` the (buffer, footprint) read there, and its keys
     are the schemes offered. ``apart[u]`` may never share a kernel with u, and of these ``rivals[u]`` never even run
     with it; ``together[u]`` must. ``exact[u]`` is the one kernel that may hold u, or 0. ``mandatory`` are the ops of no
-    variant.
+    variant; ``standing`` are these and the first ops of variants whose alternatives lie on the same paths.
     """
 
     instance: Instance
@@ -125,6 +126,7 @@ class LegalIndex:
     exact: tuple[int, ...]
     barrier: int
     mandatory: int
+    standing: int
     alternatives: tuple[tuple[int, ...], ...]
     reaches: dict[int, Reach] = field(default_factory=dict)
 
@@ -143,6 +145,9 @@ class LegalIndex:
     def reach(self, mask: int = 0) -> Reach:
         """Reachability along the ops that are certain to run when ``mask`` does."""
         active = self.certain(mask) if self.alternatives else self.mandatory
+        for options in self.alternatives:
+            if options[0] & self.standing and not mask & _union(options):
+                active |= options[0]
         found = self.reaches.get(active)
         if found is None:
             found = self.reaches[active] = Reach.of(self.instance, active)
@@ -188,6 +193,7 @@ def legal_index(instance: Instance) -> LegalIndex:
         for op in bits(_union(options)):
             rivals[op] = _union(options) & ~_union(option for option in options if option >> op & 1)
             apart[op] |= rivals[op]
+    twins = mask_of(ops[0] for ops in twin_alternatives(instance))
     return LegalIndex(
         instance,
         tuple(map(tuple, successors)),
@@ -199,8 +205,26 @@ def legal_index(instance: Instance) -> LegalIndex:
         tuple(exact),
         mask_of(instance.rules.barrier),
         mandatory,
+        mandatory | twins,
         alternatives,
     )
+
+
+def twin_alternatives(instance: Instance) -> list[tuple[int, ...]]:
+    """The variants of single ops that all follow the same ops and precede the same ops: these ops."""
+    found = [
+        tuple(op for (op,) in variant.alternatives)
+        for variant in instance.variants
+        if all(len(ops) == 1 for ops in variant.alternatives)
+    ]
+    before: dict[int, set[int]] = {op: set() for ops in found for op in ops}
+    after: dict[int, set[int]] = {op: set() for ops in found for op in ops}
+    for edge in instance.edges:
+        if edge.dst in before:
+            before[edge.dst].add(edge.src)
+        if edge.src in after:
+            after[edge.src].add(edge.dst)
+    return [ops for ops in found if all(before[op] == before[ops[0]] and after[op] == after[ops[0]] for op in ops)]
 
 
 def is_legal(instance: Instance, ops: Collection[int], scheme: int) -> bool:

@@ -33,6 +33,7 @@ from optfuse.compiler.simplify.decisions import (
     decisions_to_json,
     of_graph,
 )
+from optfuse.compiler.simplify.matmul_variants import dot_variants
 from optfuse.errors import OptfuseError, PlanError, UnknownClassError
 from optfuse.problem.serialize import digest, load_instance, save_instance
 from optfuse.problem.untrusted_folder import require_enclosed
@@ -117,7 +118,12 @@ def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
     owners = [(b.name, b if b.alias is None else saved.buffers[b.alias]) for b in saved.buffers if b.kind == "input"]
     shared = {name: (owner.name, owner.bytes) for name, owner in owners}
     extraction = extract(
-        graph, saved.devices[0], donated=donated, shared=shared, allocates=lambda call: not takes_out(call)
+        graph,
+        saved.devices[0],
+        donated=donated,
+        shared=shared,
+        allocates=lambda call: not takes_out(call),
+        alternatives=dot_variants(graph),
     )
     extraction = replace(
         extraction,

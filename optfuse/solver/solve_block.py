@@ -20,12 +20,11 @@ from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.reduce.blocks import LARGE_OPS, Shape
 from optfuse.solver.reduce.limits import cut_to_size, fits, launches, without_launches, without_limits
-from optfuse.solver.reduce.optional import optional_uses
 from optfuse.solver.slots.slot_search import fits_slot_model, solve_by_kernel_count
 from optfuse.solver.strategies.block import LISTS, BlockResult, Budget, ListLimits, Partition, cost_of
 from optfuse.solver.strategies.critical_path import critical_path_partition
 from optfuse.solver.strategies.listing import Presolved, best_nearby, best_of_all, best_of_some, presolved
-from optfuse.solver.strategies.variant_enumeration import solve_choices
+from optfuse.solver.strategies.variant_enumeration import few_choices, solve_choices
 
 #: The most kernels for which a block is searched by their number.
 MOST_SLOTS = 8
@@ -105,7 +104,7 @@ def solve_block(
     cost = cost_of(problem, warm)
     known = BlockResult(warm, cost, min(block_bound(problem), cost))
     budget = Budget(options, clock, deadline, lists)
-    if not budget.spent and optional_uses(problem):
+    if not budget.spent and few_choices(problem):
 
         def solve(decided: Shape, start: Partition, until: float) -> BlockResult:
             return solve_block(decided, start, options, until, clock, lists)

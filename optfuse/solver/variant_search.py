@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.cost import default_writes
-from optfuse.problem.instance import Instance
+from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.control.clock import WALL, Clock, within
@@ -42,7 +42,10 @@ def solve_variants(
     open_groups = [group for group in find_blocks(instance) if _undecided(instance, group)]
     largest = max(map(len, open_groups), default=0)
     many = bool(optional_uses(instance)) and any(choice_count(instance, group) > MOST_CHOICES for group in open_groups)
-    if largest <= joint_ops and not many:
+    listed = all(
+        choice_count(instance, group) <= MOST_CHOICES and _is_of_calls(instance, group) for group in open_groups
+    )
+    if (largest <= joint_ops and not many) or listed:
         return solve_cpsat(instance, options, warm, deadline, clock)
     chosen = choose(instance, options, deadline, clock)
     running = {op for ops, _ in chosen.kernels for op in ops}
@@ -64,6 +67,16 @@ def solve_variants(
         cuts=0,
         rounds=chosen.solves,
         given_up=(note,),
+    )
+
+
+def _is_of_calls(instance: Instance, group: tuple[int, ...]) -> bool:
+    """Whether each variant of a block has an alternative that runs alone: its combinations are solved one by one."""
+    inside = set(group)
+    return all(
+        any(offer.scheme == ALONE for op in variant.alternatives[0] for offer in instance.ops[op].offers)
+        for variant in instance.variants
+        if inside.intersection(variant.alternatives[0])
     )
 
 

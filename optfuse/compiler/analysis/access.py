@@ -8,7 +8,7 @@ import sympy
 
 from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Load, LoopNest, ivar, rvar
-from optfuse.compiler.ir.traversal import loads_under, operands, stored
+from optfuse.compiler.ir.traversal import dot_in, loads_under, operands, stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class Access:
 
     ``coefficients`` (elements, one for each i dimension and then each r dimension) and ``offset`` give the address
     when the index is affine; ``coefficients`` is None otherwise. An indirect access adds terms that depend on data.
-    ``exact`` means that this is the address touched at every iteration: affine, not guarded, not indirect.
+    ``exact`` means that this is the address touched at every iteration: affine, not guarded, not indirect. A factor of
+    a product of matrices is read at each of ``terms`` places; its coefficients are those of its row or column.
     """
 
     buffer: str
@@ -26,11 +27,12 @@ class Access:
     guarded: bool
     indirect: bool
     load: Load | None = None
+    terms: int = 1
 
     @property
     def exact(self) -> bool:
         """Whether the address is a known affine function of the iteration, without condition."""
-        return self.coefficients is not None and not self.guarded and not self.indirect
+        return self.coefficients is not None and not self.guarded and not self.indirect and self.terms == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ def accesses(nest: LoopNest) -> NestAccesses:
     """The loads and stores of a nest, with their layouts over (i dimensions, r dimensions)."""
     symbols = [ivar(k) for k in range(len(nest.sizes))] + [rvar(k) for k in range(len(nest.rsizes))]
     loads: dict[Load, Access] = {}
+    dot = dot_in(nest)
+    if dot is not None:
+        for load in (dot.left, dot.right):
+            coefficients, offset = _layout(load.index, symbols)
+            loads[load] = Access(load.buffer, coefficients, offset, False, False, load, dot.terms)
     for root in operands(nest) + stored(nest):
         for load in loads_under([root]):
             if load not in loads:

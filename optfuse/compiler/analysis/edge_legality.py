@@ -38,6 +38,8 @@ def why_apart(
     buffer = str(dependence.buffer)
     written = _layouts(before, src, buffer, of="stores" if dependence.value else "loads")
     used = _layouts(after, dst, buffer, of="loads" if dependence.value else "stores")
+    if any(access.terms > 1 for access in after.loads):
+        return f"product: {buffer} is an operand of a product of matrices, which takes its operands from memory"
     if None in written or None in used:
         return f"index: {buffer} is gathered, padded or windowed, so its elements are not met one by one"
     if len(written | used) != 1:

@@ -11,7 +11,8 @@ instance, splits the digits of n into those of x (in parallel) and those of r (t
 
 A pointwise op of x*r points can run in a reduction's walk as long as its digits and the walk's have a common
 refinement; one of x points runs once for each x, its own n being the flat x. A reduction runs in its own walk only,
-and so does a scan, with the scanned dimension as r; but its results are values of all the points.
+and so does a scan, with the scanned dimension as r; but its results are values of all the points. A product of matrices
+runs in its own flat walk, refined where its rows end.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from optfuse.compiler.analysis.access import Access, NestAccesses
 from optfuse.compiler.analysis.mixed_radix import Digit, coalesce, cuts, is_chain, is_dense, point_count, refine
 from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import LoopNest
+from optfuse.compiler.ir.traversal import dot_in
 
 Role = Literal["full", "outer", "reduces", "projected"]
-NestKind = Literal["pointwise", "reduction", "scan"]
+NestKind = Literal["pointwise", "reduction", "scan", "product"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,9 @@ def _text(digits: Iterable[Digit]) -> str:
 
 def kind_of(nest: LoopNest) -> NestKind:
     """How the points of a nest depend on each other."""
-    return "pointwise" if nest.pointwise else "reduction" if nest.scan is None else "scan"
+    if nest.pointwise:
+        return "pointwise" if dot_in(nest) is None else "product"
+    return "reduction" if nest.scan is None else "scan"
 
 
 def in_order(cover: Cover) -> bool:

@@ -86,6 +86,8 @@ def offer(
         if key in reads:  # elements of a window, together at most the buffer
             size = min(size + reads[key].bytes, buffer_bytes(buffer))
         klass = _access_class(inner, space, item, indirect=access.indirect)
+        if access.terms > 1:  # rows along the sum, or whole tiles
+            klass = "contiguous"
         if klass == "contiguous" and walked.by_columns:
             klass = "column"
         reads[key] = Read(key[0], size, klass, print_number, footprints.place(exact, item, walked, space))

@@ -7,11 +7,12 @@ from math import prod
 from typing import Literal
 
 from optfuse.compiler.analysis.access import Access
+from optfuse.compiler.codegen.product_tiles import dot_tile
 from optfuse.compiler.ir.buffer_layout import span
 from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopNest, views
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.compiler.ir.sizes import hint
-from optfuse.compiler.ir.traversal import operands, stored, subexpressions
+from optfuse.compiler.ir.traversal import dot_in, operands, stored, subexpressions
 from optfuse.problem.cost import GOP, MIB
 from optfuse.problem.instance import Device, Work
 
@@ -66,12 +67,12 @@ def touched_bytes(access: Access, sizes: Sequence[int], buffer: Buffer) -> int:
     if access.coefficients is None or access.indirect:
         elements = hint(prod(sizes))
     else:
-        elements = hint(prod(s for s, c in zip(sizes, access.coefficients, strict=True) if c != 0))
+        elements = hint(prod(s for s, c in zip(sizes, access.coefficients, strict=True) if c != 0)) * access.terms
     return min(elements * item, buffer_bytes(buffer))
 
 
-def nest_work(nest: LoopNest) -> Work:
-    """The arithmetic of a nest: its distinct scalar functions and reductions, times its points.
+def nest_work(nest: LoopNest, tensor: int = 0) -> Work:
+    """The arithmetic of a nest: its distinct scalar functions and reductions, times its points; ``tensor`` is given.
 
     A scan combines each point about twice: within a thread, and with what threads before it have.
     """
@@ -85,7 +86,27 @@ def nest_work(nest: LoopNest) -> Work:
             elif isinstance(expr, Call) and expr.function != "cast":
                 fp32 += times * (16 if FUNCTIONS[expr.function].rule == "random" else 1)
     added = points * sum(store.adds for store in nest.stores)
-    return Work(fp32=fp32 * points, special=special * points, atomic=added)
+    return Work(fp32=fp32 * points, special=special * points, tensor=tensor, atomic=added)
+
+
+def dot_takes(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -> int:
+    """Picoseconds of the product of matrices in a nest: tensor cores on whole tiles, beside its factors and its result.
+
+    Kernels of our own hide less of the shorter of the two behind the longer, and reach less of the cores' rate, than
+    the library's (``Device.dot_percent``).
+    """
+    dot = dot_in(nest)
+    assert dot is not None, "the nest computes a product"
+    rows, columns = nest.sizes
+    tile = dot_tile(rows, columns, dot.terms)
+    operations = 2 * _up(rows, tile.rows) * _up(columns, tile.columns) * _up(dot.terms, tile.terms)
+    programs = -(-rows // tile.rows) * -(-columns // tile.columns)
+    operations = operations * max(device.saturating_programs, programs) // programs
+    compute = operations * device.tensor_ps_per_gop // GOP * device.dot_percent // 100
+    item = ITEM_BYTES[dot.left.dtype]
+    memory = (rows * columns + (rows + columns) * dot.terms) * item * device.dram_ps_per_mib // MIB
+    exposed = min(compute, memory) * (100 - device.dot_overlap_percent) // 100
+    return device.dot_start_ps + max(compute, memory) + exposed
 
 
 def updated_bytes(call: LibraryCall, buffers: Mapping[str, Buffer]) -> dict[str, int]:

@@ -169,7 +169,9 @@ class _Drafts:
     ) -> None:
         """Admit a smaller pointwise producer to the walks of its consumer, if the consumer reads all of its points."""
         producer, accesses, users = nests[dependence.src], touched[dependence.src], touched[dependence.dst]
-        if not dependence.value or producer is None or not producer.pointwise or accesses is None or users is None:
+        if not dependence.value or producer is None or accesses is None or users is None:
+            return
+        if self.kinds[dependence.src] != "pointwise":
             return
         loads = [a for a in users.loads if a.buffer == dependence.buffer]
         stores = [a for a in accesses.stores if a.buffer == dependence.buffer]

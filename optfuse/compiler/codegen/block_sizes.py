@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.compiler.codegen.index_arithmetic import Axis
+from optfuse.compiler.codegen.product_tiles import DotTile
 from optfuse.compiler.codegen.tiles import NARROWEST_ROW, Access, TileConfig, row_block
+from optfuse.compiler.codegen.triton_dots import dot_axes
 from optfuse.compiler.ir.sizes import Size, divides, hint
 from optfuse.errors import PlanError
 
@@ -86,6 +88,11 @@ def choose_tile(
         if axis.walk == "whole" and axis.size > axis.block:
             raise PlanError(f"{axis.constant} of {axis.block} does not hold a row at every size")
     return Tiled(_interpreted(found), tiled.num_warps)
+
+
+def product_tile(axes: tuple[Axis, ...], tile: DotTile) -> Tiled:
+    """The axes (y, x) of a product of matrices with the blocks of its tile."""
+    return Tiled(_interpreted(dot_axes(axes, tile)), tile.warps)
 
 
 def _at_hints(axis: Axis) -> Axis:

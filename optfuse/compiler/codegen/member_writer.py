@@ -13,7 +13,9 @@ from optfuse.compiler.codegen.addresses import Addresses
 from optfuse.compiler.codegen.index_arithmetic import INT32_END, Axis, Linear, Named, linearize
 from optfuse.compiler.codegen.kernel_writer import Note, Writer, identifier, reserved_names
 from optfuse.compiler.codegen.philox_counters import counters
+from optfuse.compiler.codegen.product_tiles import dot_tile
 from optfuse.compiler.codegen.reduction_passes import Passes
+from optfuse.compiler.codegen.triton_dots import Factor, write_dot
 from optfuse.compiler.codegen.triton_expressions import (
     BIT_AND,
     COMPARISON,
@@ -27,11 +29,13 @@ from optfuse.compiler.codegen.triton_expressions import (
 )
 from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.dtypes import FLOAT8, HALF, NARROW
+from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.kernel_spec import KernelSpec, rdigit, xdigit
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
     Const,
+    Dot,
     Expr,
     Guard,
     Iota,
@@ -180,6 +184,8 @@ class MemberWriter:
                 return self._iota(expr)
             case Result():
                 return self.results[self._member][expr.k]
+            case Dot():
+                return self._dot(expr)
             case Call():
                 return self._call(expr)
             case _:
@@ -224,6 +230,21 @@ class MemberWriter:
         if not form.terms:
             return constant(form.constant, expr.dtype)
         return cast(self.addresses.index(form), expr.dtype)
+
+    def _dot(self, dot: Dot) -> Value:
+        """The elements of a product of matrices on the tile."""
+        (rows, columns), factors = self.spec.members[self._member].nest.sizes, list[Factor]()
+        for load, axis in zip((dot.left, dot.right), self.axes, strict=True):
+            form = linearize(load.index, self._env | {rvar(0): Linear()}, self.addresses.division)
+            offset = self.addresses.index(form, self._elements(load.buffer) > INT32_END)
+            steps, _ = affine(load.index) or ({}, 0)
+            offset = offset if offset.literal else self.writer.name(offset, "rows" if axis.name == "y" else "columns")
+            mask = axis.mask if axis.masked else ""
+            buffer = identifier(load.buffer)
+            factors.append(Factor(self.pointers[load.buffer], offset, steps.get(rvar(0), 0), mask, buffer))
+            self.read[load.buffer] = None
+        name = identifier(self.spec.members[self._member].nest.stores[0].buffer)
+        return write_dot(self.writer, name, dot, factors, dot_tile(rows, columns, dot.terms).terms)
 
     # --- memory
 

@@ -15,7 +15,7 @@ from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Member, rdigit, xdigit
 from optfuse.compiler.ir.nodes import Buffer, ivar, rvar, tvar
 from optfuse.compiler.ir.sizes import hint
-from optfuse.compiler.ir.traversal import loads
+from optfuse.compiler.ir.traversal import dot_in, loads
 
 Digits = tuple[tuple[sympy.Symbol, int], ...]
 Loop = Literal["none", "persistent", "looped"]
@@ -79,8 +79,10 @@ def memory_accesses(spec: KernelSpec, buffers: Mapping[str, Buffer], passes: Pas
     found = []
     for k, member in enumerate(spec.members):
         env = _variables(member, known)
+        dot = dot_in(member.nest)
+        factors = () if dot is None else (dot.left, dot.right)
         for load in loads(member.nest):
-            if load.buffer not in passes.producers[k]:
+            if load.buffer not in passes.producers[k] and load not in factors:
                 full = env | {tvar(j): Linear() for j in range(len(load.indirect))}
                 terms = linearize(load.index, full, _dropped).terms
                 found.append(Access(_digits_of(terms), BITS[load.dtype], store=False, buffer=load.buffer))
@@ -109,6 +111,9 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
     """The axes of a kernel's tile, without block sizes: (x,), (y, x) or (x, r)."""
     x: Digits = tuple((xdigit(k), size) for k, size in enumerate(spec.space.x) if size > 1)
     r: Digits = tuple((rdigit(k), size) for k, size in enumerate(spec.space.r) if size > 1)
+    if columns := _columns(spec):
+        split = _split_at(columns, x)
+        return Axis("y", x[:split]), Axis("x", x[split:])
     if r and all(role == "outer" for role in passes.roles):
         r = ()
     if r and (any(role != "full" for role in passes.roles) or scans(spec)):
@@ -118,6 +123,16 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
     if turned:
         return Axis("y", digits[:turned]), Axis("x", digits[turned:])
     return (Axis("x", digits),)
+
+
+def _columns(spec: KernelSpec) -> int:
+    """The columns of the kernel's product of matrices; 0 if it computes none."""
+    return next((member.nest.sizes[1] for member in spec.members if dot_in(member.nest) is not None), 0)
+
+
+def _split_at(columns: int, digits: Digits) -> int:
+    """Where the digits of a product's columns begin."""
+    return next(k for k in range(len(digits) + 1) if math.prod(size for _, size in digits[k:]) == columns)
 
 
 def scans(spec: KernelSpec) -> bool:

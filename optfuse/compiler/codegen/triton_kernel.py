@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import sympy
 
-from optfuse.compiler.codegen.block_sizes import choose_tile, given_tile
+from optfuse.compiler.codegen.block_sizes import choose_tile, given_tile, product_tile
 from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.kernel_writer import NOWHERE, Line, pressure, render
 from optfuse.compiler.codegen.member_writer import CodegenOptions, MemberWriter
+from optfuse.compiler.codegen.product_tiles import DotTile, dot_tile
 from optfuse.compiler.codegen.python_text import call_text
 from optfuse.compiler.codegen.reduction_passes import Passes, Role, computed, order_passes
 from optfuse.compiler.codegen.sum_shortcuts import Single, find_shortcuts
@@ -39,7 +40,7 @@ from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, LoopNest, Result, Scan, Store
 from optfuse.compiler.ir.sizes import symbols_in
-from optfuse.compiler.ir.traversal import loads, operands, stored
+from optfuse.compiler.ir.traversal import dot_in, loads, operands, stored
 
 
 def emit_kernel(
@@ -73,14 +74,17 @@ def emit_kernel(
         return pressure(draft(axes).lines, frozenset(axis.name for axis in axes))
 
     axes = plan_axes(spec, passes, accesses)
-    if config is None:
+    product = _product_tile(spec)
+    if config is None and product is not None:
+        tile = product_tile(axes, product)
+    elif config is None:
         tile = choose_tile(axes, accesses, held, options.largest_tile, passes.count)
     else:
         tile = given_tile(axes, config)
     offsets = draft(tile.axes).members.offsets
     repeated = frozenset(text for text, count in offsets.items() if count > 1 and not text.isidentifier())
     kernel = _Kernel(spec, buffers, tile.axes, passes, options, repeated)
-    kernel.trim, kernel.members.turn = trims(tile.axes, accesses), turned(tile.axes, accesses)
+    kernel.trim, kernel.members.turn = trims(tile.axes, accesses), product is None and turned(tile.axes, accesses)
     kernel.threads, kernel.ahead = 32 * tile.num_warps, prefetches(tile.axes, accesses)
     kernel.write()
     return kernel.source(tile.num_warps)
@@ -387,6 +391,16 @@ class _Kernel:
             return ()
         used = set(re.findall(r"\w+", "\n".join(lines))).union(*(symbols_in(size) for size, _ in grid))
         return tuple(sorted(known & used))
+
+
+def _product_tile(spec: KernelSpec) -> DotTile | None:
+    """The tile of the kernel's product of matrices, if it computes one."""
+    for member in spec.members:
+        dot = dot_in(member.nest)
+        if dot is not None:
+            rows, columns = member.nest.sizes
+            return dot_tile(rows, columns, dot.terms)
+    return None
 
 
 def _touched(nest: LoopNest) -> list[str]:

@@ -11,7 +11,14 @@ from optfuse.compiler.analysis.dependence import Dependence, dependences, footpr
 from optfuse.compiler.analysis.edge_legality import shared_walks
 from optfuse.compiler.analysis.link_time import transfer_ps
 from optfuse.compiler.analysis.memory_traffic import Footprints, offer, scheme_of
-from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, library_work, nest_work, updated_bytes
+from optfuse.compiler.analysis.op_work import (
+    ITEM_BYTES,
+    buffer_bytes,
+    dot_takes,
+    library_work,
+    nest_work,
+    updated_bytes,
+)
 from optfuse.compiler.analysis.placement import Placements, place
 from optfuse.compiler.extract.approximation import may_approximate
 from optfuse.compiler.extract.offered_schemes import offered_walks
@@ -19,10 +26,15 @@ from optfuse.compiler.ir.collectives import is_start, is_wait, never_waited_for
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
 from optfuse.compiler.ir.sizes import hint
+from optfuse.compiler.ir.traversal import dot_in
 from optfuse.compiler.simplify.decisions import Decision
 from optfuse.compiler.simplify.reduction_variants import Alternatives
 from optfuse.problem import instance as problem
+from optfuse.problem.cost import GOP
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
+
+#: Weight of an op of which a kernel holds one at most: a product of matrices, whose sums fill the registers.
+ONE_A_KERNEL = problem.Limits().max_weight // 2 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +94,8 @@ def extract(
             offer(op, found, placements.places[position][w], w + 1, w, placements, by_name, ids, footprints)
             for w in offered[position]
         )
-        ops.append(_loop_op(op, found, offers))
+        tensor = 0 if dot_in(op) is None else dot_takes(op, by_name, device) * GOP // max(1, device.tensor_ps_per_gop)
+        ops.append(_loop_op(op, found, offers, tensor))
     written = {name for op, found in zip(graph.ops, touched, strict=True) for name in footprint(op, found)[1]}
     instance = Instance(
         name=graph.name,
@@ -96,14 +109,15 @@ def extract(
     return Extraction(graph, instance, placements, touched, ordered, may_approximate(graph))
 
 
-def _loop_op(nest: LoopNest, found: NestAccesses, offers: tuple[Offer, ...]) -> problem.Op:
+def _loop_op(nest: LoopNest, found: NestAccesses, offers: tuple[Offer, ...], tensor: int = 0) -> problem.Op:
+    """``tensor``: the operations of its product of matrices, if it has one."""
     return problem.Op(
         nest.name,
         "loop",
         offers,
-        nest_work(nest),
-        weight=max(1, len(found.loads) + len(found.stores)),
-        recompute=nest.pointwise and not any(store.indirect for store in nest.stores),
+        nest_work(nest, tensor),
+        weight=max(1, len(found.loads) + len(found.stores)) + (ONE_A_KERNEL if tensor else 0),
+        recompute=nest.pointwise and not tensor and not any(store.indirect for store in nest.stores),
         node=_node(nest),
         module=nest.origin.module,
         source=nest.origin.source,
@@ -113,14 +127,19 @@ def _loop_op(nest: LoopNest, found: NestAccesses, offers: tuple[Offer, ...]) -> 
 def _edges(
     walks: Mapping[Dependence, Sequence[int]], ops: Sequence[problem.Op], ids: Mapping[str, int]
 ) -> tuple[problem.Edge, ...]:
-    """Dependences as edges, in the schemes that both ends offer."""
+    """Dependences as edges, in the schemes that both ends offer, if a kernel may hold both."""
     offered = [{o.scheme for o in op.offers} for op in ops]
+    most = problem.Limits().max_weight
     return tuple(
         problem.Edge(
             d.src,
             d.dst,
             ids[d.buffer] if d.value and d.buffer is not None else None,
-            tuple(w + 1 for w in shared if w + 1 in offered[d.src] and w + 1 in offered[d.dst]),
+            tuple(
+                w + 1
+                for w in (shared if ops[d.src].weight + ops[d.dst].weight <= most else ())
+                if w + 1 in offered[d.src] and w + 1 in offered[d.dst]
+            ),
         )
         for d, shared in walks.items()
     )

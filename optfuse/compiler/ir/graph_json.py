@@ -16,6 +16,7 @@ from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
     Const,
+    Dot,
     Expr,
     Guard,
     Iota,
@@ -185,6 +186,8 @@ class _Table:
                 guards = [[format_index(g.expr), g.lower, g.upper] for g in expr.guards]
                 other = None if expr.other is None else self.add(expr.other)
                 return [*row, guards, other, [self.add(e) for e in expr.indirect]]
+            case Dot():
+                return ["dot", expr.dtype, self.add(expr.left), self.add(expr.right), expr.terms]
             case _:
                 assert_never(expr)
 
@@ -277,6 +280,9 @@ def _read_value(row: Sequence[Json], values: Sequence[Expr]) -> Expr:
                 None if other is None else _typed(Const, _at(values, other)),
                 tuple(_at(values, k) for k in indirect),
             )
+        case "dot":
+            left, right = (_typed(Load, _at(values, k)) for k in row[2:4])
+            return Dot(left, right, _typed(int, row[4]), dtype)
         case _:
             raise ValueError(f"unknown expression {tag!r}")
 

@@ -21,6 +21,7 @@ from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
     Const,
+    Dot,
     Expr,
     Guard,
     Iota,
@@ -186,7 +187,7 @@ class _Run:
             case Call():
                 args = [self.combined(arg, known) for arg in expr.args]
                 return call_function(expr.function, args, self.machine.dtype(expr.dtype))
-            case Load() | Iota():
+            case Load() | Iota() | Dot():
                 raise InvalidGraphError(f"{self.nest.name}: a scan combines results alone, not {expr}")
 
     def value(self, expr: Expr) -> torch.Tensor:
@@ -212,8 +213,21 @@ class _Run:
                 if expr.k >= len(self.results):
                     raise InvalidGraphError(f"{self.nest.name}: result {expr.k} of {len(self.results)}")
                 return self.results[expr.k]
+            case Dot():
+                return self.product(expr)
             case _:
                 assert_never(expr)
+
+    def product(self, dot: Dot) -> torch.Tensor:
+        """A product of matrices, added up in float32 or, for the oracle, in float64."""
+        dtype = self.machine.dtype(dot.dtype)
+        term = torch.arange(dot.terms)
+        sides = []
+        for load, terms in ((dot.left, term), (dot.right, term[:, None])):
+            flat = self.machine.memory(load.buffer, self.nest.name)
+            index = torch.as_tensor(evaluate(load.index, {**self.values, rvar(0): terms}))
+            sides.append(flat[self.check(index, flat, load.buffer)].to(dtype))
+        return torch.matmul(*sides)
 
     def load(self, load: Load) -> torch.Tensor:
         flat = self.machine.memory(load.buffer, self.nest.name)

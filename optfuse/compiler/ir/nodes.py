@@ -104,7 +104,21 @@ class Result:
     dtype: str
 
 
-Expr = Const | Load | Iota | Call | Result
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """The sum of ``left * right`` over r0 < ``terms``, in float32: an element of the product of two matrices.
+
+    A nest of one has sizes (rows, columns) and no other r variables. ``left`` is indexed by i0 and r0, ``right`` by r0
+    and i1; both load the same type of 16-bit floats, without guards and indirect indices.
+    """
+
+    left: Load
+    right: Load
+    terms: int
+    dtype: str = "float32"
+
+
+Expr = Const | Load | Iota | Call | Result | Dot
 
 
 @dataclass(frozen=True, slots=True)

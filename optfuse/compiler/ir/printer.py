@@ -13,6 +13,7 @@ from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
     Const,
+    Dot,
     Expr,
     Iota,
     LibraryCall,
@@ -148,7 +149,7 @@ class _Namer:
             return f"({text})" if nested else text
         return f"{call.function}({', '.join(self.text(arg) for arg in call.args)})"
 
-    def atom(self, expr: Const | Load | Iota | Result) -> str:
+    def atom(self, expr: Const | Load | Iota | Result | Dot) -> str:
         match expr:
             case Const():
                 return _const(expr)
@@ -165,6 +166,8 @@ class _Namer:
                     f"{guard.lower} <= {format_index(guard.expr)} < {guard.upper}" for guard in expr.guards
                 )
                 return f"({text} if {guards} else {_const(expr.other)})"
+            case Dot():
+                return f"dot({self.atom(expr.left)}, {self.atom(expr.right)} for r0 < {expr.terms})"
             case _:
                 assert_never(expr)
 
@@ -174,9 +177,11 @@ def _children(expr: Expr) -> Iterator[Expr]:
         yield from expr.args
     elif isinstance(expr, Load):
         yield from expr.indirect
+    elif isinstance(expr, Dot):
+        yield from (expr.left, expr.right)
 
 
-def _atom_key(expr: Const | Load | Iota | Result, children: list[int]) -> object:
+def _atom_key(expr: Const | Load | Iota | Result | Dot, children: list[int]) -> object:
     if isinstance(expr, Const):
         return _const(expr)
     if isinstance(expr, Load):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from optfuse.compiler.ir.nodes import Call, Expr, Load, LoopNest
+from optfuse.compiler.ir.nodes import Call, Dot, Expr, Load, LoopNest
 
 
 def operands(nest: LoopNest) -> list[Expr]:
@@ -35,6 +35,15 @@ def subexpressions(roots: Iterable[Expr]) -> Iterator[Expr]:
             stack.extend(expr.args)
         elif isinstance(expr, Load):
             stack.extend(expr.indirect)
+        elif isinstance(expr, Dot):
+            stack += [expr.left, expr.right]
+
+
+def dot_in(nest: LoopNest) -> Dot | None:
+    """The product of matrices that a nest computes an element of at each point, if it does."""
+    if not nest.pointwise or len(nest.sizes) != 2:
+        return None
+    return next((expr for expr in subexpressions(stored(nest)) if isinstance(expr, Dot)), None)
 
 
 def loads_under(roots: Iterable[Expr]) -> Iterator[Load]:

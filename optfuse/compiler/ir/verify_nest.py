@@ -8,12 +8,13 @@ from typing import assert_never, get_args
 import sympy
 
 from optfuse.compiler.ir.buffer_layout import extent
-from optfuse.compiler.ir.dtypes import ADDED, FLOATING, NARROW, integer_range
+from optfuse.compiler.ir.dtypes import ADDED, FLOATING, HALF, NARROW, integer_range
 from optfuse.compiler.ir.index_expressions import affine, bounds
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
     Const,
+    Dot,
     DType,
     Expr,
     Iota,
@@ -124,7 +125,7 @@ class _NestCheck:
                         self.call(part)
                     case Result() if not (0 <= part.k < len(both) and both[part.k] == part.dtype):
                         self.fail(f"a scan combines result {part.k} as {part.dtype}")
-                    case Load() | Iota():
+                    case Load() | Iota() | Dot():
                         self.fail("a scan combines results alone")
                     case _:
                         pass
@@ -155,8 +156,20 @@ class _NestCheck:
                 self.call(expr)
             case Result():
                 self.result(expr, reducing)
+            case Dot():
+                self.dot(expr)
             case _:
                 assert_never(expr)
+
+    def dot(self, dot: Dot) -> None:
+        if len(self.nest.sizes) != 2 or self.nest.rsizes:
+            self.fail("a product of matrices has rows and columns alone, no reduction or scan beside it")
+        if dot.dtype != "float32" or dot.left.dtype not in HALF or dot.left.dtype != dot.right.dtype:
+            self.fail(f"a product of {dot.left.dtype} and {dot.right.dtype} in {dot.dtype}")
+        for load, own in ((dot.left, ivar(0)), (dot.right, ivar(1))):
+            if load.guards or load.indirect:
+                self.fail(f"a product's load of {load.buffer} has guards or indirect indices")
+            self.load(load, {own: self.full[own], rvar(0): (0, dot.terms - 1)})
 
     def constant(self, const: Const) -> None:
         if const.dtype == "bool" or const.dtype in FLOATING:

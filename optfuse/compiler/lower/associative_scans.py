@@ -8,7 +8,7 @@ import sympy
 from torch.fx import GraphModule
 
 from optfuse.compiler.ir.dtypes import NARROW
-from optfuse.compiler.ir.nodes import Call, Const, Expr, Iota, Load, LoopGraph, LoopNest, Result, View
+from optfuse.compiler.ir.nodes import Call, Const, Dot, Expr, Iota, Load, LoopGraph, LoopNest, Result, View
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import cast, compute_dtype
 from optfuse.compiler.lower.registry import Declined, Uniform
@@ -81,5 +81,5 @@ def _element(expr: Expr, index: sympy.Expr, known: Mapping[str, Expr]) -> Expr:
             return cast(_element(arg, index, known), dtype)
         case Call():
             return Call(expr.function, tuple(_element(arg, index, known) for arg in expr.args), expr.dtype)
-        case Load() | Iota() | Result():
+        case Load() | Iota() | Result() | Dot():
             raise Declined("a combine function of more than its arguments' elements")

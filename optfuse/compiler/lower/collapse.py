@@ -10,7 +10,7 @@ from math import prod
 import sympy
 
 from optfuse.compiler.ir.index_expressions import affine
-from optfuse.compiler.ir.nodes import Call, Const, Expr, Iota, Load, LoopNest, Result, ivar, rvar
+from optfuse.compiler.ir.nodes import Call, Const, Dot, Expr, Iota, Load, LoopNest, Result, ivar, rvar
 from optfuse.compiler.ir.sizes import variables_of
 from optfuse.compiler.ir.traversal import operands, stored, subexpressions
 
@@ -72,6 +72,9 @@ def map_indices(expr: Expr, function: Callable[[sympy.Expr], sympy.Expr]) -> Exp
                 guards=tuple(replace(g, expr=function(g.expr)) for g in expr.guards),
                 indirect=tuple(map_indices(a, function) for a in expr.indirect),
             )
+        case Dot():
+            left, right = (replace(load, index=function(load.index)) for load in (expr.left, expr.right))
+            return replace(expr, left=left, right=right)
 
 
 def _indices(nest: LoopNest) -> Iterator[sympy.Expr]:

@@ -23,6 +23,7 @@ from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
     Const,
+    Dot,
     Expr,
     Guard,
     Iota,
@@ -261,6 +262,9 @@ def rename(expr: Expr, variables: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
                 return replace(expr, index=index(expr.index))
             case Call():
                 return replace(expr, args=tuple(map(renamed, expr.args)))
+            case Dot():
+                left, right = (replace(load, index=index(load.index)) for load in (expr.left, expr.right))
+                return replace(expr, left=left, right=right)
             case Const() | Result():
                 return expr
 

@@ -317,7 +317,7 @@ def _outside_paths(instance: Instance, ops: Sequence[int], local: dict[int, int]
     for op in ops:
         found = 0
         for user, _ in users[op]:
-            if user not in local and index.mandatory >> user & 1:
+            if user not in local and index.standing >> user & 1:
                 found |= _reached(index, user, block)
         entered[op] = found
     edges: list[Edge] = []

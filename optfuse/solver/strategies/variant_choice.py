@@ -74,10 +74,13 @@ def decide(instance: Instance, chosen: Sequence[int]) -> Decided:
         barrier=tuple(number[op] for op in rules.barrier if op in number),
         peak_memory=rules.peak_memory,
     )
-    made = {write.buffer for op in ops for offer in instance.ops[op].offers for write in offer.writes}
-    # A temporary without a producer keeps its number, with no bytes.
+    made, ever = (
+        {write.buffer for op in every for offer in instance.ops[op].offers for write in offer.writes}
+        for every in (ops, range(len(instance.ops)))
+    )
+    # A temporary whose producers do not run keeps its number, with no bytes; one that is made outside is as it was.
     buffers = tuple(
-        replace(buffer, kind="constant", bytes=0) if buffer.kind == "temporary" and place not in made else buffer
+        replace(buffer, kind="constant", bytes=0) if place in ever - made and buffer.kind == "temporary" else buffer
         for place, buffer in enumerate(instance.buffers)
     )
     decided = replace(

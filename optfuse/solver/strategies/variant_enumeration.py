@@ -8,12 +8,13 @@ from dataclasses import replace
 from itertools import product
 
 from optfuse.errors import IllegalKernelError, RuleConflictError
-from optfuse.problem.instance import Instance
+from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import bits, mask_of
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.bounds.block_bound import block_bound
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.reduce.blocks import Shape
+from optfuse.solver.reduce.optional import optional_uses
 from optfuse.solver.strategies.block import BlockResult, Partition, cost_of
 from optfuse.solver.strategies.variant_choice import Decided, decide
 
@@ -31,6 +32,24 @@ def choice_count(instance: Instance, group: Sequence[int]) -> int:
         len(variant.alternatives)
         for variant in instance.variants
         if any(op in inside for alternative in variant.alternatives for op in alternative)
+    )
+
+
+def few_choices(problem: Instance) -> bool:
+    """Whether a block's combinations of alternatives are solved one by one: each as a block without variants.
+
+    Where what a kernel writes depends on the choice there is no other way. A variant of which one alternative runs
+    alone decides little else, so that each combination is easier than all as one model.
+    """
+    if optional_uses(problem):
+        return True
+    return (
+        bool(problem.variants)
+        and choice_count(problem, range(len(problem.ops))) <= MOST_CHOICES
+        and all(
+            any(offer.scheme == ALONE for op in variant.alternatives[0] for offer in problem.ops[op].offers)
+            for variant in problem.variants
+        )
     )
 
 
