@@ -33,19 +33,19 @@ def solve_variants(
     deadline: float,
     clock: Clock = WALL,
     joint_ops: int = JOINT_OPS,
+    most_choices: int = MOST_CHOICES,
 ) -> CpsatOutcome:
     """The cheapest partition found, variants included, and a bound.
 
-    Blocks of up to ``joint_ops`` are one model with their variants. Where a block with variants is larger, alternatives
-    are chosen by local search, and the bound is ``floor``, which needs no search.
+    Blocks of up to ``joint_ops`` are one model with their variants, and those of up to ``most_choices`` combinations of
+    calls and loops are solved for each. Where a block with variants is larger, alternatives are chosen by local search,
+    and the bound is ``floor``, which needs no search.
     """
     open_groups = [group for group in find_blocks(instance) if _undecided(instance, group)]
     largest = max(map(len, open_groups), default=0)
     many = bool(optional_uses(instance)) and any(choice_count(instance, group) > MOST_CHOICES for group in open_groups)
-    listed = all(
-        choice_count(instance, group) <= MOST_CHOICES and _is_of_calls(instance, group) for group in open_groups
-    )
-    if (largest <= joint_ops and not many) or listed:
+    few = all(choice_count(instance, group) <= most_choices for group in open_groups)
+    if (largest <= joint_ops and not many) or (few and all(_is_of_calls(instance, group) for group in open_groups)):
         return solve_cpsat(instance, options, warm, deadline, clock)
     chosen = choose(instance, options, deadline, clock)
     running = {op for ops, _ in chosen.kernels for op in ops}

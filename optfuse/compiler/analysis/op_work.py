@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
@@ -89,11 +90,23 @@ def nest_work(nest: LoopNest, tensor: int = 0) -> Work:
     return Work(fp32=fp32 * points, special=special * points, tensor=tensor, atomic=added)
 
 
-def dot_takes(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -> int:
-    """Picoseconds of the product of matrices in a nest: tensor cores on whole tiles, beside its factors and its result.
+@dataclass(frozen=True, slots=True)
+class DotTime:
+    """Picoseconds of a product of matrices in a nest: its whole tiles on tensor cores, its factors and result in
+    memory, and both as a kernel of our own takes them (``total``), without the launch.
+    """
 
-    Kernels of our own hide less of the shorter of the two behind the longer, and reach less of the cores' rate, than
-    the library's (``Device.dot_percent``).
+    compute: int
+    memory: int
+    total: int
+
+
+def dot_time(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -> DotTime:
+    """The time of the product in a nest.
+
+    Kernels of our own hide less of the shorter of compute and memory behind the longer, and reach less of the cores'
+    rate, than the library's (``Device.dot_percent``). What consumers read is not all hidden either: where the cores
+    decide, one more tensor of the result's size is charged.
     """
     dot = dot_in(nest)
     assert dot is not None, "the nest computes a product"
@@ -104,9 +117,10 @@ def dot_takes(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -> 
     operations = operations * max(device.saturating_programs, programs) // programs
     compute = operations * device.tensor_ps_per_gop // GOP * device.dot_percent // 100
     item = ITEM_BYTES[dot.left.dtype]
-    memory = (rows * columns + (rows + columns) * dot.terms) * item * device.dram_ps_per_mib // MIB
-    exposed = min(compute, memory) * (100 - device.dot_overlap_percent) // 100
-    return device.dot_start_ps + max(compute, memory) + exposed
+    elements = rows * columns + (rows + columns) * dot.terms
+    memory, more = (n * item * device.dram_ps_per_mib // MIB for n in (elements, elements + rows * columns))
+    exposed = min(compute, more) * (100 - device.dot_overlap_percent) // 100
+    return DotTime(compute, memory, device.dot_start_ps + max(compute, memory) + exposed)
 
 
 def updated_bytes(call: LibraryCall, buffers: Mapping[str, Buffer]) -> dict[str, int]:

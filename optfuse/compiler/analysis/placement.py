@@ -73,7 +73,9 @@ def place(
     """
     natural = {op: natural_cover(n, t) for op, (n, t) in enumerate(zip(nests, touched, strict=True)) if n and t}
     beyond = frames([natural.get(op) for op in range(len(nests))], touched, dependences)
-    framed = [natural, *(_walked(frame.guests, nests) | {op: natural[op] for op in frame.root} for frame in beyond)]
+    roots = [{op: natural[op] for op in frame.root} for frame in beyond]
+    walked = [_walked(frame.guests | root, nests) for frame, root in zip(beyond, roots, strict=True)]
+    framed = [natural, *walked]
     drafts = _Drafts(nests, dependences)
     for frame, covers in enumerate(framed):
         for op, cover in covers.items():
@@ -94,9 +96,11 @@ def place(
 
 
 def _walked(guests: Mapping[int, Cover], nests: Sequence[LoopNest | None]) -> dict[int, Cover]:
-    """The guests of a frame without the scans whose elements it has in another order."""
-    scans = {op for op in guests if (nest := nests[op]) is not None and nest.scan is not None}
-    return {op: cover for op, cover in guests.items() if op not in scans or in_order(cover)}
+    """The ops of a frame without the scans whose elements it has in another order, and without products of matrices."""
+    kinds = {op: kind_of(nest) for op in guests if (nest := nests[op]) is not None}
+    return {
+        op: cover for op, cover in guests.items() if kinds[op] != "product" and (kinds[op] != "scan" or in_order(cover))
+    }
 
 
 class _Drafts:

@@ -14,7 +14,7 @@ from optfuse.compiler.analysis.memory_traffic import Footprints, offer, scheme_o
 from optfuse.compiler.analysis.op_work import (
     ITEM_BYTES,
     buffer_bytes,
-    dot_takes,
+    dot_time,
     library_work,
     nest_work,
     updated_bytes,
@@ -94,8 +94,8 @@ def extract(
             offer(op, found, placements.places[position][w], w + 1, w, placements, by_name, ids, footprints)
             for w in offered[position]
         )
-        tensor = 0 if dot_in(op) is None else dot_takes(op, by_name, device) * GOP // max(1, device.tensor_ps_per_gop)
-        ops.append(_loop_op(op, found, offers, tensor))
+        product = 0 if dot_in(op) is None else dot_time(op, by_name, device).total
+        ops.append(_loop_op(op, found, offers, product * GOP // max(1, device.tensor_ps_per_gop)))
     written = {name for op, found in zip(graph.ops, touched, strict=True) for name in footprint(op, found)[1]}
     instance = Instance(
         name=graph.name,

@@ -13,7 +13,7 @@ from typing import assert_never, get_args
 
 from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.nodes import Buffer, BufferKind, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
-from optfuse.compiler.ir.traversal import loads, stored_sizes
+from optfuse.compiler.ir.traversal import dot_in, loads, stored_sizes
 from optfuse.compiler.ir.verify_nest import verify_nest
 from optfuse.errors import InvalidGraphError
 
@@ -37,8 +37,10 @@ def verify(graph: LoopGraph) -> None:
         match op:
             case LoopNest():
                 _check_nest(op, state)
+                state.returned = ()
             case LibraryCall():
                 _check_call(op, state)
+                state.returned = op.outputs
             case _:
                 assert_never(op)
     for output in graph.outputs:
@@ -48,12 +50,16 @@ def verify(graph: LoopGraph) -> None:
 
 @dataclass
 class _State:
-    """The state at a point of the program: defined buffers, and by overwritten input the nest that wrote it."""
+    """The state at a point of the program: defined buffers, and by overwritten input the nest that wrote it.
+
+    ``returned``: what the op before returned, if it is a library call. A product of matrices may be its alternative.
+    """
 
     graph: str
     buffers: dict[str, Buffer]
     defined: set[str] = field(default_factory=set)
     overwritten: dict[str, str] = field(default_factory=dict)
+    returned: tuple[str | None, ...] = ()
 
 
 def _check_buffers(graph: LoopGraph) -> dict[str, Buffer]:
@@ -97,7 +103,8 @@ def _check_nest(nest: LoopNest, state: _State) -> None:
         if store.indirect:
             _check_update(buffer, nest, state)
             continue
-        _check_definition(buffer, nest.name, state)
+        if dot_in(nest) is None or store.buffer not in state.returned:
+            _check_definition(buffer, nest.name, state)
         if any(load.buffer == buffer.name and load.index != store.index for load in loads(nest)):
             raise InvalidGraphError(f"{nest.name}: loads of {buffer.name} race with the store to it at another index")
         if buffer.kind == "input":

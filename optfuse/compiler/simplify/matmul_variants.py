@@ -4,8 +4,9 @@
 - *dot*: a nest that computes an element of the product at each point by tensor cores (``ir.nodes.Dot``), so that
   pointwise consumers take it from registers.
 
-Which is better the price says: short sums are bound by memory, and what the dot saves its consumers is most of their
-time; long ones are better left to the library. Where the dot cannot pay whatever its consumers are, it is not offered.
+Which is better the price says. Products of short sums are bound by memory, and what the dot saves its consumers is
+most of their time. Those of long sums are left to the library before: tensor cores bound them, and there our kernels
+measured slower than the model says. Nor is a dot offered that cannot pay whatever its consumers are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import networkx as nx
 import sympy
 
 from optfuse.compiler.analysis.dependence import footprint
-from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, dot_takes, library_work
+from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, dot_time, library_work
 from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.nodes import (
     Arg,
@@ -211,14 +212,20 @@ def _best_of_those_that_meet(graph: LoopGraph, margins: Mapping[int, int]) -> se
 
 
 def _margin(call: LibraryCall, nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -> int:
-    """Picoseconds that a dot in one kernel with its consumers can take less than the call and then the consumers."""
+    """Picoseconds that a dot in one kernel with its consumers can take less than the call and then the consumers.
+
+    0 for products that tensor cores bound: there the library is out of reach, and the model of cost flatters the dot.
+    """
+    takes = dot_time(nest, buffers, device)
+    if takes.compute > takes.memory:
+        return 0
     moved = sum(prod(view.shape) * ITEM_BYTES[buffers[view.buffer].dtype] for view in views(call))
     made = buffer_bytes(buffers[nest.stores[0].buffer])
     library = device.launch_ps + _compute_ps(library_work(call, buffers, device, moved + made).tensor, device)
     rate = device.dram_ps_per_mib
     others = OTHERS * made * rate // MIB
     apart = library + device.launch_ps + made * rate // MIB + others
-    together = device.launch_ps + max(others, dot_takes(nest, buffers, device))
+    together = device.launch_ps + max(others, takes.total)
     return apart - together
 
 

@@ -54,6 +54,6 @@ def test_a_descent_is_a_solution(instance: Instance) -> None:
 def test_large_blocks_are_decided_class_by_class(instance: Instance) -> None:
     assume(instance.variants)
     floor, deadline = cost_bound(instance), time.monotonic() + 20
-    outcome = solve_variants(instance, ONE_WORKER, greedy(instance), floor, deadline, joint_ops=0)
+    outcome = solve_variants(instance, ONE_WORKER, greedy(instance), floor, deadline, joint_ops=0, most_choices=0)
     assert outcome.bound <= optimum(instance) <= outcome.objective
     assert any("class by class" in line for line in outcome.given_up)
