@@ -21,6 +21,7 @@ import sympy
 
 from optfuse.compiler.analysis.dependence import footprint
 from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, dot_time, library_work
+from optfuse.compiler.codegen.product_tiles import dot_tile
 from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.nodes import (
     Arg,
@@ -49,6 +50,8 @@ from optfuse.problem.instance import Device
 LEAST = 16
 #: Dots that are offered among products whose results meet.
 MEETING = 2
+#: How often over memory must bound a product whose last tile of columns is partial: such kernels measured slower.
+PARTIAL = 3
 #: Tensors of the product's size that a kernel of its consumers moves besides the product: its result and two others.
 OTHERS = 3
 
@@ -216,8 +219,10 @@ def _margin(call: LibraryCall, nest: LoopNest, buffers: Mapping[str, Buffer], de
 
     0 for products that tensor cores bound: there the library is out of reach, and the model of cost flatters the dot.
     """
-    takes = dot_time(nest, buffers, device)
-    if takes.compute > takes.memory:
+    takes, (rows, columns), dot = dot_time(nest, buffers, device), nest.sizes, dot_in(nest)
+    assert dot is not None, "the nest computes a product"
+    partial = columns % dot_tile(rows, columns, dot.terms).columns
+    if takes.compute * (PARTIAL if partial else 1) > takes.memory:
         return 0
     moved = sum(prod(view.shape) * ITEM_BYTES[buffers[view.buffer].dtype] for view in views(call))
     made = buffer_bytes(buffers[nest.stores[0].buffer])
