@@ -125,7 +125,8 @@ class ScheduledGraph:
     @property
     def library_ops(self) -> tuple[str, ...]:
         """ATen operators that are called as they are: no loops are generated for them."""
-        return tuple(sorted({op.target for op in self.graph.ops if isinstance(op, LibraryCall)}))
+        ran = [self.graph.ops[op] for kernel in self.solution.kernels for op in kernel.ops]
+        return tuple(sorted({op.target for op in ran if isinstance(op, LibraryCall)}))
 
     @property
     def cuda_graph_cuts(self) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
+from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest
+from optfuse.compiler.ir.traversal import dot_in
 
 Kind = Literal["normal form", "dominance", "decision"]
 
@@ -42,9 +43,11 @@ UNRECORDED = Decision("unrecorded", "decision", 0, "rewrites recorded when this 
 
 
 def of_graph(graph: LoopGraph) -> tuple[Decision, ...]:
-    """The frontend's decisions as the graph shows them: values in padded rows, and library calls."""
+    """The frontend's decisions as the graph shows them: values in padded rows, and calls that have no alternative."""
     padded = sum(buffer.kind == "temporary" and _has_gaps(buffer.shape, buffer.stride) for buffer in graph.buffers)
-    calls = Counter(".".join(op.target.split(".")[:2]) for op in graph.ops if isinstance(op, LibraryCall))
+    products = {store.buffer for op in graph.ops if isinstance(op, LoopNest) and dot_in(op) for store in op.stores}
+    given = [op for op in graph.ops if isinstance(op, LibraryCall) and not products.intersection(op.outputs)]
+    calls = Counter(".".join(op.target.split(".")[:2]) for op in given)
     parts = tuple(sorted(calls.items(), key=lambda item: (-item[1], item[0])))
     found = (
         Decision("choose_layouts", "decision", padded, "values in padded rows"),
