@@ -12,14 +12,15 @@ from collections.abc import Sequence
 
 from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.dtypes import FLOATING, integer_range
-from optfuse.compiler.ir.nodes import Expr, Iota, Reduction, View
+from optfuse.compiler.ir.nodes import Expr, Iota, LoopNest, Reduction, Store, View
 from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.lower.builder import Builder, Spec
+from optfuse.compiler.lower.collapse import collapse
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.scans import held_in
 from optfuse.compiler.lower.sorting import ranked
-from optfuse.compiler.lower.strided_layout import Index
+from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, strided_index
 
 Tensor = View | Uniform
 
@@ -35,11 +36,7 @@ def lower_topk(builder: Builder, x: Tensor, k: int, dim: int = -1, largest: bool
     if not isinstance(k, Size) and k > MOST_ROUNDS:
         return ranked(builder, x, dim, descending=largest)
     rounds = _Rounds(builder, x, dim, largest=largest, count=k)
-    values, places = builder.specs
-    if k == 1:
-        return rounds.last((values, places))
-    found = [rounds.next(j) for j in range(k)]
-    return rounds.stacked([value for value, _ in found], values), rounds.stacked([at for _, at in found], places)
+    return rounds.last(builder.specs) if k == 1 else rounds.stacked([rounds.next(j) for j in range(k)])
 
 
 @lowers("aten.kthvalue.default")
@@ -113,19 +110,26 @@ class _Rounds:
         self.taken.append(outs[1])
         return outs
 
-    def stacked(self, parts: Sequence[View], spec: Spec) -> View:
-        """The results of the rounds side by side in a new tensor."""
-        dtype = compute_dtype(spec.dtype)
+    def stacked(self, rounds: Sequence[tuple[View, ...]]) -> tuple[View, ...]:
+        """The values and the positions of the rounds, side by side in the node's outputs: one nest stores both."""
+        outs = self.builder.allocate_outputs(self.builder.specs)
+        if 0 in outs[0].shape:
+            return outs
+        order = memory_order(range(len(outs[0].shape)), outs[0].stride)
+        index, sizes, _ = loop_variables(outs[0].shape, order)
+        place = Iota(index[self.dim], "int32")
 
-        def at(index: Index) -> Expr:
-            place = Iota(index[self.dim], "int32")
-            loaded = [cast(self.builder.load(part, index), dtype) for part in parts]
-            chosen = loaded[-1]
-            for j in reversed(range(len(parts) - 1)):
-                chosen = call("where", call("eq", place, like(j, place)), loaded[j], chosen)
-            return chosen
+        def chosen(which: int, out: View) -> Store:
+            dtype = compute_dtype(self.builder.dtype(out))
+            *first, value = (cast(self.builder.load(found[which], index), dtype) for found in rounds)
+            for j in reversed(range(len(first))):
+                value = call("where", call("eq", place, like(j, place)), first[j], value)
+            return Store(out.buffer, strided_index(out.shape, out.stride, out.offset, index), value)
 
-        return self.builder.pointwise(at, spec)
+        stores = tuple(chosen(which, out) for which, out in enumerate(outs))
+        name = self.builder.node.name
+        self.builder.emit(collapse(LoopNest(name, sizes, (), (), stores, self.builder.origin)))
+        return outs
 
     def _fold(self, index: Index, *, nan_first: bool) -> tuple[Reduction, ...]:
         """The best key, its position, and the first position that is left: what remains may be as bad as what is taken.
