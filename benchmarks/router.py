@@ -1,4 +1,4 @@
-"""A table of routers of mixtures of experts and of a top-k sampler: kernels, library calls, predicted time, and time on a GPU.
+"""A table of routers of mixtures of experts and of a top-k sampler: kernels, library calls, and time.
 
     python benchmarks/router.py
 
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 import optfuse
 
-
 #: Calls in one CUDA graph, and its replays.
 CALLS, REPLAYS = 20, 20
 
@@ -29,7 +28,7 @@ class Router(nn.Module):
         self.dense = dense
 
     def forward(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Shares of all experts (``dense``), or those of the chosen ones, the order of their rows, and rows an expert."""
+        """Shares of all experts (``dense``), or of the chosen ones in the order of their experts, and rows an expert."""
         chances = torch.softmax(logits, -1, dtype=torch.float32)
         shares, experts = torch.topk(chances, self.k, dim=-1)
         shares = (shares / shares.sum(-1, keepdim=True)).to(logits.dtype)

@@ -1,8 +1,9 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optfuse.compiler.lower.sorting import LONGEST_ROW
+from optfuse.compiler.lower.sorting import LONGEST_ROW, MOST_COMPARISONS
 from tests.compiler.lower.eager import check, lowered, nests
 from tests.compiler.lower.tensors import EXACT, FLOATS, INTEGERS, tensors
 
@@ -31,3 +32,9 @@ def test_positions_alone_read_no_values():
 
 def test_long_rows_are_a_library_call():
     check(lambda x: torch.sort(x, stable=True), torch.randn(LONGEST_ROW + 1), library=("aten.sort.stable",))
+
+
+@pytest.mark.parametrize("rows", [256, 257])
+def test_many_rows_are_a_library_call(rows):
+    graph, _ = lowered(lambda x: torch.sort(x, stable=True), torch.randn(rows, LONGEST_ROW))
+    assert len(nests(graph)) == (3 if rows * LONGEST_ROW**2 <= MOST_COMPARISONS else 0)
