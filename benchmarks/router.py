@@ -28,7 +28,7 @@ class Router(nn.Module):
         self.dense = dense
 
     def forward(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Shares of all experts (``dense``), or of the chosen ones in the order of their experts, and rows an expert."""
+        """Shares of all experts (``dense``), or of the chosen ones in the order of experts, and rows an expert."""
         chances = torch.softmax(logits, -1, dtype=torch.float32)
         shares, experts = torch.topk(chances, self.k, dim=-1)
         shares = (shares / shares.sum(-1, keepdim=True)).to(logits.dtype)

@@ -54,6 +54,8 @@ _UPDATES = frozenset(
     "copy_ index_copy_ index_put_ index_add_ index_fill_ scatter_ scatter_add_ scatter_reduce_ masked_scatter_".split()
 )
 
+#: Operations in float32 that take as long as folding an element, where that is more than one.
+_FOLD_OPERATIONS = {"welford": 3, "argmax": 40, "argmin": 40}
 #: Kernels of a library's choice or sort of short rows, in units of one that starts and does no more (copies are less).
 _KERNELS = {"topk": 2, "sort": 2, "kthvalue": 1, "median": 1}
 #: Operations in float32 that take as long as an element of theirs: one H200 needs 42 ps (128 to 1024 elements a row).
@@ -81,7 +83,7 @@ def nest_work(nest: LoopNest) -> Work:
     A scan combines each point about twice: within a thread, and with what threads before it have.
     """
     points = hint(prod((*nest.sizes, *nest.rsizes)))
-    fp32 = sum(3 if r.kind == "welford" else 1 for r in nest.reductions)
+    fp32 = sum(_FOLD_OPERATIONS.get(r.kind, 1) for r in nest.reductions)
     special = 0
     for times, roots in ((1, operands(nest) + stored(nest)), (2, nest.scan.combine if nest.scan else ())):
         for expr in set(subexpressions(roots)):
