@@ -93,3 +93,15 @@ def test_a_top_k_sampler_draws_from_the_likeliest() -> None:
     chances = torch.softmax(torch.tensor([2.0, 1.0]), -1)
     wanted = torch.tensor([0, chances[0], 0, chances[1], 0])
     torch.testing.assert_close(drawn, wanted, rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_a_maximum_comes_with_its_position(dtype: torch.dtype) -> None:
+    x = torch.randint(0, 9, (16, 40), generator=torch.Generator().manual_seed(3)).to(dtype)
+    if dtype.is_floating_point:
+        x[3, 5:7] = torch.nan
+    for model in (lambda x: x.max(-1), lambda x: x.min(-1)):
+        schedule = optfuse.optimize(Function(model), (x,), device="h200")
+        assert schedule.source.count("tl.reduce((") == 1
+        assert "tl.max(" not in schedule.source
+        torch.testing.assert_close(schedule.compile()(x), tuple(model(x)), equal_nan=True)
