@@ -105,6 +105,12 @@ def test_a_sample_of_the_operators() -> None:
 
 
 @on_the_cpu
+def test_choices_and_sorts_of_rows() -> None:
+    names = "topk sort argsort msort kthvalue median mode nanmedian unique unique_consecutive".split()
+    assert differ([op for op in table() if op.name in names], 2) == []
+
+
+@on_the_cpu
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_operator(part: int) -> None:

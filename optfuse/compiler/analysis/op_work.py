@@ -56,6 +56,13 @@ _UPDATES = frozenset(
     "copy_ index_copy_ index_put_ index_add_ index_fill_ scatter_ scatter_add_ scatter_reduce_ masked_scatter_".split()
 )
 
+#: Operations in float32 that take as long as folding an element, where that is more than one.
+_FOLD_OPERATIONS = {"welford": 3, "argmax": 40, "argmin": 40}
+#: Kernels of a library's choice or sort of short rows, in units of one that starts and does no more (copies are less).
+_KERNELS = {"topk": 2, "sort": 2, "kthvalue": 1, "median": 1}
+#: Operations in float32 that take as long as an element of theirs: one H200 needs 42 ps (128 to 1024 elements a row).
+_CHOICE_OPERATIONS = 1500
+
 
 def buffer_bytes(buffer: Buffer) -> int:
     """Bytes of memory that a buffer takes, padding included; 0 when it is empty."""
@@ -78,7 +85,7 @@ def nest_work(nest: LoopNest, tensor: int = 0) -> Work:
     A scan combines each point about twice: within a thread, and with what threads before it have.
     """
     points = hint(prod((*nest.sizes, *nest.rsizes)))
-    fp32 = sum(3 if r.kind == "welford" else 1 for r in nest.reductions)
+    fp32 = sum(_FOLD_OPERATIONS.get(r.kind, 1) for r in nest.reductions)
     special = 0
     for times, roots in ((1, operands(nest) + stored(nest)), (2, nest.scan.combine if nest.scan else ())):
         for expr in set(subexpressions(roots)):
@@ -142,9 +149,10 @@ def library_work(
     tiles, the device's percentage for its kind, the time to start, and memory time that arithmetic does not hide.
     """
     kind, operations = library_operations(call, buffers)
+    kernels, chosen = choice(call)
     atomic = hint(prod(views(call)[0].shape)) if _base_name(call) == "sum_rows" else 0
     if device is None:
-        return Work(tensor=operations, atomic=atomic)
+        return Work(tensor=operations, atomic=atomic, fp32=chosen)
     percents: dict[LibraryKind, int] = {
         "attention": device.attention_percent,
         "convolution": device.convolution_percent,
@@ -152,12 +160,23 @@ def library_work(
     }
     scaled = operations * tile_percent(call, kind) // 100 * percents.get(kind, 100) // 100
     if not device.library_start_ps and device.library_overlap_percent == 100:
-        return Work(tensor=scaled, atomic=atomic)
-    compute = (scaled * device.tensor_ps_per_gop + atomic * device.atomic_ps_per_gop) // GOP
+        return Work(tensor=scaled, atomic=atomic, fp32=chosen)
+    compute = scaled * device.tensor_ps_per_gop + atomic * device.atomic_ps_per_gop + chosen * device.fp32_ps_per_gop
+    compute //= GOP
     memory = moved * device.dram_ps_per_mib // MIB
     exposed = min(compute, memory) * (100 - device.library_overlap_percent) // 100
-    takes = device.library_start_ps + max(compute, memory) + exposed
+    more = (kernels - 1) * (device.launch_ps + device.library_start_ps)
+    takes = device.library_start_ps + more + max(compute, memory) + exposed
     return Work(tensor=takes * GOP // max(1, device.tensor_ps_per_gop))
+
+
+def choice(call: LibraryCall) -> tuple[int, int]:
+    """The kernels of a call, and for a choice from rows or their sort the operations that take as long."""
+    name = _base_name(call)
+    if name not in _KERNELS:
+        return 1, 0
+    one = name == "topk" and len(call.args) > 1 and call.args[1] == 1
+    return 1 if one else _KERNELS[name], _CHOICE_OPERATIONS * hint(prod(views(call)[0].shape))
 
 
 def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tuple[LibraryKind, int]:

@@ -176,17 +176,12 @@ class _Kernel:
         self._store_late()
 
     def _fold_here(self, k: int) -> tuple[Value, ...]:
-        found: list[Value] = []
-        nest = self.spec.members[k].nest
-        for number, reduction in enumerate(nest.reductions):
-            operand = self.members.value(reduction.operand)
-            fold = self._fold(k, number, operand.dtype)
-            position = self.members.position(k) if reduction.kind in ("argmax", "argmin") else None
-            if self.passes.roles[k] == "reduces":
-                found += fold_whole(self.writer, fold, operand, position)
-            else:
-                found += fold_one(fold, operand)
-        return tuple(found)
+        reductions = self.spec.members[k].nest.reductions
+        values = [self.members.value(reduction.operand) for reduction in reductions]
+        folds = [self._fold(k, number, value.dtype) for number, value in enumerate(values)]
+        if self.passes.roles[k] != "reduces":
+            return tuple(part for fold, value in zip(folds, values, strict=True) for part in fold_one(fold, value))
+        return fold_whole(self.writer, folds, values, lambda: self.members.position(k))
 
     def _scan(self, k: int, scan: Scan) -> Running:
         """The writer of a member's scan; its combine function becomes part of the kernel's text."""

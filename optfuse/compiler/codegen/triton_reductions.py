@@ -5,7 +5,7 @@ Lanes beyond the end of r hold the reduction's identity. Results vary along x al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.compiler.codegen.kernel_writer import Writer
@@ -22,6 +22,8 @@ from optfuse.compiler.ir.nodes import ReductionKind
 
 TILE = frozenset({"x", "r"})
 OUTER = frozenset({"x"})
+#: The extremum that a reduction finds beside its position.
+_BESIDE: dict[ReductionKind, ReductionKind] = {"argmax": "max", "argmin": "min"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +71,37 @@ class Fold:
         return "int64" if self.points >= 1 << 31 else "int32"
 
 
-def fold_whole(writer: Writer, fold: Fold, operand: Value, position: Value | None) -> tuple[Value, ...]:
-    """The results of a reduction whose operand lies in one tile.
+def fold_whole(
+    writer: Writer, folds: Sequence[Fold], operands: Sequence[Value], position: Callable[[], Value]
+) -> tuple[Value, ...]:
+    """The results of reductions whose operands lie in one tile. An extremum comes with its position if both are wanted.
 
-    ``position`` is the operand's place in the reduction's order, for argmax and argmin.
+    ``position`` gives an operand's place in the order of reduction, for argmax and argmin.
     """
+    found: dict[tuple[ReductionKind, Value], tuple[Value, ...]] = {}
+    for fold, operand in zip(folds, operands, strict=True):
+        if fold.kind in _BESIDE:
+            best, at = _extremum_in_tile(writer, fold, operand, position())
+            found |= {(fold.kind, operand): (at,), (_BESIDE[fold.kind], operand): (best,)}
+    results: list[Value] = []
+    for fold, operand in zip(folds, operands, strict=True):
+        known = found.get((fold.kind, operand))
+        results += _fold_in_tile(writer, fold, operand) if known is None else known
+    return tuple(results)
+
+
+def _fold_in_tile(writer: Writer, fold: Fold, operand: Value) -> tuple[Value, ...]:
     value = cast(operand, fold.held)
     if fold.kind == "welford":
         return _deviations(writer, fold, value)
-    lanes = [_in_lanes(fold, value, fold.identity)]
-    if position is not None:
-        lanes.append(_in_lanes(fold, cast(position, fold.position_dtype), str(fold.points)))
+    return _folded(writer, fold, [tile_of(_in_lanes(fold, value, fold.identity), frozenset({"r"}))])
+
+
+def _extremum_in_tile(writer: Writer, fold: Fold, operand: Value, position: Value) -> tuple[Value, Value]:
+    lane = _in_lanes(fold, cast(operand, fold.held), fold.identity)
+    place = _in_lanes(fold, cast(position, fold.position_dtype), str(fold.points))
     # a reduction of several tiles needs them of one shape
-    shape = TILE if len(lanes) > 1 else frozenset({"r"})
-    return _folded(writer, fold, [tile_of(lane, shape) for lane in lanes])
+    return _extremum(writer, fold, [tile_of(lane, TILE), tile_of(place, TILE)])
 
 
 def fold_one(fold: Fold, operand: Value) -> tuple[Value, ...]:
@@ -236,12 +255,18 @@ def _folded(writer: Writer, fold: Fold, parts: Sequence[Value]) -> tuple[Value, 
             text = f"tl.{extreme}({first.within(7)}.to(tl.int32), 1, keep_dims=True) != 0"
             return (writer.name(Value(text, "bool", OUTER, 0), fold.name),)
         case _:
-            pair = ", ".join(part.text for part in parts)
-            best = writer.new_name(f"{fold.name}_best", writer.outer)
-            at = writer.new_name(f"{fold.name}_at", writer.outer)
-            writer.statement(f"{best}, {at} = tl.reduce(({pair}), 1, {fold.kind}, keep_dims=True)", OUTER)
-            return (cast(Value(at, fold.position_dtype, OUTER), "int64"),)
+            return _extremum(writer, fold, parts)[1:]
     return (cast(writer.name(Value(text, fold.held, OUTER), fold.name), fold.dtype),)
+
+
+def _extremum(writer: Writer, fold: Fold, parts: Sequence[Value]) -> tuple[Value, Value]:
+    """The extremum and its position, of tiles of values and of positions."""
+    pair = ", ".join(part.text for part in parts)
+    best = writer.new_name(f"{fold.name}_best", writer.outer)
+    at = writer.new_name(f"{fold.name}_at", writer.outer)
+    writer.statement(f"{best}, {at} = tl.reduce(({pair}), 1, {fold.kind}, keep_dims=True)", OUTER)
+    value = cast(Value(best, fold.held, OUTER), fold.dtype)
+    return value, cast(Value(at, fold.position_dtype, OUTER), "int64")
 
 
 def _deviations(writer: Writer, fold: Fold, value: Value) -> tuple[Value, ...]:

@@ -15,6 +15,8 @@ from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
     random_choices,
     reductions,
     scans,
+    selection,
+    sorting,
 )
 from optfuse.compiler.lower.lower_graph import lower
 

@@ -242,11 +242,12 @@ class Builder:
         """Emit a call of an overload whose result is the whole new buffer ``out``."""
         self.emit(LibraryCall(out.buffer, target, args, kwargs, (out.buffer,), replace(origin, target=target)))
 
-    def allocate_outputs(self, specs: Sequence[Spec]) -> tuple[View, ...]:
-        """A new buffer for each output, named after the node, with the output's position if there are several."""
+    def allocate_outputs(self, specs: Sequence[Spec], name: str | None = None) -> tuple[View, ...]:
+        """A new buffer for each spec, named ``name`` (default: the node's), with its position if there are several."""
+        name = name or self.node.name
         if len(specs) == 1:
-            return (self.allocate(specs[0]),)
-        return tuple(self.allocate(spec, name=f"{self.node.name}_{k}") for k, spec in enumerate(specs))
+            return (self.allocate(specs[0], name=name),)
+        return tuple(self.allocate(spec, name=f"{name}_{k}") for k, spec in enumerate(specs))
 
     def pointwise(self, body: Callable[[Index], Expr], spec: Spec | None = None, *, name: str | None = None) -> View:
         """Emit a nest that stores ``body(index)`` at every logical index of a new tensor, and return that tensor.
@@ -314,8 +315,12 @@ class Builder:
         finish: Callable[[tuple[Expr, ...], Index], tuple[Expr, ...]],
         *,
         ordered: bool = False,
+        specs: Sequence[Spec] | None = None,
+        name: str | None = None,
     ) -> tuple[View, ...]:
         """Emit a nest that reduces a tensor of ``shape`` over ``dims`` into the node's outputs, and return those.
+
+        ``specs`` and ``name`` are for a nest with results of its own.
 
         ``fold(index)`` gives the reductions at a logical index of the full domain; ``finish(results, index)`` gives an
         expression for each output, of its dtype or float32 for a half type (``index`` is 0 at reduced dimensions). The
@@ -325,8 +330,9 @@ class Builder:
         """
         shape = tuple(shape)
         dims = tuple(sorted(d % len(shape) for d in dims)) if shape else ()
-        self.require_loops(self.specs[0].device)
-        outs = self.allocate_outputs(self.specs)
+        specs = self.specs if specs is None else specs
+        self.require_loops(specs[0].device)
+        outs = self.allocate_outputs(specs, name)
         if 0 in outs[0].shape:
             return outs
         kept = [d for d in range(len(shape)) if d not in dims]
@@ -346,7 +352,7 @@ class Builder:
             Store(out.buffer, strided_index(out.shape, out.stride, 0, tuple(outer[d] for d in kept_of_output)), value)
             for out, value in zip(outs, finish(results, outer), strict=True)
         )
-        self.emit(collapse(LoopNest(self.node.name, sizes, rsizes, reductions, stores, self.origin)))
+        self.emit(collapse(LoopNest(name or self.node.name, sizes, rsizes, reductions, stores, self.origin)))
         return outs
 
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
+import sympy
 import torch
 
 from optfuse.compiler.ir.dtypes import ADDED, HALF
 from optfuse.compiler.ir.nodes import Expr, Iota, View, memory_of, tvar
+from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like
 from optfuse.compiler.lower.gathers import POSITIONS, wrapped
@@ -23,6 +25,9 @@ from optfuse.compiler.lower.strided_layout import Index, overlaps
 
 Tensor = View | Uniform
 Number = bool | int | float
+
+#: The most positions of a row that are compared with each of its elements, instead of stores into a copy.
+MOST_CHOICES = 8
 
 
 @lowers("aten.index_copy.default", "aten.index_copy_.default")
@@ -107,20 +112,24 @@ def lower_index_put(
 
 @lowers("aten.scatter.value", "aten.scatter.src")
 def lower_scatter(builder: Builder, x: Tensor, dim: int, positions: Tensor, source: Tensor | Number) -> Value:
-    """``x`` with elements at positions along one dimension replaced; where each row has one, by a choice."""
+    """``x`` with elements at positions along one dimension replaced; by choices where each row has few positions."""
     along = dim % max(1, len(x.shape))
-    rows = tuple(1 if d == along else n for d, n in enumerate(x.shape))
+    few = positions.shape[along] if positions.shape else 0
+    rows = tuple(few if d == along else n for d, n in enumerate(x.shape))
     whole = not isinstance(source, View | Uniform) or tuple(source.shape) == rows
-    if not x.shape or tuple(positions.shape) != rows or not whole:
+    chosen = not isinstance(few, Size) and 1 <= few <= MOST_CHOICES
+    if not x.shape or not chosen or tuple(positions.shape) != rows or not whole:
         return _elements(builder, x, dim, positions, source, adds=False)
     dtype = compute_dtype(builder.dtype(x))
 
     def at(index: Index) -> Expr:
-        # the position is read at 0 along this dimension, where its size is 1
-        hit = call("eq", Iota(index[along], "int64"), cast(builder.load(positions, index), "int64"))
-        old = cast(builder.load(x, index), dtype)
-        new = cast(builder.load(source, index), dtype) if isinstance(source, View | Uniform) else like(source, old)
-        return call("where", hit, new, old)
+        value = cast(builder.load(x, index), dtype)
+        for j in range(few):
+            place = (*index[:along], sympy.Integer(j), *index[along + 1 :])
+            hit = call("eq", Iota(index[along], "int64"), cast(builder.load(positions, place), "int64"))
+            new = builder.load(source, place) if isinstance(source, View | Uniform) else like(source, value)
+            value = call("where", hit, cast(new, dtype), value)
+        return value
 
     return builder.pointwise(at)
 

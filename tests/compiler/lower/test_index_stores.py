@@ -166,3 +166,12 @@ def test_a_deterministic_torch_keeps_the_library():
         )
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("few", [1, 3])
+def test_a_scatter_at_few_positions_of_each_row_is_one_pointwise_nest(few):
+    x, source = torch.randn(4, 6, 5), torch.randn(4, few, 5)
+    taken = torch.rand(4, 6, 5).argsort(1)[:, :few]
+    for function in (lambda x, i, s: x.scatter(1, i, s), lambda x, i, _: x.scatter(1, i, 2.5)):
+        (nest,) = nests(check(function, x, taken, source, **EXACT))
+        assert not nest.stores[0].indirect
