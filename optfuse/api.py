@@ -167,7 +167,8 @@ def optimize(
         again. "fewest": torch's minimum cut of bytes. "search": both graphs are solved for several choices, and the
         cheapest step is taken; ``TrainingSchedule.saving`` has them all, with a bound on every choice. "auto": the
         search if ``options`` cap the peak memory, which is then the whole step's: parameters, inputs, results and
-        gradients count, an optimizer's state does not. Regions that the model checkpoints are split as they say.
+        gradients count, and an optimizer's state as ``options.optimizer_states`` says. Regions that the model
+        checkpoints are split as they say.
 
     Raises
     ------

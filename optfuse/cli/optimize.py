@@ -30,6 +30,10 @@ def command(
     workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
     size: Annotated[str, typer.Option(help="full, bench or small: which of the model's sizes.")] = "full",
     peak_memory: Annotated[str | None, typer.Option(metavar="BYTES", help='A hard cap, such as "2.5GiB".')] = None,
+    optimizer_states: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tensors that an optimizer keeps for each parameter (AdamW: 2)."),
+    ] = None,
     recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
@@ -55,7 +59,12 @@ def command(
     from optfuse.tuning.rank import require_measurable
 
     options = solve_options(
-        time_limit=time_limit, workers=workers, rules=rules, peak_memory=peak_memory, recompute=recompute or None
+        time_limit=time_limit,
+        workers=workers,
+        rules=rules,
+        peak_memory=peak_memory,
+        optimizer_states=optimizer_states,
+        recompute=recompute or None,
     )
     chosen = known_size(size)
     load_device(device)

@@ -168,7 +168,8 @@ class SavingSearch:
         problems = problems or tuple(fusion_problem(half, self.device) for half in halves)
         solved = [self._solve(problem.instance) for problem in problems]
         workspaces = workspace_bytes([problem.instance for problem in problems])
-        unseen = {half: out + workspaces for half, out in unseen_bytes(*halves).items()}
+        beside = workspaces + self.options.optimizer_states * trained_bytes(*halves)
+        unseen = {half: out + beside for half, out in unseen_bytes(*halves).items()}
         proposal = proposal_of(name, halves, [(one.objective, one.solution) for one in solved], unseen)
         saved = tuple(one.name for one in proposal.saved)
         self._priced.append(_Priced(proposal, choice, saved, unseen, workspaces))
@@ -334,3 +335,12 @@ def unseen_bytes(forward: Captured, backward: Captured) -> dict[str, int]:
     """
     read = {one.name for one in backward.memory.values()}
     return {"forward": 0, "backward": sum(one.bytes for one in held_memory(forward) if one.name not in read)}
+
+
+def trained_bytes(forward: Captured, backward: Captured) -> int:
+    """The bytes of the parameters that get a gradient: a backward graph returns one for each input, or None."""
+    pairs = zip(forward.inputs, forward.placeholders, backward.outputs, strict=False)
+    trained = {
+        node.name for source, node, gradient in pairs if source.kind == "parameter" and isinstance(gradient, Node)
+    }
+    return sum(one.bytes for one in held_memory(forward) if one.name in trained)

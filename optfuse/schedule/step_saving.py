@@ -32,9 +32,10 @@ class Proposal:
     saved_bytes
         What the forward graph computes and hands to the backward graph.
     peak_bytes
-        The most that is in memory at once: parameters, inputs, results, gradients, saved and temporary values, and
-        the workspaces of the device's matrix library. The optimizer's state is not among them. Results that are written
-        in place of others count as apart: an upper bound, which ``allocated_peak_bytes`` makes exact.
+        The most that is in memory at once: parameters, inputs, results, gradients, saved and temporary values, the
+        workspaces of the device's matrix library, and an optimizer's state as ``SolveOptions.optimizer_states`` says.
+        Results that are written in place of others count as apart: an upper bound, which ``allocated_peak_bytes``
+        makes exact.
     saved
         The values that are kept, in program order.
     """

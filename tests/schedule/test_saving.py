@@ -123,6 +123,26 @@ def test_a_cap_that_no_step_keeps_is_one_line_with_the_least_peak() -> None:
         searched(Model(layers=1).train(), torch.randn(8, 32, 16), peak_memory=1000)
 
 
+def test_an_optimizers_state_takes_room_of_the_cap() -> None:
+    model, x = Model(layers=1).train(), torch.randn(8, 32, 16)
+    frozen = next(model.parameters())
+    frozen.requires_grad_(requires_grad=False)
+    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    plain, adam = searched(model, x).found, searched(model, x, optimizer_states=2).found
+    assert plain is not None
+    assert adam is not None
+    assert adam.proposals[0].peak_bytes - plain.proposals[0].peak_bytes == 2 * trained
+    cap = plain.chosen.peak_bytes
+    with pytest.raises(InfeasibleError, match="the least peak that was found is"):
+        searched(model, x, optimizer_states=100, peak_memory=cap)
+
+
+@pytest.mark.parametrize("states", [-1, 1.5, "two"])
+def test_a_number_of_states_is_whole(states: object) -> None:
+    with pytest.raises(InvalidOptionError, match="optimizer_states must be a whole number of at least 0"):
+        SolveOptions(optimizer_states=states)  # type: ignore[arg-type]
+
+
 class Checkpointed(Model):
     """The model whose layers keep their inputs alone."""
 

@@ -39,6 +39,8 @@ class SolveOptions:
             answers the instance under all of them.
         peak_memory: A hard cap on the bytes live at once, inputs and constants included: a number, or a text such as
             "2.5GiB". Partition, order and copies are then decided together. None: the instance's own rule, if any.
+        optimizer_states: Of a whole training step under a cap: how many tensors of each trained parameter's size an
+            optimizer keeps (AdamW: 2, SGD with momentum: 1). The cap leaves room for them; 0: they are not counted.
         recompute: Whether an op may be computed in several kernels (not by "greedy").
         order: "memory" looks for the order of least peak memory, "program" keeps the program's order.
 
@@ -56,6 +58,7 @@ class SolveOptions:
     rules: tuple[Rule, ...] = ()
     peak_memory: int | str | None = None
     recompute: bool = False
+    optimizer_states: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -75,6 +78,10 @@ class SolveOptions:
         object.__setattr__(self, "rules", tuple(self.rules))
         if not isinstance(self.recompute, bool):
             raise InvalidOptionError(f"recompute must be True or False, not {self.recompute!r}")
+        if not _is_whole(self.optimizer_states) or self.optimizer_states < 0:
+            raise InvalidOptionError(
+                f"optimizer_states must be a whole number of at least 0 (AdamW: 2), not {self.optimizer_states!r}"
+            )
         if self.peak_memory is not None:
             memory_size(self.peak_memory)
 
