@@ -181,7 +181,7 @@ def choice(call: LibraryCall) -> tuple[int, int]:
 
 def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tuple[LibraryKind, int]:
     """The kind of a call, and the operations that its result needs."""
-    shapes = [tuple(map(hint, view.shape)) for view in views(call)]
+    shapes = _operand_shapes(call)
     name = _base_name(call)
     if name in {"mm", "bmm"}:
         return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
@@ -205,7 +205,7 @@ def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tupl
 
 def tile_percent(call: LibraryCall, kind: LibraryKind) -> int:
     """The operations of a call's kernel in percent of those that its result needs: tiles are not always full."""
-    shapes = [tuple(map(hint, view.shape)) for view in views(call)]
+    shapes = _operand_shapes(call)
     if kind == "attention" and _base_name(call) == "attention_cached":
         query, key = shapes[:2]
         rows = query[1] // key[1] * query[2]
@@ -219,6 +219,12 @@ def tile_percent(call: LibraryCall, kind: LibraryKind) -> int:
         weight = shapes[2] if _base_name(call) == "convolution_backward" else shapes[1]
         return 100 * _up(weight[1], CHANNELS) // max(1, weight[1])
     return 100
+
+
+def _operand_shapes(call: LibraryCall) -> list[tuple[int, ...]]:
+    """The shapes of a call's tensors, without the state of a random generator that a wrapper takes before them."""
+    given = views(call)[1:] if "run_with_rng_state" in call.target else views(call)
+    return [tuple(map(hint, view.shape)) for view in given]
 
 
 def _up(extent: int, unit: int) -> int:

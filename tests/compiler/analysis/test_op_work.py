@@ -80,3 +80,13 @@ def test_a_position_of_an_extremum_is_dear() -> None:
     stores = (Store("y", ivar(0), Result(1, "int64")),)
     work = nest_work(LoopNest("round", (65536,), (128,), folds, stores, Origin("round", "")))
     assert work.fp32 * load_device("h200").fp32_ps_per_gop / GOP == pytest.approx(16e6, rel=0.5)
+
+
+def test_attention_in_a_wrapper_of_random_draws_is_priced_as_without() -> None:
+    operands = tuple(view(2, 4, 128, 64) for _ in range(3))
+    name = "_scaled_dot_product_flash_attention"
+    expected = library_work(LibraryCall("a", f"aten.{name}.default", operands, (), ("y",), Origin("a", "")), {})
+    assert expected.tensor
+    for stem, args in (("run_and_save_rng_state", operands), ("run_with_rng_state_1", (view(16), *operands))):
+        target = f"optfuse_opaque.{stem}_{name}_3.default"
+        assert library_work(LibraryCall("a", target, args, (), ("y",), Origin("a", target)), {}) == expected

@@ -90,7 +90,7 @@ def _isolate(graph: GraphModule, node: Node) -> None:
         return
     body, tensors = _body_of(graph, node, value, kept)
     with outside_of_modes():
-        target = opaque_operator(str(node.name), body, len(tensors), results, random=_draws(graph, node))
+        target = opaque_operator(_stem(node), body, len(tensors), results, random=_draws(graph, node))
     with graph.graph.inserting_before(node):
         call = graph.graph.call_function(target, tuple(tensors))
     call.meta = {**node.meta, "val": tuple(results) if len(results) > 1 else results[0]}
@@ -99,6 +99,12 @@ def _isolate(graph: GraphModule, node: Node) -> None:
         call.meta[SCAN] = scan
     numbers = [kept.index(k) if is_read else -1 for k, is_read in enumerate(read)]
     _hand_out(node, value, call, iter(numbers), single=len(results) == 1)
+
+
+def _stem(node: Node) -> str:
+    """The stem of an operator's name: the node's, and the operator inside of a wrapper of random draws."""
+    inside = next((arg for arg in node.args if isinstance(arg, OpOverload)), None)
+    return node.name if inside is None else f"{node.name}_{inside.overloadpacket.__name__}"
 
 
 def _is_read_by_item(node: Node, value: object) -> bool:
