@@ -38,9 +38,6 @@ from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.saving_relaxation import relaxed
 
-#: Levels besides its own readers' at which a value that can be saved may be held: the last ones. So a chain of values,
-#: as a residual stream is, is not computed from its beginning at every level.
-MORE_LEVELS = 2
 #: A picosecond in the objective: bytes break ties below it.
 SCALE = 1024
 #: What the relaxation says is whole within this.
@@ -258,11 +255,7 @@ class _Uses:
 
 def uses(values: Sequence[ForwardValue]) -> list[_Uses]:
     """The uses of each value: those of the backward half, and those of what is computed from it."""
-    read = [set(value.looped) for value in values]  # also through views
-    for k, value in reversed(list(enumerate(values))):
-        for u in value.inputs if value.view else ():
-            read[u] |= read[k]
-    levels = [set(some) for some in read]
+    levels = [set(value.looped) for value in values]
     first: list[int | None] = [value.called for value in values]
 
     def need(u: int, level: int | None) -> None:
@@ -275,9 +268,6 @@ def uses(values: Sequence[ForwardValue]) -> list[_Uses]:
             soonest = min((one for one in (*levels[k], soonest) if one is not None), default=None)
         elif soonest is not None and not value.view:
             levels[k].add(soonest)
-        if value.bytes is not None:
-            own = read[k] | {soonest}
-            levels[k] = {*sorted(levels[k] - own)[-MORE_LEVELS:], *(levels[k] & own)}
         for u in value.inputs:
             if value.library or value.view:
                 need(u, soonest)

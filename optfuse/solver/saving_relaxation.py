@@ -104,7 +104,8 @@ def _rows(model: cp_model.CpModel) -> Iterator[_Row]:
             if least > -UNLIMITED:
                 yield _Row(terms, least)
             if most < UNLIMITED:
-                yield _Row({k: -coefficient for k, coefficient in terms.items()}, -most)
+                beyond = most + 1 if min(terms.values(), default=0) >= 0 <= most else UNLIMITED  # no more is any worse
+                yield _Row({k: -min(coefficient, beyond) for k, coefficient in terms.items()}, -most)
         else:
             raise NotImplementedError(f"no relaxation of {constraint}")
 

@@ -191,3 +191,14 @@ def test_a_value_is_held_at_every_level_at_which_a_view_of_it_is_read() -> None:
     assert found is not None
     assert found.saved == {0}
     assert found.cost_ps == 3 + 4 * 2
+
+
+def test_a_long_chain_can_be_computed_from_its_beginning_at_every_level() -> None:
+    chain = [
+        ForwardValue(f"v{k}", (k - 1,) if k else (), 10, 1, 1 if k else None, 1, 1, looped=frozenset({8 - k}))
+        for k in range(8)
+    ]
+    found = choose_saving(chain, 10, OPTIONS, Clock(), Clock().now() + 10)
+    assert found is not None
+    assert found.saved == {0}
+    assert found.proven

@@ -25,7 +25,7 @@ def models(draw: st.DrawFn) -> cp_model.CpModel:
         model.add_implication(draw(literal), draw(literal))
     sizes = [draw(st.integers(0, 1 << 40)) for _ in variables]
     model.add(cp_model.LinearExpr.weighted_sum(variables, sizes) <= draw(st.integers(0, 1 << 42)))
-    model.minimize(cp_model.LinearExpr.weighted_sum(variables, [draw(st.integers(-50, 1 << 40)) for _ in variables]))
+    model.minimize(cp_model.LinearExpr.weighted_sum(variables, [draw(st.integers(-50, 1 << 20)) for _ in variables]))
     return model
 
 
