@@ -14,7 +14,7 @@ from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.frontend.joint import JointStep
 from optfuse.compiler.frontend.training import capture_step, capture_training
 from optfuse.compiler.stages import Variants, fusion_problem
-from optfuse.errors import CaptureError
+from optfuse.errors import CaptureError, InvalidOptionError
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import Rule, matching
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from optfuse.runtime.graphs import Choice
     from optfuse.runtime.model_program import ModelProgram
     from optfuse.schedule.checkpoint_price import CheckpointPrice
+    from optfuse.schedule.resized import Dynamic, Inputs
     from optfuse.schedule.saving import SavingMode
+    from optfuse.solver.size_regions import SizeRegions
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ def optimize(
     name: str | None = None,
     measure: int = 0,
     saving: SavingMode = "auto",
+    dynamic: Dynamic | None = None,
 ) -> Schedule | TrainingSchedule:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is.
 
@@ -169,6 +172,11 @@ def optimize(
         search if ``options`` cap the peak memory, which is then the whole step's: parameters, inputs, results and
         gradients count, and an optimizer's state as ``options.optimizer_states`` says. Regions that the model
         checkpoints are split as they say.
+    dynamic
+        A size that changes: by argument (its position or keyword) and dimension the least and the most size, as in
+        ``{"input_ids": {1: (16, 1024)}}``. All that it names are one size. The schedule is that of the example's size,
+        and its ``regions`` say at which sizes it is proven to be how good, and from where on which other one is better.
+        Each of about seven sizes is traced and solved. Not with a cap on peak memory or rules.
 
     Raises
     ------
@@ -186,9 +194,13 @@ def optimize(
     load_device(device)
     require_measurable(measure)
     name = type(model).__name__.lower() if name is None else name
+    regions = None
+    if dynamic is not None:
+        regions = _regions(model, (args, dict(kwargs or {})), dynamic, device, options, name, train=train)
     if not train:
         captured = capture(model, args, dict(kwargs or {}), name=name)
-        return schedule_graph(captured, fusion_problem(captured, device), options, model, measure)
+        schedule = schedule_graph(captured, fusion_problem(captured, device), options, model, measure)
+        return replace(schedule, regions=regions)
     from optfuse.schedule.saving import saving_search
 
     search = saving_search(saving, device, options)
@@ -202,7 +214,23 @@ def optimize(
         schedule_graph(captured, problem, replace(half, rules=own), model, measure)
         for captured, problem, half, own in zip(graphs, problems, halves, holding, strict=True)
     )
-    return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}), both, found)
+    return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}), both, found, regions)
+
+
+def _regions(
+    model: Any, inputs: Inputs, dynamic: Dynamic, device: str, options: SolveOptions, name: str, *, train: bool
+) -> SizeRegions:
+    from optfuse.schedule.resized import regions_of
+
+    if options.rules or options.peak_bytes is not None:
+        raise InvalidOptionError("dynamic: sizes are compared without rules and without a cap on peak memory")
+
+    def captured(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Captured]:
+        if train:
+            return capture_training(model, args, kwargs, name=name)
+        return (capture(model, args, kwargs, name=name),)
+
+    return regions_of(captured, inputs, dynamic, device, options)
 
 
 def saving_front(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,14 @@ import typer
 from optfuse.cli.files import whole_folders
 from optfuse.cli.options import solve_options
 from optfuse.cli.output import print_json, print_summary, quiet_stdout, say
-from optfuse.errors import OutputError
+from optfuse.errors import InvalidOptionError, OutputError
 from optfuse.problem.device_files import load_device
 from optfuse.report.summary import certificate
 
 if TYPE_CHECKING:
     from optfuse.api import Schedule
     from optfuse.compiler.frontend.zoo import Size
+    from optfuse.schedule.resized import Dynamic
     from optfuse.solver.control.options import SolveOptions
 
 
@@ -37,6 +39,13 @@ def command(
     recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
+    ] = None,
+    dynamic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARG.DIM[,ARG.DIM]=LEAST:MOST",
+            help="Where the schedule holds when a size changes, as in input_ids.1=16:1024 or 0.0=1:64.",
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Save instance, solution, kernels, report.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a graph, on stdout.")] = False,
@@ -67,6 +76,7 @@ def command(
         recompute=recompute or None,
     )
     chosen = known_size(size)
+    sizes = None if dynamic is None else changing_size(dynamic)
     load_device(device)
     if out is not None and out.exists() and not out.is_dir():
         raise OutputError(f"{out}: exists and is not a folder; name another with --out")
@@ -74,7 +84,7 @@ def command(
         require_gpu("--tune")
     require_measurable(measure)
     with quiet_stdout(json):
-        schedules = schedule_model(model, chosen, train, device, options, measure)
+        schedules = schedule_model(model, chosen, train, device, options, measure, sizes)
         if tune:
             schedules = tuple(map(tuned, schedules))
         if verify or check_kernels:
@@ -105,6 +115,7 @@ def schedule_model(
     device: str,
     options: SolveOptions,
     measure: int = 0,
+    dynamic: Dynamic | None = None,
 ) -> tuple[Schedule, ...]:
     """The schedules of a model file: one for inference, two (forward, backward) for training."""
     from optfuse.api import Schedule, optimize
@@ -115,16 +126,51 @@ def schedule_model(
     say(f"{path}: capturing and solving ({'training' if train else 'inference'}, {size} size)")
     args, kwargs = entry.inputs(size, train=train)
     model = entry.model(size).train(train)
-    found = optimize(model, args, kwargs, train=train, device=device, options=options, name=entry.name, measure=measure)
+    found = optimize(
+        model,
+        args,
+        kwargs,
+        train=train,
+        device=device,
+        options=options,
+        name=entry.name,
+        measure=measure,
+        dynamic=dynamic,
+    )
     schedules = (found,) if isinstance(found, Schedule) else tuple(found)
     for schedule in schedules:
         say(f"{schedule.name}: {schedule.result.statistics.wall_s:.1f} s, {certificate(schedule.result)}")
         if schedule.ranking:
             for line in ranking_text(schedule).splitlines():
                 say(line)
+    if found.regions is not None:
+        for line in str(found.regions).splitlines():
+            say(line)
     if not isinstance(found, Schedule) and found.capture is not None and found.capture.regions:
         say(f"{entry.name}: {found.checkpoint_price(device=device, options=options)}")
     return schedules
+
+
+def changing_size(text: str) -> Dynamic:
+    """The arguments' dimensions and the range of ``--dynamic``.
+
+    >>> changing_size("input_ids.1,0.1=16:1024")
+    {'input_ids': {1: (16, 1024)}, 0: {1: (16, 1024)}}
+
+    Raises
+    ------
+    InvalidOptionError
+        If the text has another form.
+    """
+    found = re.fullmatch(r"(\w+\.\d+(?:,\w+\.\d+)*)=(\d+):(\d+)", text)
+    if found is None:
+        raise InvalidOptionError(f"--dynamic: not ARG.DIM[,ARG.DIM]=LEAST:MOST, as in input_ids.1=16:1024: {text!r}")
+    sizes: dict[int | str, dict[int, tuple[int, int]]] = {}
+    for one in found[1].split(","):
+        argument, dim = one.split(".")
+        key = int(argument) if argument.isdecimal() else argument
+        sizes.setdefault(key, {})[int(dim)] = (int(found[2]), int(found[3]))
+    return sizes
 
 
 def tuned(schedule: Schedule) -> Schedule:

@@ -10,6 +10,7 @@ from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.extract.refusal_details import ExtractionDetails
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.simplify.decisions import Decision
+from optfuse.errors import InvalidOptionError
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
 from optfuse.report.summary import before_solver, certificate, summary
@@ -22,6 +23,7 @@ from optfuse.solver.explain.explain import explain
 from optfuse.solver.explain.explanation import Explanation
 from optfuse.solver.overlap.overlap import Overlap
 from optfuse.solver.result import SolveResult
+from optfuse.solver.size_regions import SizeRegions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,6 +65,8 @@ class ScheduledGraph:
         By kernel name, the tiles that ``tune`` has measured to be faster than the chosen ones.
     ranking
         The plans that were run before this one was taken (``optimize(..., measure=k)``).
+    regions
+        Where the schedule holds when a size changes (``optimize(..., dynamic=...)``).
     """
 
     extraction: Extraction
@@ -71,6 +75,7 @@ class ScheduledGraph:
     interface: Interface
     tiles: Mapping[str, TileConfig] = field(default_factory=dict)
     ranking: tuple[PlanTime, ...] = ()
+    regions: SizeRegions | None = None
 
     @property
     def name(self) -> str:
@@ -212,6 +217,16 @@ class ScheduledGraph:
 
         return plot(self.instance, self.result, difference)
 
+    def plot_sizes(self) -> Figure:
+        """A matplotlib figure of ``regions``: each plan's time over the bound, by size, and where one gives way.
+
+        Raises
+        ------
+        InvalidOptionError
+            If no size was said to change.
+        """
+        return _size_figure(self.regions)
+
     def to_trace(self, path: str | Path) -> None:
         """Write the predicted timeline, for Perfetto (ui.perfetto.dev): kernels, library calls, and live memory.
 
@@ -259,7 +274,8 @@ class ScheduledStep:
     """The schedules of a training step's two graphs.
 
     ``capture`` is what they were made from: the first ``compile`` takes its step, later ones trace the model again.
-    ``saving``: what was decided to be saved, where it was searched for.
+    ``saving``: what was decided to be saved, where it was searched for. ``regions``: where both graphs' schedules hold
+    when a size changes, by the sum of their times.
     """
 
     forward: ScheduledGraph
@@ -269,10 +285,15 @@ class ScheduledStep:
     kwargs: dict[str, Any]
     capture: TrainingCapture | None = field(default=None, repr=False, compare=False)
     saving: StepSaving | None = None
+    regions: SizeRegions | None = None
 
     def __iter__(self) -> Iterator[ScheduledGraph]:
         """Forward, then backward."""
         return iter((self.forward, self.backward))
+
+    def plot_sizes(self) -> Figure:
+        """As ``ScheduledGraph.plot_sizes``, of the sum of both graphs."""
+        return _size_figure(self.regions)
 
     def summary(self) -> list[dict[str, Any]]:
         """The figures of both graphs."""
@@ -287,6 +308,14 @@ class ScheduledStep:
             If the file cannot be written.
         """
         _save_page(self.forward.name.removesuffix(".forward"), tuple(self), path)
+
+
+def _size_figure(regions: SizeRegions | None) -> Figure:
+    from optfuse.report.size_plot import plot_sizes
+
+    if regions is None:
+        raise InvalidOptionError("no size was said to change: optimize(..., dynamic={argument: {dim: (least, most)}})")
+    return plot_sizes(regions)
 
 
 def _save_page(title: str, schedules: Sequence[ScheduledGraph], path: str | Path) -> None:

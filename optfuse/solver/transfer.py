@@ -1,12 +1,7 @@
-"""A plan at other sizes: the same kernels of the same ops, priced by an instance of the same graph at other sizes.
-
-Which ops share a kernel, and what each kernel writes, stay; iteration orders are the other instance's own, since their
-sizes and their number may differ.
-"""
+"""A plan at other sizes: the same kernels of the same ops, priced by an instance of the same graph at other sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from optfuse.problem.checker import check
@@ -18,36 +13,30 @@ from optfuse.solver.memory.assemble import arrange
 from optfuse.solver.memory.order_problem import order_problem
 
 
-def difference(here: Instance, there: Instance) -> str | None:
-    """In what two instances are not the same graph at two sizes; None if their ops correspond one to one."""
-    facts = zip(_structure(here), _structure(there), strict=True)
-    return next((f"other {what}" for (what, own), (_, other) in facts if own != other), None)
-
-
 def transferred(solution: Solution, here: Instance, there: Instance) -> Solution | str:
     """The solution of ``here`` as one of ``there``, with its cost and memory there, or why it does not hold there.
 
-    Each kernel takes the cheapest iteration order that is legal there. The order of kernels stays; the arena is packed
-    anew, quickly, so its size is no minimum.
+    Ops and buffers correspond by their names. Which ops share a kernel, what each kernel writes and the order of
+    kernels stay. Each kernel takes the cheapest iteration order that is legal there, since sizes decide which there
+    are. The arena is packed anew, quickly, so its size is no minimum.
     """
-    other = difference(here, there)
-    if other is not None:
-        return other
+    ops = {op.name: k for k, op in enumerate(there.ops)}
+    buffers = {buffer.name: k for k, buffer in enumerate(there.buffers)}
     kernels: list[Kernel] = []
     for kernel in solution.kernels:
-        legal = [scheme for scheme in common_schemes(there, kernel.ops) if is_legal(there, kernel.ops, scheme)]
+        names = [here.ops[k].name for k in kernel.ops]
+        written = [here.buffers[k].name for k in kernel.writes]
+        lost = next((name for name in names if name not in ops), None)
+        lost = lost or next((name for name in written if name not in buffers), None)
+        if lost is not None:
+            return f"its graph has no {lost}"
+        same = tuple(sorted(ops[name] for name in names))
+        legal = [scheme for scheme in common_schemes(there, same) if is_legal(there, same, scheme)]
         if not legal:
-            return f"{listed(there, kernel.ops)} cannot share a kernel"
-        costs = {scheme: kernel_cost(there, kernel.ops, scheme, kernel.writes) for scheme in legal}
-        kernels.append(replace(kernel, scheme=min(legal, key=lambda scheme: costs[scheme])))
+            return f"{listed(there, same)} cannot share a kernel"
+        writes = tuple(sorted(buffers[name] for name in written))
+        costs = {scheme: kernel_cost(there, same, scheme, writes) for scheme in legal}
+        kernels.append(replace(kernel, ops=same, scheme=min(legal, key=lambda scheme: costs[scheme]), writes=writes))
     moved = arrange(there, kernels, order_problem(there, kernels), range(len(kernels)), hurried=True)
     broken = check(there, moved)
     return broken[0].message if broken else moved
-
-
-def _structure(instance: Instance) -> Iterator[tuple[str, object]]:
-    """What does not depend on sizes, by name."""
-    yield "ops", [(op.name, op.kind, op.device) for op in instance.ops]
-    yield "buffers", [(buffer.name, buffer.kind) for buffer in instance.buffers]
-    yield "edges", [(edge.src, edge.dst, edge.buffer) for edge in instance.edges]
-    yield "alternatives", list(instance.variants)

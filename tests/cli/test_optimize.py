@@ -149,3 +149,13 @@ def test_tuning_needs_a_gpu(optfuse: Run, net: Path, monkeypatch: pytest.MonkeyP
     assert outcome.code == 2
     assert outcome.err.startswith("optfuse: error: --tune needs a GPU to run kernels on")
     assert outcome.err.count("\n") == 1
+
+
+def test_dynamic_says_where_the_schedule_holds(optfuse: Run, net: Path) -> None:
+    outcome = optfuse("optimize", net, "--dynamic", "0.0=1:64", *QUICK)
+    assert outcome.code == 0, outcome.err
+    assert "is within 5% of the best one at" in outcome.err
+
+    refused = optfuse("optimize", net, "--dynamic", "x=1:64", *QUICK)
+    assert refused.code == 2
+    assert "--dynamic: not ARG.DIM" in refused.err

@@ -1,0 +1,35 @@
+"""The cost of plans against a size that changes, as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optfuse.solver.size_regions import SizeRegions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+US = 1_000_000
+
+
+def plot_sizes(regions: SizeRegions) -> Figure:
+    """Each plan's time over the bound of its size, by size, and lines where one plan gives way to another."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for number, solved in enumerate(regions.plans):
+        held = [(point.size, loss) for point in regions.points if (loss := point.loss(number)) is not None]
+        axes.plot([size for size, _ in held], [100 * loss for _, loss in held], "o-", label=f"plan of size {solved}")
+    for size in regions.switches:
+        axes.axvline(size, color="0.6", linestyle=":")
+    sizes = [point.size for point in regions.points]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set(xlabel="size", ylabel="time above the bound [%]", ylim=(0, None))
+    times = axes.twinx()
+    times.plot(sizes, [point.best / US for point in regions.points], "--", color="0.5", label="best time")
+    times.set(ylabel="time of the best schedule [us]", yscale="log")
+    axes.legend(loc="upper left", fontsize=8)
+    return figure

@@ -1,0 +1,269 @@
+"""Where a plan holds when a size changes: its cost beside the bound of several sizes, and plans that are better.
+
+A plan is solved at one size. At another its kernels are priced again, and that size's own instance is solved, which
+gives the best cost and a bound. Where the plan loses more than a threshold, the plan of such a size is taken too, and
+bisection finds the size from which on it is the better one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Solution
+from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.result import SolveResult
+from optfuse.solver.solve import solve
+from optfuse.solver.transfer import transferred
+
+#: Bisection ends where the two sizes that a switch lies between differ by no more than this share.
+CLOSE = 0.02
+
+Problem = Callable[[int], Sequence[Instance]]
+
+
+@dataclass(frozen=True, slots=True)
+class SizePoint:
+    """A size at which plans were priced.
+
+    Attributes
+    ----------
+    best, bound
+        Picoseconds of the best schedules that were found at this size, and what no schedule goes below.
+    costs
+        By plan, its picoseconds; None where it does not hold.
+    """
+
+    size: int
+    best: int
+    bound: int
+    costs: tuple[int | None, ...]
+
+    def loss(self, plan: int) -> float | None:
+        """The share that a plan proves to lose at most against any other; None where it does not hold."""
+        cost = self.costs[plan]
+        return None if cost is None else cost / self.bound - 1 if self.bound else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRange:
+    """Sizes, both ends included, that one plan is for. ``loss``: its largest one at the sizes that were priced."""
+
+    least: int
+    most: int
+    plan: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRegions:
+    """Where plans hold over a range of sizes.
+
+    Attributes
+    ----------
+    plans
+        The size at which each was solved; the first is the schedule's own.
+    points
+        The sizes that were priced, with the best cost and bound of each, in order.
+    ranges
+        Which plan is for which sizes; between two priced sizes the figures are not proven.
+    reasons
+        By size, why the schedule's own plan does not hold there.
+    """
+
+    plans: tuple[int, ...]
+    points: tuple[SizePoint, ...]
+    ranges: tuple[SizeRange, ...]
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def switches(self) -> tuple[int, ...]:
+        """The first size of each range but the first one."""
+        return tuple(one.least for one in self.ranges[1:])
+
+    def plan_at(self, size: int) -> int:
+        """The number of the plan that is for a size; beyond the ends, that of the nearest range."""
+        return next((one.plan for one in self.ranges if size <= one.most), self.ranges[-1].plan)
+
+    def within(self, share: float) -> tuple[tuple[int, int], ...]:
+        """Runs of priced sizes, as least and most, at which the own plan is proven to lose no more than a share."""
+        runs: list[tuple[int, int]] = []
+
+        def holds(point: SizePoint) -> bool:
+            loss = point.loss(0)
+            return loss is not None and loss <= share
+
+        for held, some in groupby(self.points, key=holds):
+            sizes = [point.size for point in some]
+            if held:
+                runs.append((sizes[0], sizes[-1]))
+        return tuple(runs)
+
+    def __str__(self) -> str:
+        lines = [f"{'size':>8} {'best us':>10} {'bound us':>10}  plans' loss"]
+        for point in self.points:
+            losses = [point.loss(plan) for plan in range(len(self.plans))]
+            shown = "  ".join("does not hold" if loss is None else f"{loss:.1%}" for loss in losses)
+            lines.append(f"{point.size:>8} {point.best / 1e6:>10,.1f} {point.bound / 1e6:>10,.1f}  {shown}")
+        for share in (0.0, 0.01, 0.05):
+            runs = ", ".join(f"{least}..{most}" for least, most in self.within(share)) or "no size that was priced"
+            lines.append(f"the plan of size {self.plans[0]} is within {share:.0%} of the best one at {runs}")
+        for one in self.ranges:
+            lines.append(
+                f"{one.least}..{one.most}: the plan of size {self.plans[one.plan]}, {one.loss:.1%} lost at most"
+            )
+        own = self.plans[0]
+        lines += [f"at size {size} the plan of size {own} does not hold: {why}" for size, why in self.reasons.items()]
+        return "\n".join(lines)
+
+
+def grid(least: int, most: int, hint: int, points: int) -> list[int]:
+    """About ``points`` sizes from the least to the most, in equal steps of their logarithms, and the hint."""
+    steps = max(1, points - 1)
+    ratio = (most / max(1, least)) ** (1 / steps)
+    between = {min(most, round(max(1, least) * ratio**k)) for k in range(steps)}
+    return sorted({least, most, hint, *between})
+
+
+def size_regions(
+    problem: Problem,
+    hint: int,
+    least: int,
+    most: int,
+    options: SolveOptions,
+    *,
+    points: int = 7,
+    threshold: float = 0.05,
+) -> SizeRegions:
+    """Where the plan of size ``hint`` holds from ``least`` to ``most``, and the plans that are better elsewhere.
+
+    Parameters
+    ----------
+    problem
+        The instances of a size: one, or those of a training step's two graphs.
+    points
+        About how many sizes are solved.
+    threshold
+        The share that a plan may lose before another one is taken.
+    """
+    plans = _Plans(problem, options)
+    sizes = grid(least, most, hint, points)
+    chosen = [hint]
+    for size in sorted(sizes, key=lambda size: -abs(size - hint) / (size + hint)):
+        best = plans.best(size)
+        if all((cost := plans.cost(plan, size)) is None or cost > (1 + threshold) * best for plan in chosen):
+            chosen.append(size)
+    found = [
+        SizePoint(size, plans.best(size), plans.bound(size), tuple(plans.cost(plan, size) for plan in chosen))
+        for size in sizes
+    ]
+    uses = _uses(found, sizes.index(hint), threshold)
+    ranges = _ranges(plans, found, chosen, uses, threshold)
+    reasons = {size: why for size in sizes if (why := plans.why(hint, size))}
+    return SizeRegions(tuple(chosen), tuple(found), ranges, reasons)
+
+
+def _uses(points: Sequence[SizePoint], start: int, threshold: float) -> list[int]:
+    """By point the number of the plan that it takes: from the hint outward the neighbour's as long as that is good."""
+    uses = {start: 0}
+    for order in (range(start - 1, -1, -1), range(start + 1, len(points))):
+        now = 0
+        for k in order:
+            cost = points[k].costs[now]
+            if cost is None or cost > (1 + threshold) * points[k].best:
+                held = [(own, plan) for plan, own in enumerate(points[k].costs) if own is not None]
+                now = min(held)[1]
+            uses[k] = now
+    return [uses[k] for k in range(len(points))]
+
+
+def _ranges(
+    plans: _Plans, points: Sequence[SizePoint], chosen: Sequence[int], uses: Sequence[int], threshold: float
+) -> tuple[SizeRange, ...]:
+    ranges: list[SizeRange] = []
+    least = points[0].size
+    for plan, some in groupby(range(len(points)), key=lambda k: uses[k]):
+        own = list(some)
+        most = points[-1].size
+        if own[-1] + 1 < len(points):
+            below, above = points[own[-1]].size, points[own[-1] + 1].size
+            pair = (chosen[plan], chosen[uses[own[-1] + 1]])
+            most = plans.last_of(pair, below, above, threshold, upward=below >= chosen[0])
+        loss = max((points[k].loss(plan) or 0.0 for k in own), default=0.0)
+        ranges.append(SizeRange(least, most, plan, loss))
+        least = most + 1
+    return tuple(ranges)
+
+
+@dataclass(slots=True)
+class _Plans:
+    """Instances, solutions and prices by size, each made once. A plan goes by the size at which it was solved."""
+
+    problem: Problem
+    options: SolveOptions
+    _instances: dict[int, Sequence[Instance]] = field(default_factory=dict, init=False)
+    _solved: dict[int, Sequence[SolveResult]] = field(default_factory=dict, init=False)
+    _prices: dict[tuple[int, int], int | str] = field(default_factory=dict, init=False)
+
+    def best(self, size: int) -> int:
+        """Picoseconds of the size's own plan."""
+        return sum(result.objective for result in self._results(size))
+
+    def bound(self, size: int) -> int:
+        """What no plan goes below at this size."""
+        return sum(result.bound for result in self._results(size))
+
+    def cost(self, plan: int, size: int) -> int | None:
+        """Picoseconds of a plan at a size; None where it does not hold."""
+        price = self._price(plan, size)
+        return price if isinstance(price, int) else None
+
+    def why(self, plan: int, size: int) -> str:
+        """Why a plan does not hold at a size; empty where it does."""
+        price = self._price(plan, size)
+        return "" if isinstance(price, int) else price
+
+    def last_of(self, pair: tuple[int, int], below: int, above: int, threshold: float, *, upward: bool) -> int:
+        """The last size that is for the first plan of a pair, which is for ``below``; the second is for ``above``.
+
+        The plan nearer to the hint's size is kept until it loses more than the threshold to the other. ``upward``: that
+        is the first one.
+        """
+        kept, other = pair if upward else reversed(pair)
+        while above - below > max(1, CLOSE * above):
+            middle = (below + above) // 2
+            own, others = self.cost(kept, middle), self.cost(other, middle)
+            keeps = own is not None and (others is None or own <= (1 + threshold) * others)
+            below, above = (middle, above) if keeps == upward else (below, middle)
+        return below
+
+    def _results(self, size: int) -> Sequence[SolveResult]:
+        if size not in self._solved:
+            self._solved[size] = [solve(instance, self.options) for instance in self._stated(size)]
+        return self._solved[size]
+
+    def _stated(self, size: int) -> Sequence[Instance]:
+        if size not in self._instances:
+            self._instances[size] = self.problem(size)
+        return self._instances[size]
+
+    def _price(self, plan: int, size: int) -> int | str:
+        if (plan, size) not in self._prices:
+            self._prices[plan, size] = self._transferred(plan, size)
+        return self._prices[plan, size]
+
+    def _transferred(self, plan: int, size: int) -> int | str:
+        if plan == size:
+            return self.best(size)
+        here, there = self._stated(plan), self._stated(size)
+        if len(here) != len(there):
+            return "its graph is split otherwise"
+        total = 0
+        for own, other, result in zip(here, there, self._results(plan), strict=True):
+            moved: Solution | str = transferred(result.solution, own, other)
+            if isinstance(moved, str):
+                return moved
+            total += moved.objective
+        return total
