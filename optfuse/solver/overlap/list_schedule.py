@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from optfuse.solver.overlap.timeline import TimelineProblem
+from optfuse.solver.overlap.timeline import TimelineProblem, stretched
 
 
 def with_events(problem: TimelineProblem, sequence: Sequence[int], behind: Sequence[int]) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ def _dispatched(
     ended: dict[int, int] = {}
     free: dict[int, int] = {}
     order: list[int] = []
-    now = 0
+    now = last = 0
     while ready:
         allowed = [k for k in ready if problem.is_event[k] or not left or k == left[-1]]
         until = {k: max([ended.get(start, 0) for start in problem.awaited[k]], default=0) for k in allowed}
@@ -63,8 +63,10 @@ def _dispatched(
         channel = problem.channel[kernel]
         if channel:
             ended[kernel] = free[channel] = max(now, free.get(channel, 0)) + problem.transfer[kernel]
+            last = max(last, ended[kernel])
         else:
-            now = max(now, until[kernel]) + problem.busy[kernel]
+            now = max(now, until[kernel])
+            now += stretched(problem.busy[kernel], last - now, problem.slowdown)
         for later in problem.after[kernel]:
             waiting[later] -= 1
             if not waiting[later]:

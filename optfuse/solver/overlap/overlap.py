@@ -25,7 +25,7 @@ class Overlap:
 
     Attributes:
         makespan: From the begin of the first kernel to the end of the last kernel and transfer.
-        exposed: What of it the device waits for communication.
+        exposed: What of it the device runs no kernel, for it waits for communication.
         bound: No order of the chosen kernels, with collectives started as traced, takes less.
         transfers: All communication, one after the other.
         before: The makespan in the order of least memory.
@@ -83,20 +83,20 @@ def overlapped(
         limit = _memory_limit(instance, peak_bytes(problem, order))
         behind, _ = tails(timed)
         listed = list_order(timed, behind)
-        sequences = [kernels_alone(timed, found) for found in (order, listed)]
+        sequences = [kernels_alone(timed, each) for each in (order, listed)]
         best = _fastest(timed, problem, [best, listed, *(with_events(timed, s, behind) for s in sequences)], limit)
         slower = timeline(timed, best).makespan > bound
         if slower and options.solver == "cpsat" and len(kernels) <= MODEL_KERNELS and clock.now() < deadline:
             from optfuse.solver.overlap.overlap_model import best_order
 
-            found, bound = best_order(timed, best, bound, options, deadline, clock)
-            tidied = with_events(timed, kernels_alone(timed, found), behind)
-            best = _fastest(timed, problem, [best, found, tidied], limit)
-    makespan = timeline(timed, best).makespan
+            searched, bound = best_order(timed, best, bound, options, deadline, clock)
+            tidied = with_events(timed, kernels_alone(timed, searched), behind)
+            best = _fastest(timed, problem, [best, searched, tidied], limit)
+    found = timeline(timed, best)
     figures = Overlap(
-        makespan=makespan,
-        exposed=makespan - sum(timed.busy),
-        bound=min(bound, makespan),
+        makespan=found.makespan,
+        exposed=found.idle,
+        bound=min(bound, found.makespan),
         transfers=sum(timed.transfer),
         before=timeline(timed, order).makespan,
     )

@@ -1,7 +1,8 @@
 """The order of least makespan by CP-SAT: an interval for each kernel and transfer, no overlap on any resource.
 
 Launches of starts and waits are intervals of no length among the kernels: they lie between two of them. So the launches
-of a solution, by time, are an order whose ``timeline`` takes no longer.
+of a solution, by time, are an order whose ``timeline`` takes no longer, but for what kernels lose beside transfers: the
+model leaves that out, so its bound holds for both.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
 The device runs kernels one after the other. Each communicator (an op's ``channel``) runs its transfers one after the
 other, beside the kernels. A collective's launch takes the device no time: its transfer begins once the kernels before
-it in the order have ended. A wait holds the kernels after it until the transfer has ended.
+it in the order have ended. A wait holds the kernels after it until the transfer has ended. While a transfer is in
+flight kernels are slower: what takes 100 alone takes 100 and ``slowdown``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +30,7 @@ class TimelineProblem:
         awaited: For each wait the starts that it waits for; empty for other kernels.
         is_event: Whether a kernel takes none of the device's time: starts and waits.
         topological: One valid order.
+        slowdown: Per cent that a kernel takes longer beside a transfer.
     """
 
     before: tuple[tuple[int, ...], ...]
@@ -38,14 +41,19 @@ class TimelineProblem:
     awaited: tuple[tuple[int, ...], ...]
     is_event: tuple[bool, ...]
     topological: tuple[int, ...]
+    slowdown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """An order in time: ``begins`` of each kernel (of a start: of its transfer), and the end of the last."""
+    """An order in time: ``begins`` of each kernel (of a start: of its transfer), and the end of the last.
+
+    ``idle``: how long the device runs no kernel.
+    """
 
     begins: tuple[int, ...]
     makespan: int
+    idle: int
 
 
 def timeline_problem(
@@ -67,38 +75,64 @@ def timeline_problem(
         awaited=tuple(tuple(sorted(mine)) if op.kind == "wait" else () for op, mine in zip(ops, starts, strict=True)),
         is_event=is_event,
         topological=tuple(order),
+        slowdown=instance.devices[0].link_slowdown_percent,
     )
 
 
 def timeline(problem: TimelineProblem, order: Sequence[int]) -> Timeline:
     """When each kernel begins in an order."""
     begins = [0] * len(order)
-    now = 0
+    now = idle = last = 0  # last: until when some transfer is in flight, of those started so far
     free: dict[int, int] = {}
     for kernel in order:
         if problem.channel[kernel]:
             begins[kernel] = max(now, free.get(problem.channel[kernel], 0))
             free[problem.channel[kernel]] = begins[kernel] + problem.transfer[kernel]
+            last = max(last, free[problem.channel[kernel]])
             continue
-        ended = (begins[start] + problem.transfer[start] for start in problem.awaited[kernel])
-        begins[kernel] = now = max(now, *ended) if problem.awaited[kernel] else now
-        now += problem.busy[kernel]
-    return Timeline(tuple(begins), max(now, *free.values()) if free else now)
+        ended = [begins[start] + problem.transfer[start] for start in problem.awaited[kernel]]
+        begins[kernel] = max(now, *ended) if ended else now
+        idle += begins[kernel] - now
+        now = begins[kernel] + stretched(problem.busy[kernel], last - begins[kernel], problem.slowdown)
+    makespan = max(now, last)
+    return Timeline(tuple(begins), makespan, idle + makespan - now)
+
+
+def stretched(busy: int, beside: int, slowdown: int) -> int:
+    """How long a kernel takes that alone takes ``busy``, when a transfer is in flight for ``beside`` from its begin."""
+    if beside <= 0 or not slowdown:
+        return busy
+    slow = busy * (100 + slowdown) // 100
+    return slow if slow <= beside else busy + beside * slowdown // (100 + slowdown)
 
 
 def least_makespan(problem: TimelineProblem) -> int:
     """A lower bound on the makespan of any order: critical path, the device's load, and each communicator's."""
     launch, begin = _heads(problem)
     behind_launch, behind_begin = tails(problem)
-    bound = sum(problem.busy)
+    bound = _load_beside_transfers(problem)
     for kernel in problem.topological:
         bound = max(bound, launch[kernel] + behind_launch[kernel], begin[kernel] + behind_begin[kernel])
     for channel in set(problem.channel) - {0}:
-        mine = [kernel for kernel, carried in enumerate(problem.channel) if carried == channel]
+        mine = [kernel for kernel, used in enumerate(problem.channel) if used == channel]
         load = sum(problem.transfer[kernel] for kernel in mine)
         after = min(behind_begin[kernel] - problem.transfer[kernel] for kernel in mine)
         bound = max(bound, min(begin[kernel] for kernel in mine) + load + after)
     return bound
+
+
+def _load_beside_transfers(problem: TimelineProblem) -> int:
+    """The device's time for all kernels, and what they lose beside transfers.
+
+    Transfers are in flight for at least the time of the busiest communicator. Meanwhile the device does at most 100 of
+    work in 100 and ``slowdown`` of time; when it does nothing, that is lost as well.
+    """
+    loads: Counter[int] = Counter()
+    for channel, transfer in zip(problem.channel, problem.transfer, strict=True):
+        loads[channel] += transfer
+    lost = max(loads.values()) * problem.slowdown // (100 + problem.slowdown)
+    rounding = len(problem.busy)  # a kernel's time beside transfers is rounded down
+    return sum(problem.busy) + max(0, lost - rounding)
 
 
 def _heads(problem: TimelineProblem) -> tuple[list[int], list[int]]:

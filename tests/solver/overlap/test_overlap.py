@@ -31,9 +31,11 @@ US = 1_000_000
 OPTIONS = SolveOptions(time_limit=5, workers=1, deterministic=True)
 
 
-def instance_of(ops: Sequence[tuple[OpKind, int, int, Sequence[int]]], size: int = 1 << 10) -> Instance:
+def instance_of(
+    ops: Sequence[tuple[OpKind, int, int, Sequence[int]]], size: int = 1 << 10, slowdown: int = 0
+) -> Instance:
     """An instance of (kind, microseconds, channel, producers) an op; each makes one buffer, leaves are outputs."""
-    device = replace(load_device("h200"), launch_ps=0, tensor_ps_per_gop=1 << 30)
+    device = replace(load_device("h200"), launch_ps=0, tensor_ps_per_gop=1 << 30, link_slowdown_percent=slowdown)
     used = {source for *_, sources in ops for source in sources}
     buffers = [Buffer(f"b{k}", size, output=k not in used) for k in range(len(ops))]
     made, edges = [], []
@@ -86,6 +88,15 @@ def test_a_wait_beside_its_start_hides_nothing() -> None:
     problem = timed(instance_of(TWO_GRADIENTS))
     assert timeline(problem, range(7)).makespan == (4 + 6 + 5 + 6 + 1) * US
     assert timeline(problem, (0, 1, 3, 4, 2, 5, 6)).makespan == (4 + 6 + 6 + 1) * US
+
+
+def test_kernels_are_slower_while_a_transfer_is_in_flight() -> None:
+    """Of the 5 us beside the first transfer of 6, all run at half speed for 6: 3 are done, and 2 are left."""
+    problem = timed(instance_of(TWO_GRADIENTS, slowdown=100))
+    found = timeline(problem, (0, 1, 3, 4, 2, 5, 6))
+    assert found.makespan == (4 + 6 + 2 + 6 + 1) * US
+    assert found.idle == 6 * US
+    assert least_makespan(problem) >= (10 + 12 // 2) * US - len(problem.busy)
 
 
 def test_transfers_of_one_group_queue_and_those_of_two_do_not() -> None:
@@ -156,7 +167,7 @@ def test_a_graph_without_communication_has_no_overlap() -> None:
     assert solve(instance_of([("library", 4, 0, ()), ("library", 5, 0, (0,))]), OPTIONS).statistics.overlap is None
 
 
-def drawn(seed: int) -> Instance:
+def drawn(seed: int, slowdown: int = 0) -> Instance:
     """Up to nine ops: kernels, and collectives on one or two channels with their waits."""
     draw = random.Random(seed)
     ops: list[tuple[OpKind, int, int, Sequence[int]]] = [("library", draw.randint(1, 9), 0, ())]
@@ -169,7 +180,7 @@ def drawn(seed: int) -> Instance:
         else:
             ops.append(("library", draw.randint(1, 9), 0, sources))
         values.append(len(ops) - 1)
-    return instance_of(ops)
+    return instance_of(ops, slowdown=slowdown)
 
 
 def orders(problem: TimelineProblem, done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
@@ -178,6 +189,17 @@ def orders(problem: TimelineProblem, done: tuple[int, ...] = ()) -> Iterator[tup
     for kernel, earlier in enumerate(problem.before):
         if kernel not in done and set(earlier) <= set(done):
             yield from orders(problem, (*done, kernel))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bounds_hold_and_no_order_gets_worse_where_transfers_slow_kernels_down(seed: int) -> None:
+    instance = drawn(seed, slowdown=40)
+    problem = timed(instance)
+    best = min(timeline(problem, order).makespan for order in orders(problem))
+    found = solve(instance, OPTIONS).statistics.overlap
+    assert least_makespan(problem) <= best
+    if found is not None:
+        assert found.bound <= best <= found.makespan <= found.before
 
 
 @pytest.mark.parametrize("seed", [*range(20), 28, 41, 122, 176])

@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.cached_attention import split_cached_attention
+from optfuse.compiler.frontend.passes.collectives import coalesce_collectives, join_reductions, reduce_in_place
 from optfuse.compiler.frontend.passes.constants import fold_constants
 from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
@@ -33,6 +34,9 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     split_cached_attention,
     sum_over_experts,
     merge_duplicates,
+    join_reductions,
+    reduce_in_place,
+    coalesce_collectives,
 )
 
 

@@ -118,6 +118,18 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "grouped matmuls of few rows and many experts become sums over the weights of each row's expert",
     ),
     FrontendPass(
+        "join_reductions", "decision", "normalize", "passes.collectives",
+        "the sum of two collectives' results is one collective's, of the sum of what both send",
+    ),
+    FrontendPass(
+        "reduce_in_place", "decision", "normalize", "passes.collectives",
+        "an all-reduce of a value that has no other reader works in that value's memory",
+    ),
+    FrontendPass(
+        "coalesce_collectives", "decision", "normalize", "passes.collectives",
+        "small collectives of one kind and group that can start together are one call",
+    ),
+    FrontendPass(
         "choose_layouts", "decision", "layout", "layouts",
         "convolutions are channels-last, rows of matmuls are padded to whole vectors, patches become matmuls",
     ),
