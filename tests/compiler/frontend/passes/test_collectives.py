@@ -61,7 +61,7 @@ def on_two_ranks(captured: Captured, *inputs: tuple[Tensor, Tensor]) -> list[tup
         elif name in ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor"):
             values[node] = _communicated(name, (args[0][0], args[1][0]))
         else:
-            values[node] = tuple(node.target(*arguments) for arguments in args)
+            values[node] = tuple(node.target(*arguments, **node.kwargs) for arguments in args)
     return [values[node] for node in captured.outputs]  # type: ignore[index]
 
 
