@@ -31,6 +31,7 @@ from optfuse.solver.memory.order_problem import order_problem, peak_bytes
 from optfuse.solver.memory.order_search import OrderOutcome
 from optfuse.solver.memory.reuse import arena_cells, pack_cells
 from optfuse.solver.overlap.overlap import Overlap, overlapped, unproven
+from optfuse.solver.overlap.split_kernels import Cut, cut_for_transfers
 from optfuse.solver.result import SolveResult, Statistics, installed
 from optfuse.solver.rules.conflict import under_rules
 
@@ -366,27 +367,32 @@ class _Plan:
 def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
     """The order of least time for communication, else of least peak, found in time; then the smallest arena."""
     instance, options, clock = context.instance, context.options, context.clock
-    problem = order_problem(instance, solution.kernels)
     given_up: list[str] = []
+    cut = Cut(solution.kernels)
+    if options.order == "memory" and options.solver == "cpsat" and not _is_joint(context):
+        cut = cut_for_transfers(instance, solution.kernels, deadline, clock)
+        given_up += [f"overlap: {line}" for line in cut.lines()]
+    kernels = cut.kernels
+    problem = order_problem(instance, kernels)
     ordering = order_kernels(problem, options, deadline, clock)
     found = ordering.outcome
-    as_given = tuple(range(len(solution.kernels)))
+    as_given = tuple(range(len(kernels)))
     if options.order == "memory" and (peak := peak_bytes(problem, as_given)) < found.peak:
         found = OrderOutcome(as_given, peak, found.bound)  # the joint model's order, or the program's
     if not found.proven and options.order == "memory":
         given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
-    timed = overlapped(instance, solution.kernels, problem, found.order, options, deadline, clock)
+    timed = overlapped(instance, kernels, problem, found.order, options, deadline, clock)
     given_up += unproven(instance, None if timed is None else timed[1])
     if timed is not None:
         found = OrderOutcome(timed[0], peak_bytes(problem, timed[0]), found.bound)
     spans = arena_spans(instance, problem, found.order)
-    choices = arena_cells(instance, solution.kernels, found.order, spans)
+    choices = arena_cells(instance, kernels, found.order, spans)
     floor = arena_floor(choices[0].spans)
     cells, packing = pack_cells(choices, deadline, clock)
     if packing.arena_bytes > floor:
         packing = improve_arena(cells.spans, packing, options, deadline, clock)
     if packing.arena_bytes > floor:
         given_up.append(f"arena: {packing.arena_bytes} bytes not proven least; live bytes alone need {floor}")
-    arranged = arrange(instance, solution.kernels, problem, found.order, cells.apart(packing))
+    arranged = arrange(instance, kernels, problem, found.order, cells.apart(packing))
     overlap = None if timed is None else timed[1]
     return _Plan(arranged, found.bound, floor, ordering.heuristic_peaks, tuple(given_up), overlap=overlap)
