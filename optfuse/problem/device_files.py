@@ -20,6 +20,16 @@ def known_devices() -> tuple[str, ...]:
     return tuple(sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".json")))
 
 
+#: The device whose prices are taken where there is no GPU, or one that no shipped file is of.
+DEFAULT_DEVICE = "h200"
+
+
+def device_of(gpu: str) -> str | None:
+    """The shipped device that is a word of a GPU's own name, as of "NVIDIA H200"; None if none is."""
+    words = gpu.lower().split()
+    return next((name for name in known_devices() if name in words), None)
+
+
 def load_device(name: str) -> Device:
     """Read a shipped device by name, or a device file by path (anything that ends in .json).
 

@@ -12,9 +12,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal
 
 import torch
+
+from optfuse.problem.device_files import DEFAULT_DEVICE, device_of
 
 Mode = Literal["compile", "interpret"]
 
@@ -48,6 +51,23 @@ def prepare() -> Mode:
     if not announced:
         logger.warning("no GPU: Triton kernels run in its interpreter, which checks their results and does not race")
     return chosen
+
+
+@cache
+def device_here() -> str:
+    """The shipped device whose prices fit this process's GPU; the default one, with a line in the log, for others."""
+    if mode() == "interpret" or not torch.cuda.is_available():
+        return DEFAULT_DEVICE
+    gpu = torch.cuda.get_device_name()
+    found = device_of(gpu)
+    if found is None:
+        logger.warning(
+            "no device file is of a %s: schedules are priced for an %s; `optfuse calibrate` makes a file, which the "
+            "option device takes",
+            gpu,
+            DEFAULT_DEVICE,
+        )
+    return found or DEFAULT_DEVICE
 
 
 def _reinterpret_library() -> None:

@@ -21,6 +21,7 @@ from optfuse.errors import (
 from optfuse.problem.device_files import load_device
 from optfuse.problem.rules import rules_from_plain
 from optfuse.rules import load_rules
+from optfuse.runtime.environment import device_here
 from optfuse.runtime.graphs import checked_choice, choice_under
 from optfuse.schedule.solve_once import solution_cache
 from optfuse.solver.control.options import SolveOptions
@@ -29,7 +30,6 @@ from optfuse.tuning.rank import require_measurable
 
 logger = logging.getLogger("optfuse")
 
-DEVICE = "h200"
 #: Options that are not the solver's.
 _OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving", "ranges")
 
@@ -48,7 +48,8 @@ def backend(
     graph, example_inputs
         As torch.compile hands them over.
     options
-        Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file ("h200" by default);
+        Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file (by default the shipped one
+        that this process's GPU is; "h200" for others and without a GPU);
         ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are
         searched on the GPU, as by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``;
         ``saving``: what decides what a training step saves, as for ``optfuse.optimize``;
@@ -144,7 +145,7 @@ def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
     for key in ("tune", "cache", "strict", "ranges"):
         if not isinstance(options.get(key, False), bool):
             raise InvalidOptionError(f"{key} must be True or False, not {options[key]!r}")
-    device = str(options.get("device", DEVICE))
+    device = str(options.get("device") or device_here())
     load_device(device)
     values = {key: value for key, value in options.items() if key not in _OWN}
     if isinstance(values.get("rules"), (str, Path)):

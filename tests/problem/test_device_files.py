@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 
 from optfuse.errors import InvalidOptionError
-from optfuse.problem.device_files import known_devices, load_device
+from optfuse.problem.device_files import DEFAULT_DEVICE, device_of, known_devices, load_device
 
 
 def test_those_that_ship() -> None:
     assert "h200" in known_devices()
     assert [load_device(name).name for name in known_devices()] == list(known_devices())
+
+
+def test_a_gpu_is_known_by_a_word_of_its_name() -> None:
+    assert device_of("NVIDIA H200") == "h200"
+    assert device_of("NVIDIA GH200 480GB") is None
+    assert device_of("NVIDIA A10G") is None
+    assert DEFAULT_DEVICE in known_devices()
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
