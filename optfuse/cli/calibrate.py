@@ -28,12 +28,21 @@ def command(
         typer.Option(metavar="BENCH.json", help="Do not measure: refine the base by kernels that a bench measured."),
     ] = None,
     plans: Annotated[Path | None, typer.Option(metavar="DIR", help="The plans that the bench kept.")] = None,
+    links: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="LINKS.jsonl", help="Do not measure: fit the base's links to collectives timed by size."),
+    ] = None,
 ) -> None:
     """Measure bandwidths, launches and rates, and write the device file that explains them."""
     from optfuse.lab.calibrate.fit import fit, special_weights
     from optfuse.problem.device_files import load_device
 
     start = load_device(base)
+    if links:
+        if bench or measured is not None:
+            raise InvalidOptionError("--links is a step of its own: give its device file to the next one as --base")
+        _fit_links(start, links, out)
+        return
     if bench:
         _refine(start, bench, plans, out)
         return
@@ -64,6 +73,21 @@ def _refine(start: Device, documents: list[Path], plans: Path | None, out: Path)
         print(
             f"{name}: {found.kernels} kernels, Spearman {found.spearman:.3f}, "
             f"median relative error {found.median_relative_error:.1%}"
+        )
+
+
+def _fit_links(start: Device, paths: list[Path], out: Path) -> None:
+    from optfuse.lab.calibrate.links import fit_links, link_quality, predicted_us, read_links
+
+    found = read_links(paths)
+    fitted = fit_links(start, found, out.stem)
+    _save(start, fitted, out)
+    for name, one in (("before", start), ("after", fitted)):
+        quality = link_quality(one, found.transfers)
+        worst = quality.worst
+        print(
+            f"{name}: {len(found.transfers)} transfers, median relative error {quality.median_error:.1%}, worst "
+            f"{quality.worst_error:.1%} ({worst}: {worst.us:,.1f} us, predicted {predicted_us(one, worst):,.1f})"
         )
 
 

@@ -21,7 +21,15 @@ def transfer_ps(call: LibraryCall, buffers: Mapping[str, Buffer], device: Device
     given = sum(buffer_bytes(buffers[name]) for name in {view.buffer for view in views(call)})
     made = sum(buffer_bytes(buffers[name]) for name in call.outputs if name is not None)
     whole = max(given, made)  # gathered, or to be scattered
-    rounds = 2 if "all_reduce" in call.target else 1
-    steps = rounds * (call.ranks - 1)
-    sent = whole * steps // call.ranks
+    return ring_ps(ring_steps(call.target, call.ranks), call.ranks, whole, device)
+
+
+def ring_steps(collective: str, ranks: int) -> int:
+    """The steps from rank to rank of a collective, by its name."""
+    return (2 if "all_reduce" in collective else 1) * (ranks - 1)
+
+
+def ring_ps(steps: int, ranks: int, whole: int, device: Device) -> int:
+    """Picoseconds of so many steps, in each of which a rank sends its part of the ``whole`` bytes."""
+    sent = whole * steps // ranks
     return device.link_start_ps + steps * device.link_hop_ps + sent * device.link_ps_per_mib // MIB
