@@ -39,6 +39,12 @@ def command(
         Path | None, typer.Option(metavar="PLACE", help="Where to save the solution; a folder for several instances.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(metavar="OUT.csv", help="Where to save a row for each instance.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Where to save one page of all schedules.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Where to save the timeline of one instance for Perfetto.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
     """Solve fusion problems and say what was proved. SIGINT and SIGTERM end it early, with the best found so far."""
@@ -46,6 +52,7 @@ def command(
     from optfuse.problem.serialize import save_solution
     from optfuse.report.rows import csv_text, row
     from optfuse.report.summary import certificate, communication, summary
+    from optfuse.report.trace import save_trace
 
     options = solve_options(
         solver=solver,
@@ -58,9 +65,13 @@ def command(
         recompute=recompute or None,
     )
     places = _places(instances, out)
-    _demand_folder(csv, "--csv")
+    for path, option in ((csv, "--csv"), (html, "--html"), (trace, "--trace")):
+        _demand_folder(path, option)
+    if trace is not None and len(instances) > 1:
+        raise OutputError(f"{trace}: a trace is of one instance; solve the others without --trace")
     rows: list[dict[str, Any]] = []
     records: list[dict[str, Any]] = []
+    shown: list[tuple[Instance, SolveResult]] = []
     with stop_on_signals() as stop:
         for path, (instance, result) in _solved(instances, options, stop):
             if path in places:
@@ -70,6 +81,11 @@ def command(
             records.append(summary(instance, result))
             if csv is not None:
                 write_whole(csv, csv_text(rows), "name another with --csv")
+            if trace is not None:
+                save_trace(instance, result, trace)
+                say(f"wrote {trace}")
+            if html is not None:
+                shown.append((instance, result))
             if not json:
                 print_summary([records[-1]])
                 print(f"{certificate(result)}.")
@@ -79,6 +95,8 @@ def command(
                     print(f"given up: {line}", flush=True)
         if stop.is_set():
             say(f"stopped after {len(rows)} of {len(instances)} instances")
+    if html is not None:
+        _save_page(shown, html)
     if json:
         print_json(records[0] if len(instances) == 1 else records)
 
@@ -98,6 +116,15 @@ def _solved(
             instance = load_instance(path)
             result = solve(instance, options, on_progress=on_progress, stop=stop)
         yield path, (instance, result)
+
+
+def _save_page(shown: list[tuple[Instance, SolveResult]], html: Path) -> None:
+    """Write the page of some schedules, which have no module."""
+    from optfuse.report.html.page import save_page
+    from optfuse.report.html.solved import solved_page
+
+    save_page(solved_page(html.stem, [(*found, "", "") for found in shown]), html)
+    say(f"wrote {html}")
 
 
 def _places(paths: list[Path], out: Path | None) -> dict[Path, Path]:

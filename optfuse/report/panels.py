@@ -7,21 +7,22 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from optfuse.problem.instance import Instance
+from optfuse.report.lanes import Lanes, lanes
 from optfuse.report.table import Difference, KernelRow, kernel_rows
 from optfuse.report.trace import kernel_label
 from optfuse.solver.result import SolveResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import FigureBase
 
 US = 1_000_000
 MIB = 1 << 20
 
 #: Colours that stay apart for the colour-blind.
-GREEDY, CHOSEN = "#c2570c", "#0b69a3"
+GREEDY, CHOSEN, LIBRARY = "#c2570c", "#0b69a3", "#9ca3af"
 PARTS = (
-    ("library calls", "#9ca3af", lambda row: row.kind != "loop"),
+    ("library calls", LIBRARY, lambda row: row.kind != "loop"),
     ("generated, bound by memory", "#0b69a3", lambda row: row.kind == "loop" and row.bound_by == "memory"),
     ("generated, bound by compute", "#c2570c", lambda row: row.kind == "loop" and row.bound_by != "memory"),
 )
@@ -29,18 +30,19 @@ LARGEST = 12
 LETTERS = 44
 
 
-def draw_panels(figure: Figure, instance: Instance, result: SolveResult, found: Sequence[Difference]) -> None:
-    """Fill a figure."""
+def draw_panels(figure: FigureBase, instance: Instance, result: SolveResult, found: Sequence[Difference]) -> None:
+    """Fill a figure, or a part of one."""
     sides = {
         "greedy": kernel_rows(instance, result.greedy_solution),
         "chosen": kernel_rows(instance, result.solution),
     }
     grid = figure.add_gridspec(2, 2, height_ratios=(0.9, 1.0), width_ratios=(1.0, 1.0))
-    _parts(figure.add_subplot(grid[0, 0]), sides, result)
-    _memory(figure.add_subplot(grid[0, 1]), sides)
-    _largest(figure.add_subplot(grid[1, 0]), sides["chosen"])
-    _savings(figure.add_subplot(grid[1, 1]), found)
-    for axes in figure.axes:
+    panels = [figure.add_subplot(grid[row, column]) for row in (0, 1) for column in (0, 1)]
+    _parts(panels[0], sides, result)
+    _memory(panels[1], sides, [lanes(instance, side) for side in (result.greedy_solution, result.solution)])
+    _largest(panels[2], sides["chosen"])
+    _savings(panels[3], found)
+    for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -65,11 +67,13 @@ def _parts(axes: Axes, sides: dict[str, tuple[KernelRow, ...]], result: SolveRes
     axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4, frameon=False)
 
 
-def _memory(axes: Axes, sides: dict[str, tuple[KernelRow, ...]]) -> None:
-    for (side, rows), color in zip(sides.items(), (GREEDY, CHOSEN), strict=True):
+def _memory(axes: Axes, sides: dict[str, tuple[KernelRow, ...]], timed: Sequence[Lanes | None]) -> None:
+    for (side, rows), color, found in zip(sides.items(), (GREEDY, CHOSEN), timed, strict=True):
         if not rows:
             continue
         ends = list(accumulate(row.predicted_ps / US for row in rows))
+        if found is not None:
+            ends = [at / US for at in (*found.launches[1:], found.makespan)]
         live = [row.live_bytes / MIB for row in rows]
         peak = f"{side}, peak {max(live):,.1f} MiB"
         axes.step([0.0, *ends], [*live, live[-1]], where="post", color=color, linewidth=1.2, label=peak)

@@ -14,6 +14,7 @@ from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.report.flow import flow
+from optfuse.report.lanes_plot import add_lanes, draw_lanes, lanes_inches
 from optfuse.report.layers import Places, place
 from optfuse.report.panels import CHOSEN, GREEDY, draw_panels
 from optfuse.report.summary import certificate, change
@@ -53,7 +54,8 @@ def plot(instance: Instance, result: SolveResult, difference: int | None = None)
 
     A small graph is drawn: a box a kernel with its ops, bytes on the arrows, kernels that only one side has in colour.
     A large one is shown in figures: time by kind, live memory over time, the largest kernels, and what each difference
-    saves. ``difference`` draws one of the places where the two part, 0 for the one that saves most.
+    saves. Either way a graph that communicates has both schedules' lanes: kernels, exposed waits and transfers in time.
+    ``difference`` draws one of the places where the two part, 0 for the one that saves most.
 
     Raises:
         InvalidOptionError: When there is no such difference.
@@ -66,6 +68,7 @@ def plot(instance: Instance, result: SolveResult, difference: int | None = None)
         raise InvalidOptionError(f"difference must be one of the {len(found)} there are (from 0), not {difference}")
     sides = (result.greedy_solution, result.solution)
     changed = {kernel for item in found for kernel in (*item.before, *item.after)}
+    strip = lanes_inches(instance) if difference is None else 0.0
     if difference is not None:
         item = found[difference]
         parts = zip(sides, (item.before, item.after), strict=True)
@@ -75,14 +78,21 @@ def plot(instance: Instance, result: SolveResult, difference: int | None = None)
         pictures = [_picture(instance, side, side.kernels, changed, _marks(found)) for side in sides]
         title = headline(instance, result)
     else:
-        figure = plt.figure(figsize=(13, 8.5), layout="constrained")
-        draw_panels(figure, instance, result, found)
+        figure = plt.figure(figsize=(13, 8.5 + strip), layout="constrained")
+        if strip:
+            grid = figure.add_gridspec(2, 1, height_ratios=(strip, 8.5))
+            draw_lanes(figure.add_subfigure(grid[0]).add_subplot(), instance, result)
+            draw_panels(figure.add_subfigure(grid[1]), instance, result, found)
+        else:
+            draw_panels(figure, instance, result, found)
         figure.suptitle(headline(instance, result), fontsize=11, x=0.01, ha="left")
         plt.close(figure)
         return figure
     if found:
         title += ". A square's colour is the kernel of greedy's that computes the op."
-    figure = _side_by_side(plt, pictures, title)
+    figure = _side_by_side(plt, pictures, title, strip)
+    if strip:
+        add_lanes(figure, instance, result, strip)
     plt.close(figure)
     return figure
 
@@ -176,20 +186,22 @@ def _cut(name: str) -> str:
     return name if len(name) <= LETTERS else name[: LETTERS - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _side_by_side(plt: Any, pictures: Sequence[_Picture], title: str) -> Figure:
-    """Both pictures at one scale, at most as large as a screen."""
+def _side_by_side(plt: Any, pictures: Sequence[_Picture], title: str, strip: float) -> Figure:
+    """Both pictures at one scale, at most as large as a screen, above a strip of so many inches."""
     margin, head = 12.0, 52.0
     natural = sum(max(picture.places.width, 150.0) for picture in pictures) + 4 * margin
     height = max(picture.places.height for picture in pictures) + 2 * margin + head
     width = max(natural, NARROWEST)
     scale = min(1.0, LARGEST_INCHES * 72 / width, 2 * LARGEST_INCHES * 72 / height)
-    figure = plt.figure(figsize=(width * scale / 72, height * scale / 72))
+    figure = plt.figure(figsize=(width * scale / 72, height * scale / 72 + strip))
+    below = 72 * strip / scale
+    tall = height + below
     text = "\n".join(wrap(title, int(width / 5)))
-    figure.suptitle(text, fontsize=9 * scale, x=margin / width, ha="left", y=1 - 6 / height, va="top")
+    figure.suptitle(text, fontsize=9 * scale, x=margin / width, ha="left", y=1 - 6 / tall, va="top")
     left = 0.0
     for picture, name, color in zip(pictures, ("greedy", "chosen"), (GREEDY, CHOSEN), strict=True):
         span = (max(picture.places.width, 150.0) + 2 * margin) * width / natural
-        axes = figure.add_axes((left / width, 0, span / width, 1 - head / height))
+        axes = figure.add_axes((left / width, below / tall, span / width, (height - head) / tall))
         left += span
         spare = (span - picture.places.width) / 2
         axes.set_xlim(-spare, picture.places.width + spare)

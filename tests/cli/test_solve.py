@@ -52,6 +52,18 @@ def test_json_is_one_object_with_every_promised_key(optfuse: Run, tmp_path: Path
     assert "s.json" in outcome.err
 
 
+def test_a_page_and_a_trace_are_written_beside_the_table(optfuse: Run, tmp_path: Path) -> None:
+    outcome = optfuse("solve", EXAMPLE, "--html", tmp_path / "s.html", "--trace", tmp_path / "t.json", *QUICK)
+
+    assert outcome.code == 0, outcome.err
+    assert "<title>s</title>" in (tmp_path / "s.html").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "t.json").read_text())["otherData"]["graph"] == "example"
+    several = optfuse("solve", EXAMPLE, EXAMPLE, "--trace", tmp_path / "t.json", *QUICK)
+    assert "a trace is of one instance" in several.error_line()
+    nowhere = optfuse("solve", EXAMPLE, "--html", tmp_path / "no" / "s.html", *QUICK)
+    assert "name another with --html" in nowhere.error_line()
+
+
 def test_the_table_names_the_graph_and_the_model_of_the_proof(optfuse: Run) -> None:
     outcome = optfuse("solve", EXAMPLE, *QUICK)
 

@@ -11,6 +11,7 @@ from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.solve import solve
 from tests.layered import build
 from tests.report.cases import example, result_of, solution_of
+from tests.solver.overlap.test_overlap import OPTIONS, TWO_GRADIENTS, instance_of
 
 
 def texts(figure: object) -> list[str]:
@@ -68,3 +69,20 @@ def test_a_large_graph_is_shown_in_figures() -> None:
     assert "memory over the run" in written
     assert "what each of 0 differences saves" in written
     assert any(f"peak {result.solution.peak_bytes / 2**20:,.1f} MiB" in text for text in written)
+
+
+@pytest.mark.parametrize("more", [0, DRAWN_OPS])
+def test_lanes_stand_beside_boxes_and_panels_where_a_graph_communicates(more: int) -> None:
+    instance = instance_of([*TWO_GRADIENTS, *[("library", 1, 0, (6 + k,)) for k in range(more)]])
+    result = solve(instance, replace(OPTIONS, order="program") if more else OPTIONS)
+
+    figure = plot(instance, result)
+
+    written = texts(figure)
+    assert f"greedy: {22 + more}.0 us, 12.0 us exposed" in written
+    if not more:
+        assert "chosen: 17.0 us, 7.0 us exposed" in written
+    assert f"no order of these kernels takes less: {17 + more}.0 us" in written
+    assert "communicator 1" in written
+    assert ("memory over the run" in written) == bool(more)
+    figure.savefig(io.BytesIO(), format="png")

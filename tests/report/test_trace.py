@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from optfuse.errors import OutputError
+from optfuse.report.summary import communication
 from optfuse.report.table import kernel_rows
 from optfuse.report.trace import save_trace, trace
 from optfuse.solver.control.options import SolveOptions
@@ -17,6 +18,7 @@ from optfuse.solver.result import SolveResult
 from optfuse.solver.solve import solve
 from tests.layered import build
 from tests.report.cases import example, result_of, solution_of
+from tests.solver.overlap.test_overlap import OPTIONS, TWO_GRADIENTS, instance_of
 
 #: Metadata that viewers know, and the argument that each has.
 METADATA = {
@@ -112,3 +114,30 @@ def test_a_file_in_a_missing_folder_is_one_line(tmp_path: Path) -> None:
 
     with pytest.raises(OutputError, match="No such file"):
         save_trace(instance, result, tmp_path / "missing" / "trace.json")
+
+
+def test_a_graph_that_communicates_has_a_thread_for_the_device_and_for_each_communicator() -> None:
+    ops = [*TWO_GRADIENTS]
+    ops[4] = ("collective", 6, 2, (3,))
+    instance = instance_of(ops, slowdown=30)
+    result = solve(instance, OPTIONS)
+    assert result.statistics.overlap is not None
+
+    document = trace(instance, result)
+
+    judge(document)
+    assert document["otherData"]["communication"] == communication(result)
+    for process, makespan, exposed in ((1, result.statistics.overlap.makespan, 6.0), (2, 22_000_000, 12.0)):
+        slices = one(document, "X", process)
+        named = [e["args"]["name"] for e in one(document, "M", process) if e["name"] == "thread_name"]
+        assert named == ["kernels", "communicator 1", "communicator 2"]
+        for thread in (1, 2, 3):
+            spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == thread)
+            assert all(end <= then + 1e-6 for (_, end), (then, _) in pairwise(spans))
+        assert sorted(e["name"] for e in slices if e["tid"] > 1) == sorted(
+            e["name"] for e in slices if e["cat"] == "collective"
+        )
+        assert sum(e["dur"] for e in slices if e["cat"] == "exposed") == pytest.approx(exposed)
+        assert max(e["ts"] + e["dur"] for e in slices) == pytest.approx(makespan / 1e6)
+        counters = one(document, "C", process)
+        assert max(event["ts"] for event in counters) == pytest.approx(makespan / 1e6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optfuse.problem.cost import kernel_price
@@ -12,6 +12,7 @@ from optfuse.report.flow import flow
 from optfuse.report.html.entries import progress_records
 from optfuse.report.html.reasons import Separations
 from optfuse.report.html.sources import module_steps
+from optfuse.report.lanes import Span, lanes
 from optfuse.report.layers import place
 from optfuse.report.summary import certificate
 from optfuse.report.table import differences, kernel_rows
@@ -60,6 +61,7 @@ def graph_data(
         "peak": result.solution.peak_bytes,
         "given_up": list(result.statistics.given_up),
         "progress": progress_records(result),
+        **_overlap(result),
         "ops": [[op.name, op.kind, op.node, op.module, op.source] for op in instance.ops],
         "chosen": _side(instance, result.solution, emitted, texts),
         "beside": [
@@ -97,6 +99,33 @@ class _Texts:
         if found == len(self.all):
             self.all.append(text)
         return found
+
+
+def _overlap(result: SolveResult) -> dict[str, Any]:
+    """What is proven of communication beside computation; nothing for a graph without, or where it is not known."""
+    found = result.statistics.overlap
+    return {} if found is None else {"overlap": {"bound": found.bound}}
+
+
+def _lanes(instance: Instance, solution: Solution) -> dict[str, Any]:
+    """A partition in time, spans as [kernel, begin, end]; nothing for a graph without communication."""
+    found = lanes(instance, solution)
+    if found is None:
+        return {}
+
+    def plain(spans: Sequence[Span]) -> list[list[int]]:
+        return [[span.kernel, span.begin, span.end] for span in spans]
+
+    return {
+        "lanes": {
+            "device": plain(found.device),
+            "exposed": plain(found.exposed),
+            "communicators": [[channel, plain(spans)] for channel, spans in found.communicators.items()],
+            "launches": list(found.launches),
+            "makespan": found.makespan,
+            "exposed_ps": found.exposed_ps,
+        }
+    }
 
 
 def _steps(source: str, solution: Solution) -> tuple[str, ...]:
@@ -151,7 +180,8 @@ def _side(instance: Instance, solution: Solution, steps: Mapping[Kernel, str], t
         ]
         for arrow, bends in zip(streams.arrows, places.bends, strict=True)
     ]
-    return {"kernels": kernels, "arrows": arrows, "size": [round(places.width), round(places.height)]}
+    size = [round(places.width), round(places.height)]
+    return {"kernels": kernels, "arrows": arrows, "size": size, **_lanes(instance, solution)}
 
 
 def _size(instance: Instance, kernel: Kernel) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from optfuse.files import write_whole
 #: In the order in which they are read.
 SCRIPTS = (
     *("dom.js", "table.js", "charts.js", "overview.js", "extras.js", "front.js"),
-    *("picture.js", "detail.js", "graph.js", "app.js"),
+    *("picture.js", "detail.js", "lanes.js", "graph.js", "app.js"),
 )
 
 

@@ -46,12 +46,13 @@ class TimelineProblem:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """An order in time: ``begins`` of each kernel (of a start: of its transfer), and the end of the last.
+    """An order in time: ``begins`` and ``ends`` of each kernel (of a start: of its transfer), and the last of the ends.
 
     ``idle``: how long the device runs no kernel.
     """
 
     begins: tuple[int, ...]
+    ends: tuple[int, ...]
     makespan: int
     idle: int
 
@@ -81,21 +82,21 @@ def timeline_problem(
 
 def timeline(problem: TimelineProblem, order: Sequence[int]) -> Timeline:
     """When each kernel begins in an order."""
-    begins = [0] * len(order)
+    begins, ends = [0] * len(order), [0] * len(order)
     now = idle = last = 0  # last: until when some transfer is in flight, of those started so far
     free: dict[int, int] = {}
     for kernel in order:
         if problem.channel[kernel]:
             begins[kernel] = max(now, free.get(problem.channel[kernel], 0))
-            free[problem.channel[kernel]] = begins[kernel] + problem.transfer[kernel]
-            last = max(last, free[problem.channel[kernel]])
+            free[problem.channel[kernel]] = ends[kernel] = begins[kernel] + problem.transfer[kernel]
+            last = max(last, ends[kernel])
             continue
-        ended = [begins[start] + problem.transfer[start] for start in problem.awaited[kernel]]
+        ended = [ends[start] for start in problem.awaited[kernel]]
         begins[kernel] = max(now, *ended) if ended else now
         idle += begins[kernel] - now
-        now = begins[kernel] + stretched(problem.busy[kernel], last - begins[kernel], problem.slowdown)
+        now = ends[kernel] = begins[kernel] + stretched(problem.busy[kernel], last - begins[kernel], problem.slowdown)
     makespan = max(now, last)
-    return Timeline(tuple(begins), makespan, idle + makespan - now)
+    return Timeline(tuple(begins), tuple(ends), makespan, idle + makespan - now)
 
 
 def stretched(busy: int, beside: int, slowdown: int) -> int:

@@ -11,8 +11,10 @@ import pytest
 
 from optfuse.report.html.page import save_page
 from optfuse.report.html.solved import solved_page
+from optfuse.solver.solve import solve
 from tests.report.html.browser import CHROMIUM, DRIVER, Page, chromium
 from tests.report.html.pages import HOSTILE, LARGE, contrast, example_page
+from tests.solver.overlap.test_overlap import OPTIONS, TWO_GRADIENTS, instance_of
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None,
@@ -158,4 +160,26 @@ def test_a_page_of_one_graph_opens_it(browser: Any, tmp_path: Path) -> None:
     page = Page(browser)
     page.until(lambda: page.script("return document.body.dataset.view") == "graph/model0.inference")
     assert page.all(".pane.side-1 .kernel")
+    browser.get(before)
+
+
+def test_lanes_are_drawn_zoomed_and_lead_to_their_kernels(browser: Any, tmp_path: Path) -> None:
+    instance = instance_of(TWO_GRADIENTS)
+    save_page(solved_page("lanes", [(instance, solve(instance, OPTIONS), "", "")]), tmp_path / "lanes.html")
+    before = browser.current_url
+    browser.get((tmp_path / "lanes.html").as_uri())
+    page = Page(browser)
+    page.until(lambda: page.script("return document.body.dataset.view") == "graph/streams")
+    assert page.texts(".lanes .tile b") == ["22.00 \u2192 17.00 \u00b5s", "12.00 \u2192 7.00 \u00b5s", "17.00 \u00b5s"]
+    assert page.texts(".lanes-title")[1] == "chosen: 17.00 \u00b5s, 7.00 \u00b5s exposed"
+    assert [len(page.all(f".lanes .span.{kind}.side-0")) for kind in ("library", "transfer", "exposed")] == [3, 2, 2]
+    width = "return document.querySelector('.lanes-frame').scrollWidth"
+    narrow = page.script(width)
+    page.all(".zoom-lanes button")[0].click()
+    assert page.script(width) > 1.5 * narrow
+    page.all(".zoom-lanes button")[2].click()
+    assert page.script(width) == narrow
+    page.all(".lanes .span.transfer.side-1")[0].click()
+    assert page.texts(".side-panel h3") == ["chosen k1"]
+    assert browser.get_log("browser") == []
     browser.get(before)

@@ -4,7 +4,9 @@ import json
 from itertools import combinations
 
 from optfuse.report.html.graph import graph_data
+from optfuse.solver.solve import solve
 from tests.report.html.pages import contrast
+from tests.solver.overlap.test_overlap import OPTIONS, TWO_GRADIENTS, US, instance_of
 
 
 def test_both_sides_hold_every_op_and_boxes_stay_apart() -> None:
@@ -59,3 +61,19 @@ def test_other_solutions_may_stand_beside_the_chosen_one() -> None:
     assert [other["name"] for other in data["beside"]] == ["greedy", "inductor"]
     assert data["beside"][1]["differences"] == []
     assert data["beside"][1]["objective"] == result.objective
+
+
+def test_a_graph_that_communicates_has_its_lanes_and_no_other_has() -> None:
+    instance = instance_of(TWO_GRADIENTS)
+
+    data = graph_data(instance, solve(instance, OPTIONS))
+
+    sides = (data["beside"][0]["side"], data["chosen"])
+    assert [side["lanes"]["makespan"] for side in sides] == [22 * US, 17 * US]
+    assert [side["lanes"]["exposed_ps"] for side in sides] == [12 * US, 7 * US]
+    assert data["overlap"] == {"bound": 17 * US}
+    assert all(len(side["lanes"]["launches"]) == 7 for side in sides)
+    assert sides[0]["lanes"]["communicators"] == [[1, [[1, 4 * US, 10 * US], [4, 15 * US, 21 * US]]]]
+    plain = graph_data(*contrast(2, 60, "g"))
+    assert "overlap" not in plain
+    assert "lanes" not in plain["chosen"]

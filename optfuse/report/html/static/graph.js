@@ -39,6 +39,7 @@ class GraphView {
       "div",
       { class: "graph" },
       this.headline(),
+      lanesSection(graph, this.go),
       el("div", { class: "stage" }, this.differences(), this.panes(), this.detail),
       el("section", { class: "plots" }, liveCard(graph), progressCard(graph), bandwidthCard(graph, this.go)),
       el("section", {}, el("h2", {}, "Kernels of the chosen schedule"), kernelTable(graph, 1, this.go)),
@@ -263,13 +264,14 @@ class GraphView {
 function liveCard(graph) {
   const title = "Live memory",
     hint = "over the predicted run";
-  const lines = graph.sides.map(({ kernels }) => {
+  const lines = graph.sides.map(({ kernels, lanes }) => {
     let now = 0;
-    const points = kernels.map((kernel) => {
-      const at = now;
+    const points = kernels.map((kernel, number) => {
+      const at = lanes ? lanes.launches[number] : now;
       now += kernel.cost;
       return [at / 1e6, kernel.live / 2 ** 20];
     });
+    if (lanes) now = lanes.makespan;
     return points.length ? [...points, [now / 1e6, points.at(-1)[1]]] : [];
   });
   const all = lines.flat();
