@@ -202,6 +202,7 @@ class ScheduledGraph:
 
         A small graph is drawn, a box a kernel with its ops and bytes on the arrows; kernels that only one side has are
         in colour. A large one is shown in figures: time, live memory, the largest kernels, what each difference saves.
+        Below or above that a graph that communicates has both schedules' kernels, exposed waits and transfers in time.
 
         Parameters
         ----------
@@ -229,6 +230,8 @@ class ScheduledGraph:
 
     def to_trace(self, path: str | Path) -> None:
         """Write the predicted timeline, for Perfetto (ui.perfetto.dev): kernels, library calls, and live memory.
+
+        A graph that communicates has a track of the device's kernels and waits, and one for each communicator.
 
         Raises
         ------
