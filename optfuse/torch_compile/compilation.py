@@ -31,7 +31,7 @@ from optfuse.problem.rules import meaning
 from optfuse.runtime import environment
 from optfuse.runtime.graphs import Choice as GraphChoice
 from optfuse.runtime.graphs import interest_of, runner
-from optfuse.runtime.pace import Pace
+from optfuse.runtime.pace import Pace, pace_of_process
 from optfuse.runtime.program import Arena, Program
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.artifacts import show_left, show_scheduled
@@ -127,12 +127,15 @@ class Asked:
 
 @dataclass(slots=True)
 class Compilation:
-    """Compiles the graphs of one call of the backend, which share memory for temporaries and the host's times."""
+    """Compiles the graphs of one call of the backend, which share memory for temporaries.
+
+    Whether they use CUDA graphs is decided together with all others of the process that run in the same steps.
+    """
 
     asked: Asked
     record: Record
     arena: Arena = field(default_factory=Arena)
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace = field(default_factory=pace_of_process)
     products: dict[str, Product | None] = field(default_factory=dict)
     searches: dict[str, SavingSearch] = field(default_factory=dict)
 
