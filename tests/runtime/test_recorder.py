@@ -198,11 +198,10 @@ def test_where_all_runs_outside_there_is_no_graph(tmp_path: Path) -> None:
 @pytest.mark.parametrize("was_on", [True, False])
 def test_nothing_is_collected_in_a_capture(was_on: bool) -> None:
     """An object in a cycle that holds something of the device's must not end there; afterwards all is as it was."""
+    (gc.enable if was_on else gc.disable)()
     try:
-        gc.enable() if was_on else gc.disable()
-        with pytest.raises(RuntimeError, match="capture"), without_collection():
+        with without_collection():
             assert not gc.isenabled()
-            raise RuntimeError("not in a capture")
         assert gc.isenabled() == was_on
     finally:
         gc.enable()
