@@ -69,6 +69,8 @@ class Interest:
 class _Result:
     """A result: a value, memory of the graph, or a window of an input, ``offset`` elements after that one's first.
 
+    Of a window ``value`` has the form alone.
+
     ``is_left``: a tensor that the caller gets where it lies, in the graph's memory.
     """
 
@@ -274,7 +276,7 @@ class GraphedProgram:
             recording.steps.clear()  # whoever holds them, these graphs end here
         self._recordings.clear()
         if self.arena is not None:
-            self.arena.saved.recorded.pop(id(self), None)
+            self.arena.leave(id(self))
 
     def release(self) -> None:
         """Drop all recordings, since a process group ends. A program with collectives runs without graphs from then on.
@@ -352,6 +354,8 @@ class GraphedProgram:
     def _result(self, k: int, value: Value, fed: Sequence[torch.Tensor]) -> _Result:
         source, offset = _handed_on(value, fed)
         is_left = isinstance(value, torch.Tensor) and source is None and not self._is_copied(k)
+        if isinstance(value, torch.Tensor) and source is not None:  # its form: to hold an input would keep it in use
+            value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
         return _Result(value, source, offset, is_left)
 
     def _plain(
@@ -365,6 +369,8 @@ class GraphedProgram:
     def _record(self, given: list[torch.Tensor], main: torch.device, before: Sequence[int]) -> _Recording | None:
         assert self.recorder is not None, "run has made one"
         release_before_groups_end(self)
+        if self.arena is not None:
+            self.arena.users.add(id(self))
         if self.pace is not None:
             self.pace.disturb()
         roles = [self._role(k, x, before[k]) for k, x in enumerate(given)]
@@ -375,7 +381,7 @@ class GraphedProgram:
         fed = [memory.get(k, x) for k, x in enumerate(given)]
         found = self._captured(self.recorder, fed, main)
         if found is None:
-            self._given_up = True
+            self._give_up(self.statistics.reason)
             return None
         steps, values = found
         results = [self._result(k, value, fed) for k, value in enumerate(values)]

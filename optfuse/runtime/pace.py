@@ -29,6 +29,8 @@ from typing import Literal, Protocol
 SLOWED = 0.3
 #: Rounds of each kind, slowed or not, whose medians are compared.
 SAMPLES = 3
+#: So many where rounds differ among themselves by more than this share of what they are slowed by.
+MANY_SAMPLES, NOISE = 12, 0.25
 #: Rounds in a row, without a recording, after which graphs are kept or dropped.
 TRIAL = 5
 #: A program that is undecided for so many calls, since its rounds differ, runs without graphs.
@@ -253,8 +255,11 @@ class Pace:
             return
         if min(len(times.plain), len(times.slowed)) < SAMPLES:
             return
-        length, slowed_by = median(times.plain), median(times.slowed_by)
-        felt = min(1.0, max(0.0, (median(times.slowed) - length) / slowed_by))
+        length, slow, slowed_by = median(times.plain), median(times.slowed), median(times.slowed_by)
+        noise = median([*(abs(us - length) for us in times.plain), *(abs(us - slow) for us in times.slowed)])
+        if noise > NOISE * slowed_by and min(len(times.plain), len(times.slowed)) < MANY_SAMPLES:
+            return
+        felt = min(1.0, max(0.0, (slow - length) / slowed_by))
         saved = felt * sum(max(0.0, member.host_us - REPLAY_US) for member in undecided)
         copies = sum(member.copied for member in undecided) / COPIED_IN_US
         if saved - copies > WORTH * length:

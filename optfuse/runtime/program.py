@@ -68,10 +68,14 @@ class Saved:
 
 @dataclass(slots=True)
 class Arena:
-    """Memory for the temporaries of programs that run one after the other, as large as the largest has asked for."""
+    """Memory for the temporaries of programs that run one after the other, as large as the largest has asked for.
+
+    ``users``: programs whose recordings refer to it. ``saved``: what they save for each other.
+    """
 
     bytes: int = 0
     memory: list[torch.Tensor] = field(default_factory=list)
+    users: set[int] = field(default_factory=set)
     saved: Saved = field(default_factory=Saved)
 
     def probe(self, size: int, device: torch.device) -> torch.Tensor:
@@ -87,6 +91,13 @@ class Arena:
             found = torch.empty(self.bytes, dtype=torch.uint8, device=device)
             self.memory.append(found)
         return found[:size]
+
+    def leave(self, user: int) -> None:
+        """A program has dropped its recordings: memory that no other one's refers to is freed."""
+        self.saved.recorded.pop(user, None)
+        self.users.discard(user)
+        if not self.users:
+            self.memory.clear()
 
 
 class Program:

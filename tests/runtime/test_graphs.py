@@ -313,6 +313,15 @@ def test_an_arena_is_as_large_as_its_largest_user() -> None:
     assert arena.take(50, device).data_ptr() == first.data_ptr()
 
 
+def test_an_arena_is_freed_when_no_recording_refers_to_it() -> None:
+    arena = Arena(users={1, 2})
+    arena.take(40, torch.device("cpu"))
+    arena.leave(1)
+    assert arena.memory
+    arena.leave(2)
+    assert not arena.memory
+
+
 @pytest.mark.parametrize("value", ["yes", 1, None, 0])
 def test_other_choices_are_refused(value: object) -> None:
     with pytest.raises(InvalidOptionError, match="cudagraphs"):
