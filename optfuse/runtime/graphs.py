@@ -368,7 +368,9 @@ class GraphedProgram:
 
     def _record(self, given: list[torch.Tensor], main: torch.device, before: Sequence[int]) -> _Recording | None:
         assert self.recorder is not None, "run has made one"
-        release_before_groups_end(self)
+        if not release_before_groups_end(self):
+            self._give_up("its process group could not end any more")
+            return None
         if self.arena is not None:
             self.arena.users.add(id(self))
         if self.pace is not None:

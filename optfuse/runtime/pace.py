@@ -121,7 +121,7 @@ class _Member:
     gpu_us: float
     verdict: Verdict = "open"
     host_us: float = inf
-    copied: int = 0
+    copied: list[int] = field(default_factory=list)
     calls: int = 0
     reason: str = ""
 
@@ -200,8 +200,7 @@ class Pace:
         with self._lock:
             member = self._members[number]
             member.host_us = min(member.host_us, host_us)
-            # of the first call, addresses differ from those of the call that compiled
-            member.copied = copied if member.calls <= 2 else max(member.copied, copied)
+            member.copied.append(copied)
             if self._round is not None:
                 self._round.slowed_us += slowed_us
 
@@ -261,7 +260,7 @@ class Pace:
             return
         felt = min(1.0, max(0.0, (slow - length) / slowed_by))
         saved = felt * sum(max(0.0, member.host_us - REPLAY_US) for member in undecided)
-        copies = sum(member.copied for member in undecided) / COPIED_IN_US
+        copies = sum(median(member.copied or [0]) for member in undecided) / COPIED_IN_US
         if saved - copies > WORTH * length:
             _decide(undecided, "trial", "")
             return

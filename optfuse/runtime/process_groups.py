@@ -33,14 +33,13 @@ _holders: weakref.WeakSet[Any] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
-def release_before_groups_end(holder: Holder) -> None:
-    """Call ``holder.release()`` before a process group of now or later ends. Does nothing where there is none yet."""
+def release_before_groups_end(holder: Holder) -> bool:
+    """Call ``holder.release()`` before a process group ends, if there is one now. False: this torch does not let us."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return
+        return True
     with _lock:
         _holders.add(holder)
-        for name in _ENDING:
-            _wrap(torch.distributed.ProcessGroup, name)
+        return all([_wrap(torch.distributed.ProcessGroup, name) for name in _ENDING])
 
 
 def release_all() -> None:
@@ -52,10 +51,10 @@ def release_all() -> None:
         holder.release()
 
 
-def _wrap(owner: Any, name: str) -> None:
+def _wrap(owner: Any, name: str) -> bool:
     end = getattr(owner, name, None)
     if end is None or hasattr(end, _MARK):
-        return
+        return True
 
     @functools.wraps(end)
     def release_and_end(*arguments: Any, **named: Any) -> Any:
@@ -63,7 +62,11 @@ def _wrap(owner: Any, name: str) -> None:
         return end(*arguments, **named)
 
     setattr(release_and_end, _MARK, True)
-    setattr(owner, name, release_and_end)
+    try:
+        setattr(owner, name, release_and_end)
+    except (AttributeError, TypeError):  # a class that takes no attributes
+        return False
+    return True
 
 
 atexit.register(release_all)
