@@ -31,11 +31,13 @@ from typing import Any, Literal
 import torch
 
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.torch_bridge import copy_all, storage_users
+from optfuse.compiler.frontend.torch_bridge import storage_users
 from optfuse.errors import InvalidOptionError
+from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.program import Arena, Program, Value, around_calls
 from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, Step, like, once
+from optfuse.runtime.recording import Copies, Recording, Result, handed_on, is_own
 
 Choice = bool | Literal["auto"]
 
@@ -59,59 +61,6 @@ class Interest:
     visible: frozenset[int] | None = None
     fixed: frozenset[int] = frozenset()
     training: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """A result: a value, memory of the graph, or a window of an input, ``offset`` elements after that one's first.
-
-    ``is_left``: a tensor that the caller gets where it lies, in the graph's memory.
-    """
-
-    value: Any
-    source: int | None = None
-    offset: int = 0
-    is_left: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Copies:
-    """Memory of a graph's own for some inputs, by position. Found once, for a call must not look at each tensor."""
-
-    memory: dict[int, torch.Tensor]
-    # positions and targets, those on the host first; both without the repeats of expanded dimensions
-    groups: tuple[tuple[tuple[int, ...], list[torch.Tensor]], ...]
-    expanded: frozenset[int]
-
-    @staticmethod
-    def of(memory: dict[int, torch.Tensor]) -> _Copies:
-        targets = {k: once(x) for k, x in memory.items()}
-        by_place = [[k for k, x in memory.items() if (x.device.type == "cpu") is on_host] for on_host in (True, False)]
-        groups = tuple((tuple(chosen), [targets[k] for k in chosen]) for chosen in by_place if chosen)
-        return _Copies(memory, groups, frozenset(k for k, x in targets.items() if x.shape != memory[k].shape))
-
-    def feed(self, given: Sequence[torch.Tensor]) -> None:
-        """Copy the inputs there. Called where autograd records nothing."""
-        for positions, targets in self.groups:
-            copy_all(targets, [once(given[k]) if k in self.expanded else given[k] for k in positions])
-
-
-@dataclass(slots=True)
-class _Recording:
-    steps: list[Step]
-    copies: _Copies
-    static: dict[int, int]
-    results: list[_Result]
-    # memory of results that a replay must not overwrite while somebody else uses it, with its users while nobody does
-    guarded: list[tuple[torch.UntypedStorage, int]]
-
-    def in_use(self) -> bool:
-        """Whether a replay would overwrite what somebody may still read."""
-        return any(storage_users(storage) > users for storage, users in self.guarded)
-
-    def moved(self, given: Sequence[torch.Tensor]) -> list[int]:
-        """Inputs that are not where they were."""
-        return [k for k, pointer in self.static.items() if given[k].data_ptr() != pointer]
 
 
 @dataclass(slots=True)
@@ -149,6 +98,8 @@ class GraphedProgram:
         recording has its own.
     pace, number
         Times that decide whether "auto" records at all, and which of them are this program's. None: it does.
+    budget
+        What this program shares with those of other sizes: see ``runtime.graph_budget``. None: it has no other sizes.
     """
 
     program: Program
@@ -158,12 +109,15 @@ class GraphedProgram:
     arena: Arena | None = None
     pace: Pace | None = None
     number: int = 0
+    budget: GraphBudget | None = None
     statistics: GraphStatistics = field(default_factory=GraphStatistics)
     _partition: Partition = field(default_factory=Partition)
-    _recordings: list[_Recording] = field(default_factory=list)
+    _recordings: list[Recording] = field(default_factory=list)
     _pointers: list[int] | None = None
     _moved: set[int] = field(default_factory=set)
     _unsettled: int = 0
+    _calls: int = 0
+    _recorded: int = 0
     _place: object = None
     _given_up: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -184,11 +138,15 @@ class GraphedProgram:
             elsewhere = any(x.device != main for x in given)
             if main.type != "cuda" or (elsewhere and not self.program.has_cuts):
                 return self._plain(given, main, "not every input is on the GPU")
-            self.recorder = CudaRecorder(main)
+            self.recorder = CudaRecorder(main, None if self.budget is None else self.budget.stream(main))
         if getattr(self.program.module, "DRAWS_ON_HOST", False) and not self.program.has_cuts:
             return self._plain(given, main, "random numbers are drawn on the host")
         if self._given_up or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             return self._plain(given, main, self.statistics.reason or "inside of another capture")
+        self._calls += 1
+        reason = "" if self.budget is None else self._why_not_now(self.budget)
+        if reason:
+            return self._plain(given, main, reason)
         pointers, before = [x.data_ptr() for x in given], self._pointers
         self._pointers = pointers
         if before is None:  # kernels are compiled and libraries set up: none of that can be recorded
@@ -206,6 +164,22 @@ class GraphedProgram:
         if self.recorder.place() != self._place:
             return self._plain(given, main, "on another stream than the first call")
         return self._through_graph(given, main, before)
+
+    def _why_not_now(self, budget: GraphBudget) -> str:
+        """Why this program does not prepare for graphs: other sizes have found them of no use, or it comes seldom."""
+        known = self.pace is not None and self.pace.is_known(self.number)
+        if known and self.pace is not None and not self.pace.is_worth_a_graph():
+            return f"a graph would save no time: {self.pace}"
+        if self.pace is not None and not known:
+            return ""
+        calls = self._calls + (self._pointers is None)  # what is prepared now is recorded by the next call
+        return "" if budget.may_record(id(self), calls) else "sizes that seldom come have no graph"
+
+    def let_go(self) -> None:
+        """Free the memory of all recordings, unless a call is using them."""
+        if self._lock.acquire(blocking=False):
+            self._recordings.clear()
+            self._lock.release()
 
     def _timed(self, given: list[torch.Tensor], main: torch.device, pace: Pace) -> list[Value]:
         assert self.recorder is not None, "run has made one"
@@ -228,7 +202,7 @@ class GraphedProgram:
             return self._replay(free, given, main)
         if len(self._recordings) >= (1 if self.interest.training else TURNS):
             return self._plain(given, main, "results of an earlier call are still in use")
-        if self.statistics.recordings >= RECORDINGS:
+        if self._recorded >= RECORDINGS:
             self._given_up = True
             return self._plain(given, main, "inputs move too often")
         recording = self._record(given, main, before)
@@ -246,23 +220,23 @@ class GraphedProgram:
             return self.choice is not True
         return self.interest.visible is None or k not in self.interest.visible
 
-    def _result(self, k: int, value: Value, fed: Sequence[torch.Tensor]) -> _Result:
-        source, offset = _handed_on(value, fed)
+    def _result(self, k: int, value: Value, fed: Sequence[torch.Tensor]) -> Result:
+        source, offset = handed_on(value, fed)
         seen = self.interest.visible is not None and k in self.interest.visible
         is_copied = self.interest.training and seen and self.choice is not True
         is_left = isinstance(value, torch.Tensor) and source is None and not is_copied
-        return _Result(value, source, offset, is_left)
+        return Result(value, source, offset, is_left)
 
     def _plain(self, given: list[torch.Tensor], main: torch.device, reason: str) -> list[Value]:
         self.statistics.plain += 1
         self.statistics.reason = reason
         return self.program.execute(given, main)
 
-    def _record(self, given: list[torch.Tensor], main: torch.device, before: Sequence[int]) -> _Recording | None:
+    def _record(self, given: list[torch.Tensor], main: torch.device, before: Sequence[int]) -> Recording | None:
         assert self.recorder is not None, "run has made one"
         roles = [self._role(k, x, before[k]) for k, x in enumerate(given)]
         memory = {k: like(x.shape, x.stride(), x.dtype, x.device) for k, x in enumerate(given) if roles[k] == "copied"}
-        copies = _Copies.of(memory)
+        copies = Copies.of(memory)
         with torch.no_grad():
             copies.feed(given)  # a stand-in for the GPU's recorder runs what it records
         fed = [memory.get(k, x) for k, x in enumerate(given)]
@@ -273,11 +247,12 @@ class GraphedProgram:
         steps, values = found
         results = [self._result(k, value, fed) for k, value in enumerate(values)]
         del values
-        guarded = [x.value.untyped_storage() for k, x in enumerate(results) if _is_own(x) and self._is_guarded(k)]
+        guarded = [x.value.untyped_storage() for k, x in enumerate(results) if is_own(x) and self._is_guarded(k)]
         counted = [(storage, storage_users(storage)) for storage in guarded]
         static = {k: x.data_ptr() for k, x in enumerate(given) if roles[k] == "static"}
-        recording = _Recording(steps, copies, static, results, counted)
+        recording = Recording(steps, copies, static, results, counted)
         self._recordings.append(recording)
+        self._recorded += 1
         self.statistics.recordings += 1
         self.statistics.copied = tuple(self.program.inputs[k].name for k in memory)
         return recording
@@ -308,7 +283,9 @@ class GraphedProgram:
             return "static"
         return "static" if x.nbytes > SMALL and x.data_ptr() == before else "copied"
 
-    def _replay(self, recording: _Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
+    def _replay(self, recording: Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
+        if self.budget is not None:
+            self.budget.use(id(self), self.let_go)
         with around_calls(main):
             recording.copies.feed(given)
             for step in recording.steps:
@@ -317,7 +294,7 @@ class GraphedProgram:
             # a tensor of the caller's own: the memory's users can be counted
             return [r.value.detach() if r.is_left else self._handed_out(r, given) for r in recording.results]
 
-    def _handed_out(self, result: _Result, given: Sequence[torch.Tensor]) -> Value:
+    def _handed_out(self, result: Result, given: Sequence[torch.Tensor]) -> Value:
         value = result.value
         if not isinstance(value, torch.Tensor):
             return value
@@ -358,17 +335,26 @@ def runner(
     arena: Arena | None = None,
     pace: Pace | None = None,
     gpu_us: float = 0.0,
+    budget: GraphBudget | None = None,
 ) -> Callable[[list[torch.Tensor]], list[Value]]:
     """The function that runs a program as chosen, with a list of inputs that it empties.
 
-    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" do without graphs.
+    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" do without graphs. ``budget`` is
+    shared by the programs of other sizes.
     """
     if choice is False:
         return program.consume
-    if pace is None or choice is True:
-        return GraphedProgram(program, choice, interest or Interest(), arena=arena).consume
-    number = pace.add(gpu_us)
-    return GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=pace, number=number).consume
+    paced = pace if choice == "auto" else None
+    number = 0
+    if paced is not None and budget is not None and budget.number is not None:
+        number = budget.number
+    elif paced is not None:
+        number = paced.add(gpu_us)
+    graphed = GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=paced, number=number)
+    if budget is not None:
+        budget.number = number
+        graphed.budget, graphed.statistics = budget, budget.statistics
+    return graphed.consume
 
 
 def choice_under(cap: int | None, choice: Choice) -> Choice:
@@ -380,28 +366,3 @@ def statistics_of(runs: Sequence[Callable[..., Any]]) -> tuple[GraphStatistics, 
     """What the functions that ``runner`` made have done, one record a program that uses graphs."""
     owners = [getattr(run, "__self__", None) for run in runs]
     return tuple(owner.statistics for owner in owners if isinstance(owner, GraphedProgram))
-
-
-def _is_own(result: _Result) -> bool:
-    return isinstance(result.value, torch.Tensor) and result.source is None
-
-
-def _extent(x: torch.Tensor) -> int:
-    """Elements from a tensor's first to its last, both included."""
-    return 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
-
-
-def _handed_on(value: Value, fed: Sequence[torch.Tensor]) -> tuple[int | None, int]:
-    """The input in whose memory a result lies, if any, and how many elements after that one's first.
-
-    Several inputs may share a storage: torch's own LSTM keeps all of its weights in one.
-    """
-    if not isinstance(value, torch.Tensor) or value.numel() == 0:
-        return None, 0
-    storage = value.untyped_storage().data_ptr()
-    for k, x in enumerate(fed):
-        if x.numel() and x.untyped_storage().data_ptr() == storage:
-            offset = int(value.storage_offset()) - int(x.storage_offset())
-            if 0 <= offset <= _extent(x) - _extent(value):
-                return k, offset
-    return None, 0

@@ -30,8 +30,9 @@ from optfuse.errors import (
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning
 from optfuse.runtime import environment
+from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graphs import Choice as GraphChoice
-from optfuse.runtime.graphs import interest_of, runner
+from optfuse.runtime.graphs import GraphStatistics, interest_of, runner
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.program import Arena, Program
 from optfuse.runtime.sized_module import SizedModule
@@ -198,13 +199,14 @@ class Compilation:
             made = first[captured.name] = schedule_graph(captured, problem, chosen, cache=self.asked.cache)
             require_one_order(made.graph, made.solution)
             self.record.schedules.append(made)
-            remember(facts_of(made))
+            interest, choice, predicted = interest_of(captured), self.asked.cudagraphs, made.objective / 1e6
+            budget = GraphBudget(GraphStatistics())
+            remember(facts_of(made), calls=budget.statistics if choice is not False else None)
             show_scheduled(captured, made)
-            interest = interest_of(captured)
 
             def run_of(module: ModuleType) -> Run:
                 program = Program(made.source, captured.constants, module=module)
-                return runner(program, self.asked.cudagraphs, interest, self.arena, self.pace, made.objective / 1e6)
+                return runner(program, choice, interest, self.arena, self.pace, predicted, budget)
 
             places = places_of(made, symbols, captured.numbers)
             module = SizedModule(made.source, frozenset(symbols))
