@@ -210,6 +210,10 @@ class Pace:
             if self._round is not None:
                 self._round.is_disturbed = True
 
+    def verdict(self, number: int) -> Verdict:
+        """What is known of a program."""
+        return self._members[number].verdict
+
     def reason(self, number: int) -> str:
         """Why a program runs without graphs."""
         return self._members[number].reason

@@ -79,11 +79,11 @@ class CudaMark:
 
 
 class CudaRecorder:
-    """Records on a stream of its own. Every recording has memory of its own."""
+    """Records on a stream of its own, or the one given. Every recording has memory of its own."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, stream: Any = None) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device) if stream is None else stream
         self._steps: list[Step] = []
         self._graph: torch.cuda.CUDAGraph | None = None
         self._pool: Any = None

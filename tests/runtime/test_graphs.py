@@ -14,9 +14,11 @@ import pytest
 import torch
 
 from optfuse.errors import InvalidOptionError
+from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graphs import (
     PATIENCE,
     GraphedProgram,
+    GraphStatistics,
     Interest,
     checked_choice,
     choice_under,
@@ -552,3 +554,43 @@ def test_collectives_that_are_in_no_graph(tmp_path: Path, choice: Any, fact: str
         case.check(case(case.fresh(k)), case.fresh(k))
     assert case.graphed.statistics.replays == 0
     assert reason in case.graphed.statistics.reason
+
+
+def test_of_many_sizes_those_used_last_hold_graphs_and_those_seen_once_none(tmp_path: Path) -> None:
+    budget = GraphBudget(GraphStatistics(), most=2)
+    cases = [Case(tmp_path, n) for n in (3, 4, 5)]
+    for case in cases:
+        case.graphed.budget, case.graphed.statistics = budget, budget.statistics
+
+    def call(k: int) -> int:
+        """How many recordings a call has made."""
+        before, x = budget.statistics.recordings, cases[k].fresh(k)
+        cases[k].check(cases[k](x), x)
+        return budget.statistics.recordings - before
+
+    assert [call(0), call(1), call(2)] == [0, 0, 0]
+    assert [call(0), call(1)] == [1, 1]
+    # the third has come once, and must come four times, since two have recorded; then it takes the first one's place
+    assert [call(2), call(2), call(2)] == [0, 0, 1]
+    assert not budget.may_record(id(cases[0].graphed), 3)
+    assert list(budget.holders) == [id(cases[k].graphed) for k in (1, 2)]
+    assert [call(1), call(2)] == [0, 0]
+    calls = [call(0) for _ in range(4)]
+    assert calls == [0, 1, 0, 0]  # the fourth call of its size
+    assert budget.recordings == 4
+
+
+def test_sizes_whose_graphs_save_no_time_prepare_none(tmp_path: Path) -> None:
+    budget, pace = GraphBudget(GraphStatistics()), Pace()
+    number = pace.add(1e6)
+    for us in (0.0, 10.0, 20.0):
+        pace.enter(number, lambda us=us: Done(pace.clock, us))
+        pace.leave(number, 1.0)
+    pace.enter(number, lambda: Done(pace.clock, 30.0))
+    case = Case(tmp_path)
+    case.graphed.budget, case.graphed.statistics, case.graphed.pace = budget, budget.statistics, pace
+    for k in range(3):
+        case.check(case(case.fresh(k)), case.fresh(k))
+    assert budget.statistics.plain == 3
+    assert budget.statistics.reason.startswith("a graph would save no time")
+    assert not budget.holders
