@@ -5,8 +5,10 @@
                                         [--device cpu|cuda] [--part K/N]
 
 PATH is an unpacked source of PyTorch; Debian's source package has one (``apt-get source --download-only pytorch``, of
-which ``test/inductor`` is enough). The tests import ``expecttest``. What they compile goes to a backend of ours instead
-of Inductor; what they import that this version of torch no longer has is replaced by a decorator that does nothing.
+which ``test/inductor`` is enough). ``test_torchinductor_dynamic_shapes.py``, beside it in a folder named ``inductor``,
+has the same tests with sizes that are symbols, and others of such sizes. The tests import ``expecttest``. What they
+compile goes to a backend of ours instead of Inductor; what they import that this version of torch no longer has is
+replaced by a decorator that does nothing.
 
 Each test of the device runs under "aot_eager" first (AOTAutograd, then eager operators); those that pass run under
 "optfuse". A test has a limit of its own, in a worker process: a crash or a hang costs one test. A row a test and
@@ -37,7 +39,10 @@ from types import ModuleType
 from typing import Any
 
 #: Classes of tests by device.
-CLASSES = {"cpu": ("CpuTests", "SweepInputsCpuTest", "TestFull"), "cuda": ("GPUTests", "SweepInputsGPUTest")}
+CLASSES = {
+    "cpu": ("CpuTests", "SweepInputsCpuTest", "TestFull", "DynamicShapesCpuTests", "TestInductorDynamicCPU"),
+    "cuda": ("GPUTests", "SweepInputsGPUTest", "DynamicShapesGPUTests", "TestInductorDynamicCUDA"),
+}
 #: A test with one of these in its source looks at what Inductor generated or counted.
 INSIDES = re.compile(
     r"get_code|get_cpp_code|get_triton_code|FileCheck|metrics\.|counters\[|KernelCount|no_indirect_indexing"
@@ -95,6 +100,7 @@ def names(tests: ModuleType, device: str) -> list[str]:
     return [
         f"{name}.{method}"
         for name in CLASSES[device]
+        if hasattr(tests, name)
         for method in unittest.TestLoader().getTestCaseNames(getattr(tests, name))
     ]
 
@@ -103,9 +109,8 @@ def looks_inside(tests: ModuleType, test: str) -> bool:
     """Whether a test reads Inductor's code, counters or metrics, by its source."""
     name, method = test.split(".")
     template = getattr(tests, "CommonTemplate", None)
-    function = getattr(template, method.removesuffix("_cpu").removesuffix("_cuda"), None) or getattr(
-        getattr(tests, name), method
-    )
+    plain = re.sub(r"(_dynamic_shapes)?_(cpu|cuda)$", "", method)
+    function = getattr(template, plain, None) or getattr(getattr(tests, name), method)
     return INSIDES.search(inspect.getsource(inspect.unwrap(function))) is not None
 
 
@@ -136,7 +141,9 @@ def set_up(path: Path, backend: str) -> ModuleType:
     inner: Any = import_module("torch._inductor.compile_fx")
     inner.compile_fx = redirect
     redirect.compiler = backends()[backend]
-    return load_tests(path)
+    tests = load_tests(path)
+    vars(tests)["HAS_GPU"] = True  # tests of changing sizes are skipped without one, those of the CPU as well
+    return tests
 
 
 def work(path: Path, backend: str, tests: Sequence[str], sender: Connection) -> None:

@@ -13,7 +13,9 @@ What a replay reads and writes must lie where it lay at the recording:
   same, so several forward calls before a backward call, and accumulated gradients, are right.
 
 A graph saves the host's time and holds memory: temporaries, what a forward graph saved, copies of inputs and results.
-So ``"auto"`` records one only where the GPU waits for the host in plain calls: ``runtime.pace``.
+So ``"auto"`` records one only where the GPU waits for the host in plain calls, and keeps it where a step gets shorter:
+``runtime.pace``. It records no collectives, since NCCL ends no communicator that a graph holds; what ``True`` has
+recorded is released before a process group ends (``runtime.process_groups``).
 
 Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``.
 
@@ -23,7 +25,6 @@ Random numbers differ from replay to replay: the program draws its seed from tor
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -31,11 +32,14 @@ from typing import Any, Literal
 import torch
 
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.torch_bridge import copy_all, storage_users
+from optfuse.compiler.frontend.torch_bridge import storage_users
 from optfuse.errors import InvalidOptionError
+from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.pace import Pace
-from optfuse.runtime.program import Arena, Program, Value, around_calls
+from optfuse.runtime.process_groups import release_before_groups_end
+from optfuse.runtime.program import Arena, Launched, Program, Value, around_calls
 from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, Step, like, once
+from optfuse.runtime.recording import Copies, Recording, Result, handed_on, is_own
 
 Choice = bool | Literal["auto"]
 
@@ -48,6 +52,8 @@ SMALL = 1 << 20
 RECORDINGS = 8
 #: So many calls in a row may run without a graph because an input has moved; then one is recorded for where it is.
 PATIENCE = 3
+#: A program that is in a call for so many seconds is stuck: its recordings are dropped all the same.
+RELEASE_S = 10.0
 #: Recordings that take turns, for inference.
 TURNS = 2
 
@@ -59,59 +65,6 @@ class Interest:
     visible: frozenset[int] | None = None
     fixed: frozenset[int] = frozenset()
     training: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """A result: a value, memory of the graph, or a window of an input, ``offset`` elements after that one's first.
-
-    ``is_left``: a tensor that the caller gets where it lies, in the graph's memory.
-    """
-
-    value: Any
-    source: int | None = None
-    offset: int = 0
-    is_left: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Copies:
-    """Memory of a graph's own for some inputs, by position. Found once, for a call must not look at each tensor."""
-
-    memory: dict[int, torch.Tensor]
-    # positions and targets, those on the host first; both without the repeats of expanded dimensions
-    groups: tuple[tuple[tuple[int, ...], list[torch.Tensor]], ...]
-    expanded: frozenset[int]
-
-    @staticmethod
-    def of(memory: dict[int, torch.Tensor]) -> _Copies:
-        targets = {k: once(x) for k, x in memory.items()}
-        by_place = [[k for k, x in memory.items() if (x.device.type == "cpu") is on_host] for on_host in (True, False)]
-        groups = tuple((tuple(chosen), [targets[k] for k in chosen]) for chosen in by_place if chosen)
-        return _Copies(memory, groups, frozenset(k for k, x in targets.items() if x.shape != memory[k].shape))
-
-    def feed(self, given: Sequence[torch.Tensor]) -> None:
-        """Copy the inputs there. Called where autograd records nothing."""
-        for positions, targets in self.groups:
-            copy_all(targets, [once(given[k]) if k in self.expanded else given[k] for k in positions])
-
-
-@dataclass(slots=True)
-class _Recording:
-    steps: list[Step]
-    copies: _Copies
-    static: dict[int, int]
-    results: list[_Result]
-    # memory of results that a replay must not overwrite while somebody else uses it, with its users while nobody does
-    guarded: list[tuple[torch.UntypedStorage, int]]
-
-    def in_use(self) -> bool:
-        """Whether a replay would overwrite what somebody may still read."""
-        return any(storage_users(storage) > users for storage, users in self.guarded)
-
-    def moved(self, given: Sequence[torch.Tensor]) -> list[int]:
-        """Inputs that are not where they were."""
-        return [k for k, pointer in self.static.items() if given[k].data_ptr() != pointer]
 
 
 @dataclass(slots=True)
@@ -130,7 +83,7 @@ class GraphStatistics:
     reason: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class GraphedProgram:
     """``Program.run`` through CUDA graphs.
 
@@ -148,7 +101,9 @@ class GraphedProgram:
         Memory of temporaries, shared by programs whose replays follow each other (a training step's two). None: each
         recording has its own.
     pace, number
-        Times that decide whether "auto" records at all, and which of them are this program's. None: it does.
+        What decides whether "auto" records at all, and which of its programs this is. None: it does.
+    budget
+        What this program shares with those of other sizes: see ``runtime.graph_budget``. None: it has no other sizes.
     """
 
     program: Program
@@ -158,14 +113,18 @@ class GraphedProgram:
     arena: Arena | None = None
     pace: Pace | None = None
     number: int = 0
+    budget: GraphBudget | None = None
     statistics: GraphStatistics = field(default_factory=GraphStatistics)
     _partition: Partition = field(default_factory=Partition)
-    _recordings: list[_Recording] = field(default_factory=list)
+    _recordings: list[Recording] = field(default_factory=list)
     _pointers: list[int] | None = None
     _moved: set[int] = field(default_factory=set)
     _unsettled: int = 0
+    _calls: int = 0
+    _recorded: int = 0
     _place: object = None
     _given_up: bool = False
+    _is_decided: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
@@ -184,11 +143,16 @@ class GraphedProgram:
             elsewhere = any(x.device != main for x in given)
             if main.type != "cuda" or (elsewhere and not self.program.has_cuts):
                 return self._plain(given, main, "not every input is on the GPU")
-            self.recorder = CudaRecorder(main)
-        if getattr(self.program.module, "DRAWS_ON_HOST", False) and not self.program.has_cuts:
-            return self._plain(given, main, "random numbers are drawn on the host")
-        if self._given_up or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-            return self._plain(given, main, self.statistics.reason or "inside of another capture")
+            self.recorder = CudaRecorder(main, None if self.budget is None else self.budget.stream(main))
+        unfit = self._why_unfit()
+        if unfit:
+            return self._plain(given, main, unfit)
+        if self._given_up and (self.pace is None or self._is_decided):
+            return self._plain(given, main, self.statistics.reason)
+        self._calls += 1
+        reason = "" if self.budget is None else self._why_not_now(self.budget)
+        if reason:
+            return self._plain(given, main, reason)
         pointers, before = [x.data_ptr() for x in given], self._pointers
         self._pointers = pointers
         if before is None:  # kernels are compiled and libraries set up: none of that can be recorded
@@ -198,47 +162,157 @@ class GraphedProgram:
             return self.recorder.warm(lambda: self.program.execute(given, main, probe, self._partition.note))
         if self._partition.refused:
             return self._plain(given, main, self._partition.refused)
-        if self.pace is not None and not self.pace.is_known(self.number):
-            return self._timed(given, main, self.pace)
-        if self.pace is not None and not self.pace.is_worth_a_graph():
-            self._given_up = True
-            return self._plain(given, main, f"a graph would save no time: {self.pace}")
+        if self.pace is not None and not self._is_decided:
+            verdict = self.pace.enter(self.number, self.recorder.mark)
+            self._is_decided = verdict in ("graphs", "plain")
+            if verdict == "open":
+                return self._timed(given, main, before, self.pace)
+            if verdict == "plain":
+                self._give_up(self.pace.reason(self.number))
+        if self._given_up:
+            return self._plain(given, main, self.statistics.reason)
         if self.recorder.place() != self._place:
             return self._plain(given, main, "on another stream than the first call")
         return self._through_graph(given, main, before)
 
-    def _timed(self, given: list[torch.Tensor], main: torch.device, pace: Pace) -> list[Value]:
-        assert self.recorder is not None, "run has made one"
-        start, reached = time.perf_counter(), self.recorder.mark()
-        results = self._plain(given, main, "the host is timed")
-        pace.note(self.number, 1e6 * (time.perf_counter() - start), waits=reached())
+    def _why_not_now(self, budget: GraphBudget) -> str:
+        """Why this program does not prepare for graphs: other sizes have found them of no use, or it comes seldom."""
+        verdict = "graphs" if self.pace is None else self.pace.verdict(self.number)
+        if self.pace is not None and verdict == "plain":
+            return self.pace.reason(self.number)
+        calls = self._calls + (self._pointers is None)  # what is prepared now is recorded by the next call
+        if verdict == "open" or budget.may_record(id(self), calls):
+            return ""
+        if self.pace is not None:
+            self.pace.disturb()  # a step without its graph is no trial of it
+        return "sizes that seldom come have no graph"
+
+    def let_go(self) -> None:
+        """Free the memory of all recordings, unless a call is using them."""
+        if self._lock.acquire(blocking=False):
+            self._drop()
+            self._lock.release()
+
+    def _why_unfit(self) -> str:
+        """Why this call can neither be recorded nor replayed, whatever its inputs; "" if it can."""
+        if getattr(self.program.module, "DRAWS_ON_HOST", False) and not self.program.has_cuts:
+            return "random numbers are drawn on the host"
+        if self.program.is_part_of_collective:
+            return "a collective begins or ends in another graph"
+        if self.choice is not True and self.program.has_collectives:
+            return "a CUDA graph with collectives would hold communicators"
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return "inside of another capture"
+        return ""
+
+    def _timed(self, given: list[torch.Tensor], main: torch.device, before: list[int], pace: Pace) -> list[Value]:
+        """A plain call that takes the host longer in some rounds, see ``runtime.pace``."""
+        slowing, copied = pace.slowing(), self._copied_inputs(given, before)
+        start = pace.clock.now()
+        results = self._plain(given, main, "the host is timed", None if slowing is None else slowing.after)
+        if slowing is not None:
+            slowing.wait()
+        spent = 0.0 if slowing is None else slowing.spent
+        copied += self._copied_results(results)
+        pace.leave(self.number, pace.clock.now() - start - spent, spent, copied)
+        self._note_saved(results)
         return results
+
+    def _copied_inputs(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> int:
+        """Bytes that a graph would copy of inputs: those that move, but for what a forward graph would hold still."""
+        saved = () if self.arena is None else self.arena.saved.passing
+        moving = [given[k] for k in self._moving(given, before) if self._role(k, given[k], before[k]) == "copied"]
+        return sum(x.nbytes for x in moving if x.data_ptr() not in saved)
+
+    def _copied_results(self, results: Sequence[Value]) -> int:
+        """Bytes that a graph would copy of results."""
+        pointers = set(self._pointers or ())
+        copied = [x for k, x in enumerate(results) if isinstance(x, torch.Tensor) and self._is_copied(k)]
+        return sum(x.nbytes for x in copied if x.data_ptr() not in pointers)
+
+    def _note_saved(self, results: Sequence[Value]) -> None:
+        """Let a backward program know what will lie elsewhere when this one has a graph."""
+        if self.arena is not None and self.interest.visible is not None:
+            values = [x for k, x in enumerate(results) if isinstance(x, torch.Tensor) and self._is_guarded(k)]
+            self.arena.saved.passing = frozenset(x.data_ptr() for x in values) - set(self._pointers or ())
+
+    def _forget_saved(self) -> None:
+        if self.arena is not None and self.interest.visible is not None:
+            self.arena.saved.passing = frozenset()
+
+    def _give_up(self, reason: str) -> None:
+        self._given_up = True
+        self.statistics.reason = reason
+        self._drop()
+
+    def _drop(self) -> None:
+        for recording in self._recordings:
+            recording.steps.clear()  # whoever holds them, these graphs end here
+        self._recordings.clear()
+        if self.arena is not None:
+            self.arena.leave(id(self))
+
+    def release(self) -> None:
+        """Drop all recordings, since a process group ends. A program with collectives runs without graphs from then on.
+
+        Results that were handed out stay as they are.
+        """
+        is_mine = self._lock.acquire(timeout=RELEASE_S)
+        try:
+            self._drop()
+            self._recorded = 0
+            if self.program.has_collectives:
+                self._given_up = True
+                self.statistics.reason = "a process group has ended"
+        finally:
+            if is_mine:
+                self._lock.release()
 
     def _through_graph(self, given: list[torch.Tensor], main: torch.device, before: list[int]) -> list[Value]:
         moved = self._recordings[0].moved(given) if self._recordings else self._moving(given, before)
+        if (moved or not self._recordings) and self._reads_passing():
+            return self._waiting(given, main, "the forward graph comes first")
         if moved and self._unsettled < PATIENCE:
             self._unsettled += 1
-            return self._plain(given, main, f"input {self.program.inputs[moved[0]].name} has moved")
+            return self._waiting(given, main, f"input {self.program.inputs[moved[0]].name} has moved")
         if moved:
-            self._recordings.clear()
+            self._drop()
             self._moved.update(moved)
         self._unsettled = 0
         free = next((recording for recording in self._recordings if not recording.in_use()), None)
         if free is not None:
             return self._replay(free, given, main)
         if len(self._recordings) >= (1 if self.interest.training else TURNS):
-            return self._plain(given, main, "results of an earlier call are still in use")
-        if self.statistics.recordings >= RECORDINGS:
-            self._given_up = True
-            return self._plain(given, main, "inputs move too often")
+            return self._waiting(given, main, "results of an earlier call are still in use")
+        if self._recorded >= RECORDINGS:
+            self._give_up("inputs move too often")
+            return self._plain(given, main, self.statistics.reason)
         recording = self._record(given, main, before)
         if recording is None:
             return self._plain(given, main, self.statistics.reason)
         return self._replay(recording, given, main)
 
+    def _waiting(self, given: list[torch.Tensor], main: torch.device, reason: str) -> list[Value]:
+        """A plain call of a program that has a graph, or soon will."""
+        results = self._plain(given, main, reason)
+        self._note_saved(results)
+        return results
+
+    def _reads_passing(self) -> bool:
+        """Whether this is a backward program that reads what a forward call without a graph saved, for the time."""
+        if self.arena is None or not self.interest.training or self.interest.visible is not None:
+            return False
+        return not self.arena.saved.passing.isdisjoint(self._pointers or ())
+
     def _moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
         """Large inputs whose address is another one than at the call before: a graph may come too early."""
-        return [k for k, x in enumerate(given) if x.nbytes > SMALL and x.data_ptr() != before[k]]
+        return [
+            k for k, x in enumerate(given) if x.nbytes > SMALL and x.data_ptr() != before[k] and not self._lies_still(x)
+        ]
+
+    def _lies_still(self, x: torch.Tensor) -> bool:
+        """Whether an input is what a forward graph has saved."""
+        return self.arena is not None and self.arena.saved.stays(x.data_ptr())
 
     def _is_guarded(self, k: int) -> bool:
         """Whether a result must be out of use before a replay: see the module's text."""
@@ -246,38 +320,57 @@ class GraphedProgram:
             return self.choice is not True
         return self.interest.visible is None or k not in self.interest.visible
 
-    def _result(self, k: int, value: Value, fed: Sequence[torch.Tensor]) -> _Result:
-        source, offset = _handed_on(value, fed)
+    def _is_copied(self, k: int) -> bool:
+        """Whether the caller gets a copy of a result: see the module's text."""
         seen = self.interest.visible is not None and k in self.interest.visible
-        is_copied = self.interest.training and seen and self.choice is not True
-        is_left = isinstance(value, torch.Tensor) and source is None and not is_copied
-        return _Result(value, source, offset, is_left)
+        return self.interest.training and seen and self.choice is not True
 
-    def _plain(self, given: list[torch.Tensor], main: torch.device, reason: str) -> list[Value]:
+    def _result(self, k: int, value: Value, fed: Sequence[torch.Tensor]) -> Result:
+        source, offset = handed_on(value, fed)
+        is_left = isinstance(value, torch.Tensor) and source is None and not self._is_copied(k)
+        if isinstance(value, torch.Tensor) and source is not None:  # its form: to hold an input would keep it in use
+            value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        return Result(value, source, offset, is_left)
+
+    def _plain(
+        self, given: list[torch.Tensor], main: torch.device, reason: str, launched: Launched | None = None
+    ) -> list[Value]:
         self.statistics.plain += 1
         self.statistics.reason = reason
-        return self.program.execute(given, main)
+        self._forget_saved()
+        return self.program.execute(given, main, launched=launched)
 
-    def _record(self, given: list[torch.Tensor], main: torch.device, before: Sequence[int]) -> _Recording | None:
+    def _record(self, given: list[torch.Tensor], main: torch.device, before: Sequence[int]) -> Recording | None:
         assert self.recorder is not None, "run has made one"
+        if not release_before_groups_end(self):
+            self._give_up("its process group could not end any more")
+            return None
+        if self.arena is not None:
+            self.arena.users.add(id(self))
+        if self.pace is not None:
+            self.pace.disturb()
         roles = [self._role(k, x, before[k]) for k, x in enumerate(given)]
         memory = {k: like(x.shape, x.stride(), x.dtype, x.device) for k, x in enumerate(given) if roles[k] == "copied"}
-        copies = _Copies.of(memory)
+        copies = Copies.of(memory)
         with torch.no_grad():
             copies.feed(given)  # a stand-in for the GPU's recorder runs what it records
         fed = [memory.get(k, x) for k, x in enumerate(given)]
         found = self._captured(self.recorder, fed, main)
         if found is None:
-            self._given_up = True
+            self._give_up(self.statistics.reason)
             return None
         steps, values = found
         results = [self._result(k, value, fed) for k, value in enumerate(values)]
         del values
-        guarded = [x.value.untyped_storage() for k, x in enumerate(results) if _is_own(x) and self._is_guarded(k)]
+        guarded = [x.value.untyped_storage() for k, x in enumerate(results) if is_own(x) and self._is_guarded(k)]
         counted = [(storage, storage_users(storage)) for storage in guarded]
         static = {k: x.data_ptr() for k, x in enumerate(given) if roles[k] == "static"}
-        recording = _Recording(steps, copies, static, results, counted)
+        recording = Recording(steps, copies, static, results, counted)
         self._recordings.append(recording)
+        if self.arena is not None and self.interest.visible is not None:
+            own = [x.value for k, x in enumerate(results) if is_own(x) and self._is_guarded(k)]
+            self.arena.saved.recorded[id(self)] = frozenset(x.data_ptr() for x in own)
+        self._recorded += 1
         self.statistics.recordings += 1
         self.statistics.copied = tuple(self.program.inputs[k].name for k in memory)
         return recording
@@ -306,9 +399,14 @@ class GraphedProgram:
     def _role(self, k: int, x: torch.Tensor, before: int) -> Role:
         if self.program.inputs[k].mutated or (k in self.interest.fixed and k not in self._moved):
             return "static"
+        if self._lies_still(x):  # a step between graphs would hold it, so that the forward graph would wait for ever
+            return "copied" if self.program.has_cuts else "static"
         return "static" if x.nbytes > SMALL and x.data_ptr() == before else "copied"
 
-    def _replay(self, recording: _Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
+    def _replay(self, recording: Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
+        if self.budget is not None:
+            self.budget.use(id(self), self.let_go)
+        self._forget_saved()
         with around_calls(main):
             recording.copies.feed(given)
             for step in recording.steps:
@@ -317,7 +415,7 @@ class GraphedProgram:
             # a tensor of the caller's own: the memory's users can be counted
             return [r.value.detach() if r.is_left else self._handed_out(r, given) for r in recording.results]
 
-    def _handed_out(self, result: _Result, given: Sequence[torch.Tensor]) -> Value:
+    def _handed_out(self, result: Result, given: Sequence[torch.Tensor]) -> Value:
         value = result.value
         if not isinstance(value, torch.Tensor):
             return value
@@ -358,17 +456,26 @@ def runner(
     arena: Arena | None = None,
     pace: Pace | None = None,
     gpu_us: float = 0.0,
+    budget: GraphBudget | None = None,
 ) -> Callable[[list[torch.Tensor]], list[Value]]:
     """The function that runs a program as chosen, with a list of inputs that it empties.
 
-    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" do without graphs.
+    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" do without graphs. ``budget`` is
+    shared by the programs of other sizes.
     """
     if choice is False:
         return program.consume
-    if pace is None or choice is True:
-        return GraphedProgram(program, choice, interest or Interest(), arena=arena).consume
-    number = pace.add(gpu_us)
-    return GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=pace, number=number).consume
+    paced = pace if choice == "auto" else None
+    number = 0
+    if paced is not None and budget is not None and budget.number is not None:
+        number = budget.number
+    elif paced is not None:
+        number = paced.add(gpu_us)
+    graphed = GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=paced, number=number)
+    if budget is not None:
+        budget.number = number
+        graphed.budget, graphed.statistics = budget, budget.statistics
+    return graphed.consume
 
 
 def choice_under(cap: int | None, choice: Choice) -> Choice:
@@ -380,28 +487,3 @@ def statistics_of(runs: Sequence[Callable[..., Any]]) -> tuple[GraphStatistics, 
     """What the functions that ``runner`` made have done, one record a program that uses graphs."""
     owners = [getattr(run, "__self__", None) for run in runs]
     return tuple(owner.statistics for owner in owners if isinstance(owner, GraphedProgram))
-
-
-def _is_own(result: _Result) -> bool:
-    return isinstance(result.value, torch.Tensor) and result.source is None
-
-
-def _extent(x: torch.Tensor) -> int:
-    """Elements from a tensor's first to its last, both included."""
-    return 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
-
-
-def _handed_on(value: Value, fed: Sequence[torch.Tensor]) -> tuple[int | None, int]:
-    """The input in whose memory a result lies, if any, and how many elements after that one's first.
-
-    Several inputs may share a storage: torch's own LSTM keeps all of its weights in one.
-    """
-    if not isinstance(value, torch.Tensor) or value.numel() == 0:
-        return None, 0
-    storage = value.untyped_storage().data_ptr()
-    for k, x in enumerate(fed):
-        if x.numel() and x.untyped_storage().data_ptr() == storage:
-            offset = int(value.storage_offset()) - int(x.storage_offset())
-            if 0 <= offset <= _extent(x) - _extent(value):
-                return k, offset
-    return None, 0

@@ -12,7 +12,7 @@ from optfuse.compiler.frontend.captured import CallSpec, InputSource
 from optfuse.compiler.frontend.torch_bridge import tree_unflatten
 from optfuse.errors import PlanError
 from optfuse.runtime.graphs import Choice, GraphStatistics, Interest, choice_under, runner, statistics_of
-from optfuse.runtime.pace import Pace
+from optfuse.runtime.pace import pace_of_process
 from optfuse.runtime.program import Program, Value
 from optfuse.schedule.scheduled import ScheduledGraph
 
@@ -110,7 +110,7 @@ def bind(
     fixed = frozenset(k for k, source in enumerate(interface.inputs) if source.kind in ("parameter", "buffer"))
     interest = Interest(fixed=fixed)
     cudagraphs = choice_under(schedule.instance.rules.peak_memory, cudagraphs)
-    plain = runner(program, cudagraphs, interest, pace=Pace(), gpu_us=schedule.objective / 1e6)
+    plain = runner(program, cudagraphs, interest, pace=pace_of_process(), gpu_us=schedule.objective / 1e6)
     made = plain if make is None else make(schedule, interface.constants, interest)
     return ModelProgram(schedule.name, program, made, interface.inputs, interface.outputs, interface.call, owner)
 

@@ -1,62 +1,301 @@
-"""Whether the GPU waits for the host while programs run plainly: where it does, CUDA graphs are worth their memory.
+"""Whether CUDA graphs make steps shorter. The question is put to the device, at first without any graph.
 
-A mark is queued at the start of a plain call, and looked at when the host has launched all of the call. If the device
-has reached it, it has worked off all that was queued before and is less than a call behind the host: it waits, or soon
-would. Between calls the host does other work (guards, autograd, an optimizer); a device that runs dry then reaches the
-mark as well. If it has not reached it after some calls, the device is behind, and to spare the host gains nothing.
+A graph spares the host's time, which matters only where the device waits for it. That cannot be read off the times of
+calls: a loop that synchronizes in each step lets the device run dry, whichever side is slower. So the host is slowed:
 
-A loop that reads a result in each step (``loss.item()``) lets the device run dry anyway. So the host must also take
-some share of the GPU's predicted time. No call waits for the device.
+1. The programs of a process run in *rounds*: a round ends where one of its programs is called again, and lasts from
+   mark to mark on the device's clock. Rounds of the same programs are compared, and decide for all of them together.
+2. In some rounds each plain call takes the host longer by a share of its time, launch by launch. A round that gets
+   longer by as much waits for the host. Where it stays as it was, the host's time is hidden, and to spare it gains
+   nothing: a round's length is convex in the host's time, so the loss is a bound on the gain.
+3. Against that gain stand the copies that a graph needs, of inputs that move and of results that the caller sees.
+4. If something is left, graphs are recorded, and rounds with them are measured as well. They go if they gain nothing.
+
+No call waits for the device: marks are looked at later.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from statistics import median
+from typing import Literal, Protocol
 
-#: Plain calls that are timed, after the first. While they run, a device that is slower than the host falls behind.
-TIMED = 3
-#: The host must take at least this share of the GPU's predicted time: the rest of a step needs the host, too.
-HOST_SHARE = 0.35
+#: By what share of its own time the host is slowed.
+SLOWED = 0.3
+#: Rounds of each kind, slowed or not, whose medians are compared.
+SAMPLES = 3
+#: So many where rounds differ among themselves by more than this share of what they are slowed by.
+MANY_SAMPLES, NOISE = 12, 0.25
+#: Rounds in a row, without a recording, after which graphs are kept or dropped.
+TRIAL = 5
+#: A program that is undecided for so many calls, since its rounds differ, runs without graphs.
+UNDECIDED = 64
+#: Kinds of rounds that are remembered.
+KINDS = 256
+#: What a replay takes the host, in microseconds.
+REPLAY_US = 50.0
+#: Graphs are recorded for a gain of this share of a round, and kept for the other.
+WORTH, KEPT = 0.03, 0.01
+#: Where the host takes less than this share of the GPU's predicted time, nothing is tried.
+HOST_SHARE = 0.15
+#: Bytes that a GPU copies in a microsecond.
+COPIED_IN_US = 1e6
+
+#: What a program does: it is measured plainly, it uses graphs on trial, or it is decided.
+Verdict = Literal["open", "trial", "graphs", "plain"]
+
+
+class Mark(Protocol):
+    """A point in the device's work."""
+
+    def reached(self) -> bool:
+        """Whether the device has come there; never waits."""
+        ...
+
+    def us_since(self, earlier: Mark) -> float | None:
+        """Microseconds between two marks that were reached; None if one clock does not have both."""
+        ...
+
+
+class Clock(Protocol):
+    """The host's time in microseconds; a stand-in in tests."""
+
+    def now(self) -> float:
+        """The time."""
+        ...
+
+    def wait_until(self, us: float) -> None:
+        """Keep the host busy until then."""
+        ...
+
+
+class HostClock:
+    """The host's real time."""
+
+    def now(self) -> float:
+        """Microseconds since some moment."""
+        return 1e6 * time.perf_counter()
+
+    def wait_until(self, us: float) -> None:
+        """Keep the thread busy, as launches would: it does not sleep."""
+        while self.now() < us:
+            pass
+
+
+@dataclass(slots=True)
+class Slowing:
+    """Makes a call take longer by ``share``, launch by launch. ``spent``: by how many microseconds it has."""
+
+    share: float
+    clock: Clock
+    last: float = 0.0
+    spent: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.last = self.clock.now()
+
+    def wait(self) -> None:
+        """Take a share of the time since the last wait."""
+        now = self.clock.now()
+        self.clock.wait_until(now + self.share * (now - self.last))
+        self.last = self.clock.now()
+        self.spent += self.last - now
+
+    def after(self, launch: Callable[..., None]) -> Callable[..., None]:
+        """A function that launches, and waits."""
+
+        def slowly(*arguments: object) -> None:
+            launch(*arguments)
+            self.wait()
+
+        return slowly
+
+
+@dataclass(slots=True)
+class _Member:
+    gpu_us: float
+    verdict: Verdict = "open"
+    host_us: float = inf
+    copied: list[int] = field(default_factory=list)
+    calls: int = 0
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Round:
+    start: Mark
+    is_slowed: bool
+    programs: list[int] = field(default_factory=list)
+    is_open: bool = False
+    is_disturbed: bool = False
+    slowed_us: float = 0.0
+
+
+@dataclass(slots=True)
+class _Times:
+    """Lengths of the rounds of the same programs, in microseconds."""
+
+    seen: int = 0
+    plain: list[float] = field(default_factory=list)
+    slowed: list[float] = field(default_factory=list)
+    slowed_by: list[float] = field(default_factory=list)
+    trial: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Pace:
-    """Times of programs that run one after the other, in microseconds: the GPU's as predicted, the host's as measured.
+    """Decides which of a process' programs use CUDA graphs; see the module's text. Threads may share it."""
 
-    ``waits`` has, by program, whether the device had reached the start of the call that was timed last. What is found
-    of all of them, once one has been timed, holds for each: in a step, the device runs dry at one place or another.
-    """
-
-    gpu: list[float] = field(default_factory=list)
-    host: list[list[float]] = field(default_factory=list)
-    waits: list[bool] = field(default_factory=list)
-    _worth: bool | None = None
+    clock: Clock = field(default_factory=HostClock)
+    _members: list[_Member] = field(default_factory=list)
+    _times: OrderedDict[tuple[int, ...], _Times] = field(default_factory=OrderedDict)
+    _round: _Round | None = None
+    _begun: int = 0
+    _pending: list[tuple[_Round, Mark]] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def add(self, gpu_us: float) -> int:
         """A number for one more program, predicted to keep the GPU busy for so long."""
-        self.gpu.append(gpu_us)
-        self.host.append([])
-        self.waits.append(False)
-        return len(self.gpu) - 1
+        with self._lock:
+            self._members.append(_Member(gpu_us))
+            return len(self._members) - 1
 
-    def note(self, number: int, host_us: float, *, waits: bool) -> None:
-        """How long the host took for a call of a program, and whether the device reached the call's start meanwhile."""
-        self.host[number].append(host_us)
-        self.waits[number] = waits
+    def enter(self, number: int, mark: Callable[[], Mark]) -> Verdict:
+        """How a program's call that begins now is to run. ``mark`` marks this point in the device's work."""
+        with self._lock:
+            member = self._members[number]
+            if member.verdict in ("graphs", "plain"):
+                return member.verdict
+            self._look()
+            member.calls += 1
+            if member.verdict == "open" and member.calls > UNDECIDED:
+                member.verdict, member.reason = "plain", "steps differ too much to tell whether a graph would save time"
+            if member.verdict in ("graphs", "plain"):
+                return member.verdict
+            current = self._round
+            if current is None or number in current.programs:
+                here = mark()
+                if current is not None:
+                    self._pending.append((current, here))
+                # each of two kinds, or of any period, gets both: the parity of the number's bits
+                current = self._round = _Round(here, bool(self._begun.bit_count() & 1))
+                self._begun += 1
+            current.programs.append(number)
+            current.is_open |= member.verdict == "open"
+            return member.verdict
 
-    def is_known(self, number: int) -> bool:
-        """Whether calls of a program have been timed."""
-        return self._worth is not None or len(self.host[number]) >= TIMED
+    def slowing(self) -> Slowing | None:
+        """What slows a plain call of this round, if it is one of those that are slowed."""
+        with self._lock:
+            is_slowed = self._round is not None and self._round.is_slowed
+        return Slowing(SLOWED, self.clock) if is_slowed else None
 
-    def is_worth_a_graph(self) -> bool:
-        """Whether the device waits for the host, which takes a good part of the GPU's time."""
-        if self._worth is None:
-            timed = [(min(host), gpu) for host, gpu in zip(self.host, self.gpu, strict=True) if host]
-            enough = sum(host for host, _ in timed) > HOST_SHARE * sum(gpu for _, gpu in timed)
-            self._worth = any(self.waits) and enough
-        return self._worth
+    def leave(self, number: int, host_us: float, slowed_us: float = 0.0, copied: int = 0) -> None:
+        """What a plain call took the host, without the time by which it was slowed, and bytes that a graph copies."""
+        with self._lock:
+            member = self._members[number]
+            member.host_us = min(member.host_us, host_us)
+            member.copied.append(copied)
+            if self._round is not None:
+                self._round.slowed_us += slowed_us
 
-    def __str__(self) -> str:
-        host = sum(min(times) for times in self.host if times)
-        behind = "runs dry" if any(self.waits) else "is behind"
-        return f"the host takes {host:,.0f} us a call, the GPU {sum(self.gpu):,.0f}, and the GPU {behind}"
+    def disturb(self) -> None:
+        """A graph is recorded in this round: its length says nothing."""
+        with self._lock:
+            if self._round is not None:
+                self._round.is_disturbed = True
+
+    def verdict(self, number: int) -> Verdict:
+        """What is known of a program."""
+        return self._members[number].verdict
+
+    def reason(self, number: int) -> str:
+        """Why a program runs without graphs."""
+        return self._members[number].reason
+
+    def _look(self) -> None:
+        while self._pending and self._pending[0][1].reached():
+            past, end = self._pending.pop(0)
+            length = end.us_since(past.start)
+            if length is not None:
+                self._note(past, length)
+
+    def _note(self, past: _Round, length: float) -> None:
+        key = tuple(sorted(past.programs))
+        times = self._times.setdefault(key, _Times())
+        self._times.move_to_end(key)
+        if len(self._times) > KINDS:
+            self._times.popitem(last=False)
+        times.seen += 1
+        members = [self._members[number] for number in key]
+        if not past.is_open:
+            # a recording moves what others read: rounds count from the last one on
+            times.trial = [] if past.is_disturbed else [*times.trial, length]
+            self._judge_trial(times, members)
+        elif past.is_disturbed:
+            return
+        elif past.slowed_us:
+            times.slowed.append(length)
+            times.slowed_by.append(past.slowed_us)
+        elif times.seen > 1:  # in the first one memory is allocated
+            times.plain.append(length)
+        self._judge(times, members)
+
+    def _judge(self, times: _Times, members: Sequence[_Member]) -> None:
+        """Whether the programs of a round try graphs."""
+        undecided = [member for member in members if member.verdict == "open"]
+        host, gpu = sum(member.host_us for member in undecided), sum(member.gpu_us for member in undecided)
+        if not undecided or not times.plain:
+            return
+        if host < HOST_SHARE * gpu:
+            reason = f"a graph would save no time: the host takes {host:,.0f} us a step, and the GPU about {gpu:,.0f}"
+            _decide(undecided, "plain", reason)
+            return
+        if min(len(times.plain), len(times.slowed)) < SAMPLES:
+            return
+        length, slow, slowed_by = median(times.plain), median(times.slowed), median(times.slowed_by)
+        noise = median([*(abs(us - length) for us in times.plain), *(abs(us - slow) for us in times.slowed)])
+        if noise > NOISE * slowed_by and min(len(times.plain), len(times.slowed)) < MANY_SAMPLES:
+            return
+        felt = min(1.0, max(0.0, (slow - length) / slowed_by))
+        saved = felt * sum(max(0.0, member.host_us - REPLAY_US) for member in undecided)
+        copies = sum(median(member.copied or [0]) for member in undecided) / COPIED_IN_US
+        if saved - copies > WORTH * length:
+            _decide(undecided, "trial", "")
+            return
+        reason = (
+            f"a graph would save no time: the host takes {host:,.0f} us of a step of {length:,.0f}, the GPU waits for "
+            f"{felt:.0%} of that, and copies would take {copies:,.0f} us"
+        )
+        _decide(undecided, "plain", reason)
+
+    def _judge_trial(self, times: _Times, members: Sequence[_Member]) -> None:
+        """Whether graphs that are tried are kept."""
+        tried = [member for member in members if member.verdict == "trial"]
+        if not tried or not times.plain or len(times.trial) < TRIAL:
+            return
+        plain, length = median(times.plain), median(times.trial)
+        if length < (1 - KEPT) * plain:
+            _decide(tried, "graphs", "")
+        else:
+            _decide(
+                tried, "plain", f"graphs gained nothing: a step took {length:,.0f} us with and {plain:,.0f} without"
+            )
+
+
+def _decide(members: Sequence[_Member], verdict: Verdict, reason: str) -> None:
+    for member in members:
+        member.verdict, member.reason = verdict, reason
+
+
+_OF_PROCESS = Pace()
+
+
+def pace_of_process() -> Pace:
+    """The pace that all programs of this process share."""
+    return _OF_PROCESS

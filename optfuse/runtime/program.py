@@ -46,14 +46,37 @@ class Expected:
 Take = Callable[[int, torch.device], torch.Tensor]
 #: Calls, for a reason, a function with arguments that no CUDA graph can hold: ``compiler.codegen.apart``.
 Apart = Callable[..., Any]
+#: Makes of the function that launches a kernel another one.
+Launched = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+@dataclass(slots=True)
+class Saved:
+    """Addresses of what forward programs save for backward ones.
+
+    ``recorded``: by program, those in the memory of its recording, where they stay. ``passing``: those of a forward
+    call that ran without a graph but soon will with one: they will lie elsewhere.
+    """
+
+    recorded: dict[int, frozenset[int]] = field(default_factory=dict)
+    passing: frozenset[int] = frozenset()
+
+    def stays(self, pointer: int) -> bool:
+        """Whether memory at an address belongs to a forward program's recording."""
+        return any(pointer in pointers for pointers in self.recorded.values())
 
 
 @dataclass(slots=True)
 class Arena:
-    """Memory for the temporaries of programs that run one after the other, as large as the largest has asked for."""
+    """Memory for the temporaries of programs that run one after the other, as large as the largest has asked for.
+
+    ``users``: programs whose recordings refer to it. ``saved``: what they save for each other.
+    """
 
     bytes: int = 0
     memory: list[torch.Tensor] = field(default_factory=list)
+    users: set[int] = field(default_factory=set)
+    saved: Saved = field(default_factory=Saved)
 
     def probe(self, size: int, device: torch.device) -> torch.Tensor:
         """Memory of its own for one run, which tells how much a program needs."""
@@ -68,6 +91,13 @@ class Arena:
             found = torch.empty(self.bytes, dtype=torch.uint8, device=device)
             self.memory.append(found)
         return found[:size]
+
+    def leave(self, user: int) -> None:
+        """A program has dropped its recordings: memory that no other one's refers to is freed."""
+        self.saved.recorded.pop(user, None)
+        self.users.discard(user)
+        if not self.users:
+            self.memory.clear()
 
 
 class Program:
@@ -170,15 +200,22 @@ class Program:
         return given, main
 
     def execute(
-        self, given: list[torch.Tensor], main: torch.device, take: Take | None = None, apart: Apart | None = None
+        self,
+        given: list[torch.Tensor],
+        main: torch.device,
+        take: Take | None = None,
+        apart: Apart | None = None,
+        launched: Launched | None = None,
     ) -> list[Value]:
         """Run with inputs that ``accept`` has returned (the list is emptied), temporaries in what ``take`` gives.
 
-        ``apart`` calls the steps that no CUDA graph can hold.
+        ``apart`` calls the steps that no CUDA graph can hold; ``launched`` changes the function that launches kernels.
         """
         devices = {planned: given[k].device for planned, k in self._witness.items()}
         constants = self._constants_on(devices, main)
         hooks = {name: hook for name, hook in (("scratch", take), ("apart", apart)) if hook is not None}
+        if launched is not None and hasattr(self.module, "launch"):
+            hooks["launch"] = launched(self.module.launch)
         with around_calls(main), _replaced(self.module, hooks):
             return list(self.module.call(given, constants))
 
@@ -186,6 +223,16 @@ class Program:
     def has_cuts(self) -> bool:
         """Whether steps are called through ``apart``, because no CUDA graph can hold them, or perhaps none."""
         return hasattr(self.module, "apart")
+
+    @property
+    def has_collectives(self) -> bool:
+        """Whether other processes take part in a call."""
+        return bool(getattr(self.module, "HAS_COLLECTIVES", False))
+
+    @property
+    def is_part_of_collective(self) -> bool:
+        """Whether a collective is in flight when a call begins or returns."""
+        return bool(getattr(self.module, "IS_PART_OF_COLLECTIVE", False))
 
     def _accept(self, expected: Expected, x: torch.Tensor, device: torch.device) -> torch.Tensor:
         if x.is_neg() or x.is_conj():  # bits that tell readers to turn the elements: kernels read memory as it is

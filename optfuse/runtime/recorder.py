@@ -12,8 +12,10 @@ behind it; what a step outside reads is kept as long as the recording.
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,6 +23,7 @@ import torch
 
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 from optfuse.errors import PlanError
+from optfuse.runtime.pace import Mark
 from optfuse.runtime.program import Apart, Value
 
 
@@ -52,17 +55,35 @@ class Recorder(Protocol):
         """Where work is queued now: replays of one program must all be queued in one place."""
         ...
 
-    def mark(self) -> Callable[[], bool]:
-        """A function that says, without waiting, whether all work queued until now is done."""
+    def mark(self) -> Mark:
+        """The end of all work queued until now."""
         ...
 
 
-class CudaRecorder:
-    """Records on a stream of its own. Every recording has memory of its own."""
+@dataclass(frozen=True, slots=True)
+class CudaMark:
+    """An event on a stream."""
 
-    def __init__(self, device: torch.device) -> None:
+    event: torch.cuda.Event
+    device: torch.device
+
+    def reached(self) -> bool:
+        """Whether the device has come there."""
+        return self.event.query()
+
+    def us_since(self, earlier: Mark) -> float | None:
+        """Microseconds on the device's clock."""
+        if not isinstance(earlier, CudaMark) or earlier.device != self.device:
+            return None
+        return 1e3 * earlier.event.elapsed_time(self.event)
+
+
+class CudaRecorder:
+    """Records on a stream of its own, or the one given. Every recording has memory of its own."""
+
+    def __init__(self, device: torch.device, stream: Any = None) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device) if stream is None else stream
         self._steps: list[Step] = []
         self._graph: torch.cuda.CUDAGraph | None = None
         self._pool: Any = None
@@ -71,11 +92,11 @@ class CudaRecorder:
         """The current stream."""
         return torch.cuda.current_stream(self.device).cuda_stream
 
-    def mark(self) -> Callable[[], bool]:
+    def mark(self) -> Mark:
         """An event on the current stream."""
-        event = torch.cuda.Event()
+        event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self.device))
-        return event.query
+        return CudaMark(event, self.device)
 
     def warm(self, call: Callable[[], list[Value]]) -> list[Value]:
         """Run on the recording stream, so that libraries set up their workspaces for it."""
@@ -90,15 +111,18 @@ class CudaRecorder:
         """Capture. Only what this thread does is looked at: others may use the GPU meanwhile."""
         self._steps, self._pool = [], torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self.device)
-        gc.collect()
-        torch.cuda.empty_cache()
-        with torch.cuda.stream(self.stream):
-            self._begin()
-            try:
-                results = call()
-            finally:  # a capture that failed must be ended, too: that says so once more
-                self._end()
-        return self._steps, results
+        if torch.cuda.mem_get_info(self.device)[0] < torch.cuda.memory_reserved(self.device):
+            torch.cuda.empty_cache()  # a recording cannot take what plain calls have left there
+        try:
+            with without_collection(), torch.cuda.stream(self.stream):
+                self._begin()
+                try:
+                    results = call()
+                finally:  # a capture that failed must be ended, too: that says so once more
+                    self._end()
+            return self._steps, results
+        finally:  # graphs belong to who has asked for them; those of a capture that failed go
+            self._steps, self._pool = [], None
 
     def interrupt(self, step: Step) -> None:
         """End one capture and begin the next."""
@@ -122,6 +146,27 @@ class CudaRecorder:
             self._steps.append(Step(lambda: None, keeps=graph))
         else:
             self._steps.append(Step(graph.replay, launches_graph=True))
+
+
+_RECORDING = threading.Lock()
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Keep the garbage collector from ending objects during a capture; captures take turns.
+
+    A CUDA graph, an event or a library's handle that ends in a capture calls what it must not. Only objects in cycles
+    end at any time; the rest end where the program drops them, and tensors may: the allocator knows of the capture.
+    To collect first would not do, since new cycles can be made meanwhile, and takes longer than a capture.
+    """
+    with _RECORDING:
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_on:
+                gc.enable()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from optfuse.compiler.stages import loop_graph
 from optfuse.errors import PlanError
 from optfuse.runtime.graphs import Choice, choice_under, interest_of, runner, statistics_of
 from optfuse.runtime.model_program import Make
-from optfuse.runtime.pace import Pace
+from optfuse.runtime.pace import pace_of_process
 from optfuse.runtime.program import Arena, Program
 from optfuse.schedule.scheduled import ScheduledStep
 
@@ -31,7 +31,7 @@ def bind_training(
     PlanError
         If the model's training graphs are not those that were scheduled (it was changed since).
     """
-    arena, pace = Arena(), Pace()
+    arena, pace = Arena(), pace_of_process()
     cudagraphs = choice_under(schedule.forward.instance.rules.peak_memory, cudagraphs)
     runs: list[Callable[[list[torch.Tensor]], Sequence[Any]]] = []
     made = {half.name: half for half in schedule}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,10 +30,12 @@ from optfuse.errors import (
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning
 from optfuse.runtime import environment
+from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graphs import Choice as GraphChoice
-from optfuse.runtime.graphs import interest_of, runner
-from optfuse.runtime.pace import Pace
+from optfuse.runtime.graphs import GraphStatistics, interest_of, runner
+from optfuse.runtime.pace import Pace, pace_of_process
 from optfuse.runtime.program import Arena, Program
+from optfuse.runtime.sized_module import SizedModule
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.artifacts import show_left, show_scheduled
 from optfuse.torch_compile.compiled import CompiledGraph, facts_of, remember
@@ -127,12 +130,15 @@ class Asked:
 
 @dataclass(slots=True)
 class Compilation:
-    """Compiles the graphs of one call of the backend, which share memory for temporaries and the host's times."""
+    """Compiles the graphs of one call of the backend, which share memory for temporaries.
+
+    Whether they use CUDA graphs is decided together with all others of the process that run in the same steps.
+    """
 
     asked: Asked
     record: Record
     arena: Arena = field(default_factory=Arena)
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace = field(default_factory=pace_of_process)
     products: dict[str, Product | None] = field(default_factory=dict)
     searches: dict[str, SavingSearch] = field(default_factory=dict)
 
@@ -190,21 +196,24 @@ class Compilation:
             symbols = () if captured.decisions is None else tuple(captured.decisions.hints)
             if captured.name in first:
                 made = first[captured.name]
-                require_same(problem, made, places_of(made, symbols))
+                require_same(problem, made, places_of(made, symbols, captured.numbers))
                 return as_traced(captured)
             chosen = _with_matching_rules(problem.instance, self.asked.solver, self.record)
             made = first[captured.name] = schedule_graph(captured, problem, chosen, cache=self.asked.cache)
             require_one_order(made.graph, made.solution)
             self.record.schedules.append(made)
-            remember(facts_of(made))
+            interest, choice, predicted = interest_of(captured), self.asked.cudagraphs, made.objective / 1e6
+            budget = GraphBudget(GraphStatistics())
+            remember(facts_of(made), calls=budget.statistics if choice is not False else None)
             show_scheduled(captured, made)
-            interest = interest_of(captured)
 
-            def run_of(source: str) -> Run:
-                program = Program(source, captured.constants)
-                return runner(program, self.asked.cudagraphs, interest, self.arena, self.pace, made.objective / 1e6)
+            def run_of(module: ModuleType) -> Run:
+                program = Program(made.source, captured.constants, module=module)
+                return runner(program, choice, interest, self.arena, self.pace, predicted, budget)
 
-            return RangedRun(made.source, places_of(made, symbols), run_of)
+            places = places_of(made, symbols, captured.numbers)
+            module = SizedModule(made.source, frozenset(symbols))
+            return RangedRun(module, places, len(captured.inputs), run_of)
 
         return compile_one
 

@@ -42,7 +42,7 @@ class CompiledGraph:
         with why no graph can hold it.
     calls
         How calls have been served until now, replayed from CUDA graphs or without them, and why not. A recording may
-        find more cuts than were planned. Nothing with ``cudagraphs=False`` and for a range of sizes.
+        find more cuts than were planned. For a range of sizes, those of all of them. Nothing with ``cudagraphs=False``.
     """
 
     name: str
@@ -68,10 +68,12 @@ def compiled_graphs() -> tuple[CompiledGraph, ...]:
     return tuple(_GRAPHS)
 
 
-def remember(graph: CompiledGraph, run: Callable[..., object] | None = None) -> None:
-    """Note a graph, and the function that ``runtime.graphs.runner`` made to run it."""
+def remember(
+    graph: CompiledGraph, run: Callable[..., object] | None = None, calls: GraphStatistics | None = None
+) -> None:
+    """Note a graph, and the function that ``runtime.graphs.runner`` made to run it, or how its calls are served."""
     served = statistics_of([] if run is None else [run])
-    _GRAPHS.append(replace(graph, calls=served[0] if served else None))
+    _GRAPHS.append(replace(graph, calls=served[0] if served else calls))
 
 
 def facts_of(schedule: ScheduledGraph) -> CompiledGraph:

@@ -6,8 +6,8 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import torch
+from types import ModuleType
+from typing import Any
 
 from optfuse.api import Schedule
 from optfuse.compiler.codegen.kernel_source import KernelSource
@@ -16,11 +16,13 @@ from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.ir.sizes import Size, symbols_in
 from optfuse.errors import CaptureError
 from optfuse.runtime.program import Value
+from optfuse.runtime.sized_module import SizedModule
 from optfuse.schedule.emit import emitted_steps, module_text
 
-Run = Callable[[list[torch.Tensor]], Sequence[Value]]
-#: An input, a dimension of it, and by what its size is divided.
+Run = Callable[[list[Any]], Sequence[Value]]
+#: An input, a dimension of it, and by what its size is divided. The dimension NUMBER is an input that is a number.
 Place = tuple[int, int, int]
+NUMBER = -1
 #: Sizes whose programs a graph keeps.
 MOST = 64
 
@@ -48,28 +50,39 @@ def require_same(problem: Extraction, schedule: Schedule, places: Mapping[str, P
 
 @dataclass(slots=True)
 class RangedRun:
-    """Runs a module at the sizes of its inputs, which ``places`` has by symbol."""
+    """Runs a module at the sizes of its inputs, which ``places`` has by symbol.
 
-    source: str
+    Behind its ``tensors`` tensors the inputs have numbers. ``program`` makes what runs the module of a size; the one
+    used last is the last of ``runs``.
+    """
+
+    module: SizedModule
     places: Mapping[str, Place]
-    program: Callable[[str], Run]
+    tensors: int
+    program: Callable[[ModuleType], Run]
     runs: dict[tuple[int, ...], Run] = field(default_factory=dict)
 
-    def __call__(self, inputs: list[torch.Tensor]) -> Sequence[Value]:
+    def __call__(self, inputs: list[Any]) -> Sequence[Value]:
         """The outputs; the list is emptied."""
-        sizes = tuple([inputs[k].shape[axis] // factor for k, axis, factor in self.places.values()])
-        run = self.runs.get(sizes)
+        sizes = tuple([_size(inputs[k], axis, factor) for k, axis, factor in self.places.values()])
+        del inputs[self.tensors :]
+        run = self.runs.pop(sizes, None)
         if run is None:
             if len(self.runs) == MOST:
                 self.runs.pop(next(iter(self.runs)))
-            run = self.runs[sizes] = self.program(at_sizes(self.source, dict(zip(self.places, sizes, strict=True))))
+            run = self.program(self.module.at(dict(zip(self.places, sizes, strict=True))))
+        self.runs[sizes] = run
         return run(inputs)
 
 
-def places_of(schedule: Schedule, names: Collection[str]) -> dict[str, Place]:
+def _size(value: Any, axis: int, factor: int) -> int:
+    return value if axis == NUMBER else value.shape[axis] // factor
+
+
+def places_of(schedule: Schedule, names: Collection[str], numbers: Sequence[str] = ()) -> dict[str, Place]:
     """By symbol of the module: an input, and its dimension whose size is a multiple of the symbol.
 
-    ``names`` are all symbols of the graph.
+    ``names`` are all symbols of the graph, ``numbers`` those whose values come behind its tensors.
 
     Raises
     ------
@@ -77,6 +90,7 @@ def places_of(schedule: Schedule, names: Collection[str]) -> dict[str, Place]:
         If a symbol is in no dimension's size alone, or the module reads one that is no size of a buffer.
     """
     buffers = {buffer.name: buffer for buffer in schedule.graph.buffers}
+    given_numbers = {name: (len(schedule.graph.inputs) + k, NUMBER, 1) for k, name in enumerate(numbers)}
     found: dict[str, Place] = {}
     for name in sorted({name for buffer in buffers.values() for n in buffer.shape for name in symbols_in(n)}):
         for k, given in enumerate(schedule.graph.inputs):
@@ -84,9 +98,13 @@ def places_of(schedule: Schedule, names: Collection[str]) -> dict[str, Place]:
                 terms = size.formula.terms if isinstance(size, Size) else ()
                 if len(terms) == 1 and terms[0][0] == (name,):
                     found.setdefault(name, (k, axis, terms[0][1]))
+        if name in given_numbers:
+            found.setdefault(name, given_numbers[name])
         if name not in found:
             raise CaptureError(f"the size {name} is no dimension's")
     for name in sorted(set(names) - found.keys()):
         if re.search(rf"\b{name}\b", schedule.source):
-            raise CaptureError(f"the number {name} is no dimension's size")
+            if name not in given_numbers:
+                raise CaptureError(f"the number {name} is no dimension's size")
+            found[name] = given_numbers[name]
     return found

@@ -15,6 +15,7 @@ from optfuse.torch_compile.backend import backend
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.usefixtures("graphs_at_once"),
 ]
 
 OPTIONS = optfuse.SolveOptions(time_limit=5, workers=8)

@@ -24,7 +24,7 @@ from optfuse.runtime.check.verify import ENOUGH, FACTOR, copy_of
 from tests.oracle.judging import in_double
 
 pytestmark = [
-    pytest.mark.usefixtures("exact_products"),
+    pytest.mark.usefixtures("exact_products", "graphs_at_once"),
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]

@@ -22,7 +22,7 @@ from tests.gpu.test_models import MODELS, NAMES, distances, moved, outcome, with
 from tests.oracle.judging import in_double
 
 pytestmark = [
-    pytest.mark.usefixtures("exact_products"),
+    pytest.mark.usefixtures("exact_products", "graphs_at_once"),
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]

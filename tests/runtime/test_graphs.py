@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+import inspect
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,14 +14,16 @@ import pytest
 import torch
 
 from optfuse.errors import InvalidOptionError
+from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graphs import (
     PATIENCE,
     GraphedProgram,
+    GraphStatistics,
     Interest,
     checked_choice,
     choice_under,
 )
-from optfuse.runtime.pace import TIMED, Pace
+from optfuse.runtime.pace import Clock, Mark, Pace
 from optfuse.runtime.program import Arena, Program, Value
 from optfuse.runtime.recorder import Step
 
@@ -53,10 +58,10 @@ class Tape:
     def __init__(self) -> None:
         self.inputs: Sequence[torch.Tensor] = ()
         self.here: object = 0
-        self.reached = True
+        self.marks = 0
 
-    def mark(self) -> Callable[[], bool]:
-        return lambda: self.reached
+    def mark(self) -> Mark:
+        raise AssertionError("these programs are not timed")
 
     def interrupt(self, step: Step) -> None:
         raise AssertionError("these programs have no cuts")
@@ -310,6 +315,15 @@ def test_an_arena_is_as_large_as_its_largest_user() -> None:
     assert arena.take(50, device).data_ptr() == first.data_ptr()
 
 
+def test_an_arena_is_freed_when_no_recording_refers_to_it() -> None:
+    arena = Arena(users={1, 2})
+    arena.take(40, torch.device("cpu"))
+    arena.leave(1)
+    assert arena.memory
+    arena.leave(2)
+    assert not arena.memory
+
+
 @pytest.mark.parametrize("value", ["yes", 1, None, 0])
 def test_other_choices_are_refused(value: object) -> None:
     with pytest.raises(InvalidOptionError, match="cudagraphs"):
@@ -327,37 +341,256 @@ def test_threads_take_turns(tmp_path: Path) -> None:
     assert case.count.tolist() == [40, 40]
 
 
-def paced(folder: Path, gpu_us: list[float], *, reached: bool = True) -> tuple[Pace, list[GraphedProgram]]:
-    """Programs that run one after the other, with what the GPU is predicted to take for each."""
+class Done:
+    """A mark of a device that the host keeps waiting, or that does not notice the host's time."""
+
+    def __init__(self, clock: Clock, us: float) -> None:
+        self.clock, self.us = clock, us
+
+    def reached(self) -> bool:
+        return True
+
+    def us_since(self, earlier: Mark) -> float | None:
+        assert isinstance(earlier, Done)
+        return self.us - earlier.us
+
+
+def paced(folder: Path, *, is_behind: bool = False) -> tuple[Pace, list[GraphedProgram]]:
+    """Two programs that run one after the other, and a device that waits for the host, or has work of its own."""
     pace, found, tape = Pace(), [], Tape()
-    tape.reached = reached
-    for us in gpu_us:
+    started = pace.clock.now()
+
+    def mark() -> Mark:
+        tape.marks += 1
+        return Done(pace.clock, 1000.0 * tape.marks if is_behind else pace.clock.now() - started)
+
+    tape.mark = mark  # type: ignore[method-assign]
+    for _ in range(2):
         program = Program(SOURCE.replace("{n}", "4"), folder=folder)
-        number = pace.add(us)
-        found.append(GraphedProgram(program, "auto", Interest(fixed=frozenset({0})), tape, pace=pace, number=number))
+        found.append(
+            GraphedProgram(program, "auto", Interest(fixed=frozenset({0})), tape, pace=pace, number=pace.add(1.0))
+        )
     return pace, found
 
 
-@pytest.mark.parametrize(
-    ("gpu_us", "reached", "replays"), [([1.0, 1.0], True, 4), ([1.0, 1e9], True, 0), ([1.0, 1.0], False, 0)]
-)
-def test_a_graph_is_recorded_where_the_host_would_be_late(
-    tmp_path: Path, gpu_us: list[float], reached: bool, replays: int
-) -> None:
-    """The programs decide together, after the first call and those that are timed; a GPU that is behind needs none."""
-    pace, programs = paced(tmp_path, gpu_us, reached=reached)
+def test_a_device_with_work_of_its_own_gets_no_graph(tmp_path: Path) -> None:
+    pace, programs = paced(tmp_path, is_behind=True)
     weight, count = torch.arange(4.0), torch.zeros(2)
-    for k in range(TIMED + 5):
+    for k in range(16):
         for one in programs:
             one.run([weight, torch.full((4,), float(k)), count])
-    assert [one.statistics.replays for one in programs] == [replays, replays]
-    assert all(one.statistics.plain == TIMED + 5 - replays for one in programs)
-    assert [len(times) for times in pace.host] == [TIMED, TIMED]
-    if not replays:
-        assert "a graph would save no time: the host takes" in programs[0].statistics.reason
-        assert programs[0].statistics.reason.endswith("the GPU runs dry" if reached else "the GPU is behind")
+    assert [(one.statistics.replays, one.statistics.plain) for one in programs] == [(0, 16), (0, 16)]
+    assert "a graph would save no time: the host takes" in programs[0].statistics.reason
+    assert programs[0].statistics.reason == pace.reason(0)
+
+
+@pytest.mark.parametrize("gains", [True, False])
+def test_graphs_on_trial_stay_or_go(tmp_path: Path, gains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs try graphs together; where the step is no shorter, the recordings go."""
+    _, programs = paced(tmp_path)
+    verdicts = iter(["open", "open", "trial", "trial", "trial", "trial"] + 8 * ["graphs" if gains else "plain"])
+    monkeypatch.setattr(Pace, "enter", lambda *_: next(verdicts))
+    weight, count = torch.arange(4.0), torch.zeros(2)
+    for one in programs:
+        assert isinstance(one.recorder, Tape)
+        one.recorder.inputs = (count,)
+    for k in range(6):
+        for one in programs:
+            one.run([weight, torch.full((4,), float(k)), count])
+    assert [one.statistics.replays for one in programs] == [4 if gains else 2] * 2
+    assert count.tolist() == [12, 12]
 
 
 def test_under_a_cap_there_are_graphs_only_where_they_are_asked_for() -> None:
     assert [choice_under(None, choice) for choice in ("auto", True, False)] == ["auto", True, False]
     assert [choice_under(1 << 30, choice) for choice in ("auto", True, False)] == [False, True, False]
+
+
+FORWARD = """
+import torch
+INPUTS = (("weight", "float32", ({n},), (1,), "cpu", False), ("x", "float32", ({n},), (1,), "cpu", False))
+CONSTANTS = ()
+DEVICE = torch.device("cpu")
+
+def call(inputs, constants):
+    weight, x = inputs
+    inputs.clear()
+    return weight * x, x * 2, (x * 3)[:4].clone()
+"""
+BACKWARD = """
+import torch
+INPUTS = (
+    ("large", "float32", ({n},), (1,), "cpu", False),
+    ("small", "float32", (4,), (1,), "cpu", False),
+    ("tangent", "float32", ({n},), (1,), "cpu", False),
+)
+CONSTANTS = ()
+DEVICE = torch.device("cpu")
+
+def call(inputs, constants):
+    large, small, tangent = inputs
+    inputs.clear()
+    return (large * tangent + small.sum(),)
+"""
+
+
+class Outside(Tape):
+    """Holds no reference to what it reads, as a CUDA graph holds none."""
+
+    def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
+        fed = inspect.getclosurevars(call).nonlocals["fed"]
+        memory = [(ctypes.c_byte * x.nbytes).from_address(x.data_ptr()) for x in fed]
+        fed[:] = [torch.frombuffer(m, dtype=x.dtype).view(x.shape) for m, x in zip(memory, fed, strict=True)]
+        return super().record(call)
+
+
+def test_a_backward_graph_comes_after_its_forward_and_reads_what_that_saved_where_it_lies(tmp_path: Path) -> None:
+    arena = Arena()
+    forward = GraphedProgram(
+        Program(FORWARD.replace("{n}", str(LARGE)), folder=tmp_path),
+        "auto",
+        Interest(frozenset({0}), frozenset({0}), training=True),
+        Outside(),
+        arena,
+    )
+    backward = GraphedProgram(
+        Program(BACKWARD.replace("{n}", str(LARGE)), folder=tmp_path), "auto", Interest(training=True), Outside(), arena
+    )
+    weight, tangent = torch.ones(LARGE), torch.ones(LARGE)
+    kept: list[Any] = []
+    for k in range(PATIENCE + 4):
+        x = torch.full((LARGE,), float(k))
+        kept.append(x)  # elsewhere at each call: the forward graph waits for a while
+        _, *saved = forward.run([weight, x])
+        (gradient,) = backward.run([*map(torch.as_tensor, saved), tangent])
+        assert torch.equal(torch.as_tensor(gradient), torch.full((LARGE,), 2.0 * k + 12 * k))
+        assert forward.statistics.replays >= backward.statistics.replays
+        del saved, gradient
+    assert (forward.statistics.recordings, backward.statistics.recordings) == (1, 1)
+    assert backward.statistics.replays == forward.statistics.replays == 3
+    assert not backward.statistics.copied
+
+
+class Communicator:
+    """What NCCL's is: it does not end while a graph holds it."""
+
+    def __init__(self) -> None:
+        self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Launch:
+    """A graph's launch, which holds a communicator."""
+
+    def __init__(self, replay: Callable[[], None], communicator: Communicator) -> None:
+        self.replay = replay
+        communicator.graphs.add(self)
+
+    def __call__(self) -> None:
+        self.replay()
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Communicator]:
+    """A process group of one whose end, as NCCL's, needs all graphs to have ended; this one does not wait for ever."""
+    distributed, communicator = pytest.importorskip("torch.distributed"), Communicator()
+    for name in ("shutdown", "abort"):
+        monkeypatch.setattr(
+            distributed.ProcessGroup, name, _ends(communicator, getattr(distributed.ProcessGroup, name))
+        )
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    yield communicator
+    if distributed.is_initialized():
+        communicator.graphs.clear()
+        distributed.destroy_process_group()
+
+
+def _ends(communicator: Communicator, end: Callable[..., None]) -> Callable[..., None]:
+    def method(*arguments: Any) -> None:
+        assert not communicator.graphs, "a communicator that a graph holds never ends"
+        end(*arguments)
+
+    return method
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+@pytest.mark.parametrize("collectives", [True, False])
+def test_a_process_group_ends_although_graphs_held_it(tmp_path: Path, group: Communicator, collectives: bool) -> None:
+    case = Case(tmp_path, choice=True, source=SOURCE + f"\nHAS_COLLECTIVES = {collectives}\n")
+    record = case.tape.record
+
+    def holding(call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
+        (step,), results = record(call)
+        return [Step(Launch(step.run, group), launches_graph=True)], results
+
+    case.tape.record = holding  # type: ignore[method-assign]
+    results = case(case.fresh(0))
+    for k in range(1, 4):
+        case.check(results := case(case.fresh(k)), case.fresh(k))
+    assert group.graphs
+    torch.distributed.destroy_process_group()
+    case.check(results, case.fresh(3))
+    for k in range(4):
+        case.check(case(case.fresh(k)), case.fresh(k))
+    assert case.count.tolist() == [8, 8]
+    if collectives:
+        assert (case.graphed.statistics.replays, case.graphed.statistics.plain) == (3, 5)
+        assert case.graphed.statistics.reason == "a process group has ended"
+    else:
+        assert case.graphed.statistics.replays == 7, "it needs no other process: it is recorded again"
+        group.graphs.clear()
+
+
+@pytest.mark.parametrize(
+    ("choice", "fact", "reason"),
+    [
+        ("auto", "HAS_COLLECTIVES", "would hold communicators"),
+        ("auto", "IS_PART_OF_COLLECTIVE", "begins or ends in another graph"),
+        (True, "IS_PART_OF_COLLECTIVE", "begins or ends in another graph"),
+    ],
+)
+def test_collectives_that_are_in_no_graph(tmp_path: Path, choice: Any, fact: str, reason: str) -> None:
+    case = Case(tmp_path, choice=choice, source=SOURCE + f"\n{fact} = True\n")
+    for k in range(3):
+        case.check(case(case.fresh(k)), case.fresh(k))
+    assert case.graphed.statistics.replays == 0
+    assert reason in case.graphed.statistics.reason
+
+
+def test_of_many_sizes_those_used_last_hold_graphs_and_those_seen_once_none(tmp_path: Path) -> None:
+    budget = GraphBudget(GraphStatistics(), most=2)
+    cases = [Case(tmp_path, n) for n in (3, 4, 5)]
+    for case in cases:
+        case.graphed.budget, case.graphed.statistics = budget, budget.statistics
+
+    def call(k: int) -> int:
+        """How many recordings a call has made."""
+        before, x = budget.statistics.recordings, cases[k].fresh(k)
+        cases[k].check(cases[k](x), x)
+        return budget.statistics.recordings - before
+
+    assert [call(0), call(1), call(2)] == [0, 0, 0]
+    assert [call(0), call(1)] == [1, 1]
+    # the third has come once, and must come four times, since two have recorded; then it takes the first one's place
+    assert [call(2), call(2), call(2)] == [0, 0, 1]
+    assert not budget.may_record(id(cases[0].graphed), 3)
+    assert list(budget.holders) == [id(cases[k].graphed) for k in (1, 2)]
+    assert [call(1), call(2)] == [0, 0]
+    calls = [call(0) for _ in range(4)]
+    assert calls == [0, 1, 0, 0]  # the fourth call of its size
+    assert budget.recordings == 4
+
+
+def test_sizes_whose_graphs_save_no_time_prepare_none(tmp_path: Path) -> None:
+    budget, pace = GraphBudget(GraphStatistics()), Pace()
+    number = pace.add(1e6)
+    for us in (0.0, 10.0, 20.0):
+        pace.enter(number, lambda us=us: Done(pace.clock, us))
+        pace.leave(number, 1.0)
+    pace.enter(number, lambda: Done(pace.clock, 30.0))
+    case = Case(tmp_path)
+    case.graphed.budget, case.graphed.statistics, case.graphed.pace = budget, budget.statistics, pace
+    for k in range(3):
+        case.check(case(case.fresh(k)), case.fresh(k))
+    assert budget.statistics.plain == 3
+    assert budget.statistics.reason.startswith("a graph would save no time")
+    assert not budget.holders

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from optfuse.runtime.graphs import GraphedProgram, Interest
+from optfuse.runtime.pace import Mark
 from optfuse.runtime.program import Program, Value
-from optfuse.runtime.recorder import Step
+from optfuse.runtime.recorder import Step, without_collection
 
 HEAD = """
+import pytest
 import torch
 INPUTS = (
     ("weight", "float32", (4,), (1,), "cpu", False),
@@ -61,8 +65,8 @@ class Replaying:
     def place(self) -> object:
         return 0
 
-    def mark(self) -> Callable[[], bool]:
-        return lambda: True
+    def mark(self) -> Mark:
+        raise AssertionError("these programs are not timed")
 
     def warm(self, call: Callable[[], list[Value]]) -> list[Value]:
         return call()
@@ -189,3 +193,15 @@ def test_where_all_runs_outside_there_is_no_graph(tmp_path: Path) -> None:
         assert torch.as_tensor(got[0]).tolist() == [float(k)]
     assert graphed.statistics.replays == 0
     assert "long enough" in graphed.statistics.reason
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_nothing_is_collected_in_a_capture(was_on: bool) -> None:
+    """An object in a cycle that holds something of the device's must not end there; afterwards all is as it was."""
+    (gc.enable if was_on else gc.disable)()
+    try:
+        with without_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled() == was_on
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -151,20 +152,36 @@ def test_a_decision_that_depends_on_the_size_makes_another_range(compiled: Compi
 
 
 def test_a_graph_that_has_no_range_is_compiled_size_by_size_and_says_why(compiled: Compiler) -> None:
-    def windows(x: Tensor) -> tuple[Tensor, Tensor]:
-        y = x + 1
-        return y[1:], y[:-1]
+    def roots(x: Tensor) -> Tensor:
+        return x[: int(math.sqrt(x.shape[0]))] + 1
 
-    fast = compiled(windows)
+    fast = compiled(roots)
     with torch.no_grad():
-        for batch in (4, 6, 5):
+        for batch in (9, 26, 17):
             x = marked(batch, 3)
-            torch.testing.assert_close(fast(x), windows(x))
+            torch.testing.assert_close(fast(x), roots(x))
     (run,) = compiled.runs
     ((name, reason),) = run.record.by_size
     assert name == "compiled0"
-    assert "windows of one memory" in reason
+    assert "is no sum, product" in reason
     assert len(run.record.schedules) == 3
+
+
+def test_windows_of_one_memory_move_with_the_size(compiled: Compiler) -> None:
+    def windows(x: Tensor) -> tuple[Tensor, ...]:
+        y = x + 1
+        return y[1:], y[:-1], y.t()
+
+    fast = compiled(windows)
+    with torch.no_grad():
+        for batch in (4, 6, 5, 6):
+            x = marked(batch, 3)
+            got, wanted = fast(x), windows(x)
+            torch.testing.assert_close(got, wanted)
+            for results in (got, wanted):
+                results[0].mul_(2)
+            torch.testing.assert_close(got, wanted)
+    assert schedules(compiled) == ["compiled0.inference"]
 
 
 def test_ranges_can_be_left_out() -> None:
@@ -195,3 +212,18 @@ def test_a_float_that_is_a_symbol_keeps_its_value_in_a_range(compiled: Compiler)
                 x = torch.randn(rows, 6)
                 torch.testing.assert_close(fast(x, factor), scaled(x, factor))
     assert len(schedules(compiled)) == 2
+
+
+def test_integers_that_are_no_sizes_keep_their_values_and_equal_sizes_change_together(compiled: Compiler) -> None:
+    """Among the symbols of ``dynamic=True``: -100, 0, and a label for each row of the logits."""
+
+    def loss(logits: Tensor, labels: Tensor, ignored: int, kept: int) -> Tensor:
+        rows = logits[:, slice(-kept, None)].flatten(0, 1)
+        return F.cross_entropy(rows, F.pad(labels, (0, 1), value=ignored)[:, 1:].flatten(), ignore_index=ignored)
+
+    fast = compiled(loss, dynamic=True)
+    for batch, length in ((2, 9), (3, 9), (4, 7), (2, 12)):
+        logits, labels = torch.randn(batch, length, 11, requires_grad=True), torch.randint(0, 11, (batch, length))
+        found = [torch.autograd.grad(call(logits, labels, -100, 0), logits) for call in (fast, loss)]
+        torch.testing.assert_close(*found)
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]

@@ -18,6 +18,7 @@ from optfuse.compiler.codegen.prelude import PRELUDE
 from optfuse.compiler.codegen.python_text import INDENT, call_text, docstring, tuple_text, with_callees
 from optfuse.compiler.codegen.unaligned_matmul import DEFINITION, by_rows
 from optfuse.compiler.codegen.unaligned_matmul import NAME as BY_ROWS
+from optfuse.compiler.ir.collectives import communicates, in_flight_at_a_border, is_wait
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, views
 from optfuse.compiler.ir.sizes import Size, symbols_in
@@ -285,19 +286,23 @@ def _table(name: str, rows: Sequence[str]) -> str:
 
 
 def _host_facts(graph: LoopGraph, steps: Sequence[Step]) -> list[str]:
-    """The definitions of HOST, if inputs or constants must stay in the host's memory, DRAWS_ON_HOST and MAKES_DEVICE.
+    """The definitions of HOST, if inputs or constants must stay in the host's memory, and of other facts.
 
     They must stay there if operators on the host use them or the caller gets them back; others may be moved to the GPU.
     """
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     main = main_device(buffer.device for buffer in graph.buffers)
+    lines: list[str] = []
+    if any(communicates(step) or is_wait(step) for step in steps if isinstance(step, LibraryCall)):
+        lines += ["# a CUDA graph of this would hold communicators", "HAS_COLLECTIVES = True", ""]
+    if in_flight_at_a_border(graph):
+        lines += ["# a collective is started elsewhere, or waited for elsewhere", "IS_PART_OF_COLLECTIVE = True", ""]
     if main == HOST:
-        return []
+        return lines
     calls = [step for step in steps if isinstance(step, LibraryCall) and _writes_host(step, buffers)]
     used = {out.buffer for out in graph.outputs if isinstance(out, View)}
     used |= {view.buffer for call in calls for view in views(call)}
     kept = [f'"{name}"' for name in (*graph.inputs, *graph.constants) if name in used and buffers[name].device == HOST]
-    lines: list[str] = []
     if kept:
         lines += ["# inputs and constants that stay in the host's memory", f"HOST = {tuple_text(kept)}", ""]
     if any(call.random for call in calls):

@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.by_size import at_any_size, size_reader
 from optfuse.compiler.frontend.captured import Captured, InputSource
+from optfuse.compiler.frontend.convention import Convention, Program, symbol_positions
 from optfuse.compiler.frontend.data_parts import finds_sizes, in_parts
 from optfuse.compiler.frontend.decompositions import decompositions
 from optfuse.compiler.frontend.flat import (
@@ -52,22 +53,18 @@ from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
     boxed,
+    expression_of,
     flat_input_index,
     has_unbacked_size,
-    is_symbolic,
     min_cut_partition,
     outside_of_modes,
     tree_leaves,
     without_repeats,
-    without_view,
 )
-from optfuse.compiler.frontend.windows import Window, take_windows
+from optfuse.compiler.frontend.windows import take_windows
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
 
-#: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
-#: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.
-Program = Callable[[list[torch.Tensor]], Sequence[Any]]
 CompileGraph = Callable[[Captured], Program]
 
 Feed = InputSource | torch.Tensor
@@ -76,36 +73,6 @@ Feed = InputSource | torch.Tensor
 Leave = Callable[[str, str], None]
 #: Told a graph's name and the error that compiling it raised; raises it again if the graph is not to run as traced.
 Survive = Callable[[str, Exception], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Convention:
-    """Torch's arguments and results around a Captured's. ``kept``: which of torch's arguments are inputs.
-
-    ``literals`` are outputs of fixed values, ``objects`` outputs that are an argument as it was given: by position.
-    """
-
-    kept: tuple[int, ...]
-    literals: tuple[tuple[int, object], ...]
-    objects: tuple[tuple[int, int], ...] = ()
-    windows: tuple[Window, ...] = ()
-
-    def bind(self, function: Program) -> Callable[[list[Any]], Any]:
-        """``function`` in torch's calling convention: all arguments in one list, which is emptied."""
-
-        def run(arguments: list[Any]) -> list[Any]:
-            tensors = [arguments[k] for k in self.kept]
-            handed_on = [(position, arguments[k]) for position, k in self.objects]
-            arguments.clear()
-            outputs = list(function(tensors))
-            for position, value in (*self.literals, *handed_on):
-                outputs[position] = value
-            for window, view in [(window, window.cut(outputs)) for window in self.windows]:
-                for position in window.positions:
-                    outputs[position] = view
-            return [without_view(value) for value in outputs]
-
-        return boxed(run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,15 +292,19 @@ def adapt(
     literals = take_literals(graph)
     inputs, constants = bind_placeholders(graph, bindings)
     kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
+    numbers = {} if decisions is None else symbol_positions(bindings, decisions)
     mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
     constants |= attribute_tensors(graph)
     memory = {node.name: given[node.name].memory for node in placeholders if node.name in given}
-    captured = Captured(name, graph, inputs, constants, mutations, visible, memory=memory, decisions=decisions)
-    if any(is_symbolic(n) for window in windows for n in (*(window.shape or ()), *window.stride, window.offset)):
-        raise CaptureError(f"{name} returns windows of one memory, of a size that changes")
+    captured = Captured(
+        name, graph, inputs, constants, mutations, visible, memory=memory, decisions=decisions, numbers=tuple(numbers)
+    )
+    symbols = tuple(expression_of(value) for k, value in enumerate(bindings) if k in numbers.values())
+    if any(window.symbols - set(symbols) for window in windows):
+        raise CaptureError(f"{name} returns windows of one memory, of a size that no argument is")
     strides = {name: one.strides for name, one in given.items()}
     captured = update_in_place(choose_layouts(normalize(captured), strides))
-    return Adapted(captured, Convention(kept, literals, objects, windows))
+    return Adapted(captured, Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols))
 
 
 def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:
@@ -348,7 +319,7 @@ def as_traced(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence
     written = dict(captured.mutations)
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[Any]:
-        outputs = captured.graph(*inputs)
+        outputs = captured.graph(*inputs[: len(captured.inputs)])
         with torch.no_grad():
             # one's new value may be another's old one
             fresh = [(inputs[target], outputs[position].clone()) for position, target in written.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.flat import replace_by_value
 from optfuse.compiler.frontend.passes.rewrite import copied
-from optfuse.compiler.frontend.size_range import Ranged
+from optfuse.compiler.frontend.size_range import LEAST, Ranged
 from optfuse.compiler.frontend.torch_bridge import expression_of, is_symbolic, static_value, tree_leaves, tree_map
 from optfuse.errors import CaptureError
 
@@ -47,6 +47,15 @@ class SizeReader:
     symbols: tuple[sympy.Symbol, ...]
     places: tuple[tuple[int, Place], ...]
     nested: bool
+    #: those of which the size of a tensor's dimension is made
+    in_tensors: frozenset[sympy.Symbol] = frozenset()
+
+    def is_size(self, symbol: sympy.Symbol, value: Number) -> bool:
+        """Whether a symbol may have other values in a range in which it has this one.
+
+        0 and 1 are not like other sizes, and kernels take no numbers but sizes.
+        """
+        return isinstance(value, int) and value >= LEAST and symbol in self.in_tensors
 
     def read(self, arguments: Sequence[Any]) -> Sizes:
         """The symbols' values."""
@@ -80,6 +89,7 @@ def size_reader(graph: GraphModule, example_inputs: Sequence[Any]) -> SizeReader
     """
     found: dict[sympy.Symbol, tuple[int, Place]] = {}
     wanted: dict[sympy.Symbol, None] = {}
+    in_tensors: set[sympy.Symbol] = set()
     for k, value in enumerate(tree_leaves(list(example_inputs))):
         for place, size in _symbolic_sizes(value):
             expression = expression_of(size)
@@ -87,6 +97,9 @@ def size_reader(graph: GraphModule, example_inputs: Sequence[Any]) -> SizeReader
             if isinstance(expression, sympy.Symbol):
                 found.setdefault(expression, (k, place))
     for k, placeholder in enumerate(graph.graph.find_nodes(op="placeholder")):
+        for tensor in tree_leaves(placeholder.meta.get("example_value")):
+            if isinstance(tensor, torch.Tensor):
+                in_tensors.update(*(expression_of(n).free_symbols for n in tensor.shape if is_symbolic(n)))
         for user in placeholder.users:
             number = user.meta.get("example_value")
             if user.target == "item" and is_symbolic(number) and isinstance(expression_of(number), sympy.Symbol):
@@ -95,7 +108,7 @@ def size_reader(graph: GraphModule, example_inputs: Sequence[Any]) -> SizeReader
         if symbol not in found:
             raise CaptureError(f"the size {symbol} is no argument's, only part of one")
     nested = any(isinstance(value, (list, tuple, dict)) for value in example_inputs)
-    return SizeReader(tuple(found), tuple(found.values()), nested) if found else None
+    return SizeReader(tuple(found), tuple(found.values()), nested, frozenset(in_tensors)) if found else None
 
 
 def _symbolic_sizes(value: Any) -> list[tuple[Place, Any]]:
@@ -148,8 +161,8 @@ class BySize:
     at_once
         Whether the first sizes are compiled when they first come; if not, when they come the second time.
     compile_range
-        Compiles the graph for a range of sizes, as long as it can: ``ranges``, each with the values of the graph's
-        floating-point symbols (under ``dynamic=True`` Dynamo makes some of a module's constants), which it is made for.
+        Compiles the graph for a range of sizes, as long as it can: ``ranges``, each with the values that it is made for
+        of all symbols that are no sizes (floats and integers: under ``dynamic=True`` Dynamo makes some of constants).
     said
         Called once, with a reason, when a size first runs as it was traced.
     """
@@ -201,16 +214,19 @@ class BySize:
     def _in_range(self, sizes: Sizes, arguments: Sequence[Any]) -> Callable[..., Any] | None:
         """The function of a range that the sizes are in, compiled now if there is none yet."""
         values = dict(zip(self.reader.symbols, sizes, strict=True))
-        floats = {symbol: value for symbol, value in values.items() if isinstance(value, float)}
-        named = {str(symbol): value for symbol, value in values.items() if not isinstance(value, float)}
-        found = next((each for given, each in self.ranges if given == floats and each.holds(named)), None)
+        fixed = {symbol: value for symbol, value in values.items() if not self.reader.is_size(symbol, value)}
+        named = {str(symbol): int(value) for symbol, value in values.items() if symbol not in fixed}
+        found = next((each for given, each in self.ranges if given == fixed and each.holds(named)), None)
         if found is None and self.compile_range is not None and named:
-            graph = at_sizes(self.graph, floats) if floats else self.graph
-            found = self.compile_range(graph, self.name, named, arguments)
+            graph = at_sizes(self.graph, fixed)
+            kept = _without_numbers(graph)
+            found = self.compile_range(graph, self.name, named, [arguments[k] for k in kept])
             if found is None or len(self.ranges) == RANGES - 1:
                 self.compile_range = None
             if found is not None:
-                self.ranges.append((floats, found))
+                if len(kept) < len(arguments):
+                    found = replace(found, function=partial(_with_some, found.function, kept))
+                self.ranges.append((fixed, found))
         return None if found is None else found.function
 
     def name_at(self, sizes: Sizes) -> str:
@@ -223,6 +239,22 @@ class BySize:
             self.silent = True
             which = f"sizes beyond the first {GROUP}" if self.at_once else "sizes that depend on data"
             self.said(f"{which} run as they were traced until they come again, and the later the more often")
+
+
+def _without_numbers(graph: GraphModule) -> list[int]:
+    """Take numbers that are known out of a graph's arguments; the positions of those that are left."""
+    left = []
+    for k, placeholder in enumerate(graph.graph.find_nodes(op="placeholder")):
+        if isinstance(placeholder.meta.get("example_value"), (int, float)):
+            graph.graph.erase_node(placeholder)
+        else:
+            left.append(k)
+    graph.recompile()
+    return left
+
+
+def _with_some(function: Callable[..., Any], kept: Sequence[int], *arguments: Any) -> Any:
+    return function(*[arguments[k] for k in kept])
 
 
 def _keep(known: OrderedDict[Sizes, Any], sizes: Sizes, value: Any, most: int) -> None:

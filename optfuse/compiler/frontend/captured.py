@@ -98,6 +98,8 @@ class Captured:
         Only for graphs of ``capture``.
     decisions
         Of a graph for a range of sizes, whose fake tensors have symbols in theirs.
+    numbers
+        Symbols whose values a call of such a graph is given behind its tensors.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Captured:
     memory: Mapping[str, Memory] = field(default_factory=dict)
     call: CallSpec | None = None
     decisions: Decisions | None = None
+    numbers: tuple[str, ...] = ()
 
     @property
     def placeholders(self) -> tuple[torch.fx.Node, ...]:

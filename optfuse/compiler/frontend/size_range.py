@@ -60,9 +60,9 @@ class Ranged:
             If none is found: a decision has made the range one size.
         """
         found = False
-        names = list(self.decisions.hints)
-        for steps in _steps(len(names)):
-            tried = {name: self.decisions.hints[name] + step for name, step in zip(names, steps, strict=True)}
+        hints = self.decisions.hints
+        for steps in _steps(list(hints.values())):
+            tried = {name: size + step for (name, size), step in zip(hints.items(), steps, strict=True)}
             if self.holds(tried):
                 found = True
                 yield tried
@@ -71,14 +71,23 @@ class Ranged:
             raise CaptureError(f"valid at one size only: {guards}")
 
 
-def _steps(count: int) -> Iterator[tuple[int, ...]]:
-    """Changes of ``count`` sizes, none of them 0: first all in proportion, then any signs and small distances."""
-    for distance in range(1, 33):
-        yield tuple(distance * (k + 1) for k in range(count))
-        yield tuple(-distance * (k + 1) for k in range(count))
-    if 1 < count <= 3:
-        near = [step for step in range(-NEAR, NEAR + 1) if step]
-        yield from sorted(product(near, repeat=count), key=lambda steps: sum(map(abs, steps)))
+def _steps(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Changes of sizes, none of them 0: in proportion, the same for equal sizes, of any sign and small."""
+    equal = list(dict.fromkeys(sizes))
+    alike = [equal.index(size) for size in sizes]
+    for groups in (range(len(sizes)), alike):
+        for distance in range(1, 33):
+            yield tuple(distance * (k + 1) for k in groups)
+            yield tuple(-distance * (k + 1) for k in groups)
+        if len(equal) == len(sizes):
+            break  # there is nothing that is alike
+    for groups, count in ((alike, len(equal)), (range(len(sizes)), len(sizes))):
+        if 1 < count <= 3:
+            near = [step for step in range(-NEAR, NEAR + 1) if step]
+            for steps in sorted(product(near, repeat=count), key=lambda steps: sum(map(abs, steps))):
+                yield tuple(steps[k] for k in groups)
+        if len(equal) == len(sizes):
+            break
 
 
 def checked_range(
@@ -161,6 +170,8 @@ def _number(value: Any, traced: Mapping[str, torch.SymInt]) -> Any:
     if not is_symbolic(value):
         return value
     expression = expression_of(value)
+    if expression.is_Integer:
+        return int(expression)  # Dynamo has settled what was a symbol
     if not isinstance(value, torch.SymInt):
         raise CaptureError(f"{expression} is a number, and no size")
     missing = sorted(str(symbol) for symbol in expression.free_symbols if str(symbol) not in traced)

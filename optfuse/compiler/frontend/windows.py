@@ -6,15 +6,17 @@ constants or choose layouts may give each of them memory of its own, so they get
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, fake
+from optfuse.compiler.frontend.torch_bridge import expression_of, is_symbolic, static_value
 
 #: A search that would try more offsets than this takes two windows for overlapping ones.
 LARGEST_SEARCH = 1 << 12
@@ -24,7 +26,7 @@ LARGEST_SEARCH = 1 << 12
 class Window:
     """Outputs ``positions``, one tensor, are a window of the memory in which output ``base`` begins at element 0.
 
-    Without a ``shape`` they are that output itself.
+    Without a ``shape`` they are that output itself. In a graph for a range of sizes the numbers may be symbols.
     """
 
     positions: tuple[int, ...]
@@ -32,6 +34,19 @@ class Window:
     shape: tuple[int, ...] | None = None
     stride: tuple[int, ...] = ()
     offset: int = 0
+
+    @property
+    def symbols(self) -> frozenset[sympy.Symbol]:
+        """The symbols of its numbers."""
+        given = [n for n in (*(self.shape or ()), *self.stride, self.offset) if is_symbolic(n)]
+        return frozenset().union(*(expression_of(n).free_symbols for n in given))
+
+    def at(self, sizes: Mapping[sympy.Symbol, int]) -> Window:
+        """The window with numbers for its symbols."""
+        if self.shape is None:
+            return self
+        shape, stride = (tuple(static_value(n, sizes) for n in numbers) for numbers in (self.shape, self.stride))
+        return Window(self.positions, self.base, shape, stride, static_value(self.offset, sizes))
 
     def cut(self, outputs: Sequence[Any]) -> torch.Tensor:
         """The window, of a run's results."""
@@ -102,6 +117,8 @@ def overlapping(one: Node, other: Node) -> bool:
     if one is other:
         return False
     first, second = one.meta["val"], other.meta["val"]
+    if any(is_symbolic(n) for x in (first, second) for n in (*x.shape, *x.stride(), x.storage_offset())):
+        return True  # where they do not they are told from one window by nothing but their address
     if 0 in first.shape or 0 in second.shape:
         return 0 in first.shape and 0 in second.shape
     reach: dict[int, tuple[int, int]] = {}

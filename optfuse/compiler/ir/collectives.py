@@ -64,3 +64,11 @@ def never_waited_for(graph: LoopGraph) -> frozenset[str]:
             for view in views(op):
                 pending.pop(memory_of(buffers, view.buffer), None)
     return frozenset().union(*pending.values())
+
+
+def in_flight_at_a_border(graph: LoopGraph) -> bool:
+    """Whether a collective is in flight when the graph begins or returns: it is waited for elsewhere, or started."""
+    buffers = {buffer.name: buffer for buffer in graph.buffers}
+    calls = [(k, op) for k, op in enumerate(graph.ops) if isinstance(op, LibraryCall) and is_wait(op)]
+    waits = [(k, view.buffer) for k, op in calls for view in views(op)]
+    return bool(never_waited_for(graph)) or any(started_by(graph.ops[:k], buffers, name) is None for k, name in waits)

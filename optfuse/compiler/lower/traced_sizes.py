@@ -6,7 +6,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 from optfuse.compiler.ir.size_formula import evaluate
 from optfuse.compiler.ir.sizes import Decisions, Size
@@ -17,7 +17,7 @@ def size_of(value: torch.SymInt, decisions: Decisions) -> int:
     """The traced size as a size of the loop IR, a plain number if its expression is one.
 
     Raises:
-        CaptureError: An expression other than sums, products, quotients and remainders.
+        CaptureError: An expression other than sums, products, quotients, remainders and extrema.
     """
     names = {traced.node.expr: name for name, traced in decisions.traced.items()}
     return _value(value.node.expr, names, decisions)
@@ -33,10 +33,12 @@ def _value(expr: sympy.Basic, names: dict[sympy.Basic, str], decisions: Decision
         return parts[0] // parts[1]
     if isinstance(expr, (Mod, PythonMod)):
         return parts[0] % parts[1]
+    if isinstance(expr, (Max, Min, sympy.Max, sympy.Min)):  # which of them it is becomes a guard
+        return (max if isinstance(expr, (Max, sympy.Max)) else min)(parts)
     if isinstance(expr, sympy.Pow) and not isinstance(parts[1], Size) and parts[1] > 0:
         parts = parts[:1] * parts[1]
     elif not isinstance(expr, (sympy.Add, sympy.Mul)):
-        raise CaptureError(f"the size {expr} is no sum, product, quotient or remainder of sizes")
+        raise CaptureError(f"the size {expr} is no sum, product, quotient, remainder or extremum of sizes")
     total = parts[0]
     for part in parts[1:]:
         total = total + part if isinstance(expr, sympy.Add) else total * part

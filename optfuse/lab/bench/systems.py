@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 #: How a model is planned: by the solver, or by greedy alone.
 Way = Literal["cpsat", "greedy"]
 
-#: Calls after which both graphs of a training step are recorded.
-RUNS_TO_RECORD = 8
+#: Calls after which both graphs of a training step are recorded, and kept or dropped.
+RUNS_TO_RECORD = 24
 #: Settings of Inductor that decide what is fused, and how.
 FUSION_FLAGS = re.compile(
     r"fus|loop_order|combo|mix_order|persistent|split_red|reorder|epilogue|prologue|coordinate|max_autotune|cudagraph"
@@ -211,7 +211,7 @@ class Systems:
         if self._has_graphs():
             for _ in range(RUNS_TO_RECORD):
                 run()
-            self.meter.synchronize()
+                self.meter.synchronize()
 
     def _optfuse(self, way: Way) -> Prepared:
         if way not in self._compiled:

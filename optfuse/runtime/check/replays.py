@@ -10,6 +10,7 @@ import torch
 from optfuse.runtime.check.judging import judge
 from optfuse.runtime.check.references import strided_copy
 from optfuse.runtime.graphs import GraphedProgram, Interest
+from optfuse.runtime.pace import Mark
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
 
@@ -50,9 +51,9 @@ class Again:
         """Run."""
         return call()
 
-    def mark(self) -> Callable[[], bool]:
-        """What has been called is done."""
-        return lambda: True
+    def mark(self) -> Mark:
+        """Refuse: whether graphs save time is not asked here."""
+        raise RuntimeError("programs whose replays are checked are not timed")
 
     def interrupt(self, step: Step) -> None:
         """Refuse: what is run again here is a whole program."""

@@ -11,6 +11,7 @@ from torch import fx
 from optfuse.compiler.analysis.dependence import dependences
 from optfuse.compiler.analysis.link_time import transfer_ps
 from optfuse.compiler.codegen.host_program import MemoryLayout, host_program
+from optfuse.compiler.codegen.module import emit_module
 from optfuse.compiler.extract.extraction import Extraction, extract
 from optfuse.compiler.frontend.passes.evaluate import constant_nodes
 from optfuse.compiler.frontend.passes.rewrite import is_impure
@@ -190,3 +191,24 @@ def test_collectives_are_neither_merged_nor_computed_at_compile_time() -> None:
     module = fx.GraphModule(root, graph)
     assert {node.op for node in constant_nodes(module, {"weight": torch.ones(4)})} == {"get_attr"}
     assert all(is_impure(node) for node in graph.nodes if node.op == "call_function")
+
+
+def test_a_module_says_that_it_has_collectives_and_whether_it_has_them_whole() -> None:
+    """A CUDA graph would hold their communicator, and cannot hold a part of one."""
+
+    def whole(graph: fx.Graph, x: fx.Node) -> fx.Node:
+        return waited_for(graph, started(graph, x))
+
+    def started(graph: fx.Graph, x: fx.Node) -> fx.Node:
+        return graph.call_function(c10d.all_reduce.default, (x, "sum", "0"))
+
+    def waited_for(graph: fx.Graph, x: fx.Node) -> fx.Node:
+        return graph.call_function(c10d.wait_tensor.default, (x,))
+
+    found = []
+    for build in (whole, started, waited_for):
+        graph = traced(build)
+        calls = [op for op in graph.ops if isinstance(op, LibraryCall)]
+        module = emit_module(replace(graph, outputs=()), calls, MemoryLayout())
+        found.append(("HAS_COLLECTIVES = True" in module, "IS_PART_OF_COLLECTIVE = True" in module))
+    assert found == [(True, False), (True, True), (True, True)]

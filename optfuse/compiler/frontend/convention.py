@@ -1,0 +1,67 @@
+"""How torch calls a graph, around a function of the tensors that are the graph's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from optfuse.compiler.frontend.flat import Binding
+from optfuse.compiler.frontend.torch_bridge import boxed, expression_of, is_symbolic, without_view
+from optfuse.compiler.frontend.windows import Window
+from optfuse.compiler.ir.sizes import Decisions
+
+#: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
+#: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.
+Program = Callable[[list[torch.Tensor]], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """Torch's arguments and results around a Captured's. ``kept``: which of torch's arguments are inputs.
+
+    ``literals`` are outputs of fixed values, ``objects`` outputs that are an argument as it was given: by position.
+    ``numbers``: which arguments are ``symbols`` of a range of sizes, handed over behind the inputs.
+    """
+
+    kept: tuple[int, ...]
+    literals: tuple[tuple[int, object], ...]
+    objects: tuple[tuple[int, int], ...] = ()
+    windows: tuple[Window, ...] = ()
+    numbers: tuple[int, ...] = ()
+    symbols: tuple[sympy.Symbol, ...] = ()
+
+    def bind(self, function: Program) -> Callable[[list[Any]], Any]:
+        """``function`` in torch's calling convention: all arguments in one list, which is emptied."""
+        cut = {tuple[int, ...](): self.windows}
+        sized = self.numbers if any(window.symbols for window in self.windows) else ()
+
+        def run(arguments: list[Any]) -> list[Any]:
+            sizes = tuple([arguments[k] for k in sized])
+            if sizes not in cut:
+                cut.clear()  # of the size that was last
+                values = dict(zip(self.symbols, sizes, strict=True))
+                cut[sizes] = tuple(window.at(values) for window in self.windows)
+            windows = cut[sizes]
+            tensors = [arguments[k] for k in (*self.kept, *self.numbers)]
+            handed_on = [(position, arguments[k]) for position, k in self.objects]
+            arguments.clear()
+            outputs = list(function(tensors))
+            for position, value in (*self.literals, *handed_on):
+                outputs[position] = value
+            for window, view in [(window, window.cut(outputs)) for window in windows]:
+                for position in window.positions:
+                    outputs[position] = view
+            return [without_view(value) for value in outputs]
+
+        return boxed(run)
+
+
+def symbol_positions(bindings: Sequence[Binding], decisions: Decisions) -> dict[str, int]:
+    """The symbols of a range that are arguments, each with an argument's position."""
+    names = {expression_of(traced): name for name, traced in decisions.traced.items()}
+    found = {k: expression_of(value) for k, value in enumerate(bindings) if is_symbolic(value)}
+    return {names[expression]: k for k, expression in found.items() if expression in names}

@@ -1,0 +1,62 @@
+"""Which of the programs of a range of sizes hold CUDA graphs: those used last, a bounded number of them.
+
+A graph costs a recording and memory, so that a size that seldom comes has none. The first sizes are recorded when they
+come again; each further group of as many waits for twice as many calls of its size as the one before. So the number of
+recordings grows with the logarithm of the number of calls, however many sizes there are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from optfuse.runtime.graphs import GraphStatistics
+
+#: The most sizes of a range that hold graphs at a time.
+SIZES = 16
+
+
+@dataclass(slots=True)
+class GraphBudget:
+    """What the programs of a range share: the right to hold graphs, a stream to record on, and the statistics.
+
+    Attributes
+    ----------
+    number
+        The programs' in ``runtime.pace``, once it has one.
+    holders
+        By program, how it lets go of its graphs; the one used last is the last.
+    recordings
+        Programs that have begun to hold graphs, those included that have let go of them.
+    """
+
+    statistics: GraphStatistics
+    most: int = SIZES
+    number: int | None = None
+    recordings: int = 0
+    holders: OrderedDict[int, Callable[[], None]] = field(default_factory=OrderedDict)
+    _streams: dict[torch.device, Any] = field(default_factory=dict)
+
+    def may_record(self, program: int, calls: int) -> bool:
+        """Whether a program that has been called so often may hold graphs."""
+        return program in self.holders or calls >= 2 ** (1 + self.recordings // self.most)
+
+    def use(self, program: int, let_go: Callable[[], None]) -> None:
+        """Note that a program uses its graphs; the one that has not for longest lets go of its own."""
+        if program not in self.holders:
+            self.recordings += 1
+        self.holders[program] = let_go
+        self.holders.move_to_end(program)
+        if len(self.holders) > self.most:
+            self.holders.popitem(last=False)[1]()
+
+    def stream(self, device: torch.device) -> Any:
+        """The stream on which all of them are recorded: libraries set up a workspace for each."""
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return self._streams[device]

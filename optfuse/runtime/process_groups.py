@@ -1,0 +1,72 @@
+"""Recordings are released before a process group ends: NCCL waits for every CUDA graph that holds its communicator.
+
+``torch.distributed.destroy_process_group``, however it was imported, ends each group through the methods ``shutdown``
+and ``abort`` of ``ProcessGroup``, which wait in that way. They are wrapped as soon as something is recorded while there
+is a process group. A process that ends without it destroys its groups when the interpreter does, so recordings are
+released at exit, too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import threading
+import weakref
+from typing import Any, Protocol
+
+import torch
+
+#: Methods of a process group that wait for graphs.
+_ENDING = ("shutdown", "abort")
+_MARK = "_releases_recordings"
+
+
+class Holder(Protocol):
+    """What has recordings, and goes on without."""
+
+    def release(self) -> None:
+        """Drop all recordings."""
+        ...
+
+
+_holders: weakref.WeakSet[Any] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def release_before_groups_end(holder: Holder) -> bool:
+    """Call ``holder.release()`` before a process group ends, if there is one now. False: this torch does not let us."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return True
+    with _lock:
+        _holders.add(holder)
+        return all([_wrap(torch.distributed.ProcessGroup, name) for name in _ENDING])
+
+
+def release_all() -> None:
+    """Drop the recordings of all holders."""
+    with _lock:
+        holders = list(_holders)
+        _holders.clear()
+    for holder in holders:
+        holder.release()
+
+
+def _wrap(owner: Any, name: str) -> bool:
+    end = getattr(owner, name, None)
+    if end is None or hasattr(end, _MARK):
+        return True
+
+    @functools.wraps(end)
+    def release_and_end(*arguments: Any, **named: Any) -> Any:
+        release_all()
+        return end(*arguments, **named)
+
+    setattr(release_and_end, _MARK, True)
+    try:
+        setattr(owner, name, release_and_end)
+    except (AttributeError, TypeError):  # a class that takes no attributes
+        return False
+    return True
+
+
+atexit.register(release_all)

@@ -1,0 +1,93 @@
+"""A recorded call: its graphs, the memory that inputs are copied into, and the memory of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from optfuse.compiler.frontend.torch_bridge import copy_all, storage_users
+from optfuse.runtime.program import Value
+from optfuse.runtime.recorder import Step, once
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A result: a value, memory of the graph, or a window of an input, ``offset`` elements after that one's first.
+
+    Of a window ``value`` has the form alone.
+
+    ``is_left``: a tensor that the caller gets where it lies, in the graph's memory.
+    """
+
+    value: Any
+    source: int | None = None
+    offset: int = 0
+    is_left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Memory of a graph's own for some inputs, by position. Found once, for a call must not look at each tensor."""
+
+    memory: dict[int, torch.Tensor]
+    # positions and targets, those on the host first; both without the repeats of expanded dimensions
+    groups: tuple[tuple[tuple[int, ...], list[torch.Tensor]], ...]
+    expanded: frozenset[int]
+
+    @staticmethod
+    def of(memory: dict[int, torch.Tensor]) -> Copies:
+        targets = {k: once(x) for k, x in memory.items()}
+        by_place = [[k for k, x in memory.items() if (x.device.type == "cpu") is on_host] for on_host in (True, False)]
+        groups = tuple((tuple(chosen), [targets[k] for k in chosen]) for chosen in by_place if chosen)
+        return Copies(memory, groups, frozenset(k for k, x in targets.items() if x.shape != memory[k].shape))
+
+    def feed(self, given: Sequence[torch.Tensor]) -> None:
+        """Copy the inputs there. Called where autograd records nothing."""
+        for positions, targets in self.groups:
+            copy_all(targets, [once(given[k]) if k in self.expanded else given[k] for k in positions])
+
+
+@dataclass(slots=True)
+class Recording:
+    steps: list[Step]
+    copies: Copies
+    static: dict[int, int]
+    results: list[Result]
+    # memory of results that a replay must not overwrite while somebody else uses it, with its users while nobody does
+    guarded: list[tuple[torch.UntypedStorage, int]]
+
+    def in_use(self) -> bool:
+        """Whether a replay would overwrite what somebody may still read."""
+        return any(storage_users(storage) > users for storage, users in self.guarded)
+
+    def moved(self, given: Sequence[torch.Tensor]) -> list[int]:
+        """Inputs that are not where they were."""
+        return [k for k, pointer in self.static.items() if given[k].data_ptr() != pointer]
+
+
+def is_own(result: Result) -> bool:
+    return isinstance(result.value, torch.Tensor) and result.source is None
+
+
+def _extent(x: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last, both included."""
+    return 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+
+
+def handed_on(value: Value, fed: Sequence[torch.Tensor]) -> tuple[int | None, int]:
+    """The input in whose memory a result lies, if any, and how many elements after that one's first.
+
+    Several inputs may share a storage: torch's own LSTM keeps all of its weights in one.
+    """
+    if not isinstance(value, torch.Tensor) or value.numel() == 0:
+        return None, 0
+    storage = value.untyped_storage().data_ptr()
+    for k, x in enumerate(fed):
+        if x.numel() and x.untyped_storage().data_ptr() == storage:
+            offset = int(value.storage_offset()) - int(x.storage_offset())
+            if 0 <= offset <= _extent(x) - _extent(value):
+                return k, offset
+    return None, 0

@@ -1,0 +1,73 @@
+"""Models of the zoo at changing sizes: which of their inputs' dimensions are the batch and the length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Axis = Literal["batch", "length"]
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+#: Dimensions that are not the first one, by model and by the input's name or position.
+BATCHES: dict[str, dict[int | str, int]] = {"dlrm": {0: 0, 1: 1}}
+#: Language models, whose ids and masks have the length as their second dimension.
+LENGTHS = (
+    *("albert", "bart", "bert", "deberta", "distilbert", "falcon", "gemma3", "gpt2", "gptneox", "llama", "lstm"),
+    *("mamba", "mamba2", "marian", "mistral", "mixtral", "modernbert", "olmoe", "opt", "phi3", "qwen3", "qwen3_moe"),
+    "t5",
+)
+
+
+def dimensions(name: str, inputs: Call, axis: Axis) -> dict[int | str, int]:
+    """The dimension of each tensor among the inputs, by position or keyword, that is the batch or the length."""
+    args, kwargs = inputs
+    tensors = {key: value for key, value in (*enumerate(args), *kwargs.items()) if isinstance(value, Tensor)}
+    if axis == "length":
+        return {key: 1 for key, value in tensors.items() if value.ndim > 1}
+    return BATCHES.get(name) or dict.fromkeys(tensors, 0)
+
+
+def resized(inputs: Call, dims: Mapping[int | str, int], size: int) -> Call:
+    """The inputs with another size of these dimensions: what they hold is repeated."""
+    args, kwargs = inputs
+
+    def other(key: int | str, value: Any) -> Any:
+        if key not in dims:
+            return value
+        return value.index_select(dims[key], torch.arange(size, device=value.device) % value.shape[dims[key]])
+
+    return tuple(other(k, x) for k, x in enumerate(args)), {key: other(key, x) for key, x in kwargs.items()}
+
+
+def outcome(call: Any, owner: torch.nn.Module, inputs: Call, train: bool) -> dict[str, Tensor]:
+    """Outputs and gradients by name."""
+    owner.zero_grad(set_to_none=True)
+    args, kwargs = inputs
+    with torch.set_grad_enabled(train):
+        leaves = [x for x in pytree.tree_leaves(call(*args, **kwargs)) if isinstance(x, Tensor)]
+    found = {f"output {k}": x.detach().clone() for k, x in enumerate(leaves)}
+    if train:
+        leaves[0].float().sum().backward()
+        found |= {f"gradient of {n}": p.grad.clone() for n, p in owner.named_parameters() if p.grad is not None}
+    return found
+
+
+def furthest(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> tuple[float, str]:
+    """The largest distance of two outcomes, relative to the largest value of its kind, and where it is."""
+    assert found.keys() == wanted.keys()
+    scales: dict[str, float] = {}
+    for name, value in wanted.items():
+        kind = name if name.startswith("output") else "gradient"
+        scales[kind] = max(scales.get(kind, 1e-6), float(value.double().abs().max()) if value.numel() else 0.0)
+    apart = {
+        name: float((found[name].double() - value.double()).abs().max())
+        / scales[name if name.startswith("output") else "gradient"]
+        for name, value in wanted.items()
+        if value.numel()
+    }
+    worst = max(apart, key=lambda name: apart[name])
+    return apart[worst], worst
