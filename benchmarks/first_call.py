@@ -119,8 +119,9 @@ def measured(path: str, train: bool, system: str, size: str) -> Row:
         return time.perf_counter() - start
 
     def host_us(call: Any) -> float:
-        for _ in range(8):
+        for _ in range(24):  # until it is decided whether there are CUDA graphs
             called(call)
+            synchronize()
         return round(1e6 * statistics.median(called(call) for _ in range(CALLS)), 1)
 
     ways: dict[str, dict[str, Any]] = {
