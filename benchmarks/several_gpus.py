@@ -42,7 +42,8 @@ Step = Callable[[], torch.Tensor]
 
 ROWS = ("ddp", "fsdp", "simple", "tp", "tpi")
 SYSTEMS = ("eager", "inductor", "inductor-overlap", "inductor-async", "optfuse", "optfuse-nograph")
-WARM = 6
+#: Calls before the clock: optfuse decides about CUDA graphs in the first 25.
+WARM = 26
 PROFILED = 4
 
 

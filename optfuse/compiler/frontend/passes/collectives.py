@@ -199,8 +199,9 @@ def _is_its_own(node: object) -> bool:
     while isinstance(node, Node) and len(node.users) == 1 and node.op == "call_function":
         if node.target not in VIEWS and node.target is not aten._unsafe_view.default:  # noqa: SLF001 - its name
             target = node.target
-            fresh = isinstance(target, OpOverload) and not target.is_view and not is_mutating(target, node.kwargs)
-            return fresh and target.namespace == "aten" and _is_dense(node) and target is not aten.full.default
+            if not isinstance(target, OpOverload) or target.namespace != "aten" or target is aten.full.default:
+                return False
+            return not target.is_view and not is_mutating(target, node.kwargs) and _is_dense(node)
         whole, base = fake(node), fake(node.args[0])  # type: ignore[arg-type]
         if whole is None or base is None or whole.numel() != base.numel() or not whole.is_contiguous():
             return False
