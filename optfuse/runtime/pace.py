@@ -40,11 +40,11 @@ KINDS = 256
 #: What a replay takes the host, in microseconds.
 REPLAY_US = 50.0
 #: Graphs are recorded for a gain of this share of a round, and kept for the other.
-WORTH, KEPT = 0.03, 0.01
+WORTH, KEPT = 0.02, 0.01
 #: Where the host takes less than this share of the GPU's predicted time, nothing is tried.
 HOST_SHARE = 0.15
 #: Bytes that a GPU copies in a microsecond.
-COPIED_IN_US = 1e6
+COPIED_IN_US = 1.5e6
 
 #: What a program does: it is measured plainly, it uses graphs on trial, or it is decided.
 Verdict = Literal["open", "trial", "graphs", "plain"]
