@@ -10,7 +10,7 @@ import networkx
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solver.memory.order_problem import live_bytes, order_problem
+from optfuse.solver.memory.order_problem import all_launches, in_launches, live_bytes, order_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,10 @@ class Difference:
 
 def kernel_rows(instance: Instance, solution: Solution) -> tuple[KernelRow, ...]:
     """One row a kernel, in the order they run."""
-    live = live_bytes(order_problem(instance, solution.kernels), range(len(solution.kernels)))
+    count = len(solution.kernels)
+    timed, steps = in_launches(order_problem(instance, solution.kernels), range(count), solution.launches)
+    launches = all_launches(count, solution.launches)
+    live = [size for launch, size in zip(launches, live_bytes(timed, steps), strict=True) for _ in launch]
     rows: list[KernelRow] = []
     for index, kernel in enumerate(solution.kernels):
         price = kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes)
