@@ -45,7 +45,7 @@ def command(
     # ortools takes most of a second to import: `--help` and `check` do without.
     from optfuse.problem.serialize import save_solution
     from optfuse.report.rows import csv_text, row
-    from optfuse.report.summary import certificate, communication, summary
+    from optfuse.report.summary import certificate, communication, shared_launches, summary
 
     options = solve_options(
         solver=solver,
@@ -73,6 +73,8 @@ def command(
             if not json:
                 print_summary([records[-1]])
                 print(f"{certificate(result)}.")
+                if shared_launches(result):
+                    print(f"{shared_launches(result)}.")
                 if communication(result):
                     print(f"{communication(result)}.")
                 for line in result.statistics.given_up:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
-from optfuse.report.summary import before_solver, certificate, change, communication
+from optfuse.report.summary import before_solver, certificate, change, communication, shared_launches
 from optfuse.report.table import Difference, KernelRow, differences, kernel_rows
 from optfuse.solver.result import SolveResult
 
@@ -66,6 +66,8 @@ def _header(instance: Instance, result: SolveResult, decided: Iterable[str] | No
         f"  {len(instance.ops)} ops in {statistics.blocks} blocks ({statistics.unique_blocks} of them different), "
         f"{statistics.candidates} candidate kernels, {statistics.cuts} cuts against cycles, {statistics.rounds} rounds"
     )
+    if shared_launches(result):
+        yield f"  {shared_launches(result)}"
     if communication(result):
         yield f"  {communication(result)}"
     yield "  Times are predictions of the cost model, not measurements."

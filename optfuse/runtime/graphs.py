@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -290,7 +291,8 @@ class GraphedProgram:
         while True:
             known, apart = len(partition.cuts), partition.recording(recorder)
             try:
-                steps, values = recorder.record(lambda: self.program.execute(list(fed), main, take, apart))  # noqa: B023
+                run = partial(self.program.execute, main=main, take=take, apart=apart, table=recorder.table)
+                steps, values = recorder.record(lambda: run(list(fed)))  # noqa: B023
                 break
             except RuntimeError as error:
                 if len(partition.cuts) == known:  # not at a step that can be left out

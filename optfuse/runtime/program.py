@@ -46,6 +46,8 @@ class Expected:
 Take = Callable[[int, torch.device], torch.Tensor]
 #: Calls, for a reason, a function with arguments that no CUDA graph can hold: ``compiler.codegen.apart``.
 Apart = Callable[..., Any]
+#: Gives memory of a device that holds some addresses: ``compiler.codegen.launch_table``.
+Tabulate = Callable[[Sequence[int], torch.device], torch.Tensor]
 
 
 @dataclass(slots=True)
@@ -170,15 +172,21 @@ class Program:
         return given, main
 
     def execute(
-        self, given: list[torch.Tensor], main: torch.device, take: Take | None = None, apart: Apart | None = None
+        self,
+        given: list[torch.Tensor],
+        main: torch.device,
+        take: Take | None = None,
+        apart: Apart | None = None,
+        table: Tabulate | None = None,
     ) -> list[Value]:
         """Run with inputs that ``accept`` has returned (the list is emptied), temporaries in what ``take`` gives.
 
-        ``apart`` calls the steps that no CUDA graph can hold.
+        ``apart`` calls the steps that no CUDA graph can hold; ``table`` makes the tables of launches of many kernels.
         """
         devices = {planned: given[k].device for planned, k in self._witness.items()}
         constants = self._constants_on(devices, main)
-        hooks = {name: hook for name, hook in (("scratch", take), ("apart", apart)) if hook is not None}
+        named = (("scratch", take), ("apart", apart), ("address_table", table))
+        hooks = {name: hook for name, hook in named if hook is not None}
         with around_calls(main), _replaced(self.module, hooks):
             return list(self.module.call(given, constants))
 
