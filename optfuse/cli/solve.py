@@ -51,7 +51,7 @@ def command(
     # ortools takes most of a second to import: `--help` and `check` do without.
     from optfuse.problem.serialize import save_solution
     from optfuse.report.rows import csv_text, row
-    from optfuse.report.summary import certificate, communication, summary
+    from optfuse.report.summary import summary
     from optfuse.report.trace import save_trace
 
     options = solve_options(
@@ -88,11 +88,7 @@ def command(
                 shown.append((instance, result))
             if not json:
                 print_summary([records[-1]])
-                print(f"{certificate(result)}.")
-                if communication(result):
-                    print(f"{communication(result)}.")
-                for line in result.statistics.given_up:
-                    print(f"given up: {line}", flush=True)
+                _print_notes(result)
         if stop.is_set():
             say(f"stopped after {len(rows)} of {len(instances)} instances")
     if html is not None:
@@ -116,6 +112,17 @@ def _solved(
             instance = load_instance(path)
             result = solve(instance, options, on_progress=on_progress, stop=stop)
         yield path, (instance, result)
+
+
+def _print_notes(result: SolveResult) -> None:
+    """Print what was proved, what was decided beside the kernels, and what was given up on."""
+    from optfuse.report.summary import certificate, communication, shared_launches
+
+    for line in (certificate(result), shared_launches(result), communication(result)):
+        if line:
+            print(f"{line}.")
+    for line in result.statistics.given_up:
+        print(f"given up: {line}", flush=True)
 
 
 def _save_page(shown: list[tuple[Instance, SolveResult]], html: Path) -> None:

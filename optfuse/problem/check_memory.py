@@ -1,8 +1,9 @@
 """Check a solution's memory plan: its peak and the placement of its buffers.
 
-The peak is the largest sum of live bytes over the kernels in order. Inputs and constants are live throughout; a donated
-input until its last use; any other buffer that is written, from the kernel that first writes it to the one that last
-uses it, that kernel included; outputs to the end. A buffer that aliases an input counts as that input, once.
+The peak is the largest sum of live bytes over the launches in order, each of one kernel or several. Inputs and
+constants are live throughout; a donated input until its last use; any other buffer that is written, from the launch
+that first writes it to the one that last uses it, that launch included; outputs to the end. A
+buffer that aliases an input counts as that input, once.
 
 The arena holds the written temporaries that end within the call: no outputs, no aliases, no ``fixed`` buffers. Those
 that are live together do not overlap, but for one that is written in place of another (see ``Write``). The peak
@@ -26,16 +27,16 @@ def check_memory(case: Case) -> Iterator[Violation]:
 
 
 def _lifetimes(case: Case) -> dict[int, tuple[int, int]]:
-    """First and last kernel during which each storage is live; aliases are counted with their input."""
-    last_kernel = len(case.solution.kernels) - 1
+    """First and last launch during which each storage is live; aliases are counted with their input."""
+    last_launch = max(case.step, default=-1)
     begins: dict[int, int] = {}
     last_use: dict[int, int] = {}
     ends: set[int] = set()
     alias = [number if buffer.alias is None else buffer.alias for number, buffer in enumerate(case.instance.buffers)]
     for position, kernel in enumerate(case.solution.kernels):
         for number in case.taken[position].union(kernel.writes):
-            begins.setdefault(alias[number], position)
-            last_use[alias[number]] = position
+            begins.setdefault(alias[number], case.step[position])
+            last_use[alias[number]] = case.step[position]
     for number, buffer in enumerate(case.instance.buffers):
         if buffer.output:
             ends.add(alias[number])
@@ -45,14 +46,14 @@ def _lifetimes(case: Case) -> dict[int, tuple[int, int]]:
             continue
         if buffer.kind != "temporary":
             throughout = not buffer.donated or number in ends
-            lifetimes[number] = (0, last_kernel if throughout else last_use.get(number, 0))
+            lifetimes[number] = (0, last_launch if throughout else last_use.get(number, 0))
         elif number in begins:
-            lifetimes[number] = (begins[number], last_kernel if number in ends else last_use[number])
+            lifetimes[number] = (begins[number], last_launch if number in ends else last_use[number])
     return lifetimes
 
 
 def _peak(case: Case, lifetimes: dict[int, tuple[int, int]]) -> Iterator[Violation]:
-    change = [0] * (len(case.solution.kernels) + 2)
+    change = [0] * (max(case.step, default=-1) + 3)
     for number, (first, last) in lifetimes.items():
         change[first] += case.instance.buffers[number].bytes
         change[max(last, 0) + 1] -= case.instance.buffers[number].bytes
@@ -114,9 +115,11 @@ def _placements(case: Case, lifetimes: dict[int, tuple[int, int]]) -> Iterator[V
 
 def _not_in_place(case: Case, lifetimes: dict[int, tuple[int, int]], old: int, new: int) -> str:
     """Why ``new`` may not be written in place of ``old``; "" when it may."""
-    at = lifetimes[new][0]
-    if lifetimes[old][1] != at or lifetimes[old][0] == at:
+    if lifetimes[old][1] != lifetimes[new][0] or lifetimes[old][0] == lifetimes[new][0]:
         return "the first does not end in the kernel where the second begins"
+    at, *others = _users(case, lifetimes[new][0], old, new)
+    if others:
+        return f"{case.label(others[0])} is in the same launch"
     if case.instance.buffers[old].bytes != case.instance.buffers[new].bytes:
         return "they differ in size"
     offers = case.offers[at]
@@ -131,3 +134,12 @@ def _not_in_place(case: Case, lifetimes: dict[int, tuple[int, int]], old: int, n
         if unknown or not places <= {writes[0].place}:
             return f"{case.names((op,))} reads the first elsewhere"
     return ""
+
+
+def _users(case: Case, step: int, old: int, new: int) -> list[int]:
+    """The kernels of a launch that use either of two buffers."""
+    return [
+        position
+        for position, kernel in enumerate(case.solution.kernels)
+        if case.step[position] == step and case.taken[position].union(kernel.writes) & {old, new}
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optfuse.problem.check_launches import check_launches, launch_numbers, malformed
 from optfuse.problem.check_memory import check_memory
 from optfuse.problem.checker_case import Case, Violation
 from optfuse.problem.cost import total_cost
@@ -37,6 +38,7 @@ def check(instance: Instance, solution: Solution) -> tuple[Violation, ...]:
         _order,
         _writes,
         _objective,
+        check_launches,
         check_memory,
     ):
         found.extend(family(case))
@@ -64,7 +66,8 @@ def _case(instance: Instance, solution: Solution, offers: tuple[dict[int, Offer]
         if edge.src in runs and edge.dst in runs:
             into[edge.dst].append(edge)
             out[edge.src].append(edge)
-    return Case(instance, solution, runs, offers, into, out, tuple([_taken(into, offer) for offer in offers]))
+    taken = tuple([_taken(into, offer) for offer in offers])
+    return Case(instance, solution, runs, offers, into, out, taken, launch_numbers(solution))
 
 
 def _taken(into: dict[int, list[Edge]], offers: dict[int, Offer]) -> set[int]:
@@ -109,6 +112,7 @@ def _dangling(instance: Instance, solution: Solution) -> Iterator[Violation]:
     for placement in solution.placements:
         if placement.buffer not in buffers:
             yield Violation("dangling", f"a placement of buffer {placement.buffer}, which does not exist")
+    yield from malformed(solution)
 
 
 def _schemes(instance: Instance, solution: Solution, offers: tuple[dict[int, Offer], ...]) -> Iterator[Violation]:

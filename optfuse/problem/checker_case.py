@@ -31,6 +31,8 @@ Code = Literal[
     "alignment",
     "overlap",
     "arena",
+    "launch",
+    "saving",
 ]
 
 
@@ -48,7 +50,8 @@ class Case:
 
     ``runs[op]`` are the positions of the kernels that hold the op; ops that do not run are absent. ``offers[kernel]``
     are the offers of its ops in its scheme. ``into[op]`` are the edges from ops that run, ``out[op]`` those to them.
-    ``taken[kernel]`` are the buffers that it loads: read by an op and not produced for that op inside.
+    ``taken[kernel]`` are the buffers that it loads: read by an op and not produced for that op inside. ``step[kernel]``
+    is the number of its launch, in order.
     """
 
     instance: Instance
@@ -58,6 +61,7 @@ class Case:
     into: dict[int, list[Edge]]
     out: dict[int, list[Edge]]
     taken: tuple[set[int], ...]
+    step: tuple[int, ...]
 
     def names(self, ops: Iterable[int]) -> str:
         """The ops' names, in order."""

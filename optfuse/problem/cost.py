@@ -1,6 +1,6 @@
 """The price of a kernel in integer picoseconds, which greedy, solver, checker and report share.
 
-cost = launch + max(memory time, compute time).
+cost = launch + max(memory time, compute time). What kernels save that share a launch is counted by itself.
 
 Memory time counts each distinct footprint read and each buffer written once a kernel. It is higher for strided,
 gathered and column access, for inputs that a looped reduction reads again in a later pass, and for a reduction with too
@@ -161,6 +161,15 @@ def total_cost(instance: Instance, kernels: Iterable[Kernel]) -> int:
     index = topology(instance)
     prices = [_price(instance, index, kernel.ops, kernel.scheme, kernel.writes) for kernel in kernels]
     return sum([launch + max(memory, compute) for launch, memory, compute, _, _ in prices])
+
+
+def shared_saving(instance: Instance, kernels: Sequence[Kernel], launches: Iterable[Sequence[int]]) -> int:
+    """What is saved by kernels (by position) that share launches: all but one of each pay ``shared_ps`` for it."""
+    saved = 0
+    for launch in launches:
+        device = instance.devices[instance.ops[kernels[launch[0]].ops[0]].device]
+        saved += (len(launch) - 1) * (device.launch_ps - device.shared_ps)
+    return saved
 
 
 def _price(

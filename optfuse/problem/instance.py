@@ -104,6 +104,8 @@ class Op:
 
     A collective keeps its communicator, ``channel`` (from 1), busy for ``transfer_ps`` beside the device's kernels,
     until the op of kind "wait" that reads its result. The order counts that; a kernel's price does not.
+
+    Ops of equal ``form``, unless it is 0, compute the same up to sizes and buffers. See ``problem.launches``.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Op:
     source: str = ""
     channel: int = 0
     transfer_ps: int = 0
+    form: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,7 @@ class Device:
     its memory and compute time is hidden behind the longer. ``dot_percent``, ``dot_overlap_percent`` and
     ``dot_start_ps`` say the same of products of matrices in kernels of our own; 0 percent: there are none. All of these
     are in the ``work`` of ops already.
+    ``shared_ps``: what a kernel that shares the launch of another pays instead of ``launch_ps``; 0: none do.
     """
 
     name: str
@@ -211,6 +215,7 @@ class Device:
     dot_percent: int = 0
     dot_overlap_percent: int = 100
     dot_start_ps: int = 0
+    shared_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def solution_from_json(text: str | bytes, where: str = "solution") -> Solution:
         solution = from_plain(Solution, data)
     except PlainDataError as error:
         raise InvalidSolutionError(f"{where}: {error}") from error
-    for name in ("arena_bytes", "objective", "peak_bytes"):
+    for name in ("arena_bytes", "objective", "peak_bytes", "saved_ps"):
         if getattr(solution, name) < 0:
             raise InvalidSolutionError(f"{where}: {name} is negative: {getattr(solution, name)}")
     return solution

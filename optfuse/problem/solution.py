@@ -24,7 +24,11 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Kernels in execution order. ``instance_digest`` ties the solution to the one instance that it answers."""
+    """Kernels in execution order. ``instance_digest`` ties the solution to the one instance that it answers.
+
+    ``launches``: positions of kernels that follow each other and run in one launch, at least two each; a kernel that is
+    in none has a launch of its own. ``saved_ps`` is what they save of the ``objective``, in which each pays for one.
+    """
 
     instance_name: str
     instance_digest: str
@@ -33,3 +37,5 @@ class Solution:
     arena_bytes: int = 0
     objective: int = 0
     peak_bytes: int = 0
+    launches: tuple[tuple[int, ...], ...] = ()
+    saved_ps: int = 0

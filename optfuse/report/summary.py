@@ -51,6 +51,7 @@ def summary(
         "peak_memory_by_heuristic": dict(statistics.heuristic_peaks),
         "greedy_peak_memory_bytes": result.greedy_solution.peak_bytes,
         **({} if statistics.overlap is None else {"overlap": asdict(statistics.overlap)}),
+        **({} if statistics.sharing is None else {"sharing": asdict(statistics.sharing)}),
         "library_ops": sorted(set(library_ops)),
         **({} if decided is None else {"decisions": list(decided)}),
         "given_up": list(statistics.given_up),
@@ -63,9 +64,25 @@ def summary(
 
 def certificate(result: SolveResult) -> str:
     """One line that says what was proved, and for which model."""
+    each = "" if result.statistics.sharing is None else ", with a launch for each kernel"
     if result.status == "OPTIMAL":
-        return "proven optimal for the stated model of cost and legality"
-    return f"not proven optimal: under the stated model no legal schedule is more than {result.gap:.2%} cheaper"
+        return f"proven optimal for the stated model of cost and legality{each}"
+    return f"not proven optimal: under the stated model no legal schedule is more than {result.gap:.2%} cheaper{each}"
+
+
+def shared_launches(result: SolveResult) -> str:
+    """One line on kernels that share launches; "" where none do."""
+    found = result.statistics.sharing
+    if found is None:
+        return ""
+    total = result.objective - found.saved_ps
+    proven = found.launches == found.launches_bound
+    least = "no order of them has fewer" if proven else f"no order of them has fewer than {found.launches_bound}"
+    return (
+        f"{found.kernels} kernels run in {found.launches} launches ({least}), which saves "
+        f"{found.saved_ps / 1e6:.1f} us: {total / 1e6:.1f} us in all; no schedule, whichever kernels share launches, "
+        f"takes less than {found.bound / 1e6:.1f} us (gap {1 - found.bound / max(1, total):.2%})"
+    )
 
 
 def communication(result: SolveResult) -> str:

@@ -10,7 +10,7 @@ import networkx
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solver.memory.order_problem import live_bytes, order_problem
+from optfuse.solver.memory.order_problem import all_launches, in_launches, live_bytes, order_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class KernelRow:
     """A kernel of a solution: ``ops`` by name, sizes in bytes, times in picoseconds under the model.
 
     ``bound_by`` says which of the two the price comes from. ``live_bytes`` is what memory holds while it runs.
+    ``launch`` is the number of its launch, which several kernels may share.
     """
 
     index: int
@@ -31,6 +32,7 @@ class KernelRow:
     predicted_ps: int
     bound_by: str
     live_bytes: int
+    launch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,11 @@ class Difference:
 
 def kernel_rows(instance: Instance, solution: Solution) -> tuple[KernelRow, ...]:
     """One row a kernel, in the order they run."""
-    live = live_bytes(order_problem(instance, solution.kernels), range(len(solution.kernels)))
+    count = len(solution.kernels)
+    timed, steps = in_launches(order_problem(instance, solution.kernels), range(count), solution.launches)
+    launches = all_launches(count, solution.launches)
+    live = [size for launch, size in zip(launches, live_bytes(timed, steps), strict=True) for _ in launch]
+    numbers = [number for number, launch in enumerate(launches) for _ in launch]
     rows: list[KernelRow] = []
     for index, kernel in enumerate(solution.kernels):
         price = kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes)
@@ -62,6 +68,7 @@ def kernel_rows(instance: Instance, solution: Solution) -> tuple[KernelRow, ...]
                 predicted_ps=price.total,
                 bound_by="memory" if price.memory >= price.compute else "compute",
                 live_bytes=live[index],
+                launch=numbers[index],
             )
         )
     return tuple(rows)

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
-from optfuse.report.summary import before_solver, certificate, change, communication
+from optfuse.report.summary import before_solver, certificate, change, communication, shared_launches
 from optfuse.report.table import Difference, KernelRow, differences, kernel_rows
 from optfuse.solver.result import SolveResult
 
@@ -66,6 +66,8 @@ def _header(instance: Instance, result: SolveResult, decided: Iterable[str] | No
         f"  {len(instance.ops)} ops in {statistics.blocks} blocks ({statistics.unique_blocks} of them different), "
         f"{statistics.candidates} candidate kernels, {statistics.cuts} cuts against cycles, {statistics.rounds} rounds"
     )
+    if shared_launches(result):
+        yield f"  {shared_launches(result)}"
     if communication(result):
         yield f"  {communication(result)}"
     yield "  Times are predictions of the cost model, not measurements."
@@ -132,11 +134,13 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _kernels(rows: Sequence[KernelRow]) -> Iterator[str]:
-    yield "Kernels, in the order they run"
+    joined = [k > 0 and rows[k - 1].launch == row.launch for k, row in enumerate(rows)]
+    yield f"Kernels, in the order they run{' (+: in the launch of the one above)' if any(joined) else ''}"
     yield f"{'#':>5}{'us':>12}{'read MiB':>12}{'write MiB':>12}{'live MiB':>12}  {'bound by':8}  scheme: ops"
-    for row in rows:
+    for row, shares in zip(rows, joined, strict=True):
+        number = f"+{row.index}" if shares else f"{row.index}"
         yield (
-            f"{row.index:>5}{row.predicted_ps / US:>12.3f}{row.read_bytes / MIB:>12.3f}{row.write_bytes / MIB:>12.3f}"
+            f"{number:>5}{row.predicted_ps / US:>12.3f}{row.read_bytes / MIB:>12.3f}{row.write_bytes / MIB:>12.3f}"
             f"{row.live_bytes / MIB:>12.2f}  {row.bound_by:8}  {row.scheme}: {_names(row.ops)}"
         )
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -383,7 +384,8 @@ class GraphedProgram:
         while True:
             known, apart = len(partition.cuts), partition.recording(recorder)
             try:
-                steps, values = recorder.record(lambda: self.program.execute(list(fed), main, take, apart))  # noqa: B023
+                run = partial(self.program.execute, main=main, take=take, apart=apart, table=recorder.table)
+                steps, values = recorder.record(lambda: run(list(fed)))  # noqa: B023
                 break
             except RuntimeError as error:
                 if len(partition.cuts) == known:  # not at a step that can be left out

@@ -49,6 +49,9 @@ Apart = Callable[..., Any]
 #: Makes of the function that launches a kernel another one.
 Launched = Callable[[Callable[..., None]], Callable[..., None]]
 
+#: Gives memory of a device that holds some addresses: ``compiler.codegen.launch_table``.
+Tabulate = Callable[[Sequence[int], torch.device], torch.Tensor]
+
 
 @dataclass(slots=True)
 class Saved:
@@ -206,14 +209,17 @@ class Program:
         take: Take | None = None,
         apart: Apart | None = None,
         launched: Launched | None = None,
+        table: Tabulate | None = None,
     ) -> list[Value]:
         """Run with inputs that ``accept`` has returned (the list is emptied), temporaries in what ``take`` gives.
 
-        ``apart`` calls the steps that no CUDA graph can hold; ``launched`` changes the function that launches kernels.
+        ``apart`` calls the steps that no CUDA graph can hold; ``launched`` changes the function that launches kernels;
+        ``table`` makes the tables of launches of many kernels.
         """
         devices = {planned: given[k].device for planned, k in self._witness.items()}
         constants = self._constants_on(devices, main)
-        hooks = {name: hook for name, hook in (("scratch", take), ("apart", apart)) if hook is not None}
+        named = (("scratch", take), ("apart", apart), ("address_table", table))
+        hooks = {name: hook for name, hook in named if hook is not None}
         if launched is not None and hasattr(self.module, "launch"):
             hooks["launch"] = launched(self.module.launch)
         with around_calls(main), _replaced(self.module, hooks):

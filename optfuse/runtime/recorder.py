@@ -51,6 +51,10 @@ class Recorder(Protocol):
         """Inside of ``record``: end the graph here; each replay runs ``step``, and then the graph of what follows."""
         ...
 
+    def table(self, addresses: Sequence[int], device: torch.device) -> torch.Tensor:
+        """Inside of ``record``: memory that holds some addresses when the recording is replayed."""
+        ...
+
     def place(self) -> object:
         """Where work is queued now: replays of one program must all be queued in one place."""
         ...
@@ -87,6 +91,7 @@ class CudaRecorder:
         self._steps: list[Step] = []
         self._graph: torch.cuda.CUDAGraph | None = None
         self._pool: Any = None
+        self._tables: list[tuple[torch.Tensor, Sequence[int]]] = []
 
     def place(self) -> object:
         """The current stream."""
@@ -109,7 +114,7 @@ class CudaRecorder:
 
     def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
         """Capture. Only what this thread does is looked at: others may use the GPU meanwhile."""
-        self._steps, self._pool = [], torch.cuda.graph_pool_handle()
+        self._steps, self._pool, self._tables = [], torch.cuda.graph_pool_handle(), []
         torch.cuda.synchronize(self.device)
         if torch.cuda.mem_get_info(self.device)[0] < torch.cuda.memory_reserved(self.device):
             torch.cuda.empty_cache()  # a recording cannot take what plain calls have left there
@@ -120,9 +125,19 @@ class CudaRecorder:
                     results = call()
                 finally:  # a capture that failed must be ended, too: that says so once more
                     self._end()
+            for table, addresses in self._tables:
+                table.copy_(torch.tensor(addresses, dtype=torch.int64))
+            if self._tables:
+                self._steps.append(Step(lambda: None, keeps=self._tables))
             return self._steps, results
         finally:  # graphs belong to who has asked for them; those of a capture that failed go
-            self._steps, self._pool = [], None
+            self._steps, self._pool, self._tables = [], None, []
+
+    def table(self, addresses: Sequence[int], device: torch.device) -> torch.Tensor:
+        """Memory that is filled when the recording has ended: in one, nothing runs."""
+        table = torch.empty(len(addresses), dtype=torch.int64, device=device)
+        self._tables.append((table, addresses))
+        return table
 
     def interrupt(self, step: Step) -> None:
         """End one capture and begin the next."""

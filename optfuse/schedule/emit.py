@@ -9,15 +9,17 @@ from typing import Literal
 
 from optfuse.compiler.codegen.deduplicate import share_kernels
 from optfuse.compiler.codegen.host_program import MemoryLayout, Step
+from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.library_calls import owns_results
 from optfuse.compiler.codegen.module import emit_module
+from optfuse.compiler.codegen.shared_launch import share_launch
 from optfuse.compiler.codegen.tiles import TileConfig
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.extract.solution_kernel import kernel_spec
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.kernel_spec import KernelSpec
-from optfuse.compiler.ir.nodes import LibraryCall, LoopNest
+from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopNest
 from optfuse.compiler.ir.sizes import Size
 from optfuse.errors import PlanError
 from optfuse.problem.instance import Instance
@@ -25,6 +27,7 @@ from optfuse.problem.solution import Kernel, Solution
 from optfuse.report.summary import certificate
 from optfuse.schedule.graph_cuts import steps_apart
 from optfuse.solver.memory.footprint import Footprint, apart_footprint, arena_footprint, footprint
+from optfuse.solver.memory.order_problem import all_launches
 from optfuse.solver.result import SolveResult
 
 #: Op names in a kernel's name; more are told by the comments inside.
@@ -70,7 +73,7 @@ def emitted_steps(
     memory: Memory = "least",
     tiles: Mapping[str, TileConfig] | None = None,
 ) -> tuple[list[Step], MemoryLayout]:
-    """The launches and calls, one for each of the solution's kernels, and where they find memory. See ``emit``."""
+    """The launches and calls, in the order of the solution's kernels, and where they find memory. See ``emit``."""
     graph, solution = extraction.graph, result.solution
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     found = held(extraction, solution, memory)
@@ -80,15 +83,24 @@ def emitted_steps(
     if lost:
         raise PlanError(f"there is a tile for {lost[0]}, which is no kernel of {graph.name}")
     steps: list[Step] = []
-    for number, kernel in enumerate(solution.kernels):
-        first = graph.ops[kernel.ops[0]]
+    for launch in all_launches(len(solution.kernels), solution.launches):
+        first = graph.ops[solution.kernels[launch[0]].ops[0]]
         if isinstance(first, LoopNest):
-            spec = specs[number]
-            written = emit_kernel(spec, buffers, config=tiles.get(spec.name))
-            steps.append(replace(written, label=launch_label(spec)))
+            written = [_written(specs[number], buffers, tiles) for number in launch]
+            steps.append(written[0] if len(launch) == 1 else share_launch(f"{written[0].name}_and_more", written))
         else:
             steps.append(first)
     return steps, _layout(extraction.instance, solution, found)
+
+
+def _written(spec: KernelSpec, buffers: Mapping[str, Buffer], tiles: Mapping[str, TileConfig]) -> KernelSource:
+    return replace(emit_kernel(spec, buffers, config=tiles.get(spec.name)), label=launch_label(spec))
+
+
+def step_ops(solution: Solution) -> list[tuple[int, ...]]:
+    """The ops of each launch or call of an emitted program."""
+    launches = all_launches(len(solution.kernels), solution.launches)
+    return [tuple(sorted({op for k in launch for op in solution.kernels[k].ops})) for launch in launches]
 
 
 def kernel_specs(extraction: Extraction, result: SolveResult, memory: Memory = "least") -> dict[int, KernelSpec]:

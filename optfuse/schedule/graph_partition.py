@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -18,7 +19,8 @@ from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.arena import arena_floor
 from optfuse.solver.memory.assemble import arena_spans, arrange
 from optfuse.solver.memory.fewest_runs import fewest_runs, runs
-from optfuse.solver.memory.order_problem import order_problem, peak_bytes
+from optfuse.solver.memory.launches import Sharing, share_launches
+from optfuse.solver.memory.order_problem import OrderProblem, order_problem, peak_bytes
 from optfuse.solver.result import SolveResult
 
 #: The order with fewer cuts may need this many times the peak of the solver's.
@@ -70,11 +72,25 @@ def with_few_cuts(extraction: Extraction, result: SolveResult, options: SolveOpt
     peak, cap = peak_bytes(problem, order), options.peak_bytes or instance.rules.peak_memory
     if peak > MORE_MEMORY * solution.peak_bytes or (cap is not None and peak > cap):
         return result
-    arranged = arrange(instance, solution.kernels, problem, order)
+    order, launches, sharing = _shared(extraction, result, problem, order, kernels)
+    arranged = arrange(instance, solution.kernels, problem, order, launches=launches)
     violations = check(instance, arranged)
     if violations:
         raise InvalidSolutionError(f"the order with few cuts of {instance.name}: {violations[0]}")
-    floor = arena_floor(arena_spans(instance, problem, order))
-    proven = result.statistics.order_proven and peak <= solution.peak_bytes
-    statistics = replace(result.statistics, arena_bound=floor, order_proven=proven)
+    floor = arena_floor(arena_spans(instance, problem, order, launches))
+    proven = result.statistics.order_proven and arranged.peak_bytes <= solution.peak_bytes
+    statistics = replace(result.statistics, arena_bound=floor, order_proven=proven, sharing=sharing)
     return replace(result, solution=arranged, statistics=statistics)
+
+
+def _shared(
+    extraction: Extraction, result: SolveResult, problem: OrderProblem, order: Sequence[int], outside: set[int]
+) -> tuple[Sequence[int], tuple[tuple[int, ...], ...], Sharing | None]:
+    """An order with few cuts and the launches that kernels share in it, as far as these cut no more."""
+    before, instance = result.statistics.sharing, extraction.instance
+    if before is not None:
+        kernels, cap = result.solution.kernels, instance.rules.peak_memory
+        shared, launches, sharing = share_launches(instance, kernels, problem, order, cap)
+        if sharing is not None and runs(shared, outside) <= runs(order, outside):
+            return shared, launches, replace(sharing, bound=before.bound)
+    return order, (), None

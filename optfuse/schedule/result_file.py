@@ -8,6 +8,7 @@ from typing import Any
 
 from optfuse.problem.solution import Solution
 from optfuse.solver.control.progress import Progress, relative_gap
+from optfuse.solver.memory.launches import Sharing
 from optfuse.solver.overlap.overlap import Overlap
 from optfuse.solver.result import SolveResult, Statistics
 
@@ -61,5 +62,6 @@ def _statistics(data: Mapping[str, Any]) -> Statistics:
         "heuristic_peaks": tuple((str(name), int(peak)) for name, peak in data["heuristic_peaks"]),
         "progress": tuple(Progress(**record) for record in data["progress"]),
         "overlap": None if data.get("overlap") is None else Overlap(**data["overlap"]),
+        "sharing": None if data.get("sharing") is None else Sharing(**data["sharing"]),
     }
     return Statistics(**{**data, **tuples})

@@ -13,7 +13,7 @@ from optfuse.compiler.simplify.decisions import Decision
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
-from optfuse.report.summary import before_solver, certificate, summary
+from optfuse.report.summary import before_solver, certificate, shared_launches, summary
 from optfuse.report.table import kernel_rows
 from optfuse.report.text import report
 from optfuse.report.trace import save_trace
@@ -123,6 +123,12 @@ class ScheduledGraph:
         return self.result.statistics.overlap
 
     @property
+    def launches(self) -> int:
+        """Launches of kernels in a call; library calls are not counted."""
+        joined = sum(len(launch) - 1 for launch in self.solution.launches)
+        return sum(self.instance.ops[kernel.ops[0]].kind == "loop" for kernel in self.solution.kernels) - joined
+
+    @property
     def greedy_objective(self) -> int:
         """Picoseconds of greedy fusion's schedule under the same model."""
         return self.result.greedy_objective
@@ -155,7 +161,8 @@ class ScheduledGraph:
     @property
     def certificate(self) -> str:
         """What was proved for which model, and what was decided before the solver: one line."""
-        return f"{certificate(self.result)}; {before_solver(map(str, self.decisions))}"
+        parts = (certificate(self.result), shared_launches(self.result), before_solver(map(str, self.decisions)))
+        return "; ".join(part for part in parts if part)
 
     def summary(self) -> dict[str, Any]:
         """The figures as plain data, as ``--json`` prints them.

@@ -8,6 +8,7 @@ from typing import Literal
 
 from optfuse.problem.solution import Solution
 from optfuse.solver.control.progress import Progress
+from optfuse.solver.memory.launches import Sharing
 from optfuse.solver.overlap.overlap import Overlap
 
 Status = Literal["OPTIMAL", "FEASIBLE"]
@@ -47,6 +48,7 @@ class Statistics:
         stopped: Whether the solve was told to stop before the end.
         progress: Objective and bound over time.
         overlap: Computation and communication in time; None for a graph without collectives.
+        sharing: Kernels that share launches; None where no two may.
     """
 
     blocks: int = 0
@@ -66,6 +68,7 @@ class Statistics:
     stopped: bool = False
     progress: tuple[Progress, ...] = ()
     overlap: Overlap | None = None
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,9 @@ class SolveResult:
     """The best solution found and what is known of it. Times are picoseconds under the model.
 
     ``status`` is OPTIMAL only when ``bound == objective`` was proven for the whole instance. ``gap`` is
-    (objective - bound) / objective, 0.0 when optimal. ``versions`` are pairs (package, version).
+    (objective - bound) / objective, 0.0 when optimal. In all three each kernel has a launch of its own: what shared
+    launches save, ``solution.saved_ps``, is decided with the order of the kernels (``statistics.sharing``).
+    ``versions`` are pairs (package, version).
     """
 
     status: Status

@@ -19,13 +19,14 @@ from optfuse.problem.validate import validate
 from optfuse.solver.baseline.answer_check import checked_or_unfused, unfused
 from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import GreedyOutcome, greedy_partition
-from optfuse.solver.bounds.cost_bound import cost_bound
+from optfuse.solver.bounds.cost_bound import cost_bound, shared_bound
 from optfuse.solver.control.clock import NEVER, Clock, WorkClock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import Journal, OnProgress, relative_gap
 from optfuse.solver.joint.memory_cap import Capped, within_cap
 from optfuse.solver.memory.arena import arena_floor
 from optfuse.solver.memory.assemble import arena_spans, arrange, assemble
+from optfuse.solver.memory.launches import Sharing, share_launches
 from optfuse.solver.memory.memory_plan import improve_arena, order_kernels
 from optfuse.solver.memory.order_problem import order_problem, peak_bytes
 from optfuse.solver.memory.order_search import OrderOutcome
@@ -210,6 +211,7 @@ def _timed(
         given_up=given_up,
         stopped=context.clock.stopped,
         overlap=plan.overlap,
+        sharing=plan.sharing,
         progress=context.journal.records,
     )
 
@@ -362,6 +364,7 @@ class _Plan:
     given_up: tuple[str, ...] = ()
     refused: bool = False
     overlap: Overlap | None = None
+    sharing: Sharing | None = None
 
 
 def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
@@ -385,14 +388,18 @@ def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
     given_up += unproven(instance, None if timed is None else timed[1])
     if timed is not None:
         found = OrderOutcome(timed[0], peak_bytes(problem, timed[0]), found.bound)
-    spans = arena_spans(instance, problem, found.order)
-    choices = arena_cells(instance, kernels, found.order, spans)
+    order, launches, sharing = found.order, (), None
+    if options.share_launches and options.order == "memory" and timed is None:
+        order, launches, sharing = share_launches(instance, kernels, problem, found.order, instance.rules.peak_memory)
+        sharing = None if sharing is None else replace(sharing, bound=shared_bound(instance))
+    spans = arena_spans(instance, problem, order, launches)
+    choices = arena_cells(instance, [kernels[number] for number in order], spans, launches)
     floor = arena_floor(choices[0].spans)
     cells, packing = pack_cells(choices, deadline, clock)
     if packing.arena_bytes > floor:
         packing = improve_arena(cells.spans, packing, options, deadline, clock)
     if packing.arena_bytes > floor:
         given_up.append(f"arena: {packing.arena_bytes} bytes not proven least; live bytes alone need {floor}")
-    arranged = arrange(instance, kernels, problem, found.order, cells.apart(packing))
+    arranged = arrange(instance, kernels, problem, order, cells.apart(packing), launches=launches)
     overlap = None if timed is None else timed[1]
-    return _Plan(arranged, found.bound, floor, ordering.heuristic_peaks, tuple(given_up), overlap=overlap)
+    return _Plan(arranged, found.bound, floor, ordering.heuristic_peaks, tuple(given_up), False, overlap, sharing)

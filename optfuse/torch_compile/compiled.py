@@ -29,8 +29,8 @@ class CompiledGraph:
         What was proved of the schedule: "OPTIMAL" or "FEASIBLE", and the relative distance of its bound.
     predicted_us
         Microseconds of the schedule under the cost model.
-    kernels
-        Triton kernels that it launches.
+    kernels, launches
+        Triton kernels that it runs, and the launches for them: several kernels may share one.
     library_calls
         Operators that it calls as they are, with how often.
     communication_us, exposed_us
@@ -51,6 +51,7 @@ class CompiledGraph:
     gap: float = 0.0
     predicted_us: float = 0.0
     kernels: int = 0
+    launches: int = 0
     library_calls: Mapping[str, int] = field(default_factory=dict)
     opaque: tuple[str, ...] = ()
     communication_us: float = 0.0
@@ -86,8 +87,9 @@ def facts_of(schedule: ScheduledGraph) -> CompiledGraph:
         schedule.name,
         status=schedule.status,
         gap=schedule.gap,
-        predicted_us=schedule.objective / 1e6,
+        predicted_us=(schedule.objective - schedule.solution.saved_ps) / 1e6,
         kernels=len(schedule.solution.kernels) - len(calls),
+        launches=schedule.launches,
         library_calls=dict(counted.most_common()),
         opaque=opaque,
         communication_us=0.0 if overlap is None else overlap.transfers / 1e6,

@@ -144,6 +144,9 @@ CORRUPTIONS: list[tuple[str, Corruption]] = [
     ("arena", field(arena_bytes=answer(example()).arena_bytes - 1)),
     ("arena", moved(A, -64)),
     ("arena", field(arena_bytes=1 << 40)),
+    ("launch", field(launches=((0, 2),))),
+    ("launch", field(launches=((0, 1),))),
+    ("saving", field(saved_ps=1)),
 ]
 
 

@@ -66,6 +66,9 @@ class Tape:
     def interrupt(self, step: Step) -> None:
         raise AssertionError("these programs have no cuts")
 
+    def table(self, addresses: Sequence[int], device: torch.device) -> torch.Tensor:
+        return torch.tensor(addresses, device=device)
+
     def place(self) -> object:
         return self.here
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,9 @@ class Replaying:
         self.program, self.restored = program, restored
         self.steps: list[Step] = []
         self.tape: _Tape | None = None
+
+    def table(self, addresses: Sequence[int], device: torch.device) -> torch.Tensor:
+        return torch.tensor(addresses, device=device)
 
     def place(self) -> object:
         return 0

@@ -1,4 +1,4 @@
-"""Operators on lists of tensors: large tensors are computed one by one, in kernels; small lists stay library calls."""
+"""Operators on lists of tensors: they are computed one by one, in kernels that share launches."""
 
 # ruff: noqa: SLF001  (operators on lists have no public names)
 # pyright: reportPrivateImportUsage=false
@@ -21,11 +21,6 @@ __all__ = ["compiled"]
 Lists = tuple[list[Tensor], list[Tensor]]
 
 
-@pytest.fixture
-def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreach, "LEAST_BYTES", 0)
-
-
 def lists() -> Lists:
     torch.manual_seed(0)
     return [torch.rand(n, 3) + 0.5 for n in (1, 4, 5)], [torch.rand(n, 3) + 0.5 for n in (1, 4, 5)]
@@ -45,7 +40,6 @@ CALLS: dict[str, Callable[[list[Tensor], list[Tensor]], Any]] = {
 }
 
 
-@pytest.mark.usefixtures("of_any_size")
 @pytest.mark.parametrize("name", CALLS)
 def test_lists_are_computed_one_by_one_as_eager_computes_them(name: str) -> None:
     a, b = lists()
@@ -63,20 +57,25 @@ def adam(parameters: list[Tensor], gradients: list[Tensor], means: list[Tensor],
     torch._foreach_addcdiv_(parameters, means, roots, -1e-3)
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_an_optimizer_step_is_a_kernel_a_tensor_where_tensors_are_large(
-    compiled: Compiler, monkeypatch: pytest.MonkeyPatch, large: bool
-) -> None:
-    if large:
-        monkeypatch.setattr(foreach, "LEAST_BYTES", 8)
+def test_an_optimizer_step_is_a_kernel_a_tensor_and_one_launch(compiled: Compiler) -> None:
     ours = [[torch.rand(n, 3) for n in (2, 4, 5)] for _ in range(4)]
     wanted = [[tensor.clone() for tensor in some] for some in ours]
     compiled(adam)(*ours)
     adam(*wanted)
     torch.testing.assert_close(ours, wanted)
     ((schedule,),) = [run.record.schedules for run in compiled.runs]
-    if large:
-        assert schedule.library_ops == ()
-        assert schedule.summary()["kernels"] == len(ours[0])
-    else:
-        assert all("_foreach" in name for name in schedule.library_ops)
+    assert schedule.library_ops == ()
+    assert (schedule.summary()["kernels"], schedule.launches) == (len(ours[0]), 1)
+
+
+def test_small_lists_of_changing_sizes_stay_library_calls(compiled: Compiler) -> None:
+    step = compiled(adam, dynamic=True)
+    for n in (3, 4):
+        ours = [[torch.rand(n, 3), torch.rand(n + 1, 3)] for _ in range(4)]
+        wanted = [[tensor.clone() for tensor in some] for some in ours]
+        step(*ours)
+        adam(*wanted)
+        torch.testing.assert_close(ours, wanted)
+    schedules = [schedule for run in compiled.runs for schedule in run.record.schedules]
+    assert schedules
+    assert all("_foreach" in name for schedule in schedules for name in schedule.library_ops)

@@ -39,7 +39,7 @@ def share_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
 def likeness(kernel: KernelSource) -> tuple[object, ...]:
     """A key that is equal for kernels that compute the same: the syntax tree with parameters and locals numbered."""
     types = tuple(kind for _, kind in kernel.signature)
-    return (_numbered(kernel.source), types, kernel.config, kernel.interpret, kernel.grid, kernel.sizes)
+    return (_numbered(kernel.source), types, kernel.config, kernel.interpret, kernel.grid, kernel.sizes, kernel.parts)
 
 
 def _numbered(source: str) -> str:

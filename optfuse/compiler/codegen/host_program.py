@@ -15,6 +15,7 @@ from math import prod
 from optfuse.compiler.codegen.apart import NAME as APART
 from optfuse.compiler.codegen.apart import moved_numbers
 from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.launch_table import NAME as IN_TABLE
 from optfuse.compiler.codegen.library_calls import (
     ALWAYS_CONTIGUOUS,
     arguments,
@@ -186,7 +187,8 @@ class _Host:
         if kernel.label:
             lines.insert(0, comment(kernel.label))
         lines += self._watch("before")
-        return lines + self._call("launch", [kernel.name, *(self._pointer(name) for name in kernel.pointers)])
+        function = IN_TABLE if kernel.in_table else "launch"
+        return lines + self._call(function, [kernel.name, *(self._pointer(name) for name in kernel.pointers)])
 
     def _call(self, function: str, given: Sequence[str], target: str = "") -> list[str]:
         """The current step's call, through ``apart`` where a CUDA graph cannot hold it, or perhaps cannot."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optfuse.compiler.codegen.tiles import TileConfig
@@ -22,6 +23,8 @@ class KernelSource:
         config, interpret: Blocks and warps for a GPU, and large blocks for Triton's interpreter.
         grid: (points, block's parameter) of every parallel axis.
         sizes: The symbols of sizes that it takes, after the pointers.
+        parts: Of a launch of several kernels: (kernels that are alike, grid of each of them), in the order of programs.
+        in_table: Whether the function takes tables of the ``pointers``, of which each kernel has its own, instead.
         label: A comment for the launch: which part of the model this is.
     """
 
@@ -35,13 +38,24 @@ class KernelSource:
     grid: tuple[tuple[int, str], ...]
     label: str = ""
     sizes: tuple[str, ...] = ()
+    parts: tuple[tuple[int, tuple[tuple[int, str], ...]], ...] = ()
+    in_table: bool = False
 
     @property
     def grid_text(self) -> str:
         """The number of programs as an expression in the block parameters: "triton.cdiv(1000, XBLOCK)"."""
-        return " * ".join(f"triton.cdiv({size}, {block})" for size, block in self.grid)
+        texts = [f"{count} * {grid_text(grid, 'triton')}" for count, grid in self.parts]
+        return " + ".join(texts) or grid_text(self.grid, "triton")
 
     def programs(self, config: TileConfig) -> int:
         """The number of programs, all on the grid's first axis, with the blocks of a configuration."""
         blocks = dict(config.blocks)
-        return math.prod(-(-size // blocks[block]) for size, block in self.grid)
+        return sum(
+            count * math.prod(-(-size // blocks[block]) for size, block in grid)
+            for count, grid in self.parts or ((1, self.grid),)
+        )
+
+
+def grid_text(grid: Sequence[tuple[int, str]], module: str = "tl") -> str:
+    """The product of the numbers of blocks of all parallel axes; "1" if there are none."""
+    return " * ".join(f"{module}.cdiv({size}, {block})" for size, block in grid) or "1"

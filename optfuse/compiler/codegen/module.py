@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from optfuse.compiler.codegen.apart import DEFINITION as APART_DEFINITION
 from optfuse.compiler.codegen.apart import NAME as APART
 from optfuse.compiler.codegen.host_program import MemoryLayout, Step, host_program, used_constants
-from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.kernel_source import KernelSource, grid_text
+from optfuse.compiler.codegen.launch_table import DEFINITION as IN_TABLE_DEFINITION
+from optfuse.compiler.codegen.launch_table import NAME as IN_TABLE
 from optfuse.compiler.codegen.operator_sources import carried
 from optfuse.compiler.codegen.prelude import PRELUDE
 from optfuse.compiler.codegen.python_text import INDENT, call_text, docstring, tuple_text, with_callees
@@ -130,6 +132,7 @@ _RESERVED = (
     *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
     *("stream_of", "window", "scratch", "planned", "launch", "example", "call"),
     *("functools", "operator", "LAUNCH_DIRECTLY", "allocator", "ready_to_launch"),
+    *("is_recorded", "address_table"),
 )
 
 
@@ -166,6 +169,8 @@ def emit_module(
         library[BY_ROWS] = DEFINITION
     if apart:
         library[APART] = APART_DEFINITION
+    if any(kernel.in_table for kernel in kernels):
+        library[IN_TABLE] = IN_TABLE_DEFINITION
     reserved = [*_RESERVED, *prelude, *library]
     taken = sorted(set(names) & set(reserved))
     if taken:
@@ -332,14 +337,20 @@ def _kernel_table(kernels: Sequence[KernelSource]) -> str:
         lines += [
             f'{INDENT}"{kernel.name}": {{',
             f'{INDENT * 2}"function": {kernel.name},',
-            f'{INDENT * 2}"grid": lambda {blocks}: ({kernel.grid_text or 1},),',
+            f'{INDENT * 2}"grid": lambda {blocks}: ({kernel.grid_text},),',
             f'{INDENT * 2}"constants": {_dict((*sizes, *kernel.config.blocks))},',
             f'{INDENT * 2}"options": {_dict(options)},',
             f'{INDENT * 2}"interpret": {_dict((*sizes, *kernel.interpret.blocks))},',
             *call_text('"signature": {', signature, indent=INDENT * 2, tail="},"),
+            *([f'{INDENT * 2}"programs": lambda {blocks}: ({_programs(kernel)}),'] if kernel.in_table else []),
             f"{INDENT}}},",
         ]
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _programs(kernel: KernelSource) -> str:
+    """Of a launch of kernels in a table: how many kernels have so many programs, as pairs."""
+    return " ".join(f"({count}, {grid_text(grid, 'triton')})," for count, grid in kernel.parts)
 
 
 def _dict(items: Iterable[tuple[str, object]]) -> str:

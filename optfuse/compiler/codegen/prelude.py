@@ -227,6 +227,15 @@ def to_float8_e5m2(x):
 
 
 @triton.jit
+def tensor_at(place, dtype: tl.constexpr, ALIGNED: tl.constexpr):
+    """The tensor whose address is in a table; its address is a multiple of 16 if all there are."""
+    pointer = tl.load(place).to(tl.pointer_type(dtype))
+    if ALIGNED:
+        pointer = tl.multiple_of(pointer, 16)
+    return pointer
+
+
+@triton.jit
 def shift_left(a, b, BITS: tl.constexpr):
     """a << b; 0 where b is negative or no smaller than the width."""
     inside = (b >= 0) & (b < BITS)

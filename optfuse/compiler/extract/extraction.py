@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from optfuse.compiler.analysis.access import NestAccesses, accesses
@@ -21,11 +21,12 @@ from optfuse.compiler.analysis.op_work import (
 )
 from optfuse.compiler.analysis.placement import Placements, place
 from optfuse.compiler.extract.approximation import may_approximate
+from optfuse.compiler.extract.forms import op_forms
 from optfuse.compiler.extract.offered_schemes import offered_walks
 from optfuse.compiler.ir.collectives import is_start, is_wait, never_waited_for
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
-from optfuse.compiler.ir.sizes import hint
+from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.compiler.ir.traversal import dot_in
 from optfuse.compiler.simplify.decisions import Decision
 from optfuse.compiler.simplify.reduction_variants import Alternatives
@@ -71,6 +72,8 @@ def extract(
         allocates: Whether a library call allocates its own results (no ``out=``): those stay outside the arena.
         alternatives: The result of ``reduction_variants``; ``graph`` is its graph.
     """
+    if any(isinstance(size, Size) for buffer in graph.buffers for size in buffer.shape):
+        device = replace(device, shared_ps=0)  # the programs of a launch are counted before it is called
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
     ordered = dependences(graph, touched, None if alternatives is None else alternatives.rivals())
@@ -83,7 +86,7 @@ def extract(
     footprints = Footprints()
     channels: dict[str, int] = {}
     ops = []
-    for position, op in enumerate(graph.ops):
+    for position, (op, form) in enumerate(zip(graph.ops, op_forms(graph), strict=True)):
         if isinstance(op, LibraryCall):
             channel = channels.setdefault(op.group, len(channels) + 1) if op.group else 0
             ops.append(_library_op(op, by_name, ids, device, channel))
@@ -95,7 +98,8 @@ def extract(
             for w in offered[position]
         )
         product = 0 if dot_in(op) is None else dot_time(op, by_name, device).total
-        ops.append(_loop_op(op, found, offers, product * GOP // max(1, device.tensor_ps_per_gop)))
+        tensor = product * GOP // max(1, device.tensor_ps_per_gop)
+        ops.append(replace(_loop_op(op, found, offers, tensor), form=form))
     written = {name for op, found in zip(graph.ops, touched, strict=True) for name in footprint(op, found)[1]}
     instance = Instance(
         name=graph.name,

@@ -1,8 +1,9 @@
 """Operators on lists of tensors (``_foreach_add``), as optimizers call them: one operator a tensor, which can be fused.
 
 A list operator is one library call that reads and writes all of its tensors; a chain of them moves each tensor through
-memory again and again. One operator a tensor fuses a tensor's whole chain, and costs a launch for each tensor. So lists
-of small tensors stay library calls.
+memory again and again. One operator a tensor fuses a tensor's whole chain into a kernel, and kernels of one form share
+a launch (``optfuse.problem.launches``). Where sizes may change they do not: there lists of small tensors stay library
+calls.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
-#: Lists whose tensors have fewer bytes each, on average, stay whole. On an H200 a launch costs as much as moving 5 MiB,
-#: and a chain of eight operators, as optimizers have, moves each tensor about 24 times.
+#: Lists of changing sizes whose tensors have fewer bytes each, on average, stay whole: on an H200 a launch costs as
+#: much as moving 5 MiB, and a chain of eight operators, as optimizers have, moves each tensor about 24 times.
 LEAST_BYTES = 200 << 10
 
 _ONE = """
@@ -53,7 +54,8 @@ def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
         lists = [value for value in values if isinstance(value, Sequence) and value and isinstance(value[0], Tensor)]
         count = len(lists[0]) if lists else 0
         tensors = [tensor for some in lists for tensor in some]
-        if sum(t.numel() * t.element_size() for t in tensors) < LEAST_BYTES * len(tensors):
+        changing = any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape)
+        if changing and sum(t.numel() * t.element_size() for t in tensors) < LEAST_BYTES * len(tensors):
             return NotImplemented
 
         def at(k: int, value: Any) -> Any:

@@ -19,14 +19,18 @@ from optfuse.compiler.ir.sizes import never_less
 
 #: The most points of an op that costs little more than a launch.
 MOST_POINTS = 1024
+#: The most ops of a tiny computation where kernels may share launches: longer ones are faster in programs of their own.
+MOST_OPS = 4
 #: The most computations of one kernel: each adds pointers of its own.
 MOST_TOGETHER = 128
 #: The most bytes of one joined op's results that wait for library calls.
 MOST_BYTES = 32 << 20
 
 
-def join_isolated(graph: LoopGraph, most: int = MOST_TOGETHER) -> LoopGraph:
+def join_isolated(graph: LoopGraph, most: int = MOST_TOGETHER, longest: int | None = None) -> LoopGraph:
     """The graph with isolated computations of the same sizes joined, at most ``most`` into one op.
+
+    ``longest``: the most ops of a computation that is joined to others; None: any number.
 
     >>> show("join_isolated", lambda x, y: (x + 1, y + 1), single(4), single(4))
     before:
@@ -39,15 +43,16 @@ def join_isolated(graph: LoopGraph, most: int = MOST_TOGETHER) -> LoopGraph:
         add[i0] = tensors_0[i0] + 1.0
         add_1[i0] = tensors_1[i0] + 1.0
     """
-    return _join_prepared(_join_tiny(graph, most), most)
+    return _join_prepared(_join_tiny(graph, most, longest), most)
 
 
-def _join_tiny(graph: LoopGraph, most: int) -> LoopGraph:
+def _join_tiny(graph: LoopGraph, most: int, longest: int | None) -> LoopGraph:
     devices = {buffer.name: buffer.device for buffer in graph.buffers}
     alike: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
     for members in _components(graph):
         nests = [op for op in (graph.ops[k] for k in members) if isinstance(op, LoopNest)]
-        if len(nests) == len(members) and all(map(_is_tiny, nests)):
+        short = longest is None or len(nests) <= longest
+        if short and len(nests) == len(members) and all(map(_is_tiny, nests)):
             form = (devices[nests[0].stores[0].buffer], *(tuple(nest.sizes) for nest in nests))
             alike.setdefault(form, []).append(members)
     # step by step: the producers of an op are in an earlier step of its own computation

@@ -20,7 +20,7 @@ from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.simplify.decisions import Decision, Kind
 from optfuse.compiler.simplify.inline_cheap import inline_cheap
 from optfuse.compiler.simplify.inline_moved import inline_moved
-from optfuse.compiler.simplify.join_isolated import join_isolated
+from optfuse.compiler.simplify.join_isolated import MOST_OPS, join_isolated
 from optfuse.compiler.simplify.join_leaves import join_leaves
 from optfuse.compiler.simplify.round_compared import round_compared
 from optfuse.compiler.simplify.split_reductions import split_reductions
@@ -60,7 +60,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "join_isolated",
         "decision",
-        lambda graph, _: join_isolated(graph),
+        lambda graph, device: join_isolated(graph, longest=MOST_OPS if device.shared_ps else None),
         "small computations that share no value with others are joined into one op for each size",
         "ops joined to others like them",
     ),

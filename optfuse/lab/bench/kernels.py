@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 from optfuse.compiler.ir.nodes import LibraryCall
 from optfuse.lab.bench.records import Record
 from optfuse.lab.bench.trace import Run, Trace
-from optfuse.problem.cost import Price, kernel_price
+from optfuse.problem.cost import Price, kernel_price, shared_saving
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel
+from optfuse.solver.memory.order_problem import all_launches
 
 if TYPE_CHECKING:
     from optfuse.api import Schedule
@@ -62,13 +65,17 @@ def steps_of(schedule: Schedule) -> tuple[Step, ...]:
         If the module's text does not launch one function a kernel.
     """
     instance, kernels = schedule.instance, schedule.solution.kernels
-    launched = re.findall(r"^    launch\(\s*(\w+)", schedule.source.split("\ndef call(", 1)[-1], flags=re.MULTILINE)
-    loops = sum(instance.ops[kernel.ops[0]].kind == "loop" for kernel in kernels)
+    launches = all_launches(len(kernels), schedule.solution.launches)
+    launched = re.findall(
+        r"^    launch(?:_in_table)?\(\s*(\w+)", schedule.source.split("\ndef call(", 1)[-1], flags=re.MULTILINE
+    )
+    loops = sum(instance.ops[kernels[launch[0]].ops[0]].kind == "loop" for launch in launches)
     if len(launched) != loops:
-        raise ValueError(f"{schedule.name} launches {len(launched)} functions for {loops} kernels")
+        raise ValueError(f"{schedule.name} launches {len(launched)} functions for {loops} launches")
     names = iter(launched)
     steps: list[Step] = []
-    for position, kernel in enumerate(kernels):
+    for launch in launches:
+        position, kernel = launch[0], kernels[launch[0]]
         first = schedule.graph.ops[kernel.ops[0]]
         scheme = instance.schemes[kernel.scheme]
         function = operator_name(first.target) if isinstance(first, LibraryCall) else next(names)
@@ -78,14 +85,22 @@ def steps_of(schedule: Schedule) -> tuple[Step, ...]:
                 position=position,
                 function=function,
                 triton=not isinstance(first, LibraryCall),
-                ops=tuple(instance.ops[op].name for op in kernel.ops),
+                ops=tuple(instance.ops[op].name for k in launch for op in kernels[k].ops),
                 scheme=scheme.name,
                 x=scheme.x,
                 r=scheme.r,
-                price=kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes),
+                price=_price(instance, [kernels[k] for k in launch]),
             )
         )
     return tuple(steps)
+
+
+def _price(instance: Instance, kernels: Sequence[Kernel]) -> Price:
+    """The price of a launch: of a kernel, or of several, whose memory and compute times add up."""
+    prices = [kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes) for kernel in kernels]
+    saved = shared_saving(instance, kernels, [range(len(kernels))])
+    launch, memory, compute, read, write = (sum(column) for column in zip(*map(astuple, prices), strict=True))
+    return Price(launch - saved, memory, compute, read, write)
 
 
 def operator_name(target: str) -> str:

@@ -16,6 +16,7 @@ from optfuse.report.lanes import Span, lanes
 from optfuse.report.layers import place
 from optfuse.report.summary import certificate
 from optfuse.report.table import differences, kernel_rows
+from optfuse.solver.memory.order_problem import all_launches
 from optfuse.solver.result import SolveResult
 
 #: Ops written in a box and letters of a name, as static/picture.js has them too.
@@ -129,9 +130,11 @@ def _lanes(instance: Instance, solution: Solution) -> dict[str, Any]:
 
 
 def _steps(source: str, solution: Solution) -> tuple[str, ...]:
-    """What is emitted for each kernel; nothing where the module is not this schedule's."""
-    steps = module_steps(source)
-    return steps if len(steps) == len(solution.kernels) else ("",) * len(solution.kernels)
+    """What is emitted for each kernel, of a launch for all of its kernels; nothing where it is another schedule's."""
+    steps, launches = module_steps(source), all_launches(len(solution.kernels), solution.launches)
+    if len(steps) != len(launches):
+        return ("",) * len(solution.kernels)
+    return tuple(step for step, launch in zip(steps, launches, strict=True) for _ in launch)
 
 
 def _side(instance: Instance, solution: Solution, steps: Mapping[Kernel, str], texts: _Texts) -> dict[str, Any]:

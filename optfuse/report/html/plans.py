@@ -13,6 +13,7 @@ from optfuse.problem.serialize import digest, load_instance, load_solution
 from optfuse.problem.solution import Solution
 from optfuse.problem.untrusted_folder import require_enclosed
 from optfuse.solver.control.progress import Progress, relative_gap
+from optfuse.solver.memory.launches import Sharing
 from optfuse.solver.overlap.overlap import Overlap
 from optfuse.solver.result import SolveResult, Statistics
 
@@ -128,4 +129,5 @@ def _statistics(data: dict[str, Any]) -> Statistics:
     kept["heuristic_peaks"] = tuple((str(name), int(peak)) for name, peak in kept.get("heuristic_peaks", ()))
     kept["progress"] = tuple(Progress(**record) for record in kept.get("progress", ()))
     kept["overlap"] = None if kept.get("overlap") is None else Overlap(**kept["overlap"])
+    kept["sharing"] = None if kept.get("sharing") is None else Sharing(**kept["sharing"])
     return Statistics(**kept)

@@ -20,7 +20,7 @@ from optfuse.runtime.graphs import Interest
 from optfuse.runtime.model_program import Make, bind
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.training_program import bind_training
-from optfuse.schedule.emit import emitted_steps
+from optfuse.schedule.emit import emitted_steps, step_ops
 from optfuse.schedule.scheduled import ScheduledGraph, ScheduledStep
 
 #: Memory of a run under watch: every value by itself, or as the program's plan has it (arena, one in place of another).
@@ -145,7 +145,7 @@ def _watched(
     steps, layout = emitted_steps(schedule.extraction, schedule.result, tiles=schedule.tiles)
     memory = layout if placement == "planned" else MemoryLayout()
     source = watched_module(schedule.source, schedule.graph, share_kernels(steps), memory)
-    watch = Watch(schedule.graph, steps_of(schedule.graph, steps, [k.ops for k in schedule.solution.kernels]))
+    watch = Watch(schedule.graph, steps_of(schedule.graph, steps, step_ops(schedule.solution)))
     program = Program(source, constants)
 
     def run(inputs: list[torch.Tensor]) -> list[Value]:

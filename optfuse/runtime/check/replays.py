@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -42,6 +42,10 @@ class Again:
     """
 
     written: list[torch.Tensor] = field(default_factory=list)
+
+    def table(self, addresses: Sequence[int], device: torch.device) -> torch.Tensor:
+        """Memory with the addresses at once."""
+        return torch.tensor(addresses, device=device)
 
     def place(self) -> object:
         """Always the same."""

@@ -37,6 +37,21 @@ def cost_bound(instance: Instance, *, recompute: bool = True, quick: bool = Fals
     return alone + kernels * launch + _crossing(facts)
 
 
+def shared_bound(instance: Instance) -> int:
+    """``cost_bound`` where kernels may share launches: it holds for the objective less what they save.
+
+    Kernels in a row wait for each other, so each has a launch of its own.
+    """
+    mandatory = legal_index(instance).mandatory if instance.variants else (1 << len(instance.ops)) - 1
+    joins = mask_of(n for n, op in enumerate(instance.ops) if any(offer.scheme != ALONE for offer in op.offers))
+    alone = sum(_cost_alone(instance, op, mandatory) for op in bits(mandatory & ~joins))
+    if not mandatory & joins:
+        return alone
+    facts = _Facts(instance, topology(instance), mandatory, joins)
+    in_a_row = max(1, _in_a_row(facts, recompute=True))
+    return alone + in_a_row * min(device.launch_ps for device in instance.devices) + _crossing(facts)
+
+
 def _cost_alone(instance: Instance, op: int, mandatory: int) -> int:
     """The least cost of an op that runs alone: values that only alternatives use need not be written."""
     if not instance.variants:

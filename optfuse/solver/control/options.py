@@ -43,6 +43,8 @@ class SolveOptions:
             optimizer keeps (AdamW: 2, SGD with momentum: 1). The cap leaves room for them; 0: they are not counted.
         recompute: Whether an op may be computed in several kernels (not by "greedy").
         order: "memory" looks for the order of least peak memory, "program" keeps the program's order.
+        share_launches: Whether kernels that do not depend on each other may run in one launch: as many as need hardly
+            more memory. Not with ``order="program"``, nor where communication decides the order.
 
     Raises:
         InvalidOptionError: When a value is out of range.
@@ -59,6 +61,7 @@ class SolveOptions:
     peak_memory: int | str | None = None
     recompute: bool = False
     optimizer_states: int = 0
+    share_launches: bool = True
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -70,7 +73,7 @@ class SolveOptions:
             raise InvalidOptionError(f"workers must be a whole number of at least 1, not {self.workers!r}")
         if not _is_whole(self.seed) or not 0 <= self.seed < 1 << 31:
             raise InvalidOptionError(f"seed must be a whole number from 0 to 2**31 - 1, not {self.seed!r}")
-        for name in ("deterministic", "interruptible"):
+        for name in ("deterministic", "interruptible", "share_launches"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidOptionError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if not isinstance(self.rules, (tuple, list)) or not all(isinstance(rule, Rule) for rule in self.rules):

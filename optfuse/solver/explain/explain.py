@@ -87,6 +87,7 @@ class _Question:
             a=_facts(instance.ops[self.left], self.left, self.solution),
             b=_facts(instance.ops[self.right], self.right, self.solution),
             together=any(pair <= set(kernel.ops) for kernel in kernels),
+            one_launch=any(pair <= {op for k in launch for op in kernels[k].ops} for launch in self.solution.launches),
             verdict="undecided",
             plan=plan,
             shared=shared,

@@ -57,6 +57,7 @@ class Explanation:
 
     Attributes:
         together: Whether some kernel computes both.
+        one_launch: Whether kernels that compute them share a launch.
         verdict: What keeps it from being the other way: it would be "illegal", a rule has "required" it so, it would be
             "over_cap" in memory, "dearer", a "tie"; "cheaper", when the schedule was not optimal; "undecided", when no
             answer came in time; "same_op" for an op and itself.
@@ -80,6 +81,7 @@ class Explanation:
     plan: PlanFigures
     reasons: tuple[Reason, ...] = ()
     shared: tuple[SharedTensor, ...] = ()
+    one_launch: bool = False
     link: tuple[str, ...] = ()
     kernels: tuple[tuple[int, tuple[str, ...]], ...] = ()
     other: PlanFigures | None = None
@@ -107,7 +109,8 @@ def _lines(found: Explanation) -> Iterator[str]:
         yield f"{a} is one op: it is always with itself."
         yield from _op(found.a, found.kernels)
         return
-    yield f"{a} and {b} are {'together in one kernel' if found.together else 'apart'}."
+    apart = "in two kernels of one launch" if found.one_launch else "apart"
+    yield f"{a} and {b} are {'together in one kernel' if found.together else apart}."
     yield from _op(found.a, found.kernels)
     yield from _op(found.b, () if found.together and found.a.kernels == found.b.kernels else found.kernels)
     yield from _shared(found)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
-from optfuse.problem.cost import default_writes, total_cost
+from optfuse.problem.cost import default_writes, shared_saving, total_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Kernel, Placement, Solution
 from optfuse.solver.memory.arena import Packing, Span, sweep
 from optfuse.solver.memory.order_problem import (
     OrderProblem,
+    in_launches,
     lifetimes,
     live_bytes,
     live_spans,
@@ -65,20 +67,25 @@ def arrange(
     packing: Packing | None = None,
     *,
     hurried: bool = False,
+    launches: Sequence[Sequence[int]] = (),
 ) -> Solution:
     """The solution that runs ``kernels`` in ``order``, with a quick packing unless ``packing`` is given.
 
-    ``packing`` must be one of ``arena_spans(instance, problem, order)``; ``hurried``, the packing is the quickest.
+    ``packing`` must be one of ``arena_spans(instance, problem, order, launches)``; ``hurried``, the packing is the
+    quickest. ``launches``: the positions in ``order`` of kernels that share a launch.
     """
-    ends = lifetimes(problem, order)
-    spans = _spans(instance, problem, ends)
+    timed, steps = in_launches(problem, order, launches)
+    ends = lifetimes(timed, steps)
+    spans = _spans(instance, timed, ends)
+    ordered = [kernels[number] for number in order]
     if packing is None and hurried:
         packing = sweep(spans)
     elif packing is None:
-        cells, joined = pack_cells(arena_cells(instance, kernels, order, spans), deadline=0.0)
+        cells, joined = pack_cells(arena_cells(instance, ordered, spans, launches), deadline=0.0)
         packing = cells.apart(joined)
-    ordered = [kernels[number] for number in order]
-    return _solution(instance, ordered, spans, packing, max(live_bytes(problem, order, ends)))
+    found = _solution(instance, ordered, spans, packing, max(live_bytes(timed, steps, ends)))
+    saved = shared_saving(instance, ordered, launches)
+    return replace(found, launches=tuple(map(tuple, launches)), saved_ps=saved) if launches else found
 
 
 def _solution(
@@ -96,9 +103,12 @@ def _solution(
     )
 
 
-def arena_spans(instance: Instance, problem: OrderProblem, order: Sequence[int]) -> list[Span]:
+def arena_spans(
+    instance: Instance, problem: OrderProblem, order: Sequence[int], launches: Sequence[Sequence[int]] = ()
+) -> list[Span]:
     """The buffers placed in the arena, with their lifetimes in an order: no outputs, inputs or fixed buffers."""
-    return _spans(instance, problem, lifetimes(problem, order))
+    timed, steps = in_launches(problem, order, launches)
+    return _spans(instance, timed, lifetimes(timed, steps))
 
 
 def _spans(instance: Instance, problem: OrderProblem, ends: Iterable[tuple[int, int]]) -> list[Span]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
 from optfuse.solver.memory.arena import Span
-from optfuse.solver.memory.order_problem import lifetimes, order_problem, running_sum
+from optfuse.solver.memory.order_problem import in_launches, lifetimes, order_problem, running_sum
 from optfuse.solver.memory.reuse import inplace_pairs, join_spans, matched_pairs
 
 #: Bytes that a caching allocator rounds every allocation up to.
@@ -59,7 +59,7 @@ def apart_footprint(instance: Instance, solution: Solution, lent: Collection[int
     kept, spans = _spans(instance, solution)
     pairs = [
         (old, new)
-        for old, new in inplace_pairs(instance, solution.kernels, spans)
+        for old, new in inplace_pairs(instance, solution.kernels, spans, solution.launches)
         if _placed(instance, spans[old].buffer) or spans[old].buffer in lent
     ]
     heirs = matched_pairs(pairs)
@@ -75,8 +75,9 @@ def _placed(instance: Instance, number: int) -> bool:
 def _spans(instance: Instance, solution: Solution) -> tuple[int, list[Span]]:
     """Bytes that are live throughout, and the spans of all other buffers."""
     problem = order_problem(instance, solution.kernels)
-    ends = lifetimes(problem, range(len(solution.kernels)))
-    spans = [Span(s.buffer, s.bytes, *end) for s, end in zip(problem.storages, ends, strict=True)]
+    timed, steps = in_launches(problem, range(len(solution.kernels)), solution.launches)
+    ends = lifetimes(timed, steps)
+    spans = [Span(s.buffer, s.bytes, *end) for s, end in zip(timed.storages, ends, strict=True)]
     return problem.base, spans
 
 

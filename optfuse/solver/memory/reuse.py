@@ -6,6 +6,7 @@ buffers of a pair are of equal size.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.memory.arena import Packing, Span, arena_floor, pack
+from optfuse.solver.memory.order_problem import all_launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,14 @@ class Cells:
 
 
 def arena_cells(
-    instance: Instance, kernels: Sequence[Kernel], order: Sequence[int], spans: Sequence[Span]
+    instance: Instance, kernels: Sequence[Kernel], spans: Sequence[Span], launches: Sequence[Sequence[int]] = ()
 ) -> tuple[Cells, ...]:
-    """The spans of an order with as much in-place reuse as possible, then (if there is any) without.
+    """The spans of kernels in order with as much in-place reuse as possible, then (if there is any) without.
 
-    The live bytes of the first are a lower bound on every arena.
+    The live bytes of the first are a lower bound on every arena. ``launches``: positions of kernels that share one.
     """
     none = Cells(tuple(spans), tuple(range(len(spans))))
-    heirs = matched_pairs(inplace_pairs(instance, [kernels[number] for number in order], spans))
+    heirs = matched_pairs(inplace_pairs(instance, kernels, spans, launches))
     return (join_spans(spans, heirs), none) if heirs else (none,)
 
 
@@ -54,10 +56,13 @@ def pack_cells(choices: Sequence[Cells], deadline: float | None = None, clock: C
     return best
 
 
-def inplace_pairs(instance: Instance, kernels: Sequence[Kernel], spans: Sequence[Span]) -> list[tuple[int, int]]:
+def inplace_pairs(
+    instance: Instance, kernels: Sequence[Kernel], spans: Sequence[Span], launches: Sequence[Sequence[int]] = ()
+) -> list[tuple[int, int]]:
     """All pairs (dying span, born span), as positions in ``spans``, in which the second may take the first's memory.
 
-    ``kernels`` are in the order of the spans' lifetimes.
+    ``kernels`` are in the order of the spans' lifetimes, which count launches: ``launches`` has the positions of
+    kernels that share one. Of these one alone uses the two buffers.
     """
     dying: dict[int, list[int]] = {}
     born: dict[int, list[int]] = {}
@@ -67,14 +72,29 @@ def inplace_pairs(instance: Instance, kernels: Sequence[Kernel], spans: Sequence
             if span.first < span.last:
                 dying.setdefault(span.last, []).append(position)
     pairs: list[tuple[int, int]] = []
-    for at in sorted(dying.keys() & born.keys()):
-        read, written = _places(instance, kernels[at])
-        for old in dying[at]:
-            for new in born[at]:
+    for step, at in enumerate(all_launches(len(kernels), launches)):
+        if step not in dying or step not in born:
+            continue
+        users = Counter(buffer for k in at for buffer in _used(instance, kernels[k])) if len(at) > 1 else Counter()
+        for k in at:
+            read, written = _places(instance, kernels[k])
+            for old in dying[step]:
                 place = read.get(spans[old].buffer, 0)
-                if place and place == written.get(spans[new].buffer) and spans[old].bytes == spans[new].bytes:
-                    pairs.append((old, new))
+                for new in born[step] if place else ():
+                    fits = place == written.get(spans[new].buffer) and spans[old].bytes == spans[new].bytes
+                    if fits and users[spans[old].buffer] <= 1 and users[spans[new].buffer] <= 1:
+                        pairs.append((old, new))
     return pairs
+
+
+def _used(instance: Instance, kernel: Kernel) -> set[int]:
+    """The buffers that a kernel may read or writes."""
+    index = topology(instance)
+    used = set(kernel.writes)
+    for op in kernel.ops:
+        used.update(read.buffer for read in index.offers[op][kernel.scheme].reads)
+        used.update(buffer for _, buffer in index.sources[op] if buffer is not None)
+    return used
 
 
 def _places(instance: Instance, kernel: Kernel) -> tuple[dict[int, int], dict[int, int]]:

@@ -60,7 +60,8 @@ def counted(schedule: Schedule, memory: Memory) -> int:
     program.module.launch = lambda *_: None
     inputs = [torch.zeros(x.shape, dtype=x.dtype).as_strided(x.shape, x.stride) for x in program.inputs]
     constants = dict(schedule.interface.constants)
-    kept = [x for x, source in zip(inputs, schedule.interface.inputs, strict=True) if source.kind != "saved"]
+    donated = {buffer.name for buffer in schedule.instance.buffers if buffer.donated}
+    kept = [x for x, expected in zip(inputs, program.inputs, strict=True) if expected.name not in donated]
     with LiveBytes(*inputs, *constants.values()) as bytes_:
         program.module.call(inputs, constants)
     del kept

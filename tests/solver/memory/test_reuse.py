@@ -114,7 +114,7 @@ def test_joined_spans_are_as_few_bytes_as_can_be(instance: Instance) -> None:
             )
             saved = sum(aligned(spans[old].bytes) for (_, old), _ in map(sorted_pair, nx.max_weight_matching(here)))
             live.append(sum(aligned(span.bytes) for span in spans if span.first <= at <= span.last) - saved)
-        joined, *_ = arena_cells(instance, solution.kernels, range(len(solution.kernels)), spans)
+        joined, *_ = arena_cells(instance, solution.kernels, spans)
         assert arena_floor(joined.spans) == max(live)
 
 
@@ -202,7 +202,7 @@ def test_packings_of_joined_spans_are_packings_of_all() -> None:
     instance = chain(late=2)
     solution = chained(instance)
     spans = spans_of(instance, solution)
-    cells, packing = pack_cells(arena_cells(instance, solution.kernels, range(4), spans))
+    cells, packing = pack_cells(arena_cells(instance, solution.kernels, spans))
     assert len(cells.spans) < len(spans)
     apart = cells.apart(packing)
     assert [apart.offsets[number] for number in range(len(spans))] == [packing.offsets[k] for k in cells.cell]

@@ -1,0 +1,37 @@
+"""Which kernels may share a launch, and what that saves.
+
+Kernels share a launch when none depends on another. All hold loops alone, on one device, without products of matrices
+and without barriers. What registers a launch has is decided by its largest kernel; so those of its kernels that take
+longer than a launch are *alike*: their ops have the same forms, each of them one (``Op.form``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optfuse.problem.cost import kernel_price
+from optfuse.problem.instance import Instance
+from optfuse.problem.solution import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Launchable:
+    """A kernel that may share a launch: its device, and its ops' forms, () if it takes no longer than a launch."""
+
+    device: int
+    forms: tuple[int, ...]
+
+
+def launchable(instance: Instance, kernel: Kernel) -> Launchable | None:
+    """What decides with which kernels a kernel may share a launch; None if with none."""
+    ops = [instance.ops[op] for op in kernel.ops]
+    device = instance.devices[ops[0].device]
+    if not 0 < device.shared_ps < device.launch_ps or set(kernel.ops) & set(instance.rules.barrier):
+        return None
+    if any(op.kind != "loop" or op.work.tensor for op in ops):
+        return None
+    price = kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes)
+    if price.total <= 2 * device.launch_ps:
+        return Launchable(ops[0].device, ())
+    forms = tuple(sorted(op.form for op in ops))
+    return Launchable(ops[0].device, forms) if forms[0] else None
