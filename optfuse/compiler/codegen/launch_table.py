@@ -16,11 +16,12 @@ def launch_in_table(kernel, *tensors):
         places = torch.cat([programs.cumsum(0) - programs, kernels])
         row["places", device] = places.to(torch.int32).to(device)
     tables = {} if is_recorded(device) else row.setdefault("tables", {})  # a CUDA graph has tables of its own
-    table = tables.get((device, addresses))
+    key = device, 0 if INTERPRET else stream_of(device.index), addresses
+    table = tables.get(key)
     if table is None:
         if len(tables) == 8:
             tables.pop(next(iter(tables)))
-        table = tables[device, addresses] = address_table(addresses, device)
+        table = tables[key] = address_table(addresses, device)
     if INTERPRET or not functools.reduce(operator.or_, addresses) & 15:
         launch(kernel, table, row["places", device])
     else:

@@ -57,7 +57,7 @@ def share_launches(
     most_bytes = peak + int(MORE_MEMORY * peak)
     most_bytes = most_bytes if cap is None else min(most_bytes, max(peak, cap))
     kinds = [launchable(instance, kernel) for kernel in kernels]
-    window = len(order)
+    window = len(order) if sum(kind is not None for kind in kinds) > 1 else 0
     groups = [(number,) for number in order]
     while window > 1:
         found = grouped(problem, order, kinds, window)
