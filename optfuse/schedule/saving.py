@@ -29,6 +29,7 @@ from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device, Instance
 from optfuse.problem.solution import Solution
 from optfuse.schedule.saving_bound import StepBound
+from optfuse.schedule.solve_once import Solved
 from optfuse.schedule.step_saving import Proposal, SavedValue, StepSaving
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
@@ -79,15 +80,17 @@ class _Priced:
     saved: tuple[str, ...]
     unseen: Mapping[str, int]
     workspaces: int
+    solved: Sequence[tuple[Instance, SolveResult]]
 
 
 @dataclass(slots=True)
 class SavingSearch:
-    """Chooses what a training step saves; after the call ``found`` tells what and why."""
+    """Chooses what a training step saves; after the call ``found`` tells what and why, ``solved`` has its schedules."""
 
     device: str
     options: SolveOptions
     found: StepSaving | None = None
+    solved: Solved = field(default_factory=Solved)
     _priced: list[_Priced] = field(default_factory=list, init=False)
 
     def __call__(self, step: JointStep) -> Choice | None:
@@ -115,6 +118,7 @@ class SavingSearch:
                 f"that was found is {least / MIB:,.1f} MiB: raise the cap, or make the batch smaller"
             )
         best = min(fitting, key=lambda one: (one.proposal.objective, one.proposal.peak_bytes))
+        self.solved = Solved.of(best.solved)
         bound = self._bound(step, forward, values, clock).within(cap)
         self.found = StepSaving(
             best.proposal,
@@ -166,13 +170,13 @@ class SavingSearch:
         """Solve both graphs of a choice."""
         halves = step.halves(choice) if halves is None else halves
         problems = problems or tuple(fusion_problem(half, self.device) for half in halves)
-        solved = [self._solve(problem.instance) for problem in problems]
+        solved = [(problem.instance, self._solve(problem.instance)) for problem in problems]
         workspaces = workspace_bytes([problem.instance for problem in problems])
         beside = workspaces + self.options.optimizer_states * trained_bytes(*halves)
         unseen = {half: out + beside for half, out in unseen_bytes(*halves).items()}
-        proposal = proposal_of(name, halves, [(one.objective, one.solution) for one in solved], unseen)
+        proposal = proposal_of(name, halves, [(one.objective, one.solution) for _, one in solved], unseen)
         saved = tuple(one.name for one in proposal.saved)
-        self._priced.append(_Priced(proposal, choice, saved, unseen, workspaces))
+        self._priced.append(_Priced(proposal, choice, saved, unseen, workspaces, solved))
         return self._priced[-1]
 
     def _solve(self, instance: Instance) -> SolveResult:
@@ -186,12 +190,17 @@ class SavingSearch:
         seconds = min(MODEL_S, self.options.time_limit)
         gap_ps = int(GAP * self._priced[0].proposal.objective)
         found = choose_saving(values, limit, self.options, clock, clock.now() + seconds, gap_ps)
-        if found is not None:
+        if found is not None and not (limit is None and self._is_far_above(found)):
             choice = _choice(values, found)
             if all(one.choice is None or one.choice.saved != choice.saved for one in self._priced):
                 said = "least time" if limit is None else f"at most {limit / MIB:,.1f} MiB"
                 self._price(step, said, choice)
         return found
+
+    def _is_far_above(self, found: Saving) -> bool:
+        """Whether the peak is far above the cap, if it is as far above that of torch's choice as the saved bytes."""
+        fewest, cap = self._priced[0].proposal, self.options.peak_bytes
+        return cap is not None and fewest.peak_bytes + found.bytes - fewest.saved_bytes > (1 + CLOSE) * cap
 
     def _shrink(self, step: JointStep, values: Sequence[ForwardValue], cap: int, clock: Clock) -> None:
         """Propose choices that save ever less until a step keeps the cap and comes close to it.

@@ -154,7 +154,9 @@ class Compilation:
             problem = fusion_problem(captured, asked.device)
             options = _options_of(captured, asked.solver, self.searches)
             chosen = _with_matching_rules(problem.instance, options, self.record)
-            made = schedule_graph(captured, problem, chosen, measure=asked.measure, cache=asked.cache)
+            search = self.searches.get(captured.name.rpartition(".")[0])
+            known = None if search is None else search.solved
+            made = schedule_graph(captured, problem, chosen, measure=asked.measure, cache=asked.cache, solved=known)
         except CaptureError as error:
             self.record.leave(captured.name, str(error))
             return as_traced(captured)

@@ -64,6 +64,7 @@ from optfuse.compiler.frontend.torch_bridge import (
 from optfuse.compiler.frontend.windows import Window, take_windows
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
+from optfuse.problem.garbage_collection import rarely_collecting
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
 #: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.
@@ -137,7 +138,7 @@ class _Split:
         choice = None
         if self.choose is not None and self.user_outputs is not None and not has_own_choice(joint):
             without_repeats(joint)
-            with outside_of_modes():
+            with outside_of_modes(), rarely_collecting():
                 choice = self._chosen(joint, inputs, options, self.choose)
         return self._cut(joint, choice, inputs, options)
 
@@ -230,7 +231,7 @@ def compile_flat(
                 leave(f"{name}.{kind}", reason)
                 return as_it_is(module, kind)
             try:
-                with outside_of_modes():  # torch calls us while tensors are fake
+                with outside_of_modes(), rarely_collecting():  # torch calls us while tensors are fake
                     return compile_adapted(module, kind)
             except Exception as error:
                 if survive is None:
