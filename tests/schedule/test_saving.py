@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 import optfuse
 from optfuse.compiler.frontend.aot import make_backend
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import JointStep
+from optfuse.compiler.frontend.joint import Choice, JointStep
 from optfuse.compiler.frontend.training import capture_step
 from optfuse.errors import CaptureError, InfeasibleError, InvalidOptionError
 from optfuse.problem.device_files import load_device
@@ -105,15 +105,6 @@ def test_a_step_within_a_cap_has_eagers_gradients_and_keeps_the_cap() -> None:
         wanted.backward()
         for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
-
-
-def test_random_draws_are_kept() -> None:
-    model, x = Model(layers=1, drop=0.3).train(), torch.randn(4, 8, 16)
-    fewest = searched(model, x, peak_memory=1 << 40).found
-    assert fewest is not None
-    captured = capture_step(model, (x,), {}, name="step", choose=lambda _: fewest.choice)
-    drawn = [node.name for node in captured.backward.graph.graph.nodes if "rand" in str(node.target)]
-    assert not drawn
 
 
 def test_a_cap_that_no_step_keeps_is_one_line_with_the_least_peak() -> None:
@@ -222,6 +213,32 @@ def test_checkpointed_regions_are_split_as_they_say() -> None:
         fast(torch.randn(2, 8, 16)).backward()
     assert len(asked) == 1  # of the second model's step
     assert len(compiled) == 4
+
+
+def test_random_draws_are_made_again_from_their_seed() -> None:
+    compiled: list[Captured] = []
+
+    def compile_graph(captured: Captured) -> Any:
+        compiled.append(captured)
+        return lambda inputs: captured.graph(*inputs)
+
+    def seed_alone(step: JointStep) -> Choice:
+        kept = frozenset(value.name for value in step.values if not value.repeatable and value.in_forward)
+        return Choice(kept, frozenset(value.name for value in step.values) - kept)
+
+    def gradients(choose: Any) -> list[Tensor]:
+        torch.manual_seed(0)
+        model, x = Model(layers=1, drop=0.3).train(), torch.randn(4, 8, 16)
+        torch._dynamo.reset()  # noqa: SLF001 - its public face
+        torch.compile(model, backend=make_backend(compile_graph, choose=choose))(x).backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    ours, fewest = gradients(seed_alone), gradients(lambda _: None)
+    again, kept = (half for half in compiled if half.name.endswith("backward"))
+    drawn = [[n for n in half.graph.graph.nodes if "seeded_random" in str(n.target)] for half in (again, kept)]
+    assert [len(nodes) for nodes in drawn] == [1, 0]
+    for one, other in zip(ours, fewest, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("drop", [0.2, 0.0])

@@ -40,6 +40,7 @@ from optfuse.compiler.frontend.kept_values import Kept, kept_values
 from optfuse.compiler.frontend.layouts import choose_layouts
 from optfuse.compiler.frontend.passes import normalize
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
+from optfuse.compiler.frontend.passes.draws import seed_draws
 from optfuse.compiler.frontend.passes.effects import drop_effect_tokens
 from optfuse.compiler.frontend.passes.in_place import update_in_place
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
@@ -138,6 +139,7 @@ class _Split:
         choice = None
         if self.choose is not None and self.user_outputs is not None and not has_own_choice(joint):
             without_repeats(joint)
+            seed_draws(joint)
             with outside_of_modes(), rarely_collecting():
                 choice = self._chosen(joint, inputs, options, self.choose)
         return self._cut(joint, choice, inputs, options)
