@@ -75,11 +75,18 @@ def saving_search(mode: str, device: str, options: SolveOptions) -> SavingSearch
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
+    """A proposal, and what follows from it.
+
+    ``held`` are the bytes that are in memory at any time, ``trained`` those of the gradients of parameters.
+    """
+
     proposal: Proposal
     choice: Choice | None
     saved: tuple[str, ...]
     unseen: Mapping[str, int]
     workspaces: int
+    held: int
+    trained: int
     solved: Sequence[tuple[Instance, SolveResult]]
 
 
@@ -101,6 +108,8 @@ class SavingSearch:
         InfeasibleError
             If no proposal keeps the cap; the message names the least peak that was found.
         """
+        if step.free is not None:
+            return self._obey(step)
         values, forward, clock = self._start(step)
         cap = self.options.peak_bytes
         fewest = self._priced[0].proposal
@@ -113,30 +122,50 @@ class SavingSearch:
         fitting = [one for one in self._priced if cap is None or one.proposal.peak_bytes <= cap]
         if cap is not None and not fitting:
             least = min(one.proposal.peak_bytes for one in self._priced)
+            saved = least_bytes(values, self.options, clock, clock.now() + MODEL_S) or 0
+            held = self._priced[0].held
+            floor = held + max(saved, self._priced[0].trained)
             raise InfeasibleError(
                 f"{step.name}: no training step was found within peak_memory of {cap / MIB:,.1f} MiB; the least peak "
-                f"that was found is {least / MIB:,.1f} MiB: raise the cap, or make the batch smaller"
+                f"that was found is {least / MIB:,.1f} MiB, and none is below {floor / MIB:,.1f} MiB "
+                f"({held / MIB:,.1f} MiB are there at any time): raise the cap, or make the batch smaller"
             )
         best = min(fitting, key=lambda one: (one.proposal.objective, one.proposal.peak_bytes))
+        self._take(best, self._bound(step, forward, values, clock).within(cap))
+        return best.choice
+
+    def _take(self, best: _Priced, bound: int) -> None:
         self.solved = Solved.of(best.solved)
-        bound = self._bound(step, forward, values, clock).within(cap)
         self.found = StepSaving(
             best.proposal,
             tuple(one.proposal for one in self._priced),
             best.choice,
             best.saved,
             min(bound, best.proposal.objective),
-            cap,
+            self.options.peak_bytes,
             best.unseen,
             best.workspaces,
         )
-        return best.choice
+
+    def _obey(self, step: JointStep) -> None:
+        """Price a step that saves what the user says, and hold it against the cap."""
+        cap = self.options.peak_bytes
+        own = self._price(step, "as the model says", None)
+        if cap is not None and own.proposal.peak_bytes > cap:
+            raise InfeasibleError(
+                f"{step.name}: with the regions that the model checkpoints its peak is "
+                f"{own.proposal.peak_bytes / MIB:,.1f} MiB, above peak_memory of {cap / MIB:,.1f} MiB: raise the cap, "
+                f"or checkpoint nothing, so that optfuse chooses"
+            )
+        self._take(own, sum(found.bound for _, found in own.solved))
 
     def sweep(self, step: JointStep, points: int) -> list[tuple[Proposal, int]]:
         """Torch's proposal and ``points`` of the constraint model, ever fewer bytes, each with a bound.
 
-        A bound holds for every step whose peak is not above the proposal's.
+        A bound holds for every step whose peak is not above the proposal's. None where the user says what is saved.
         """
+        if step.free is not None:
+            return []
         values, forward, clock = self._start(step)
         free = self._propose(step, values, None, clock)
         fewest = least_bytes(values, self.options, clock, clock.now() + MODEL_S) or 0
@@ -172,11 +201,13 @@ class SavingSearch:
         problems = problems or tuple(fusion_problem(half, self.device) for half in halves)
         solved = [(problem.instance, self._solve(problem.instance)) for problem in problems]
         workspaces = workspace_bytes([problem.instance for problem in problems])
-        beside = workspaces + self.options.optimizer_states * trained_bytes(*halves)
+        trained = trained_bytes(*halves)
+        beside = workspaces + self.options.optimizer_states * trained
         unseen = {half: out + beside for half, out in unseen_bytes(*halves).items()}
         proposal = proposal_of(name, halves, [(one.objective, one.solution) for _, one in solved], unseen)
         saved = tuple(one.name for one in proposal.saved)
-        self._priced.append(_Priced(proposal, choice, saved, unseen, workspaces, solved))
+        held = beside + sum(one.bytes for one in held_memory(halves[0]))
+        self._priced.append(_Priced(proposal, choice, saved, unseen, workspaces, held, trained, solved))
         return self._priced[-1]
 
     def _solve(self, instance: Instance) -> SolveResult:

@@ -34,6 +34,8 @@ from optfuse.compiler.frontend.joint import (
     has_own_choice,
     joint_values,
     name_nodes,
+    regions_of,
+    without_own_choice,
 )
 from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, keeping
 from optfuse.compiler.frontend.kept_values import Kept, kept_values
@@ -57,6 +59,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     has_unbacked_size,
     is_symbolic,
     min_cut_partition,
+    mode_of_values,
     outside_of_modes,
     tree_leaves,
     without_repeats,
@@ -136,25 +139,36 @@ class _Split:
         keep_offsets(joint)
         release_pooled(joint)
         take_out_biases(joint)
-        choice = None
-        if self.choose is not None and self.user_outputs is not None and not has_own_choice(joint):
-            without_repeats(joint)
-            seed_draws(joint)
+        choice, own = None, has_own_choice(joint)
+        if own:
+            seed_draws(joint)  # torch would hand generators to both graphs
+        if self.choose is not None and self.user_outputs is not None:
+            if not own:
+                without_repeats(joint)
+                seed_draws(joint)
             with outside_of_modes(), rarely_collecting():
-                choice = self._chosen(joint, inputs, options, self.choose)
+                choice = self.choose(self._step(joint, inputs, options, own=own))
         return self._cut(joint, choice, inputs, options)
 
-    def _chosen(
-        self, joint: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any], choose: Chooser
-    ) -> Choice | None:
-        def halves(choice: Choice | None) -> tuple[Captured, Captured]:
-            forward, backward = self._cut(copied(joint), choice, inputs, options)
+    def _step(self, joint: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any], *, own: bool) -> JointStep:
+        """The step of a joint graph; ``own``: the user has decided what it saves."""
+
+        def halves(graph: GraphModule, choice: Choice | None) -> tuple[Captured, Captured]:
+            with mode_of_values(graph) if own else nullcontext():
+                forward, backward = self._cut(graph, choice, inputs, options)
             adapted = self.adapt(forward, "forward")
             kept = kept_values(adapted.captured, _output_names(forward))
             return adapted.captured, self.adapt(backward, "backward", kept).captured
 
+        def split(choice: Choice | None) -> tuple[Captured, Captured]:
+            return halves(copied(joint), choice)
+
+        if own:
+            return JointStep(
+                self.name, (), {}, split, regions_of(joint), lambda: halves(without_own_choice(joint), None)
+            )
         name_nodes(joint)
-        return choose(JointStep(self.name, *joint_values(joint, self.user_outputs or 0), halves))
+        return JointStep(self.name, *joint_values(joint, self.user_outputs or 0), split)
 
     def _cut(self, joint: GraphModule, choice: Choice | None, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
         if choice is not None and self.user_outputs is not None:

@@ -6,12 +6,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.passes.rewrite import fake, insert, swap
-from optfuse.compiler.frontend.torch_bridge import is_tangent
+from optfuse.compiler.frontend.torch_bridge import is_symbolic, is_tangent
 from optfuse.compiler.ops import registered  # noqa: F401 - registers the operators
 
 aten = torch.ops.aten
 STEP_SEED, SEEDED = torch.ops.optfuse.step_seed.default, torch.ops.optfuse.seeded_random.default
 
+#: What torch notes at nodes of checkpointed regions, and at those for which it is asked for a budget.
+CHOSEN = frozenset({"recompute", "ac_graph_id", "memory_budget"})
 #: Operators that draw uniform numbers in [0, 1), and those that draw normal ones.
 _UNIFORM = frozenset({aten.rand.default, aten.rand_like.default})
 _NORMAL = frozenset({aten.randn.default, aten.randn_like.default})
@@ -34,7 +36,11 @@ def seed_draws(joint: GraphModule) -> None:
         value = fake(node)
         if value is None or not value.dtype.is_floating_point or value.device not in given:
             continue
+        if any(is_symbolic(size) for size in (*value.shape, *value.stride())):
+            continue
         if value.device not in seeds:
-            seeds[value.device] = insert(joint.graph, node, STEP_SEED, (given[value.device],))
+            seeds[value.device] = seed = insert(joint.graph, node, STEP_SEED, (given[value.device],))
+            for mark in CHOSEN:
+                seed.meta.pop(mark, None)
         facts = (list(value.shape), list(value.stride()), value.dtype)
         swap(node, insert(joint.graph, node, SEEDED, (seeds[value.device], number, node.target in _NORMAL, *facts)))
