@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -52,6 +53,8 @@ MOST_PROPOSALS = 8
 #: The search ends at a step whose peak is below the cap by no more than this share of it; choices whose bytes differ by
 #: no more are alike.
 CLOSE = 0.02
+#: A schedule whose peak is above the cap by no more than this share of it is solved again under the cap.
+NEAR = 0.03
 
 
 #: What decides what a training step saves. "fewest": torch's minimum cut of bytes. "search": ``SavingSearch``. "auto":
@@ -204,15 +207,24 @@ class SavingSearch:
         trained = trained_bytes(*halves)
         beside = workspaces + self.options.optimizer_states * trained
         unseen = {half: out + beside for half, out in unseen_bytes(*halves).items()}
+        solved = [self._fitted(*pair, out) for pair, out in zip(solved, unseen.values(), strict=True)]
         proposal = proposal_of(name, halves, [(one.objective, one.solution) for _, one in solved], unseen)
         saved = tuple(one.name for one in proposal.saved)
         held = beside + sum(one.bytes for one in held_memory(halves[0]))
         self._priced.append(_Priced(proposal, choice, saved, unseen, workspaces, held, trained, solved))
         return self._priced[-1]
 
-    def _solve(self, instance: Instance) -> SolveResult:
+    def _solve(self, instance: Instance, cap: int | None = None) -> SolveResult:
         seconds = min(GRAPH_S, self.options.time_limit)
-        return solve(instance, replace(self.options, rules=(), peak_memory=None, time_limit=seconds))
+        return solve(instance, replace(self.options, rules=(), peak_memory=cap, time_limit=seconds))
+
+    def _fitted(self, instance: Instance, found: SolveResult, beside: int) -> tuple[Instance, SolveResult]:
+        """A graph's schedule; one that is a little above the cap is solved again under it."""
+        cap = self.options.peak_bytes
+        if cap is not None and 0 < cap - beside < found.solution.peak_bytes <= (1 + NEAR) * cap - beside:
+            with suppress(InfeasibleError):
+                return instance, self._solve(instance, cap - beside)
+        return instance, found
 
     def _propose(
         self, step: JointStep, values: Sequence[ForwardValue], limit: int | None, clock: Clock

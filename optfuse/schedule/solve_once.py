@@ -62,16 +62,18 @@ class Solved:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[Instance, SolveResult]]) -> Solved:
-        """The results of some instances; those that are not proven are left out: more time may find better ones."""
-        return cls({digest(without_names(one)): found for one, found in pairs if found.status == "OPTIMAL"})
+        """The results of some instances."""
+        return cls({digest(without_names(one)): found for one, found in pairs})
 
     def result(self, instance: Instance, options: SolveOptions) -> SolveResult | None:
-        """The proven result of an instance like this, if it keeps the options' cap on peak memory.
+        """The result of an instance like this, if it is proven, or if it keeps the options' cap on peak memory.
 
-        ``options`` hold no rules and ask for no recomputation, which may be cheaper.
+        None as well where ``options``, which hold no rules, ask for recomputation, which may be cheaper.
         """
         found = None if options.recompute or not self.results else self.results.get(digest(without_names(instance)))
-        if found is None or (options.peak_bytes is not None and found.solution.peak_bytes > options.peak_bytes):
+        if found is None or (found.status != "OPTIMAL" and options.peak_bytes is None):
+            return None
+        if options.peak_bytes is not None and found.solution.peak_bytes > options.peak_bytes:
             return None
         named = digest(instance)
 
