@@ -44,7 +44,7 @@ from optfuse.solver.saving import (
 from optfuse.solver.solve import solve
 
 #: Seconds for one solve of the constraint model, and for one of a graph of a proposal.
-MODEL_S, GRAPH_S = 2.0, 5.0
+MODEL_S, GRAPH_S = 2.0, 8.0
 #: A choice of the constraint model is good enough when what it costs is above its bound by no more than this share of
 #: the step's time: solving both graphs prices it anew.
 GAP = 0.002
