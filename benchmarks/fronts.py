@@ -158,7 +158,7 @@ def ours(case: Any, cap: int | None) -> tuple[Callable[..., Any], Row]:
     import optfuse
 
     start = time.perf_counter()
-    chosen = {"time_limit": 10} if cap is None else {"time_limit": 10, "peak_memory": cap}
+    chosen = {"time_limit": 10, "workers": 2} | ({} if cap is None else {"peak_memory": cap})
     options = optfuse.SolveOptions.from_mapping(chosen)
     step = optfuse.optimize(case.model, case.args, case.kwargs, train=True, saving="search", options=options)
     found = step.saving
@@ -341,6 +341,7 @@ def main() -> None:
     parser.add_argument(
         "--total", type=float, default=1e9, help="seconds after which none is begun, and what runs ends"
     )
+    parser.add_argument("--dry", action="store_true", help="one small model, to try the script on any machine")
     parser.add_argument("--table", type=Path, metavar="ROWS", help="print the table of a file, measure nothing")
     parser.add_argument("--some", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -358,6 +359,8 @@ def main() -> None:
         parser.error(f"no layers are known of {', '.join(unknown)}; known: {', '.join(LAYERS)}")
     if strange := set(arguments.groups.split(",")) - set(GROUPS):
         parser.error(f"no such group: {', '.join(sorted(strange))}; known: {', '.join(GROUPS)}")
+    if arguments.dry:
+        arguments.models, arguments.size = "gpt2", "small"
     run(arguments)
     print(table(read_rows(arguments.out)))
 
