@@ -131,7 +131,8 @@ class SavingSearch:
             raise InfeasibleError(
                 f"{step.name}: no training step was found within peak_memory of {cap / MIB:,.1f} MiB; the least peak "
                 f"that was found is {least / MIB:,.1f} MiB, and none is below {floor / MIB:,.1f} MiB "
-                f"({held / MIB:,.1f} MiB are there at any time): raise the cap, or make the batch smaller"
+                f"({held / MIB:,.1f} MiB for parameters, inputs, results and what libraries and an optimizer keep): "
+                "raise the cap, or make the batch smaller"
             )
         best = min(fitting, key=lambda one: (one.proposal.objective, one.proposal.peak_bytes))
         self._take(best, self._bound(step, forward, values, clock).within(cap))
