@@ -1,26 +1,30 @@
 """Time and memory of a training step: ours under caps, Inductor's, checkpointed layers, eager. Rows and a table.
 
-    python benchmarks/fronts.py gpt2,bert,resnet --out FRONTS.jsonl [--size bench] [--shares 0.9 0.8 0.7]
-                                [--budgets 1.0 0.6 0.3 0.0] [--limit S] [--total S]
+    python benchmarks/fronts.py gpt2,bert,resnet --out FRONTS.jsonl [--size bench] [--shares 0.9 0.75]
+                                [--budgets 1.0 0.6 0.3 0.0] [--groups ours,inductor,checkpoint] [--jobs N] [--total S]
     python benchmarks/fronts.py --table FRONTS.jsonl
 
 A step is forward with the loss inside of the model, and backward; no optimizer. Measured are the median of its
-milliseconds and the peak of ``torch.cuda.max_memory_allocated``, without CUDA graphs. What is measured of each model:
+milliseconds and the peak of ``torch.cuda.max_memory_allocated``, without CUDA graphs. The groups of points of a model:
 
-- eager, and eager with each layer in ``torch.utils.checkpoint``;
-- inductor with ``torch._functorch.config.activation_memory_budget`` at each of the budgets, and inductor with each
-  layer in ``torch.utils.checkpoint``;
-- optfuse without a cap, and with caps of each of the shares of the predicted peak of torch's own choice of what to
-  save; beside what was measured stand the predicted milliseconds and peak.
+- ours: optfuse without a cap, with caps of each of the shares of the predicted peak of torch's own choice of what to
+  save, and the gradients under the last but one of these beside float32's; predicted figures stand beside measured
+  ones;
+- inductor: with ``torch._functorch.config.activation_memory_budget`` at each of the budgets;
+- checkpoint: Inductor with each layer in ``torch.utils.checkpoint``;
+- eager: eager, plain and with each layer in ``torch.utils.checkpoint``.
 
-Each measurement has a process of its own and ``--limit`` seconds: one that fails costs itself, and its row has the
-error. After ``--total`` seconds none is begun. A row is added to FRONTS.jsonl as it comes, and one that is there
-without an error is not measured again. The table marks with * the points that no other of their model beats in both.
+Each group of a model has a process of its own, ``--jobs`` of them side by side; one at a time measures. A point that
+fails costs itself, and its row has the error. After ``--total`` seconds no point is begun and what runs is ended. A row
+is added to FRONTS.jsonl as it comes, and one that is there without an error is not measured again. The table marks with
+* the points that no other of their model beats in both.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import gc
 import json
 import os
 import subprocess
@@ -28,25 +32,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "models").is_dir())
 MIB = 1 << 20
 #: A model's layers, by the name of their class.
 LAYERS = {
-    "bert": "BertLayer",
-    "convnext": "ConvNextLayer",
     "gpt2": "GPT2Block",
-    "llama": "LlamaDecoderLayer",
-    "mobilenetv2": "MobileNetV2InvertedResidual",
-    "resnet": "ResNetBottleNeckLayer",
-    "swin": "SwinLayer",
-    "t5": "T5Block",
+    "bert": "BertLayer",
     "vit": "ViTLayer",
+    "t5": "T5Block",
+    "llama": "LlamaDecoderLayer",
+    "swin": "SwinLayer",
+    "resnet": "ResNetBottleNeckLayer",
+    "convnext": "ConvNextLayer",
+    "mobilenetv2": "MobileNetV2InvertedResidual",
 }
+GROUPS = ("ours", "inductor", "checkpoint", "eager")
 
 Row = dict[str, Any]
 
@@ -65,15 +71,22 @@ class Point:
         return Point(row["model"], row["system"], row["setting"])
 
 
-def points(model: str, shares: Sequence[float], budgets: Sequence[float]) -> Iterator[Point]:
-    """Everything that is measured of a model; optfuse without a cap comes before its caps, which follow from it."""
-    yield Point(model, "optfuse")
-    for share in shares:
-        yield Point(model, "optfuse", share)
-    for budget in budgets:
-        yield Point(model, "inductor", budget)
-    for system in ("eager", "eager-checkpoint", "inductor-checkpoint"):
-        yield Point(model, system)
+def points(model: str, group: str, shares: Sequence[float], budgets: Sequence[float]) -> Iterator[Point]:
+    """What a group measures of a model, in order; optfuse without a cap comes before its caps, which follow from it."""
+    match group:
+        case "ours":
+            yield Point(model, "optfuse")
+            for share in shares:
+                yield Point(model, "optfuse", share)
+            for share in shares[-2:-1] or shares[:1]:
+                yield Point(model, "optfuse-gradients", share)
+        case "inductor":
+            for budget in budgets:
+                yield Point(model, "inductor", budget)
+        case "checkpoint":
+            yield Point(model, "inductor-checkpoint")
+        case _:
+            yield from (Point(model, system) for system in ("eager", "eager-checkpoint"))
 
 
 def measure(point: Point, size: str, cap: int | None) -> Row:
@@ -87,11 +100,14 @@ def measure(point: Point, size: str, cap: int | None) -> Row:
     torch.set_float32_matmul_precision("high")
     on = meter()
     path = str(ROOT / "models" / f"{point.model}.py")
+    torch.manual_seed(0)
     case = load_case(Task(path, point.model, True, ()), Settings(size=size, loss="inside"), on.device)
     start = time.perf_counter()
+    row: Row = {"torch": torch.__version__, "held_mib": on.allocated() / MIB}
     if point.system.endswith("-checkpoint"):
         checkpoint_layers(case.model, LAYERS[point.model])
-    row: Row = {"torch": torch.__version__, "held_mib": on.allocated() / MIB}
+    if point.system == "optfuse-gradients":
+        return row | gradients(case, cap, on)
     if point.system == "optfuse":
         call, predicted = ours(case, cap)
         row |= predicted
@@ -100,12 +116,14 @@ def measure(point: Point, size: str, cap: int | None) -> Row:
     else:
         call = case.model
     step = partial(case.run, call)
-    for _ in range(3):
-        step()
+    step()
     on.synchronize()
     row["compile_s"] = time.perf_counter() - start
-    times = on.times(step, 1.0)
-    return row | {"ms": times.median, "low_ms": times.low, "high_ms": times.high, "peak_mib": on.peak(step)[0] / MIB}
+    with on.alone():
+        step()
+        times = on.times(step, 0.7)
+        peak = on.peak(step)[0]
+    return row | {"ms": times.median, "low_ms": times.low, "high_ms": times.high, "peak_mib": peak / MIB}
 
 
 def checkpoint_layers(model: Any, name: str) -> None:
@@ -130,8 +148,8 @@ def inductor(model: Any, budget: float | None) -> Callable[..., Any]:
     import torch
     import torch._functorch.config as config
 
-    if budget is not None:
-        config.activation_memory_budget = budget
+    torch._dynamo.reset()  # noqa: SLF001 - torch's name for it
+    config.activation_memory_budget = 1.0 if budget is None else budget
     return torch.compile(model)
 
 
@@ -140,11 +158,12 @@ def ours(case: Any, cap: int | None) -> tuple[Callable[..., Any], Row]:
     import optfuse
 
     start = time.perf_counter()
-    chosen = {"time_limit": 10} if cap is None else {"time_limit": 10, "peak_memory": cap}
+    chosen = {"time_limit": 10, "workers": 2} | ({} if cap is None else {"peak_memory": cap})
     options = optfuse.SolveOptions.from_mapping(chosen)
     step = optfuse.optimize(case.model, case.args, case.kwargs, train=True, saving="search", options=options)
     found = step.saving
     assert found is not None
+    again = () if found.choice is None else found.choice.again
     row = {
         "optimize_s": time.perf_counter() - start,
         "cap_mib": None if cap is None else cap / MIB,
@@ -154,60 +173,130 @@ def ours(case: Any, cap: int | None) -> tuple[Callable[..., Any], Row]:
         "predicted_mib": found.chosen.peak_bytes / MIB,
         "saved_mib": found.chosen.saved_bytes / MIB,
         "fewest_mib": found.proposals[0].peak_bytes / MIB,
+        "drawn_again": sum(name.startswith("seeded_random") for name in again),
     }
     return step.compile(cudagraphs=False), row
 
 
-def in_process(point: Point, size: str, cap: int | None, limit: float) -> Row:
-    """The row of a point, measured in a process of its own; if that fails, one with the error."""
-    row: Row = {"model": point.model, "system": point.system, "setting": point.setting, "size": size}
+def gradients(case: Any, cap: int | None, on: Any) -> Row:
+    """The errors of the gradients of optfuse and of eager, with dropout off, by norms: against float32's."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from optfuse.lab.bench.systems import Case
+
+    for module in case.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name in [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]:
+            setattr(module, name, 0.0)
+    wide, args, kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda x: x.float() if x.is_floating_point() else x, (None, case.args, case.kwargs)
+    )
+    call, row = ours(case, cap)
+
+    def after(some: Any, run: Callable[..., Any]) -> dict[str, Any]:
+        some.run(run)
+        on.synchronize()
+        return {name: p.grad.float().cpu() for name, p in some.model.named_parameters() if p.grad is not None}
+
+    with on.alone():
+        mine, eager = after(case, call), after(case, case.model)
+        torch.set_float32_matmul_precision("highest")
+        wide = copy.deepcopy(case.model).float()
+        exact = after(Case(case.task, wide, args, kwargs, case.loss), wide)
+
+    def error(found: dict[str, Any]) -> float:
+        missing = exact.keys() - found.keys()
+        assert not missing, f"no gradient of {sorted(missing)[0]}"
+        return (
+            sum(float((found[k] - exact[k]).square().sum()) for k in exact)
+            / sum(float(one.square().sum()) for one in exact.values())
+        ) ** 0.5
+
+    return row | {"gradient_error": error(mine), "eager_gradient_error": error(eager)}
+
+
+def measure_group(todo: Sequence[Point], size: str, out: Path, until: float) -> None:
+    """Measure points one after the other in this process, and add a row to a file for each.
+
+    ``until``: the time after which none is begun.
+    """
+    fewest = None
+    for point in todo:
+        row: Row = {"model": point.model, "system": point.system, "setting": point.setting, "size": size}
+        try:
+            if time.time() > until:
+                raise TimeoutError("not begun: the time was over")
+            cap = None
+            if point.system.startswith("optfuse") and point.setting is not None:
+                if fewest is None:
+                    raise RuntimeError("no cap without the free step")
+                cap = int(point.setting * fewest * MIB)
+            row |= measure(point, size, cap)
+            fewest = row.get("fewest_mib", fewest)
+        except Exception as error:
+            row["error"] = f"{type(error).__name__}: {error}".replace("\n", " ")[:400]
+        add_row(out, row)
+        gc.collect()
+
+
+def in_process(todo: Sequence[Point], size: str, out: Path, until: float) -> None:
+    """Measure some points in a process of their own, and add rows for those that it did not reach, with the reason."""
     with tempfile.TemporaryDirectory(prefix="optfuse-fronts-") as folder:
-        task = json.dumps([point.model, point.system, point.setting, size, cap, str(Path(folder) / "row.json")])
+        task = json.dumps([[[p.model, p.system, p.setting] for p in todo], size, str(out.resolve()), until])
         own = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
-        command = [sys.executable, str(Path(__file__).resolve()), "--one", task]
+        threads = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+        command = [sys.executable, str(Path(__file__).resolve()), "--some", task]
+        before = len(rows_of(out, todo, size))
+        left = max(0.01, until - time.time())
         try:
             done = subprocess.run(
-                command, env={**os.environ, **own}, capture_output=True, text=True, timeout=limit, check=False
+                command, env={**os.environ, **own, **threads}, capture_output=True, text=True, timeout=left, check=False
             )
-        except subprocess.TimeoutExpired:
-            return row | {"error": f"not done after {limit:g} s"}
-        if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            return row | {"error": lines[-1][:300]}
-        return row | json.loads((Path(folder) / "row.json").read_text())
+        except subprocess.TimeoutExpired:
+            lines = ["not done in time"]
+    for point in todo[len(rows_of(out, todo, size)) - before :]:
+        row = {"model": point.model, "system": point.system, "setting": point.setting, "size": size}
+        add_row(out, {**row, "error": lines[-1][:300]})
+    print(f"{todo[0].model}, {todo[0].system}: {time.time() - until:+.0f} s", flush=True)
+
+
+def add_row(out: Path, row: Row) -> None:
+    """Add a row to a file that several processes share."""
+    with out.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def rows_of(out: Path, todo: Sequence[Point], size: str) -> list[Row]:
+    """All rows of some points, in the order in which they came."""
+    wanted = set(todo)
+    return [row for row in all_rows(out) if row["size"] == size and Point.of(row) in wanted]
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure what is asked for and not there yet."""
-    start = time.monotonic()
-    known = {Point.of(row): row for row in read_rows(arguments.out) if row["size"] == arguments.size}
-    for point in (
-        point for model in arguments.models.split(",") for point in points(model, arguments.shares, arguments.budgets)
-    ):
-        if "error" not in known.get(point, {"error": ""}):
-            continue
-        if time.monotonic() - start > arguments.total:
-            print(f"{point.model}, {point.system}: not begun after {arguments.total:g} s", file=sys.stderr)
-            continue
-        cap = None
-        if point.system == "optfuse" and point.setting is not None:
-            free = known.get(Point(point.model, "optfuse"), {"error": ""})
-            if "error" in free:
-                print(f"{point.model}, optfuse {point.setting}: no cap without the free step", file=sys.stderr)
-                continue
-            cap = int(point.setting * free["fewest_mib"] * MIB)
-        known[point] = row = in_process(point, arguments.size, cap, arguments.limit)
-        with arguments.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(json.dumps(row), flush=True)
+    """Measure what is asked for and not there yet: a group is measured again where one of its points is missing."""
+    until = time.time() + arguments.total
+    known = {Point.of(row) for row in read_rows(arguments.out) if row["size"] == arguments.size and "error" not in row}
+    groups: list[list[Point]] = []
+    for model in arguments.models.split(","):
+        for group in arguments.groups.split(","):
+            found = list(points(model, group, arguments.shares, arguments.budgets))
+            if not known.issuperset(found):
+                groups.append(found)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        list(pool.map(lambda group: in_process(group, arguments.size, arguments.out, until), groups))
 
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file, of each point the last; none if there is no file."""
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    return list({(row["size"], Point.of(row)): row for row in rows}.values())
+    return list({(row["size"], Point.of(row)): row for row in all_rows(path)}.values())
+
+
+def all_rows(path: Path) -> list[Row]:
+    """The rows of a file, in order."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()] if path.exists() else []
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -216,7 +305,7 @@ def table(rows: Sequence[Row]) -> str:
         "| model | system | ms | peak MiB | predicted ms | predicted MiB | its error |",
         "|---|---|---|---|---|---|---|",
     ]
-    measured = [row for row in rows if "error" not in row]
+    measured = [row for row in rows if "error" not in row and "ms" in row]
     for row in sorted(measured, key=lambda row: (row["model"], row["ms"])):
         peers = [peer for peer in measured if peer["model"] == row["model"] and peer is not row]
         beaten = any(peer["ms"] <= row["ms"] and peer["peak_mib"] <= row["peak_mib"] for peer in peers)
@@ -228,6 +317,12 @@ def table(rows: Sequence[Row]) -> str:
         else:
             cells += ["", "", ""]
         lines.append(f"| {' | '.join(cells)} |")
+    judged = [row for row in rows if "gradient_error" in row]
+    lines += [
+        f"\n{row['model']}, gradients under {row['cap_mib']:,.0f} MiB: {row['gradient_error']:.2e} from float32's, "
+        f"eager {row['eager_gradient_error']:.2e}"
+        for row in judged
+    ]
     failed = [row for row in rows if "error" in row]
     lines += [f"\n{row['model']}, {row['system']} {row['setting']}: {row['error']}" for row in failed]
     return "\n".join(lines)
@@ -239,16 +334,20 @@ def main() -> None:
     parser.add_argument("models", nargs="?", default=",".join(LAYERS), help="names of files in models/, with commas")
     parser.add_argument("--out", type=Path, default=Path("fronts.jsonl"))
     parser.add_argument("--size", choices=("bench", "full", "small"), default="bench")
-    parser.add_argument("--shares", type=float, nargs="*", default=[0.9, 0.8, 0.7])
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.9, 0.75])
     parser.add_argument("--budgets", type=float, nargs="*", default=[1.0, 0.6, 0.3, 0.0])
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds for one measurement")
-    parser.add_argument("--total", type=float, default=float("inf"), help="seconds after which none is begun")
+    parser.add_argument("--groups", default=",".join(GROUPS), help="which groups of points, with commas")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side; one at a time measures")
+    parser.add_argument(
+        "--total", type=float, default=1e9, help="seconds after which none is begun, and what runs ends"
+    )
+    parser.add_argument("--dry", action="store_true", help="one small model, to try the script on any machine")
     parser.add_argument("--table", type=Path, metavar="ROWS", help="print the table of a file, measure nothing")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--some", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.one is not None:
-        model, system, setting, size, cap, path = json.loads(arguments.one)
-        Path(path).write_text(json.dumps(measure(Point(model, system, setting), size, cap)))
+    if arguments.some is not None:
+        some, size, out, until = json.loads(arguments.some)
+        measure_group([Point(*one) for one in some], size, Path(out), until)
         return
     if arguments.table is not None:
         if not arguments.table.is_file():
@@ -258,6 +357,10 @@ def main() -> None:
     unknown = [name for name in arguments.models.split(",") if name not in LAYERS]
     if unknown:
         parser.error(f"no layers are known of {', '.join(unknown)}; known: {', '.join(LAYERS)}")
+    if strange := set(arguments.groups.split(",")) - set(GROUPS):
+        parser.error(f"no such group: {', '.join(sorted(strange))}; known: {', '.join(GROUPS)}")
+    if arguments.dry:
+        arguments.models, arguments.size = "gpt2", "small"
     run(arguments)
     print(table(read_rows(arguments.out)))
 

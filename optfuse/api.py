@@ -16,6 +16,7 @@ from optfuse.compiler.frontend.training import capture_step, capture_training
 from optfuse.compiler.stages import Variants, fusion_problem
 from optfuse.errors import CaptureError, InvalidOptionError
 from optfuse.problem.device_files import load_device
+from optfuse.problem.garbage_collection import rarely_collecting
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import Rule, matching
 from optfuse.report.pareto import pareto_rows
@@ -24,6 +25,7 @@ from optfuse.schedule.interface import interface_of
 from optfuse.schedule.plan import load_plan, save_plan
 from optfuse.schedule.prepared import Prepared
 from optfuse.schedule.scheduled import ScheduledGraph, ScheduledStep
+from optfuse.schedule.solve_once import Solved
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import relative_gap
 from optfuse.solver.pareto import sweep
@@ -129,6 +131,7 @@ class TrainingSchedule(ScheduledStep):
         return checkpoint_price(self, device, replace(options, rules=(), peak_memory=None))
 
 
+@rarely_collecting()
 def optimize(
     model: Any,
     args: tuple[Any, ...],
@@ -211,7 +214,7 @@ def optimize(
     holding = matching([problem.instance for problem in problems], options.rules)
     halves = [options if found is None else found.options_of(options, half) for half in ("forward", "backward")]
     forward, backward = (
-        schedule_graph(captured, problem, replace(half, rules=own), model, measure)
+        schedule_graph(captured, problem, replace(half, rules=own), model, measure, solved=search and search.solved)
         for captured, problem, half, own in zip(graphs, problems, halves, holding, strict=True)
     )
     return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}), both, found, regions)
@@ -233,6 +236,7 @@ def _regions(
     return regions_of(captured, inputs, dynamic, device, options)
 
 
+@rarely_collecting()
 def saving_front(
     model: Any,
     args: tuple[Any, ...],
@@ -299,9 +303,13 @@ def schedule_graph(
     model: Any = None,
     measure: int = 0,
     cache: Cache | None = None,
+    solved: Solved | None = None,
 ) -> Schedule:
-    """The solver and the stages after it, for one graph. ``cache``: where solutions are kept; None: it is solved."""
-    made = solve_prepared(Prepared(problem, interface_of(captured, model)), options, cache)
+    """The solver and the stages after it, for one graph.
+
+    ``cache``: where solutions are kept; ``solved``: results that are known already. None: it is solved.
+    """
+    made = solve_prepared(Prepared(problem, interface_of(captured, model)), options, cache, solved)
     return Schedule.of(rank(made, options, measure) if measure else made)
 
 

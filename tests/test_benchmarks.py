@@ -107,11 +107,15 @@ def test_a_crash_or_a_hang_costs_one_test(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.slow
-def test_a_measurement_that_fails_costs_itself() -> None:
+def test_a_measurement_that_fails_costs_itself(tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "fronts.py"))
-    point = script["Point"]("nosuch", "eager")
-    assert "not done after" in script["in_process"](point, "small", None, 0.01)["error"]
-    assert "nosuch.py" in script["in_process"](point, "small", None, 60.0)["error"]
+    groups = [list(script["points"]("nosuch", group, [0.9], [0.3])) for group in ("inductor", "eager")]
+    for group, seconds in zip(groups, (0.01, 60.0), strict=True):
+        script["in_process"](group, "small", tmp_path / "rows.jsonl", time.time() + seconds)
+    rows = script["read_rows"](tmp_path / "rows.jsonl")
+    assert [script["Point"].of(row) for row in rows] == [*groups[0], *groups[1]]
+    assert [row["error"] for row in rows][:1] == ["not done in time"]
+    assert all("nosuch.py" in row["error"] for row in rows[1:])
 
 
 def test_the_table_of_fronts_says_what_is_beaten() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import JointStep
@@ -69,14 +69,26 @@ def checkpoint_price(step: ScheduledStep, device: str, options: SolveOptions) ->
     found: list[Proposal] = []
 
     def price(joint: JointStep) -> None:
-        halves = joint.halves(None)
-        instances = [fusion_problem(half, device).instance for half in halves]
-        results = [solve(instance, options) for instance in instances]
-        found.append(_proposal("fewest bytes", halves, instances, [(r.objective, r.solution) for r in results]))
+        found.append(_solved("fewest bytes", joint.halves(None), device, options))
 
     name = step.forward.name.removesuffix(".forward")
     capture_step(step.model, step.args, step.kwargs, name=name, choose=price, obey=False)
     return CheckpointPrice(step.capture.regions, obeyed, found[0])
+
+
+def price_before_split(step: JointStep, device: str, options: SolveOptions) -> CheckpointPrice | None:
+    """Price the checkpointed regions of a step that is not split yet; None if it has none. Both steps are solved."""
+    if not step.regions or step.free is None:
+        return None
+    options = replace(options, rules=(), peak_memory=None)
+    obeyed = _solved("checkpointed regions", step.halves(None), device, options)
+    return CheckpointPrice(step.regions, obeyed, _solved("fewest bytes", step.free(), device, options))
+
+
+def _solved(name: str, halves: tuple[Captured, Captured], device: str, options: SolveOptions) -> Proposal:
+    instances = [fusion_problem(half, device).instance for half in halves]
+    results = [solve(instance, options) for instance in instances]
+    return _proposal(name, halves, instances, [(one.objective, one.solution) for one in results])
 
 
 def _proposal(

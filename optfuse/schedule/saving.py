@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -29,6 +30,7 @@ from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device, Instance
 from optfuse.problem.solution import Solution
 from optfuse.schedule.saving_bound import StepBound
+from optfuse.schedule.solve_once import Solved
 from optfuse.schedule.step_saving import Proposal, SavedValue, StepSaving
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
@@ -42,7 +44,7 @@ from optfuse.solver.saving import (
 from optfuse.solver.solve import solve
 
 #: Seconds for one solve of the constraint model, and for one of a graph of a proposal.
-MODEL_S, GRAPH_S = 2.0, 5.0
+MODEL_S, GRAPH_S = 2.0, 8.0
 #: A choice of the constraint model is good enough when what it costs is above its bound by no more than this share of
 #: the step's time: solving both graphs prices it anew.
 GAP = 0.002
@@ -51,6 +53,8 @@ MOST_PROPOSALS = 8
 #: The search ends at a step whose peak is below the cap by no more than this share of it; choices whose bytes differ by
 #: no more are alike.
 CLOSE = 0.02
+#: A schedule whose peak is above the cap by no more than this share of it is solved again under the cap.
+NEAR = 0.03
 
 
 #: What decides what a training step saves. "fewest": torch's minimum cut of bytes. "search": ``SavingSearch``. "auto":
@@ -74,20 +78,29 @@ def saving_search(mode: str, device: str, options: SolveOptions) -> SavingSearch
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
+    """A proposal, and what follows from it.
+
+    ``held`` are the bytes that are in memory at any time, ``trained`` those of the gradients of parameters.
+    """
+
     proposal: Proposal
     choice: Choice | None
     saved: tuple[str, ...]
     unseen: Mapping[str, int]
     workspaces: int
+    held: int
+    trained: int
+    solved: Sequence[tuple[Instance, SolveResult]]
 
 
 @dataclass(slots=True)
 class SavingSearch:
-    """Chooses what a training step saves; after the call ``found`` tells what and why."""
+    """Chooses what a training step saves; after the call ``found`` tells what and why, ``solved`` has its schedules."""
 
     device: str
     options: SolveOptions
     found: StepSaving | None = None
+    solved: Solved = field(default_factory=Solved)
     _priced: list[_Priced] = field(default_factory=list, init=False)
 
     def __call__(self, step: JointStep) -> Choice | None:
@@ -98,6 +111,8 @@ class SavingSearch:
         InfeasibleError
             If no proposal keeps the cap; the message names the least peak that was found.
         """
+        if step.free is not None:
+            return self._obey(step)
         values, forward, clock = self._start(step)
         cap = self.options.peak_bytes
         fewest = self._priced[0].proposal
@@ -110,29 +125,51 @@ class SavingSearch:
         fitting = [one for one in self._priced if cap is None or one.proposal.peak_bytes <= cap]
         if cap is not None and not fitting:
             least = min(one.proposal.peak_bytes for one in self._priced)
+            saved = least_bytes(values, self.options, clock, clock.now() + MODEL_S) or 0
+            held = self._priced[0].held
+            floor = held + max(saved, self._priced[0].trained)
             raise InfeasibleError(
                 f"{step.name}: no training step was found within peak_memory of {cap / MIB:,.1f} MiB; the least peak "
-                f"that was found is {least / MIB:,.1f} MiB: raise the cap, or make the batch smaller"
+                f"that was found is {least / MIB:,.1f} MiB, and none is below {floor / MIB:,.1f} MiB "
+                f"({held / MIB:,.1f} MiB for parameters, inputs, results and what libraries and an optimizer keep): "
+                "raise the cap, or make the batch smaller"
             )
         best = min(fitting, key=lambda one: (one.proposal.objective, one.proposal.peak_bytes))
-        bound = self._bound(step, forward, values, clock).within(cap)
+        self._take(best, self._bound(step, forward, values, clock).within(cap))
+        return best.choice
+
+    def _take(self, best: _Priced, bound: int) -> None:
+        self.solved = Solved.of(best.solved)
         self.found = StepSaving(
             best.proposal,
             tuple(one.proposal for one in self._priced),
             best.choice,
             best.saved,
             min(bound, best.proposal.objective),
-            cap,
+            self.options.peak_bytes,
             best.unseen,
             best.workspaces,
         )
-        return best.choice
+
+    def _obey(self, step: JointStep) -> None:
+        """Price a step that saves what the user says, and hold it against the cap."""
+        cap = self.options.peak_bytes
+        own = self._price(step, "as the model says", None)
+        if cap is not None and own.proposal.peak_bytes > cap:
+            raise InfeasibleError(
+                f"{step.name}: with the regions that the model checkpoints its peak is "
+                f"{own.proposal.peak_bytes / MIB:,.1f} MiB, above peak_memory of {cap / MIB:,.1f} MiB: raise the cap, "
+                f"or checkpoint nothing, so that optfuse chooses"
+            )
+        self._take(own, sum(found.bound for _, found in own.solved))
 
     def sweep(self, step: JointStep, points: int) -> list[tuple[Proposal, int]]:
         """Torch's proposal and ``points`` of the constraint model, ever fewer bytes, each with a bound.
 
-        A bound holds for every step whose peak is not above the proposal's.
+        A bound holds for every step whose peak is not above the proposal's. None where the user says what is saved.
         """
+        if step.free is not None:
+            return []
         values, forward, clock = self._start(step)
         free = self._propose(step, values, None, clock)
         fewest = least_bytes(values, self.options, clock, clock.now() + MODEL_S) or 0
@@ -166,18 +203,29 @@ class SavingSearch:
         """Solve both graphs of a choice."""
         halves = step.halves(choice) if halves is None else halves
         problems = problems or tuple(fusion_problem(half, self.device) for half in halves)
-        solved = [self._solve(problem.instance) for problem in problems]
+        solved = [(problem.instance, self._solve(problem.instance)) for problem in problems]
         workspaces = workspace_bytes([problem.instance for problem in problems])
-        beside = workspaces + self.options.optimizer_states * trained_bytes(*halves)
+        trained = trained_bytes(*halves)
+        beside = workspaces + self.options.optimizer_states * trained
         unseen = {half: out + beside for half, out in unseen_bytes(*halves).items()}
-        proposal = proposal_of(name, halves, [(one.objective, one.solution) for one in solved], unseen)
+        solved = [self._fitted(*pair, out) for pair, out in zip(solved, unseen.values(), strict=True)]
+        proposal = proposal_of(name, halves, [(one.objective, one.solution) for _, one in solved], unseen)
         saved = tuple(one.name for one in proposal.saved)
-        self._priced.append(_Priced(proposal, choice, saved, unseen, workspaces))
+        held = beside + sum(one.bytes for one in held_memory(halves[0]))
+        self._priced.append(_Priced(proposal, choice, saved, unseen, workspaces, held, trained, solved))
         return self._priced[-1]
 
-    def _solve(self, instance: Instance) -> SolveResult:
+    def _solve(self, instance: Instance, cap: int | None = None) -> SolveResult:
         seconds = min(GRAPH_S, self.options.time_limit)
-        return solve(instance, replace(self.options, rules=(), peak_memory=None, time_limit=seconds))
+        return solve(instance, replace(self.options, rules=(), peak_memory=cap, time_limit=seconds))
+
+    def _fitted(self, instance: Instance, found: SolveResult, beside: int) -> tuple[Instance, SolveResult]:
+        """A graph's schedule; one that is a little above the cap is solved again under it."""
+        cap = self.options.peak_bytes
+        if cap is not None and 0 < cap - beside < found.solution.peak_bytes <= (1 + NEAR) * cap - beside:
+            with suppress(InfeasibleError):
+                return instance, self._solve(instance, cap - beside)
+        return instance, found
 
     def _propose(
         self, step: JointStep, values: Sequence[ForwardValue], limit: int | None, clock: Clock
@@ -186,12 +234,17 @@ class SavingSearch:
         seconds = min(MODEL_S, self.options.time_limit)
         gap_ps = int(GAP * self._priced[0].proposal.objective)
         found = choose_saving(values, limit, self.options, clock, clock.now() + seconds, gap_ps)
-        if found is not None:
+        if found is not None and not (limit is None and self._is_far_above(found)):
             choice = _choice(values, found)
             if all(one.choice is None or one.choice.saved != choice.saved for one in self._priced):
                 said = "least time" if limit is None else f"at most {limit / MIB:,.1f} MiB"
                 self._price(step, said, choice)
         return found
+
+    def _is_far_above(self, found: Saving) -> bool:
+        """Whether the peak is far above the cap, if it is as far above that of torch's choice as the saved bytes."""
+        fewest, cap = self._priced[0].proposal, self.options.peak_bytes
+        return cap is not None and fewest.peak_bytes + found.bytes - fewest.saved_bytes > (1 + CLOSE) * cap
 
     def _shrink(self, step: JointStep, values: Sequence[ForwardValue], cap: int, clock: Clock) -> None:
         """Propose choices that save ever less until a step keeps the cap and comes close to it.

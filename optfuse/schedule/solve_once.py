@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from optfuse.cache import Cache, cache_dir
@@ -51,6 +52,38 @@ def solve_once(instance: Instance, options: SolveOptions, cache: Cache) -> Solve
             plain = {name: json.loads(solution_to_json(solution)) for name, solution in texts.items()}
             cache.write(content, {"result": result_to_plain(found), **plain})
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """Results that this process has found a moment ago, by their instances without names."""
+
+    results: Mapping[str, SolveResult] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[Instance, SolveResult]]) -> Solved:
+        """The results of some instances."""
+        return cls({digest(without_names(one)): found for one, found in pairs})
+
+    def result(self, instance: Instance, options: SolveOptions) -> SolveResult | None:
+        """The result of an instance like this, if it is proven, or if it keeps the options' cap on peak memory.
+
+        None as well where ``options``, which hold no rules, ask for recomputation, which may be cheaper.
+        """
+        found = None if options.recompute or not self.results else self.results.get(digest(without_names(instance)))
+        if found is None or (found.status != "OPTIMAL" and options.peak_bytes is None):
+            return None
+        if options.peak_bytes is not None and found.solution.peak_bytes > options.peak_bytes:
+            return None
+        named = digest(instance)
+
+        def renamed(solution: Solution) -> Solution:
+            return replace(solution, instance_name=instance.name, instance_digest=named)
+
+        solution, greedy = renamed(found.solution), renamed(found.greedy_solution)
+        if any(True for _ in check(instance, solution)):
+            return None
+        return replace(found, solution=solution, greedy_solution=greedy)
 
 
 def without_names(instance: Instance) -> Instance:

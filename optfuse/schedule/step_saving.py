@@ -60,7 +60,8 @@ class StepSaving:
     saved
         Names of the graph's nodes whose values are kept in memory for the backward graph.
     bound
-        No choice of what to save, fused in any way, takes fewer picoseconds within the cap.
+        No choice of what to save, fused in any way, takes fewer picoseconds within the cap. Where the model checkpoints
+        regions: of what they leave open.
     cap_bytes
         The cap on peak memory; None without one.
     unseen_bytes

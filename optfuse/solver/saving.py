@@ -42,6 +42,8 @@ from optfuse.solver.saving_relaxation import relaxed
 SCALE = 1024
 #: What the relaxation says is whole within this.
 WHOLE = 1e-6
+#: The relaxation may take so many times as long as the search that starts from it: without it there is hardly a choice.
+PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +113,14 @@ def choose_saving(
     The linear relaxation decides all values but for a small count, and its bound is close: the rest is searched first
     with what it decides fixed. Only what that leaves of the gap is searched with nothing fixed.
 
-    ``deadline``: the clock's time by which the search ends with the best choice found. It ends before that where the
-    choice is within ``gap_ps`` of the bound.
+    ``deadline``: the clock's time by which the search would end with the best choice found if the relaxation took no
+    time; that may take ``PATIENCE`` times as long. It ends before that where the choice is within ``gap_ps`` of the
+    bound.
     """
     model = _Model.of(values, cap)
-    relaxation = relaxed(model.model, clock, deadline)
+    seconds = deadline - clock.now()
+    relaxation = relaxed(model.model, clock, clock.now() + PATIENCE * seconds)
+    deadline = clock.now() + seconds
     start, bound = None, 0
     if relaxation is not None:
         bound = max(0, relaxation.bound // SCALE)
@@ -200,8 +205,12 @@ class _Model:
 
 
 def least_cost(values: Sequence[ForwardValue], cap: int, clock: Clock, deadline: float) -> int:
-    """A bound on the cost of every choice that keeps at most ``cap`` bytes, without a search for one."""
-    relaxation = relaxed(_Model.of(values, cap).model, clock, deadline)
+    """A bound on the cost of every choice that keeps at most ``cap`` bytes, without a search for one.
+
+    ``deadline`` as for ``choose_saving``: the relaxation alone.
+    """
+    model = _Model.of(values, cap).model
+    relaxation = relaxed(model, clock, clock.now() + PATIENCE * (deadline - clock.now()))
     return 0 if relaxation is None else max(0, relaxation.bound // SCALE)
 
 

@@ -31,7 +31,7 @@ from optfuse.tuning.rank import require_measurable
 logger = logging.getLogger("optfuse")
 
 #: Options that are not the solver's.
-_OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving", "ranges")
+_OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving", "ranges", "checkpoint_price")
 
 
 def backend(
@@ -52,7 +52,9 @@ def backend(
         that this process's GPU is; "h200" for others and without a GPU);
         ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are
         searched on the GPU, as by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``;
-        ``saving``: what decides what a training step saves, as for ``optfuse.optimize``;
+        ``saving``: what decides what a training step saves, as for ``optfuse.optimize``; ``checkpoint_price``: whether
+        regions that the model hands to ``torch.utils.checkpoint`` are priced (False by default: it takes as long as
+        scheduling the step twice), which is logged and kept in ``compiled_graphs()``;
         ``cache``: whether solutions and compiled graphs are kept between processes (True by default), see
         ``schedule.solve_once`` and ``compiler.frontend.kept_code``; and
         ``strict``: whether a defect of optfuse is raised (False by default, True under ``OPTFUSE_STRICT=1``). Else the
@@ -80,7 +82,14 @@ def backend(
     strict = options.get("strict", os.environ.get("OPTFUSE_STRICT") == "1")
     cache = solution_cache() if options.get("cache", True) else None
     asked = Asked(
-        device, solve_options, cudagraphs, options.get("tune", False), measure, options.get("saving", "auto"), cache
+        device,
+        solve_options,
+        cudagraphs,
+        options.get("tune", False),
+        measure,
+        options.get("saving", "auto"),
+        cache,
+        options.get("checkpoint_price", False),
     )
     record = Record()
     work = Compilation(asked, record)
@@ -92,7 +101,7 @@ def backend(
             work.compile_graph,
             leave=record.leave,
             survive=None if strict else record.survive,
-            choose=work.choose if asked.searches_saving else None,
+            choose=work.choose if asked.searches_saving or asked.checkpoint_price else None,
             compile_range=work.compile_range if options.get("ranges", True) else None,
             leave_range=record.leave_range,
             keep=work.keep if cache is not None and torch_keeps() else None,
@@ -142,7 +151,7 @@ def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
             raise InvalidOptionError(f"unknown option {key!r}; did you mean {near!r}? (known: {', '.join(known)})")
-    for key in ("tune", "cache", "strict", "ranges"):
+    for key in ("tune", "cache", "strict", "ranges", "checkpoint_price"):
         if not isinstance(options.get(key, False), bool):
             raise InvalidOptionError(f"{key} must be True or False, not {options[key]!r}")
     device = str(options.get("device") or device_here())

@@ -44,6 +44,7 @@ from optfuse.torch_compile.ranged import RangedRun, places_of, require_same
 from optfuse.torch_compile.rank_agreement import require_one_order
 
 if TYPE_CHECKING:
+    from optfuse.schedule.checkpoint_price import CheckpointPrice
     from optfuse.schedule.saving import SavingSearch
 
 logger = logging.getLogger("optfuse")
@@ -104,7 +105,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The backend's options, checked. ``cache``: where solutions are kept; None: nothing is kept."""
+    """The backend's options, checked. ``cache``: where solutions are kept; None: nothing is kept.
+
+    ``checkpoint_price``: whether checkpointed regions are priced.
+    """
 
     device: str
     solver: SolveOptions
@@ -113,6 +117,7 @@ class Asked:
     measure: int
     saving: str
     cache: Cache | None
+    checkpoint_price: bool = False
 
     @property
     def searches_saving(self) -> bool:
@@ -141,14 +146,30 @@ class Compilation:
     pace: Pace = field(default_factory=pace_of_process)
     products: dict[str, Product | None] = field(default_factory=dict)
     searches: dict[str, SavingSearch] = field(default_factory=dict)
+    prices: dict[str, CheckpointPrice] = field(default_factory=dict)
 
     def choose(self, step: JointStep) -> Choice | None:
-        """What a training step saves for its backward graph; None: the fewest bytes."""
+        """What a training step saves for its backward graph; None: the fewest bytes, or as checkpointed regions say."""
+        if self.asked.checkpoint_price and step.regions:
+            self._price_regions(step)
         search = self.asked.saving_search()
         if search is None:
             return None
         self.searches[step.name] = search
         return search(step)
+
+    def _price_regions(self, step: JointStep) -> None:
+        """Say and keep what checkpointed regions cost, or why that is not known."""
+        from optfuse.schedule.checkpoint_price import price_before_split
+
+        try:
+            price = price_before_split(step, self.asked.device, self.asked.solver)
+        except CaptureError as error:
+            logger.warning("%s: its checkpointed regions are not priced: %s", step.name, error)
+            return
+        if price is not None:
+            self.prices[step.name] = price
+            logger.info("%s: %s", step.name, price)
 
     def compile_graph(self, captured: Captured) -> Run:
         """Schedule a graph, or leave it as it was traced where it cannot be scheduled."""
@@ -160,7 +181,9 @@ class Compilation:
             problem = fusion_problem(captured, asked.device)
             options = _options_of(captured, asked.solver, self.searches)
             chosen = _with_matching_rules(problem.instance, options, self.record)
-            made = schedule_graph(captured, problem, chosen, measure=asked.measure, cache=asked.cache)
+            search = self.searches.get(captured.name.rpartition(".")[0])
+            known = None if search is None else search.solved
+            made = schedule_graph(captured, problem, chosen, measure=asked.measure, cache=asked.cache, solved=known)
         except CaptureError as error:
             self.record.leave(captured.name, str(error))
             return as_traced(captured)
@@ -168,7 +191,8 @@ class Compilation:
         made = made.tune() if asked.tune else made
         program = Program(made.source, captured.constants)
         constants = {name: value.cpu() for name, value in program.constants.items()}
-        product = Product(made.source, constants, interest_of(captured), facts_of(made))
+        facts = replace(facts_of(made), checkpoints=self.prices.get(captured.name.removesuffix(".backward")))
+        product = Product(made.source, constants, interest_of(captured), facts)
         run = self._running(program, product)
         self.record.schedules.append(made)
         self.products[captured.name] = product if product.is_kept(made.graph) else None

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from optfuse.compiler.ir.nodes import LibraryCall
 from optfuse.compiler.ops.opaque_operators import NAMESPACE
 from optfuse.runtime.graphs import GraphStatistics, statistics_of
 from optfuse.schedule.scheduled import ScheduledGraph
+
+if TYPE_CHECKING:
+    from optfuse.schedule.checkpoint_price import CheckpointPrice
 
 #: Graphs that are remembered, at most.
 MOST = 10_000
@@ -43,6 +47,9 @@ class CompiledGraph:
     calls
         How calls have been served until now, replayed from CUDA graphs or without them, and why not. A recording may
         find more cuts than were planned. For a range of sizes, those of all of them. Nothing with ``cudagraphs=False``.
+    checkpoints
+        Of a backward graph, what the regions that the model hands to ``torch.utils.checkpoint`` cost in time and save
+        in peak memory; None without such regions, or without torch.compile's option ``checkpoint_price``.
     """
 
     name: str
@@ -59,6 +66,7 @@ class CompiledGraph:
     cuda_graphs: int = 0
     cuts: tuple[str, ...] = ()
     calls: GraphStatistics | None = None
+    checkpoints: CheckpointPrice | None = None
 
 
 _GRAPHS: deque[CompiledGraph] = deque(maxlen=MOST)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+import re
 from functools import partial
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 import optfuse
 from optfuse.compiler.frontend.aot import make_backend
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import JointStep
+from optfuse.compiler.frontend.joint import Choice, JointStep
 from optfuse.compiler.frontend.training import capture_step
 from optfuse.errors import CaptureError, InfeasibleError, InvalidOptionError
 from optfuse.problem.device_files import load_device
@@ -50,6 +52,15 @@ class Model(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             x = self.drop(layer(x))
+        return x.square().mean()
+
+
+class Checkpointed(Model):
+    """The model whose layers keep their inputs alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = checkpoint(lambda x, layer=layer: self.drop(layer(x)), x, use_reentrant=False)
         return x.square().mean()
 
 
@@ -107,20 +118,17 @@ def test_a_step_within_a_cap_has_eagers_gradients_and_keeps_the_cap() -> None:
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
 
 
-def test_random_draws_are_kept() -> None:
-    model, x = Model(layers=1, drop=0.3).train(), torch.randn(4, 8, 16)
-    fewest = searched(model, x, peak_memory=1 << 40).found
-    assert fewest is not None
-    captured = capture_step(model, (x,), {}, name="step", choose=lambda _: fewest.choice)
-    drawn = [node.name for node in captured.backward.graph.graph.nodes if "rand" in str(node.target)]
-    assert not drawn
-
-
 def test_a_cap_that_no_step_keeps_is_one_line_with_the_least_peak() -> None:
-    with pytest.raises(
-        InfeasibleError, match=r"step: no training step was found within peak_memory of 0\.0 MiB; the least"
-    ):
-        searched(Model(layers=1).train(), torch.randn(8, 32, 16), peak_memory=1000)
+    model, x = Model(layers=1, width=64).train(), torch.randn(8, 32, 64)
+    said = (
+        r"step: no training step was found within peak_memory of 0\.0 MiB; the least peak that was found is (\S+) MiB, "
+    )
+    with pytest.raises(InfeasibleError, match=said + "and none is below .* raise the cap") as caught:
+        searched(model, x, peak_memory=1000)
+    found, floor, held = (float(number) for number in re.findall(r"([\d.]+) MiB", str(caught.value))[1:])
+    given = sum(p.numel() * p.element_size() for p in (*model.parameters(), x)) / (1 << 20)
+    assert held == pytest.approx(64 + given, abs=0.1)
+    assert held + 0.1 < floor <= found < 2 * held
 
 
 def test_an_optimizers_state_takes_room_of_the_cap() -> None:
@@ -141,15 +149,6 @@ def test_an_optimizers_state_takes_room_of_the_cap() -> None:
 def test_a_number_of_states_is_whole(states: object) -> None:
     with pytest.raises(InvalidOptionError, match="optimizer_states must be a whole number of at least 0"):
         SolveOptions(optimizer_states=states)  # type: ignore[arg-type]
-
-
-class Checkpointed(Model):
-    """The model whose layers keep their inputs alone."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False)
-        return x.square().mean()
 
 
 def test_a_captured_step_obeys_checkpointed_regions() -> None:
@@ -196,6 +195,36 @@ def test_checkpointed_regions_are_priced() -> None:
     assert plain.checkpoint_price(options=OPTIONS) is None
 
 
+def test_a_cap_counts_the_whole_step_of_checkpointed_regions() -> None:
+    model, x = Checkpointed().train(), torch.randn(8, 32, 16)
+    free = searched(model, x).found
+    assert free is not None
+    assert [one.name for one in free.proposals] == ["as the model says"]
+    assert free.choice is None
+    assert 0 <= free.gap < 1
+    kept = searched(model, x, peak_memory=free.chosen.peak_bytes).found
+    assert kept is not None
+    assert kept.options_of(OPTIONS, "backward").peak_bytes == free.chosen.peak_bytes - free.unseen_bytes["backward"]
+    with pytest.raises(InfeasibleError, match="with the regions that the model checkpoints its peak is"):
+        searched(model, x, peak_memory=free.chosen.peak_bytes - 1)
+
+
+def test_checkpointed_regions_are_priced_under_torch_compile(caplog: pytest.LogCaptureFixture) -> None:
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    caplog.set_level(logging.INFO, logger="optfuse")
+    before = len(optfuse.compiled_graphs())
+    options = {"time_limit": 5, "checkpoint_price": True, "cache": False}
+    torch.compile(Checkpointed().train(), backend="optfuse", options=options)(torch.randn(2, 8, 16)).backward()
+    forward, backward = optfuse.compiled_graphs()[before:]
+    assert forward.checkpoints is None
+    price = backward.checkpoints
+    assert price is not None
+    assert price.regions == 2
+    assert price.obeyed.saved_bytes < price.free.saved_bytes
+    assert price.obeyed.objective / 1e6 == pytest.approx(forward.predicted_us + backward.predicted_us)
+    assert str(price) in caplog.text
+
+
 def test_a_checkpoint_with_a_policy_is_refused() -> None:
     class Selective(Model):
         def forward(self, x: Tensor) -> Tensor:
@@ -220,8 +249,36 @@ def test_checkpointed_regions_are_split_as_they_say() -> None:
     for model in (Checkpointed().train(), Model().train()):
         fast = torch.compile(model, backend=make_backend(compile_graph, choose=asked.append))
         fast(torch.randn(2, 8, 16)).backward()
-    assert len(asked) == 1  # of the second model's step
+    assert [(step.regions, bool(step.values)) for step in asked] == [(2, False), (0, True)]
     assert len(compiled) == 4
+
+
+def test_random_draws_are_made_again_from_their_seed() -> None:
+    compiled: list[Captured] = []
+
+    def compile_graph(captured: Captured) -> Any:
+        compiled.append(captured)
+        return lambda inputs: captured.graph(*inputs)
+
+    def seed_alone(step: JointStep) -> Choice:
+        kept = frozenset(value.name for value in step.values if not value.repeatable and value.in_forward)
+        return Choice(kept, frozenset(value.name for value in step.values) - kept)
+
+    def gradients(kind: type[Model], choose: Any) -> list[Tensor]:
+        torch.manual_seed(0)
+        model, x = kind(layers=1, drop=0.3).train(), torch.randn(4, 8, 16)
+        torch._dynamo.reset()  # noqa: SLF001 - its public face
+        torch.compile(model, backend=make_backend(compile_graph, choose=choose))(x).backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    ours, fewest = gradients(Model, seed_alone), gradients(Model, lambda _: None)
+    regions = gradients(Checkpointed, None)
+    backward = [half for half in compiled if half.name.endswith("backward")]
+    drawn = [[n for n in half.graph.graph.nodes if "seeded_random" in str(n.target)] for half in backward]
+    assert [len(nodes) for nodes in drawn] == [1, 0, 1]
+    for one, other, third in zip(ours, fewest, regions, strict=True):
+        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(third, other)
 
 
 @pytest.mark.parametrize("drop", [0.2, 0.0])

@@ -15,7 +15,7 @@ from optfuse.problem.checker import check
 from optfuse.problem.instance import Buffer, Instance, Offer, Op, Read, Scheme, Write
 from optfuse.problem.serialize import digest
 from optfuse.schedule import solve_once as module
-from optfuse.schedule.solve_once import solve_once
+from optfuse.schedule.solve_once import Solved, solve_once
 from optfuse.solver.control.options import SolveOptions
 from tests.problem.cases import example
 
@@ -107,3 +107,22 @@ def test_a_damaged_record_is_reported_and_solved_anew(
     assert len(solved) == 2
     assert solve_once(example(), OPTIONS, cache) == again
     assert len(solved) == 2
+
+
+def test_a_result_of_this_process_serves_the_same_problem_under_other_names_and_a_cap_that_it_keeps() -> None:
+    first = example()
+    found = module.solve(first, OPTIONS)
+    known = Solved.of([(first, found)])
+    other = renamed(first)
+    again = known.result(other, OPTIONS)
+    assert again is not None
+    assert again.objective == found.objective
+    assert not list(check(other, again.solution))
+    peak = found.solution.peak_bytes
+    assert known.result(other, replace(OPTIONS, peak_memory=peak)) == again
+    assert known.result(other, replace(OPTIONS, peak_memory=peak - 1)) is None
+    assert known.result(other, replace(OPTIONS, recompute=True)) is None
+    assert known.result(with_alias(), OPTIONS) is None
+    unproven = Solved.of([(first, replace(found, status="FEASIBLE"))])
+    assert unproven.result(other, OPTIONS) is None
+    assert unproven.result(other, replace(OPTIONS, peak_memory=peak)) is not None

@@ -35,12 +35,15 @@ from optfuse.compiler.frontend.joint import (
     has_own_choice,
     joint_values,
     name_nodes,
+    regions_of,
+    without_own_choice,
 )
 from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, keeping
 from optfuse.compiler.frontend.kept_values import Kept, kept_values
 from optfuse.compiler.frontend.layouts import choose_layouts
 from optfuse.compiler.frontend.passes import normalize
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
+from optfuse.compiler.frontend.passes.draws import seed_draws
 from optfuse.compiler.frontend.passes.effects import drop_effect_tokens
 from optfuse.compiler.frontend.passes.in_place import update_in_place
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
@@ -57,6 +60,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     flat_input_index,
     has_unbacked_size,
     min_cut_partition,
+    mode_of_values,
     outside_of_modes,
     tree_leaves,
     without_repeats,
@@ -64,6 +68,7 @@ from optfuse.compiler.frontend.torch_bridge import (
 from optfuse.compiler.frontend.windows import take_windows
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
+from optfuse.problem.garbage_collection import rarely_collecting
 
 CompileGraph = Callable[[Captured], Program]
 
@@ -101,24 +106,36 @@ class _Split:
         keep_offsets(joint)
         release_pooled(joint)
         take_out_biases(joint)
-        choice = None
-        if self.choose is not None and self.user_outputs is not None and not has_own_choice(joint):
-            without_repeats(joint)
-            with outside_of_modes():
-                choice = self._chosen(joint, inputs, options, self.choose)
+        choice, own = None, has_own_choice(joint)
+        if own:
+            seed_draws(joint)  # torch would hand generators to both graphs
+        if self.choose is not None and self.user_outputs is not None:
+            if not own:
+                without_repeats(joint)
+                seed_draws(joint)
+            with outside_of_modes(), rarely_collecting():
+                choice = self.choose(self._step(joint, inputs, options, own=own))
         return self._cut(joint, choice, inputs, options)
 
-    def _chosen(
-        self, joint: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any], choose: Chooser
-    ) -> Choice | None:
-        def halves(choice: Choice | None) -> tuple[Captured, Captured]:
-            forward, backward = self._cut(copied(joint), choice, inputs, options)
+    def _step(self, joint: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any], *, own: bool) -> JointStep:
+        """The step of a joint graph; ``own``: the user has decided what it saves."""
+
+        def halves(graph: GraphModule, choice: Choice | None) -> tuple[Captured, Captured]:
+            with mode_of_values(graph) if own else nullcontext():
+                forward, backward = self._cut(graph, choice, inputs, options)
             adapted = self.adapt(forward, "forward")
             kept = kept_values(adapted.captured, _output_names(forward))
             return adapted.captured, self.adapt(backward, "backward", kept).captured
 
+        def split(choice: Choice | None) -> tuple[Captured, Captured]:
+            return halves(copied(joint), choice)
+
+        if own:
+            return JointStep(
+                self.name, (), {}, split, regions_of(joint), lambda: halves(without_own_choice(joint), None)
+            )
         name_nodes(joint)
-        return choose(JointStep(self.name, *joint_values(joint, self.user_outputs or 0), halves))
+        return JointStep(self.name, *joint_values(joint, self.user_outputs or 0), split)
 
     def _cut(self, joint: GraphModule, choice: Choice | None, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
         if choice is not None and self.user_outputs is not None:
@@ -197,7 +214,7 @@ def compile_flat(
                 leave(f"{name}.{kind}", reason)
                 return as_it_is(module, kind)
             try:
-                with outside_of_modes():  # torch calls us while tensors are fake
+                with outside_of_modes(), rarely_collecting():  # torch calls us while tensors are fake
                     return compile_adapted(module, kind)
             except Exception as error:
                 if survive is None:

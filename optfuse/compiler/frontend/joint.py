@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.passes.draws import CHOSEN
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, base_of, copied, with_graph
 from optfuse.compiler.frontend.torch_bridge import (
     OpOverload,
@@ -88,12 +89,18 @@ class JointStep:
         The names of the nodes of the backward half, in program order, each with those of this half that it reads.
     halves
         Given a choice (None: torch's, the fewest bytes), the forward and the backward graph as ``adapt`` makes them.
+    regions
+        How many regions the user has checkpointed. Where there are any, or torch is asked for a budget, the step is
+        split as they say: there are no values to choose from, and ``free`` yields both graphs as torch would split
+        them without.
     """
 
     name: str
     values: tuple[JointValue, ...]
     backward: Mapping[str, tuple[str, ...]]
     halves: Callable[[Choice | None], tuple[Captured, Captured]]
+    regions: int = 0
+    free: Callable[[], tuple[Captured, Captured]] | None = None
 
 
 #: Decides what a training step saves; None leaves it to torch's minimum cut.
@@ -102,7 +109,21 @@ Chooser = Callable[[JointStep], Choice | None]
 
 def has_own_choice(joint: GraphModule) -> bool:
     """Whether the user has checkpointed regions, or asked torch for a budget: then torch splits as they say."""
-    return any("recompute" in node.meta or "memory_budget" in node.meta for node in joint.graph.nodes)
+    return any(not CHOSEN.isdisjoint(node.meta) for node in joint.graph.nodes)
+
+
+def regions_of(joint: GraphModule) -> int:
+    """How many regions the user has checkpointed."""
+    return len({node.meta.get("ac_graph_id") for node in joint.graph.nodes if "recompute" in node.meta})
+
+
+def without_own_choice(joint: GraphModule) -> GraphModule:
+    """A copy of a joint graph in which the user has checkpointed nothing."""
+    made = copied(joint)
+    for node in made.graph.nodes:
+        for mark in CHOSEN:
+            node.meta.pop(mark, None)
+    return made
 
 
 def joint_values(joint: GraphModule, results: int) -> tuple[tuple[JointValue, ...], Mapping[str, tuple[str, ...]]]:

@@ -339,6 +339,12 @@ def outside_of_modes() -> Any:
     return _disable_current_modes()
 
 
+def mode_of_values(graph: GraphModule) -> AbstractContextManager[Any]:
+    """The context in which the fake tensors of a graph were made, where torch's partitioner makes others."""
+    values = (node.meta.get("val") for node in graph.graph.nodes)
+    return detect_fake_mode([value for value in values if isinstance(value, FakeTensor)]) or nullcontext()
+
+
 def fake_result(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], like: Any = None) -> Any:
     """What ``target`` yields on fake tensors (args may hold nodes, whose ``meta["val"]`` is then meant).
 

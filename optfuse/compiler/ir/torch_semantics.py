@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from optfuse.compiler.ir import philox
 from optfuse.compiler.ir.nodes import ReductionKind
+from optfuse.compiler.ops import philox
 from optfuse.errors import InvalidGraphError
 
 Tensor = torch.Tensor

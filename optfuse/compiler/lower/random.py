@@ -31,40 +31,52 @@ from optfuse.compiler.lower.builder import Builder, Spec
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index
+from optfuse.compiler.ops.seeded import GRID, LARGEST_SEED
 
 Tensor = View | Uniform
 
-_SEED = "random_seed"
-_LARGEST_SEED = (1 << 63) - 1
+_SEED, _STEP_SEED = "random_seed", "step_seed"
 _RANDOM = (
     "rand", "randn", "bernoulli", "native_dropout", "uniform", "normal_functional", "exponential", "geometric",
     "cauchy", "log_normal", "randint", "normal", "multinomial",
 )  # fmt: skip
 #: the smallest exponential number, as in eager: a sampler that divides by one never divides by zero
 _LEAST_EXPONENTIAL = 2.0**-24
-#: uniform numbers of half types are multiples of 1 / GRID, as in eager, so that none rounds up to 1
-_GRID = {"bfloat16": 1 << 8, "float16": 1 << 11}
 
 
 def seed(builder: Builder) -> Expr:
     """The seed of the current random op."""
     device = builder.specs[0].device
     builder.require_loops(device)
-    drawn = [op for op in builder.ops if isinstance(op, LibraryCall) and op.name.startswith(_SEED)]
+    drawn = [op for op in builder.ops if isinstance(op, LibraryCall) and op.name == _SEED]
     here = [op.outputs[0] for op in drawn if builder.buffers[str(op.outputs[0])].device == device]
-    name = here[0] if here else _draw(builder, device)
+    name = here[0] if here else _draw(builder, device, _SEED).buffer
     before = sum(isinstance(op, LoopNest) and _is_random(op.origin) for op in builder.ops)
     loaded = builder.load(builder.whole(str(name)), ())
     return call("add", loaded, Const(before, "int64")) if before else loaded
 
 
-def _draw(builder: Builder, device: str) -> str:
-    view = builder.allocate(Spec((), (), "int64", device), name=_SEED)
+def _draw(builder: Builder, device: str, name: str) -> View:
+    view = builder.allocate(Spec((), (), "int64", device), name=name)
     options = (("dtype", TorchValue("dtype", "int64")), ("device", TorchValue("device", device)))
     origin = replace(builder.origin, target="aten.randint.default")
-    args = (_LARGEST_SEED, ())
-    builder.emit(LibraryCall(_SEED, "aten.randint.default", args, options, (view.buffer,), origin, random=True))
-    return view.buffer
+    args = (LARGEST_SEED, ())
+    builder.emit(LibraryCall(name, "aten.randint.default", args, options, (view.buffer,), origin, random=True))
+    return view
+
+
+@lowers("optfuse.step_seed.default")
+def lower_step_seed(builder: Builder, _like: Tensor) -> Value:
+    """The seed of a training step's draws: not that of ``seed``, which other random ops of the graph count from."""
+    return _draw(builder, builder.specs[0].device, _STEP_SEED)
+
+
+@lowers("optfuse.seeded_random.default")
+def lower_seeded_random(builder: Builder, given: Tensor, draw: int, normal: bool, *_: Any) -> Value:
+    """The random tensor of a number, from a seed."""
+    start = builder.load(given, ())
+    start = call("add", start, Const(draw, "int64")) if draw else start
+    return random_tensor(builder, "randn" if normal else "rand", 0.0, 1.0, start)
 
 
 def _is_random(origin: Origin) -> bool:
@@ -108,14 +120,17 @@ def lower_normal(builder: Builder, _like: Any, mean: float = 0.0, std: float = 1
     return random_tensor(builder, "randn", mean, std)
 
 
-def random_tensor(builder: Builder, function: str, shift: float, scale: float) -> Value:
-    """The node's tensor of random numbers of ``function``, times ``scale`` plus ``shift``."""
-    spec, start = builder.spec, seed(builder)
+def random_tensor(builder: Builder, function: str, shift: float, scale: float, start: Expr | None = None) -> Value:
+    """The node's tensor of random numbers of ``function`` from ``start``, times ``scale`` plus ``shift``.
+
+    ``start``: a seed; None: the graph's own, see ``seed``.
+    """
+    spec, start = builder.spec, seed(builder) if start is None else start
 
     def at(index: Index) -> Expr:
         number: Expr = number_at(function, start, index, spec.shape)
-        if function == "rand" and spec.dtype in _GRID:
-            steps = _GRID[spec.dtype]
+        if function == "rand" and spec.dtype in GRID:
+            steps = GRID[spec.dtype]
             number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
         number = cast(number, compute_dtype(spec.dtype))
         if (shift, scale) == (0.0, 1.0):

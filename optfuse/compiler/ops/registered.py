@@ -9,7 +9,7 @@ from torch.library import custom_op
 
 from optfuse.compiler.ops import attention as functions
 from optfuse.compiler.ops import attention_cached as cached
-from optfuse.compiler.ops import attention_memory, convolution, matmul, space_to_depth
+from optfuse.compiler.ops import attention_memory, convolution, matmul, seeded, space_to_depth
 from optfuse.compiler.ops import max_pool as max_pooling
 from optfuse.compiler.ops import sum_rows as row_sums
 
@@ -203,3 +203,13 @@ sum_rows = _operator(
     "(Tensor rows, Tensor places, int count) -> Tensor",
 )
 sum_rows.register_fake(lambda rows, _, count: rows.new_empty((count, rows.shape[1])))
+
+
+step_seed = _operator("step_seed", seeded.step_seed, "(Tensor like) -> Tensor", random=True)
+step_seed.register_fake(lambda like: like.new_empty((), dtype=torch.int64))
+seeded_random = _operator(
+    "seeded_random",
+    seeded.seeded_random,
+    "(Tensor seed, int draw, bool normal, int[] size, int[] stride, ScalarType dtype) -> Tensor",
+)
+seeded_random.register_fake(seeded.seeded_random_fake)

@@ -3,7 +3,6 @@ import math
 import pytest
 import torch
 
-from optfuse.compiler.ir import philox
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import (
     Buffer,
@@ -23,6 +22,7 @@ from optfuse.compiler.ir.nodes import (
 )
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.compiler.ir.torch_semantics import call_function
+from optfuse.compiler.ops import philox
 from optfuse.errors import InvalidGraphError
 from tests.compiler.ir.graphs import (
     F32,

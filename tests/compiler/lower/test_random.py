@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from optfuse.compiler.ir import philox
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import LibraryCall
+from optfuse.compiler.ops import philox
 from tests.compiler.lower.eager import lowered, nests
 
 N = 4096
@@ -159,3 +159,26 @@ def test_integers_and_permutations_are_library_calls():
     calls = [op for op in graph.ops if isinstance(op, LibraryCall)]
     assert all(op.random for op in calls)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("normal", [False, True])
+def test_a_number_of_a_seed_is_the_same_tensor_in_loops_and_as_traced(normal, dtype):
+    def drawn(seed):
+        return torch.ops.optfuse.seeded_random(seed, 3, normal, [6, 5], [1, 6], dtype)
+
+    seed = torch.tensor(1234567890123)
+    (found,) = run(drawn, seed)
+    expected = drawn(seed)
+    assert found.stride() == expected.stride() == (1, 6)
+    assert torch.equal(found, expected)
+    assert not torch.equal(found, torch.ops.optfuse.seeded_random(seed, 4, normal, [6, 5], [1, 6], dtype))
+
+
+def test_a_steps_seed_is_not_that_of_other_draws():
+    def noise(x):
+        seed = torch.ops.optfuse.step_seed(x)
+        return torch.ops.optfuse.seeded_random(seed, 0, False, [N], [1], torch.float32), torch.rand_like(x)
+
+    ours, others = run(noise, torch.empty(N))
+    assert not torch.equal(ours, others)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.torch_bridge import (
@@ -54,9 +55,15 @@ def copied(graph: GraphModule) -> GraphModule:
     """A copy whose nodes may be changed; attributes and values in ``meta`` are shared with the original."""
     nodes = Graph()
     values: dict[Node, Node] = {}
-    result = nodes.graph_copy(graph.graph, values)
-    output = nodes.output(result)
-    output.meta = dict(graph.graph.output_node().meta)
+    for node in graph.graph.nodes:
+        if node.op == "output":
+            copy = nodes.output(map_arg(node.args[0], values.__getitem__))
+        else:
+            copy = nodes.create_node(node.op, node.target, name=node.name, type_expr=node.type)
+            copy.args = map_arg(node.args, values.__getitem__)  # after it: create_node looks into its arguments slowly
+            copy.kwargs = map_arg(node.kwargs, values.__getitem__)
+            values[node] = copy
+        copy.meta = dict(node.meta)
     return graph_module(graph, nodes)
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from optfuse.compiler.ir import philox
+from optfuse.compiler.ops import philox
 
 UNIFORM = ["0x1.bd640e0000000p-2", "0x1.a5feda0000000p-1", "0x1.7daa700000000p-2", "0x1.0a77520000000p-1"]
 NORMAL = ["-0x1.68abe00000000p-2", "0x1.7fd06c0000000p-2", "0x1.4ebba20000000p-4", "-0x1.8041600000000p+0"]
