@@ -1,4 +1,4 @@
-"""Every model of the zoo under ``dynamic=True`` at three sizes: results are eager's, and one schedule serves them all."""
+"""Every model of the zoo under ``dynamic=True`` at three sizes: results are eager's, of one schedule for all."""
 
 from __future__ import annotations
 
