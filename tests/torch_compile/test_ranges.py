@@ -248,3 +248,15 @@ def test_an_integer_that_changes_is_an_argument(compiled: Compiler) -> None:
             torch.testing.assert_close(fast(x, place), placed(x, place))
     # of 0, of the first number, and of all later ones
     assert len(schedules(compiled)) <= 3
+
+
+def test_a_size_that_a_guard_holds_leaves_a_range_of_the_others(compiled: Compiler) -> None:
+    def pairs(x: Tensor) -> Tensor:
+        return x.unflatten(1, (2, 1))[:, :, 0].softmax(0) if x.shape[1] == 2 else x
+
+    fast = compiled(pairs, dynamic=True)
+    with torch.no_grad():
+        for rows in (5, 7, 6):
+            x = torch.randn(rows, 2)
+            torch.testing.assert_close(fast(x), pairs(x))
+    assert schedules(compiled) == ["compiled0.inference"]
