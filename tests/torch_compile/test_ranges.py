@@ -82,11 +82,19 @@ def moved(x: Tensor) -> tuple[Tensor, Tensor]:
     return F.pad(x, (1, 2)) * 2, x.mT.flatten(1) + 1
 
 
+def masked(x: Tensor) -> Tensor:
+    """Attention of few heads over one of keys, under a mask that is no pattern."""
+    length = x.shape[1]
+    allowed = torch.arange(length)[None, :] * 3 % 5 <= torch.arange(length)[:, None]
+    q = x.view(x.shape[0], length, 2, WIDTH // 2).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, q[:, :1], q[:, :1], allowed[None, None], enable_gqa=True)
+
+
 LENGTHS = (5, 16, 7, 20, 9, 33)
 
 
 @pytest.mark.parametrize("axes", [(1,), (0, 1)], ids=["length", "both"])
-@pytest.mark.parametrize("function", [Block(), columns], ids=["block", "columns"])
+@pytest.mark.parametrize("function", [Block(), columns, masked], ids=["block", "columns", "mask"])
 def test_schedules_serve_ranges_of_lengths(compiled: Compiler, function: Any, axes: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     function = function.eval() if isinstance(function, nn.Module) else function
@@ -227,3 +235,28 @@ def test_integers_that_are_no_sizes_keep_their_values_and_equal_sizes_change_tog
         found = [torch.autograd.grad(call(logits, labels, -100, 0), logits) for call in (fast, loss)]
         torch.testing.assert_close(*found)
     assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
+def test_an_integer_that_changes_is_an_argument(compiled: Compiler) -> None:
+    def placed(x: Tensor, place: int) -> Tensor:
+        return x * place + torch.arange(place, place + x.shape[0]).view(-1, 1)
+
+    fast = compiled(placed, dynamic=True)
+    with torch.no_grad():
+        for rows, place in ((4, 0), (4, 3), (5, 7), (6, 11), (4, 12), (7, 19), (4, 20), (5, 21), (6, 22), (7, 23)):
+            x = torch.randn(rows, 3)
+            torch.testing.assert_close(fast(x, place), placed(x, place))
+    # of 0, of the first number, and of all later ones
+    assert len(schedules(compiled)) <= 3
+
+
+def test_a_size_that_a_guard_holds_leaves_a_range_of_the_others(compiled: Compiler) -> None:
+    def pairs(x: Tensor) -> Tensor:
+        return x.unflatten(1, (2, 1))[:, :, 0].softmax(0) if x.shape[1] == 2 else x
+
+    fast = compiled(pairs, dynamic=True)
+    with torch.no_grad():
+        for rows in (5, 7, 6):
+            x = torch.randn(rows, 2)
+            torch.testing.assert_close(fast(x), pairs(x))
+    assert schedules(compiled) == ["compiled0.inference"]

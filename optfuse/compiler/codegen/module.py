@@ -23,7 +23,7 @@ from optfuse.compiler.codegen.unaligned_matmul import NAME as BY_ROWS
 from optfuse.compiler.ir.collectives import communicates, in_flight_at_a_border, is_wait
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, views
-from optfuse.compiler.ir.sizes import Size, symbols_in
+from optfuse.compiler.ir.sizes import Size
 from optfuse.errors import PlanError
 from optfuse.version import __version__
 
@@ -181,10 +181,11 @@ def emit_module(
         *library.values(),
         *prelude.values(),
         *(kernel.source.strip() + "\n" for kernel in kernels),
-        _sizes(buffers.values()) + _tables(graph, steps) + "\n" + _kernel_table(kernels),
+        _tables(graph, steps) + "\n" + _kernel_table(kernels),
         host_program(graph, steps, memory, [*reserved, *names], apart=apart),
         _MAIN,
     ]
+    parts[-3] = _sizes(buffers.values(), parts[-3:]) + parts[-3]
     return "\n\n".join(parts)
 
 
@@ -221,11 +222,12 @@ def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
     return frozenset(written & set(graph.inputs))
 
 
-def _sizes(buffers: Iterable[Buffer]) -> str:
-    """The definitions of the symbols in sizes, by their hints: ``at_sizes`` puts other numbers in their place."""
+def _sizes(buffers: Iterable[Buffer], parts: Iterable[str]) -> str:
+    """The definitions of the symbols that parts of a text read, by their hints: ``at_sizes`` puts in other numbers."""
     sizes = [size for buffer in buffers for size in buffer.shape if isinstance(size, Size)]
-    hints = {name: size.decisions.hints[name] for size in sizes for name in symbols_in(size)}
-    lines = [f"{name} = {hints[name]}\n" for name in sorted(hints)]
+    hints = {name: hint for size in sizes[:1] for name, hint in size.decisions.hints.items()}
+    read = {name for part in parts for name in re.findall(r"\b\w+\b", part)} if hints else set[str]()
+    lines = [f"{name} = {hints[name]}\n" for name in sorted(hints.keys() & read)]
     head = "# sizes: the text is the same for every size of a range, but for these\n"
     return "".join([head, *lines, "\n"]) if lines else ""
 

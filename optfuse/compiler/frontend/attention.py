@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from optfuse.compiler.frontend.torch_bridge import operators_of
+from optfuse.compiler.frontend.torch_bridge import is_symbolic, operators_of
 from optfuse.compiler.ops.registered import attention, attention_dropout, padded_rows
 
 
@@ -65,8 +65,9 @@ def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         return None
     if mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, -torch.inf).to(dtype)
-    rows = [int(step) for size, step in zip(mask.shape[:-1], mask.stride()[:-1], strict=True) if size > 1]
-    aligned = mask.stride(-1) == 1 and all(step % 8 == 0 for step in rows)
+    rows = [step for size, step in zip(mask.shape[:-1], mask.stride()[:-1], strict=True) if size > 1]
+    # rows of a size that changes are aligned at some sizes, and at those too they are copied
+    aligned = mask.stride(-1) == 1 and all(not is_symbolic(step) and step % 8 == 0 for step in rows)
     return mask if aligned or mask.shape[-1] == 1 else padded_rows(mask)
 
 

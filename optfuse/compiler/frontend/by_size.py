@@ -50,13 +50,6 @@ class SizeReader:
     #: those of which the size of a tensor's dimension is made
     in_tensors: frozenset[sympy.Symbol] = frozenset()
 
-    def is_size(self, symbol: sympy.Symbol, value: Number) -> bool:
-        """Whether a symbol may have other values in a range in which it has this one.
-
-        0 and 1 are not like other sizes, and kernels take no numbers but sizes.
-        """
-        return isinstance(value, int) and value >= LEAST and symbol in self.in_tensors
-
     def read(self, arguments: Sequence[Any]) -> Sizes:
         """The symbols' values."""
         leaves = tree_leaves(list(arguments)) if self.nested else arguments
@@ -162,7 +155,8 @@ class BySize:
         Whether the first sizes are compiled when they first come; if not, when they come the second time.
     compile_range
         Compiles the graph for a range of sizes, as long as it can: ``ranges``, each with the values that it is made for
-        of all symbols that are no sizes (floats and integers: under ``dynamic=True`` Dynamo makes some of constants).
+        of symbols that are no sizes: under ``dynamic=True`` Dynamo makes some of constants. So floats have one value in
+        a range, and integers until they change.
     said
         Called once, with a reason, when a size first runs as it was traced.
     """
@@ -175,6 +169,10 @@ class BySize:
     at_once: bool = True
     compile_range: CompileRange | None = None
     ranges: list[tuple[dict[sympy.Symbol, float], Ranged]] = field(default_factory=list)
+    #: the first values of all symbols, those that have had others, and whether integers that are no sizes may have
+    first: dict[sympy.Symbol, Number] = field(default_factory=dict)
+    varying: set[sympy.Symbol] = field(default_factory=set)
+    numbers_vary: bool = True
     compiled: OrderedDict[Sizes, Callable[..., Any]] = field(default_factory=OrderedDict)
     #: how often sizes that are not compiled have come
     seen: OrderedDict[Sizes, int] = field(default_factory=OrderedDict)
@@ -214,13 +212,20 @@ class BySize:
     def _in_range(self, sizes: Sizes, arguments: Sequence[Any]) -> Callable[..., Any] | None:
         """The function of a range that the sizes are in, compiled now if there is none yet."""
         values = dict(zip(self.reader.symbols, sizes, strict=True))
-        fixed = {symbol: value for symbol, value in values.items() if not self.reader.is_size(symbol, value)}
+        for symbol, value in values.items():
+            if self.first.setdefault(symbol, value) != value and self.numbers_vary:
+                self.varying.add(symbol)
+        fixed = {symbol: value for symbol, value in values.items() if not self._varies(symbol, value)}
         named = {str(symbol): int(value) for symbol, value in values.items() if symbol not in fixed}
         found = next((each for given, each in self.ranges if given == fixed and each.holds(named)), None)
         if found is None and self.compile_range is not None and named:
             graph = at_sizes(self.graph, fixed)
             kept = _without_numbers(graph)
             found = self.compile_range(graph, self.name, named, [arguments[k] for k in kept])
+            if found is None and self.varying - self.reader.in_tensors:
+                self.numbers_vary = False
+                self.varying.clear()
+                return self._in_range(sizes, arguments)
             if found is None or len(self.ranges) == RANGES - 1:
                 self.compile_range = None
             if found is not None:
@@ -228,6 +233,11 @@ class BySize:
                     found = replace(found, function=partial(_with_some, found.function, kept))
                 self.ranges.append((fixed, found))
         return None if found is None else found.function
+
+    def _varies(self, symbol: sympy.Symbol, value: Number) -> bool:
+        """Whether a symbol may have other values in a range in which it has this one: 0 and 1 are not like others."""
+        known = symbol in self.reader.in_tensors or symbol in self.varying
+        return known and isinstance(value, int) and value >= LEAST
 
     def name_at(self, sizes: Sizes) -> str:
         """What the graph is called at given sizes: ``compiled0[s77=5]``."""

@@ -52,7 +52,9 @@ class Ranged:
         return self.decisions.holds(sizes) and all(guard.xreplace(numbers) == True for guard in self.traced)  # noqa: E712 - sympy's
 
     def other_sizes(self) -> Iterator[dict[str, int]]:
-        """Sizes near the hints at which the function is valid, each of them another number, nearest first.
+        """Sizes near the hints at which the function is valid, nearest first.
+
+        Each of them is another number, but for those that a guard holds at one.
 
         Raises
         ------
@@ -60,15 +62,24 @@ class Ranged:
             If none is found: a decision has made the range one size.
         """
         found = False
-        hints = self.decisions.hints
-        for steps in _steps(list(hints.values())):
-            tried = {name: size + step for (name, size), step in zip(hints.items(), steps, strict=True)}
-            if self.holds(tried):
+        hints, fixed = self.decisions.hints, self._fixed()
+        free = [name for name in hints if name not in fixed]
+        for steps in _steps([hints[name] for name in free]):
+            tried = {**hints, **{name: hints[name] + step for name, step in zip(free, steps, strict=True)}}
+            if free and self.holds(tried):
                 found = True
                 yield tried
         if not found:
             guards = ", ".join(map(str, (*self.traced, *self.decisions.guards)))
             raise CaptureError(f"valid at one size only: {guards}")
+
+    def _fixed(self) -> set[str]:
+        """The sizes that may be one number only."""
+        fixed = {name for name, (low, high) in self.decisions.ranges.items() if low == high}
+        for guard in self.traced:
+            if isinstance(guard, sympy.Eq) and guard.lhs in self.names and guard.rhs.is_Integer:
+                fixed.add(self.names[guard.lhs])
+        return fixed
 
 
 def _steps(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -87,8 +87,11 @@ def multiply(a: Formula, b: Formula) -> Formula:
     return _formula(terms)
 
 
-def divide(a: Formula, b: Formula, ranges: Mapping[str, Interval]) -> tuple[Formula, Formula]:
+def divide(a: Formula, b: Formula, ranges: Mapping[str, Interval], *, below: bool = False) -> tuple[Formula, Formula]:
     """Quotient and remainder; the caller has made sure that ``b`` is not 0.
+
+    A quotient whose numerator is below 0 (known from the ranges, or ``below``) is written as one of a numerator that is
+    not, by a divisor that is taken for positive: kernels round quotients toward 0, and formulas down.
 
     Terms of ``a`` that ``b`` divides whatever the sizes are leave the division: ``(768*s + 5) // 768`` is ``s`` and the
     remainder is 5.
@@ -102,6 +105,11 @@ def divide(a: Formula, b: Formula, ranges: Mapping[str, Interval]) -> tuple[Form
         return add(whole, number(rest.constant // divisor)), number(rest.constant % divisor)
     if low >= 0 and high < bounds(b, ranges)[0]:
         return whole, rest
+    if high < 0 and bounds(add(rest, b), ranges)[0] >= 0:  # from -b to -1: the multiple below is one less
+        return add(whole, number(-1)), add(rest, b)
+    if high < 0 or below:  # floor(n / b) == -((b - 1 - n) // b)
+        turned = Formula((((Divided("//", add(add(b, number(-1)), rest, -1), b),), 1),))
+        return add(whole, turned, -1), add(rest, multiply(b, turned))
     quotient = Formula((((Divided("//", rest, b),), 1),))
     return add(whole, quotient), Formula((((Divided("%", rest, b),), 1),))
 

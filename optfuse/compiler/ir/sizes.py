@@ -183,7 +183,12 @@ class Size(int):
     def _divided(self, numerator: Formula, divisor: Formula) -> tuple[int, int]:
         if self.decisions.decide(divisor, "=="):
             raise ZeroDivisionError(f"{numerator} divided by {divisor}, which is 0 at these sizes")
-        quotient, remainder = divide(numerator, divisor, self.decisions.ranges)
+        ranges = self.decisions.ranges
+        quotient, remainder = divide(numerator, divisor, ranges)
+        atoms = [atom for monomial, _ in quotient.terms for atom in monomial if isinstance(atom, Divided)]
+        for atom in atoms:
+            if bounds(atom.numerator, ranges)[0] < 0 and self.decisions.decide(atom.numerator, "<"):
+                quotient, remainder = divide(numerator, divisor, ranges, below=True)
         return self._made(quotient), self._made(remainder)
 
     def _compared(self, other: Any, comparison: str, swapped: bool = False) -> Any:

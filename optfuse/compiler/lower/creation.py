@@ -8,6 +8,7 @@ import sympy
 import torch
 
 from optfuse.compiler.ir.nodes import Expr, Iota, View
+from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import DTYPES, call, cast, compute_dtype, const
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
@@ -74,6 +75,8 @@ def lower_arange(builder: Builder, *args: Any, **kwargs: Any) -> Value:
 
     def at(index: Index) -> Expr:
         (position,) = index
+        if isinstance(start, Size) or isinstance(step, Size):
+            return cast(Iota(sympy.sympify(start) + sympy.sympify(step) * position, "int64"), dtype)
         if float(start).is_integer() and float(step).is_integer():
             return cast(Iota(sympy.Integer(int(start)) + int(step) * position, "int64"), dtype)
         scaled = call("mul", cast(Iota(position, "int64"), dtype), const(step, dtype))

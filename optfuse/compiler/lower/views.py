@@ -112,7 +112,8 @@ def _require_inside(
     What a plan computes has no such rest.
     """
     buffer = builder.buffers[source.buffer]
-    first = source.offset if storage_offset is None else storage_offset
+    shape, stride = ([size_in(n, builder.decisions) for n in numbers] for numbers in (shape, stride))
+    first = source.offset if storage_offset is None else size_in(storage_offset, builder.decisions)
     length = extent(buffer.shape, buffer.stride)  # type: ignore[arg-type]
     inside = first >= 0 and first + extent(shape, stride) <= length
     if inside and buffer.kind == "temporary" and length > math.prod(buffer.shape):  # type: ignore[arg-type]

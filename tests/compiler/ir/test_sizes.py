@@ -175,3 +175,19 @@ def test_the_bounds_of_an_index_keep_the_formula() -> None:
     low, high = bounds(i * 3 + 5, {i: (0, made.size("s0") * 64 - 1)}) or (None, None)
     assert (low, str(high)) == (5, "(s0*192 + 2)")
     assert not made.guards
+
+
+def test_quotients_in_kernels_have_numerators_that_are_not_negative() -> None:
+    """Triton rounds them toward 0."""
+    made = decisions(s0=12, s1=7)
+    s, t = made.size("s0"), made.size("s1")
+    assert str((s * t + s - 1) // s) == "s1"
+    assert (-1 % s) - s == -1
+    assert str(-(-s // 16)) == "((s0 + 15) // 16)"
+    for one, other in ((-s) // 5, (-s) % 5), ((s - 20) // 3, (s - 20) % 3), ((3 - t) // s, (3 - t) % s):
+        for size in (one, other):
+            assert isinstance(size, Size)
+            for monomial, _ in size.formula.terms:
+                for atom in monomial:
+                    assert isinstance(atom, str) or evaluate(atom.numerator, made.hints) >= 0
+    assert (hint((-s) // 5), hint((s - 20) // 3), hint((3 - t) % s)) == (-12 // 5, -8 // 3, -4 % 12)
