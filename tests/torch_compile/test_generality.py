@@ -143,3 +143,9 @@ def test_places_count_from_a_tensor_that_lies_in_an_arena(compiled: Compiler, sh
     wanted, got = (torch.autograd.grad((f(x, y) * weights).sum(), (x, y)) for f in (function, compiled(function)))
     torch.testing.assert_close(got, wanted)
     assert planned(compiled)
+
+
+def test_tensors_without_values_run_as_they_were_traced(compiled: Compiler) -> None:
+    for rows in (3, 4, 5):  # the last two are a range
+        got = compiled(lambda x: x * 2)(torch.ones(rows, device="meta"))
+        assert (tuple(got.shape), got.device.type) == ((rows,), "meta")

@@ -52,6 +52,7 @@ from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
     boxed,
+    compile_lock,
     flat_input_index,
     has_unbacked_size,
     is_symbolic,
@@ -230,7 +231,7 @@ def compile_flat(
                 leave(f"{name}.{kind}", reason)
                 return as_it_is(module, kind)
             try:
-                with outside_of_modes():  # torch calls us while tensors are fake
+                with compile_lock, outside_of_modes():  # torch calls us while tensors are fake
                     return compile_adapted(module, kind)
             except Exception as error:
                 if survive is None:
