@@ -149,3 +149,30 @@ def test_tensors_without_values_run_as_they_were_traced(compiled: Compiler) -> N
     for rows in (3, 4, 5):  # the last two are a range
         got = compiled(lambda x: x * 2)(torch.ones(rows, device="meta"))
         assert (tuple(got.shape), got.device.type) == ((rows,), "meta")
+
+
+#: What ``calls_back`` calls, as often as is said.
+CALLED: list[Any] = []
+
+
+@torch.library.custom_op("optfuse_tests::calls_back", mutates_args=())
+def calls_back(x: Tensor) -> Tensor:
+    """Calls the next of ``CALLED``, which may be the compiled function that calls this operator."""
+    return CALLED.pop()(x).clone()
+
+
+@calls_back.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operator_may_call_the_function_that_calls_it(compiled: Compiler) -> None:
+    def function(x: Tensor) -> Tensor:
+        return calls_back(x.sin()) * 2
+
+    fast, x = compiled(function), torch.arange(3.0)
+    CALLED[:] = [torch.cos, fast, fast]
+    wanted = ((x.sin().sin().sin().cos() * 2) * 2) * 2
+    torch.testing.assert_close(fast(x), wanted)
+    assert not CALLED
+    assert planned(compiled)
