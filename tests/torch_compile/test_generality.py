@@ -176,3 +176,25 @@ def test_an_operator_may_call_the_function_that_calls_it(compiled: Compiler) -> 
     torch.testing.assert_close(fast(x), wanted)
     assert not CALLED
     assert planned(compiled)
+
+
+def attention_of_scattered_rows(x: Tensor) -> Tensor:
+    a = x.as_strided((1, 6, 4), (0, 8, 2))
+    return F.scaled_dot_product_attention(a, a, a, attn_mask=a[0, :, :1] > 0)
+
+
+def attention_that_is_written(x: Tensor) -> Tensor:
+    a = x.view(2, 6, 4)
+    found = F.scaled_dot_product_attention(a, a, a)
+    found.transpose(0, 1)[1:].mul_(2)
+    return found + 1
+
+
+@pytest.mark.parametrize("function", [attention_of_scattered_rows, attention_that_is_written])
+def test_attention_of_any_layout_and_what_becomes_of_it(compiled: Compiler, function: Any) -> None:
+    x = torch.randn(48, requires_grad=True)
+    wanted, got = (f(x) for f in (function, compiled(function)))
+    torch.testing.assert_close(got, wanted)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (wanted, got)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    assert planned(compiled)
