@@ -1,14 +1,16 @@
 """Models of transformers, timm and torchvision at random, as users call them: eager, Inductor, optfuse.
 
-    python benchmarks/foreign.py NAME[,NAME...]|all --out ROWS.jsonl [--train] [--systems eager,inductor,optfuse]
+    python benchmarks/foreign.py NAME[,NAME...]|all|more --out ROWS.jsonl [--train] [--systems eager,inductor,optfuse]
                                  [--processes N] [--patience S] [--total S] [--layers N] [--batch N] [--length N]
     python benchmarks/foreign.py --table ROWS.jsonl [MORE.jsonl...]
 
-A name is ``hf:TYPE`` (a model type of transformers, as ``hf:gpt_neo``: its default width, ``--layers`` layers),
-``timm:NAME`` or ``tv:NAME``. Weights are random, in bfloat16; results are returned, and the loss of a training step is
-computed outside of the model. Each model has a process of its own and ``--patience`` seconds; what fails costs itself,
-and its row has the error. Measured are medians of milliseconds, seconds of the first call, relative L2 errors of the
-results (of the gradients, for a training step) against float32, and what became of the model's graphs.
+A name is ``hf:TYPE`` (a model type of transformers, as ``hf:gpt_neo``: its default width, ``--layers`` layers, at most
+8 experts in each), ``timm:NAME`` or ``tv:NAME``; ``foreign_models.py`` has the lists. Weights are random, in bfloat16;
+results are returned, and the loss of a training step is computed outside of the model. Each model has a process of its
+own and ``--patience`` seconds; what fails costs itself, and its row has the error. Measured are medians of
+milliseconds, seconds of the first call, relative L2 errors of the results (of the gradients, for a training step)
+against float32, and what became of the model's graphs. Without a GPU everything runs, slowly, and no time means
+anything: to see that a model is made.
 
 With more than one process, models are compiled side by side, and only one is timed at a time. Others still compile
 meanwhile, so the times are rough: time again with ``--processes 1`` what looks slow.
@@ -28,52 +30,11 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-#: Model types of transformers of which "all" is made, with the words of their auto class.
-LANGUAGE = (
-    "albert bart bert_generation bigbird_pegasus biogpt blenderbot bloom camembert codegen cohere convbert ctrl "
-    "data2vec_text deberta deberta_v2 distilbert electra ernie esm falcon fnet gemma gemma2 glm glm4 gpt_bigcode "
-    "gpt_neo gpt_neox gptj granite layoutlm longt5 m2m_100 mamba marian mbart megatron_bert mistral mixtral "
-    "mobilebert mpnet mpt nystromformer olmo olmo2 opt pegasus persimmon phi phi3 plbart qwen2 qwen3 rembert "
-    "roberta roc_bert roformer rwkv smollm3 squeezebert stablelm starcoder2 switch_transformers xglm xlm "
-    "xlm_roberta xlnet xmod yoso"
-).split()
-VISION = (
-    "beit bit convnextv2 cvt data2vec_vision deit dinov2 efficientnet focalnet hiera ijepa levit mobilenet_v1 "
-    "mobilevit mobilevitv2 poolformer pvt pvt_v2 regnet segformer swiftformer swinv2 vit_msn"
-).split()
-TIMM = (
-    "coat_lite_small convmixer_768_32 crossvit_small_240 davit_small densenet121 dm_nfnet_f0 eca_nfnet_l0 "
-    "edgenext_small efficientformer_l1 ese_vovnet39b fbnetc_100 gcvit_tiny ghostnet_100 gmlp_s16_224 halonet26t "
-    "hrnet_w18 inception_next_tiny lambda_resnet26t maxvit_tiny_tf_224 mixer_b16_224 mobilenetv3_large_100 "
-    "mobileone_s1 nfnet_l0 repvgg_a2 res2net50_26w_4s resmlp_24_224 resnest50d rexnet_150 samvit_base_patch16 "
-    "sebotnet33ts_256 selecsls42b swin_s3_tiny_224 tinynet_a tnt_s_patch16_224 tresnet_m twins_svt_small "
-    "visformer_small volo_d1_224 xcit_small_12_p16_224"
-).split()
-TORCHVISION = (
-    "alexnet densenet161 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet1_0 mobilenet_v3_large "
-    "regnet_y_3_2gf resnext50_32x4d shufflenet_v2_x1_0 squeezenet1_1 swin_v2_t vgg16_bn wide_resnet50_2"
-).split()
-ALL = (
-    *(f"hf:{name}" for name in (*LANGUAGE, *VISION)),
-    *(f"timm:{name}" for name in TIMM),
-    *(f"tv:{name}" for name in TORCHVISION),
-)
-
-#: Fields of a configuration that hold a number of layers.
-DEPTHS = (
-    "num_hidden_layers",
-    "num_layers",
-    "n_layer",
-    "n_layers",
-    "encoder_layers",
-    "decoder_layers",
-    "num_decoder_layers",
-)
+from foreign_models import ALL, ALL_MORE, made
 
 Row = dict[str, Any]
 
@@ -110,7 +71,7 @@ def main() -> None:
     elif given.table:
         print(table([json.loads(line) for path in given.table for line in path.read_text().splitlines()]))
     else:
-        names = ALL if given.names == "all" else given.names.split(",")
+        names = {"all": ALL, "more": ALL_MORE}.get(given.names) or given.names.split(",")
         options = {field: getattr(given, field) for field in ("train", "systems", "layers", "batch", "length")}
         run([Task(name, **options) for name in names], given.out, given.processes, given.patience, given.total)
 
@@ -167,14 +128,16 @@ def measured(task: Task, out: Path) -> Row:
     model.bfloat16()
     for system in task.systems.split(","):
         torch.compiler.reset()
-        torch.cuda.empty_cache()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         called: Any = model
         if system != "eager":
             called = torch.compile(model, backend=system.removesuffix("-graphs"), options=_options(system))
         try:
             start = time.perf_counter()
             error = distance(results(called, inputs, task.train), reference)
-            torch.cuda.synchronize()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
             row[f"{system}_s"] = round(time.perf_counter() - start, 1)
             row[f"{system}_error"] = error
             with alone(out):
@@ -182,9 +145,10 @@ def measured(task: Task, out: Path) -> Row:
         except Exception as error:
             traceback.print_exc()
             row[f"{system}_failed"] = repr(error)[:300]
-    graphs = optfuse.compiled_graphs()
-    row["graphs"] = [(g.name, g.status, g.kernels, sum(g.library_calls.values()), g.why_not) for g in graphs]
-    row["replays"] = [g.calls.replays if g.calls else 0 for g in graphs]
+        graphs = optfuse.compiled_graphs()
+        row["graphs"] = [(g.name, g.status, g.kernels, sum(g.library_calls.values()), g.why_not) for g in graphs]
+        row["replays"] = [g.calls.replays if g.calls else 0 for g in graphs]
+        print("ROW" + json.dumps(row), flush=True)  # what comes later may take too long
     return row
 
 
@@ -194,14 +158,20 @@ def _options(system: str) -> dict[str, Any] | None:
     return {"cudagraphs": True} if system.startswith("optfuse") else {"triton.cudagraphs": True}
 
 
+def device() -> str:
+    """The kind of device that models run on."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def made_model(task: Task) -> tuple[Any, dict[str, Any]]:
     """A model on the GPU in bfloat16 with its inputs by name or number; without dropout, so that errors compare."""
     import torch
 
     torch.manual_seed(0)
-    library, name = task.name.split(":")
-    with torch.device("cuda"):
-        model, inputs = (_of_transformers if library == "hf" else _of_images)(task, library, name)
+    with torch.device(device()):
+        model, inputs = made(task.name, task.layers, task.batch, task.length)
     model = model.train(task.train).requires_grad_(task.train)
     for module in model.modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):  # noqa: SLF001 - the base has no public name
@@ -209,52 +179,6 @@ def made_model(task: Task) -> tuple[Any, dict[str, Any]]:
         if hasattr(module, "drop_prob"):
             module.drop_prob = 0.0
     return model.bfloat16(), as_type(inputs, torch.bfloat16)
-
-
-def _of_images(task: Task, library: str, name: str) -> tuple[Any, dict[str, Any]]:
-    import torch
-
-    package = import_module("timm" if library == "timm" else "torchvision.models")
-    model = package.create_model(name) if library == "timm" else package.get_model(name, weights=None)
-    size = model.default_cfg["input_size"][1] if library == "timm" else 299 if name == "inception_v3" else 224
-    return model, {"0": torch.randn(4 * task.batch, 3, size, size)}
-
-
-def _of_transformers(task: Task, _: str, name: str) -> tuple[Any, dict[str, Any]]:
-    import torch
-    import transformers
-
-    kind = name.replace("_", "-")
-    mapping = transformers.CONFIG_MAPPING
-    config = mapping[name if name in mapping else kind]()
-    for field in DEPTHS:
-        if isinstance(getattr(config, field, None), int):
-            setattr(config, field, min(task.layers, getattr(config, field)))
-    if isinstance(config.__dict__.get("layer_types"), list):
-        config.layer_types = config.layer_types[: task.layers]
-    config.use_cache = False
-    if name == "esm":  # its configuration has no vocabulary of its own
-        config.vocab_size, config.pad_token_id = 33, 1
-    if name in VISION:
-        model = transformers.AutoModelForImageClassification.from_config(config)
-        size = getattr(config, "image_size", 224)
-        size = size if isinstance(size, int) else size[0]
-        return model, {"pixel_values": torch.randn(4 * task.batch, 3, size, size)}
-    found = None
-    for auto in ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"):
-        try:
-            found = getattr(transformers, auto).from_config(config)
-            break
-        except ValueError:
-            continue
-    if found is None:
-        raise ValueError(f"transformers has no language model of type {name}")
-    positions = getattr(config, "max_position_embeddings", None) or 0  # -1: no limit
-    length = min(task.length, positions - 4) if positions > 0 else task.length
-    ids = torch.randint(5, 1000, (task.batch, length))
-    return found, {"input_ids": ids, "decoder_input_ids": ids} if found.config.is_encoder_decoder else {
-        "input_ids": ids
-    }
 
 
 def as_type(inputs: dict[str, Any], dtype: Any) -> dict[str, Any]:
@@ -319,6 +243,10 @@ def median_ms(step: Callable[[], Any]) -> float:
     """Median milliseconds by events, nothing waiting in between, the least of two rounds."""
     import torch
 
+    if not torch.cuda.is_available():
+        start = time.perf_counter()
+        step()
+        return round(1000 * (time.perf_counter() - start), 3)
     for _ in range(8):
         step()
     torch.cuda.synchronize()

@@ -126,7 +126,8 @@ class GraphedProgram:
     _place: object = None
     _given_up: bool = False
     _is_decided: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _is_running: bool = False
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
         """As ``Program.run``; the results' memory is the graph's (see the module's text). Threads take turns."""
@@ -135,7 +136,15 @@ class GraphedProgram:
     def consume(self, inputs: list[torch.Tensor]) -> list[Value]:
         """``run`` with a list that is emptied, see ``Program.consume``."""
         with self._lock:  # between the copies of a call and its replay nobody else may write them
-            return self._run(inputs)
+            if self._is_running:  # a step of the program has called it: an operator written in Python
+                given, main = self.program.accept(inputs)
+                inputs.clear()
+                return self._plain(given, main, "called from within itself")
+            self._is_running = True
+            try:
+                return self._run(inputs)
+            finally:
+                self._is_running = False
 
     def _run(self, inputs: list[torch.Tensor]) -> list[Value]:
         given, main = self.program.accept(inputs)

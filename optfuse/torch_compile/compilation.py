@@ -173,8 +173,9 @@ class Compilation:
 
     def compile_graph(self, captured: Captured) -> Run:
         """Schedule a graph, or leave it as it was traced where it cannot be scheduled."""
-        if environment.mode() == "compile" and is_on_host(captured):
-            self.record.leave(captured.name, "its tensors are on the CPU, and kernels are compiled for the GPU here")
+        unfit = device_unfit(captured)
+        if unfit is not None:
+            self.record.leave(captured.name, unfit)
             return as_traced(captured)
         asked = self.asked
         try:
@@ -214,8 +215,9 @@ class Compilation:
         first = self.record.begin_range()
 
         def compile_one(captured: Captured) -> Run:
-            if environment.mode() == "compile" and is_on_host(captured):
-                raise CaptureError("its tensors are on the CPU")
+            unfit = device_unfit(captured)
+            if unfit is not None:
+                raise CaptureError(unfit)
             problem = fusion_problem(captured, self.asked.device)
             symbols = () if captured.decisions is None else tuple(captured.decisions.hints)
             if captured.name in first:
@@ -263,10 +265,15 @@ def _say(captured: Captured, made: Schedule) -> None:
         logger.info("%s: cuts the CUDA graph: %s", made.name, cut)
 
 
-def is_on_host(captured: Captured) -> bool:
-    """Whether all that a graph computes and is given lies in the host's memory."""
+def device_unfit(captured: Captured) -> str | None:
+    """Why no kernels are made where a graph's tensors lie, in words; None where they are."""
     values = tree_leaves([node.meta.get("val") for node in captured.graph.graph.nodes])
-    return all(value.device.type == "cpu" for value in values if isinstance(value, torch.Tensor))
+    kinds = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    if other := sorted(kinds - {"cpu", "cuda"}):
+        return f"it has tensors on the device {other[0]!r}, for which there are no kernels"
+    if kinds <= {"cpu"} and environment.mode() == "compile":
+        return "its tensors are on the CPU, and kernels are compiled for the GPU here"
+    return None
 
 
 def _options_of(captured: Captured, options: SolveOptions, searches: Mapping[str, SavingSearch]) -> SolveOptions:

@@ -13,7 +13,8 @@ import torch
 from optfuse.compiler.frontend.captured import InputSource
 from optfuse.compiler.frontend.kept_code import Keeping
 from optfuse.compiler.ir.collectives import communicates
-from optfuse.compiler.ir.nodes import LoopGraph
+from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, Op
+from optfuse.compiler.ops.opaque_operators import NAMESPACE
 from optfuse.problem.device_files import load_device
 from optfuse.runtime import environment
 from optfuse.runtime.graphs import Interest
@@ -36,12 +37,18 @@ class Product:
     facts: CompiledGraph
 
     def is_kept(self, graph: LoopGraph) -> bool:
-        """Whether it is kept: not with large constants, and not with collectives.
+        """Whether it is kept: not with large constants, with collectives, or with opaque operators.
 
         Ranks compare their orders of collectives when they compile: one that does not would keep the others waiting.
+        An opaque operator is known to its own process alone.
         """
         large = sum(value.nbytes for value in self.constants.values()) > MOST_CONSTANTS
-        return not large and not any(communicates(op) for op in graph.ops)
+        return not large and not any(communicates(op) or is_opaque(op) for op in graph.ops)
+
+
+def is_opaque(op: Op) -> bool:
+    """Whether an op calls an operator that was made for one node of this process."""
+    return isinstance(op, LibraryCall) and op.target.partition(".")[0] == NAMESPACE
 
 
 def keeping_of(

@@ -312,7 +312,7 @@ def reduced(s: State) -> str:
         f"{x}.sort({d}, descending={r.choice([True, False])}, stable=True)[{r.choice([0, 1])}]"
         if r.random() < 0.5
         else f"torch.sort({x}, {d})[0]",
-        f"{x}.topk({r.choice([1, 2])}, {d}, largest={r.choice([True, False])})[0]",
+        f"{x}.detach().topk({r.choice([1, 2])}, {d}, largest={r.choice([True, False])})[0]",  # of equals any one
         f"{x}.argsort({d}, stable=True)",
         f"F.layer_norm({x}, [{size(s, x, -1)}])",
         f"{x}.aminmax()[{r.choice([0, 1])}]",

@@ -18,10 +18,14 @@ from torch import Tensor
 
 from tests.oracle.judging import in_double
 from tests.torch_compile.fuzz_inputs import Argument, Memory, draw_inputs, make_inputs
+from tests.torch_compile.fuzz_layers import LAYERS
 from tests.torch_compile.fuzz_statements import JUMPS, TEMPLATES, State
 
 #: The largest value that a program may compute with, and the most elements.
 LARGEST, MOST = 5000.0, 300
+#: Every kind of statement, and how often each is drawn.
+STATEMENTS = [*TEMPLATES, *LAYERS]
+OFTEN = [often for often, *_ in STATEMENTS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ def draw(seed: int, most: int = 8) -> Program:
     for _ in range(8 * wanted):
         if len(lines) >= wanted:
             break
-        _, template, defines = rng.choices(TEMPLATES, [often for often, *_ in TEMPLATES])[0]
+        _, template, defines = rng.choices(STATEMENTS, OFTEN)[0]
         try:
             text = template(state)
         except (LookupError, IndexError, ValueError):

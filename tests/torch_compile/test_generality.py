@@ -143,3 +143,58 @@ def test_places_count_from_a_tensor_that_lies_in_an_arena(compiled: Compiler, sh
     wanted, got = (torch.autograd.grad((f(x, y) * weights).sum(), (x, y)) for f in (function, compiled(function)))
     torch.testing.assert_close(got, wanted)
     assert planned(compiled)
+
+
+def test_tensors_without_values_run_as_they_were_traced(compiled: Compiler) -> None:
+    for rows in (3, 4, 5):  # the last two are a range
+        got = compiled(lambda x: x * 2)(torch.ones(rows, device="meta"))
+        assert (tuple(got.shape), got.device.type) == ((rows,), "meta")
+
+
+#: What ``calls_back`` calls, as often as is said.
+CALLED: list[Any] = []
+
+
+@torch.library.custom_op("optfuse_tests::calls_back", mutates_args=())
+def calls_back(x: Tensor) -> Tensor:
+    """Calls the next of ``CALLED``, which may be the compiled function that calls this operator."""
+    return CALLED.pop()(x).clone()
+
+
+@calls_back.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operator_may_call_the_function_that_calls_it(compiled: Compiler) -> None:
+    def function(x: Tensor) -> Tensor:
+        return calls_back(x.sin()) * 2
+
+    fast, x = compiled(function), torch.arange(3.0)
+    CALLED[:] = [torch.cos, fast, fast]
+    wanted = ((x.sin().sin().sin().cos() * 2) * 2) * 2
+    torch.testing.assert_close(fast(x), wanted)
+    assert not CALLED
+    assert planned(compiled)
+
+
+def attention_of_scattered_rows(x: Tensor) -> Tensor:
+    a = x.as_strided((1, 6, 4), (0, 8, 2))
+    return F.scaled_dot_product_attention(a, a, a, attn_mask=a[0, :, :1] > 0)
+
+
+def attention_that_is_written(x: Tensor) -> Tensor:
+    a = x.view(2, 6, 4)
+    found = F.scaled_dot_product_attention(a, a, a)
+    found.transpose(0, 1)[1:].mul_(2)
+    return found + 1
+
+
+@pytest.mark.parametrize("function", [attention_of_scattered_rows, attention_that_is_written])
+def test_attention_of_any_layout_and_what_becomes_of_it(compiled: Compiler, function: Any) -> None:
+    x = torch.randn(48, requires_grad=True)
+    wanted, got = (f(x) for f in (function, compiled(function)))
+    torch.testing.assert_close(got, wanted)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (wanted, got)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    assert planned(compiled)

@@ -107,6 +107,18 @@ def test_functions_are_taken_from_the_cache(
         assert torch.equal(found[1][1], x)
 
 
+def test_what_only_its_process_can_run_is_not_kept(compiled_names: list[str]) -> None:
+    """A checkpointed dropout stays a wrapper of torch's, which is an operator of this process."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+    found = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        run = afresh(lambda x: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False))
+        found.append(run(torch.ones(3, 4)))
+    assert len(compiled_names) == 4, "forward and backward, twice"
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("change", ["options", "shape", "constant", "cache"])
 def test_what_differs_is_compiled(change: str, compiled_names: list[str]) -> None:
     def run(factor: float, n: int, **options: Any) -> None:

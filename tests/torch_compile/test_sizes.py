@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 import optfuse
 from optfuse.compiler.frontend.by_size import GROUP, BySize, SizeReader
+from optfuse.compiler.frontend.torch_bridge import compile_lock
 from tests.torch_compile.test_torch_compile import Compiler, compiled, planned
 
 __all__ = ["compiled"]
@@ -116,6 +118,22 @@ def test_many_sizes_cost_few_compiles() -> None:
         for size in range(1, 200):  # more than are kept
             assert run(torch.zeros(size)).shape == (size,)
     assert len(compiles) <= GROUP * (1 + math.ceil(math.log2(calls)))
+
+
+def test_threads_compile_one_after_another() -> None:
+    """A trace patches torch's modules: while one thread compiles a size, no other one may trace, Dynamo's neither."""
+    graph = torch.fx.symbolic_trace(lambda x: x + 1)
+    entered: list[bool] = []
+
+    def compile_size(fixed: torch.fx.GraphModule, *_: Any) -> Callable[..., Any]:
+        other = threading.Thread(target=lambda: entered.append(compile_lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        return fixed
+
+    reader = SizeReader((sympy.Symbol("s"),), ((0, ("size", 0)),), nested=False)
+    BySize(graph, "g", reader, compile_size, lambda _: None)(torch.zeros(3))
+    assert entered == [False]
 
 
 def test_a_size_that_is_marked_as_unknown(compiled: Compiler) -> None:

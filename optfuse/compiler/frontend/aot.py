@@ -56,6 +56,7 @@ from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
     boxed,
+    compile_lock,
     expression_of,
     flat_input_index,
     has_unbacked_size,
@@ -214,7 +215,8 @@ def compile_flat(
                 leave(f"{name}.{kind}", reason)
                 return as_it_is(module, kind)
             try:
-                with outside_of_modes(), rarely_collecting():  # torch calls us while tensors are fake
+                # torch calls us while tensors are fake
+                with compile_lock, outside_of_modes(), rarely_collecting():
                     return compile_adapted(module, kind)
             except Exception as error:
                 if survive is None:

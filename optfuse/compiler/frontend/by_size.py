@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,14 @@ from torch.fx import GraphModule
 from optfuse.compiler.frontend.flat import replace_by_value
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.size_range import LEAST, Ranged
-from optfuse.compiler.frontend.torch_bridge import expression_of, is_symbolic, static_value, tree_leaves, tree_map
+from optfuse.compiler.frontend.torch_bridge import (
+    compile_lock,
+    expression_of,
+    is_symbolic,
+    static_value,
+    tree_leaves,
+    tree_map,
+)
 from optfuse.errors import CaptureError
 
 #: Sizes of a graph that are compiled when they first come. Each further group of as many waits for twice as many calls
@@ -143,6 +150,8 @@ class BySize:
     The first sizes (``GROUP`` of them) are compiled at once, the next when they come the second time, the next the
     fourth, and so on. Until then a size runs as it was traced, so that sizes that seldom come cost no compile.
 
+    Threads compile one after another, under Dynamo's lock: a trace patches torch's modules.
+
     Parameters
     ----------
     graph
@@ -177,7 +186,6 @@ class BySize:
     #: how often sizes that are not compiled have come
     seen: OrderedDict[Sizes, int] = field(default_factory=OrderedDict)
     compiles: int = 0
-    lock: threading.RLock = field(default_factory=threading.RLock)
     silent: bool = False
 
     def __call__(self, *arguments: Any) -> Any:
@@ -187,11 +195,12 @@ class BySize:
         if function is None:
             function = self._first_time(sizes, arguments)
         elif len(self.compiled) > 1:
-            self.compiled.move_to_end(sizes)
+            with suppress(KeyError):  # another thread may have let it go
+                self.compiled.move_to_end(sizes)
         return function(*arguments)
 
     def _first_time(self, sizes: Sizes, arguments: Sequence[Any]) -> Callable[..., Any]:
-        with self.lock:
+        with compile_lock:
             if sizes in self.compiled:
                 return self.compiled[sizes]
             ranged = self._in_range(sizes, arguments)

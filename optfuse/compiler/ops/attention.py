@@ -79,6 +79,8 @@ def attention(
         out = out.to(query.dtype)
     elif kernel == "cpu":
         key, value = attention_heads(key, query.shape[1]), attention_heads(value, query.shape[1])
+        # the kernel takes the elements of a row for neighbours, and does not say so
+        query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale
         )

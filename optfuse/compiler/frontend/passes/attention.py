@@ -12,7 +12,7 @@ from optfuse.compiler.frontend.attention import attend
 from optfuse.compiler.frontend.passes.evaluate import Evaluator, constant_nodes
 from optfuse.compiler.frontend.passes.index_values import Patterns, pattern_meaning
 from optfuse.compiler.frontend.passes.rewrite import copied, is_impure
-from optfuse.compiler.frontend.torch_bridge import OpOverload, operator_name
+from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, operator_name, shares_memory
 
 _ATTENTION = frozenset({F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default})
 _MASK = 3  # position among (query, key, value, attn_mask, dropout_p, is_causal)
@@ -65,8 +65,27 @@ def keep_attention_whole(graph: GraphModule) -> GraphModule:
     for number, node in enumerate(node for node in graph.graph.nodes if node.target in _ATTENTION):
         node.target = attend
         node.kwargs = {**node.kwargs, "draw": number, "any_layout": _layout_is_free(node)}
+        if _is_written(node):  # our operator needs its result for the gradient
+            with graph.graph.inserting_after(node):
+                copy = graph.graph.call_method("clone", (node,))
+            copy.meta = dict(node.meta)
+            node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
     graph.recompile()
     return graph
+
+
+def _is_written(node: Node) -> bool:
+    """Whether a node of Dynamo's graph writes into the memory of this one's result."""
+    memory = node.meta.get("example_value")
+
+    def shares(given: object) -> bool:
+        value = given.meta.get("example_value") if isinstance(given, Node) else None
+        return isinstance(value, torch.Tensor) and isinstance(memory, torch.Tensor) and shares_memory(value, memory)
+
+    return any(
+        is_mutating(each.target, each.kwargs) and any(shares(given) for given in each.all_input_nodes)
+        for each in node.graph.nodes
+    )
 
 
 def attend_with_masks(graph: GraphModule) -> GraphModule:
