@@ -200,7 +200,8 @@ class GraphedProgram:
     def let_go(self) -> None:
         """Free the memory of all recordings, unless a call is using them."""
         if self._lock.acquire(blocking=False):
-            self._drop()
+            if not self._is_running:
+                self._drop()
             self._lock.release()
 
     def _why_unfit(self) -> str:
