@@ -10,7 +10,8 @@ import networkx
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solver.memory.order_problem import all_launches, in_launches, live_bytes, order_problem
+from optfuse.solver.memory.launch_order import all_launches, in_launches
+from optfuse.solver.memory.order_problem import live_bytes, order_problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,3 +62,18 @@ def test_a_table_follows_tensors_that_move() -> None:
     for _ in range(9):
         moved = [torch.empty(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape).copy_(x) for x in given]
         torch.testing.assert_close(program(moved), Several()(moved))
+
+
+def test_a_plan_keeps_launches_and_each_is_checked(tmp_path: Path) -> None:
+    given = tensors(6)
+    schedule = optfuse.optimize(Several(), (given,), options=OPTIONS)
+    assert isinstance(schedule, Schedule)
+    assert optfuse.check_steps(schedule, (given,)).passed
+    schedule.save(tmp_path)
+    loaded = optfuse.load(tmp_path)
+    assert isinstance(loaded, Schedule)
+    assert (loaded.launches, loaded.solution) == (1, schedule.solution)
+    assert loaded.result.statistics.sharing == schedule.result.statistics.sharing
+    assert "6 kernels run in 1 launch (" in schedule.report()
+    first, *_, last = (op.name for op in schedule.instance.ops)
+    assert "in two kernels of one launch" in str(schedule.explain(first, last))
