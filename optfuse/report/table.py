@@ -10,7 +10,8 @@ import networkx
 from optfuse.problem.cost import kernel_price
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
-from optfuse.solver.memory.order_problem import all_launches, in_launches, live_bytes, order_problem
+from optfuse.solver.memory.launch_order import all_launches, in_launches
+from optfuse.solver.memory.order_problem import live_bytes, order_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def kernel_rows(instance: Instance, solution: Solution) -> tuple[KernelRow, ...]
     count = len(solution.kernels)
     timed, steps = in_launches(order_problem(instance, solution.kernels), range(count), solution.launches)
     launches = all_launches(count, solution.launches)
-    live = [size for launch, size in zip(launches, live_bytes(timed, steps), strict=True) for _ in launch]
+    sizes = live_bytes(timed, steps)  # one number even without kernels
+    live = [sizes[number] for number, launch in enumerate(launches) for _ in launch]
     numbers = [number for number, launch in enumerate(launches) for _ in launch]
     rows: list[KernelRow] = []
     for index, kernel in enumerate(solution.kernels):

@@ -27,7 +27,7 @@ from optfuse.problem.solution import Kernel, Solution
 from optfuse.report.summary import certificate
 from optfuse.schedule.graph_cuts import steps_apart
 from optfuse.solver.memory.footprint import Footprint, apart_footprint, arena_footprint, footprint
-from optfuse.solver.memory.order_problem import all_launches
+from optfuse.solver.memory.launch_order import all_launches
 from optfuse.solver.result import SolveResult
 
 #: Op names in a kernel's name; more are told by the comments inside.

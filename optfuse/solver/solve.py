@@ -390,8 +390,9 @@ def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
         found = OrderOutcome(timed[0], peak_bytes(problem, timed[0]), found.bound)
     order, launches, sharing = found.order, (), None
     if options.share_launches and options.order == "memory" and timed is None:
-        order, launches, sharing = share_launches(instance, kernels, problem, found.order, instance.rules.peak_memory)
-        sharing = None if sharing is None else replace(sharing, bound=shared_bound(instance))
+        cap = instance.rules.peak_memory
+        order, launches, sharing = share_launches(instance, kernels, problem, found.order, cap)
+    sharing = None if sharing is None else replace(sharing, bound=shared_bound(instance))
     spans = arena_spans(instance, problem, order, launches)
     choices = arena_cells(instance, [kernels[number] for number in order], spans, launches)
     floor = arena_floor(choices[0].spans)

@@ -22,7 +22,7 @@ def _form(nest: LoopNest, dtypes: dict[str, str]) -> tuple[object, ...]:
     folded = tuple(reduction.kind for reduction in nest.reductions)
     stores = tuple((dtypes[store.buffer], store.adds, bool(store.indirect)) for store in nest.stores)
     scanned = None if nest.scan is None else len(nest.scan.operands)
-    parts = tuple(_part(expr) for expr in subexpressions(operands(nest) + stored(nest)))
+    parts = tuple(sorted({_part(expr) for expr in subexpressions(operands(nest) + stored(nest))}))  # shared or not
     return folded, scanned, stores, parts
 
 

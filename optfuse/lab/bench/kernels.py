@@ -14,7 +14,7 @@ from optfuse.lab.bench.trace import Run, Trace
 from optfuse.problem.cost import Price, kernel_price, shared_saving
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
-from optfuse.solver.memory.order_problem import all_launches
+from optfuse.solver.memory.launch_order import all_launches
 
 if TYPE_CHECKING:
     from optfuse.api import Schedule

@@ -16,7 +16,7 @@ from optfuse.report.lanes import Span, lanes
 from optfuse.report.layers import place
 from optfuse.report.summary import certificate
 from optfuse.report.table import differences, kernel_rows
-from optfuse.solver.memory.order_problem import all_launches
+from optfuse.solver.memory.launch_order import all_launches
 from optfuse.solver.result import SolveResult
 
 #: Ops written in a box and letters of a name, as static/picture.js has them too.

@@ -10,9 +10,9 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Kernel, Placement, Solution
 from optfuse.solver.memory.arena import Packing, Span, sweep
+from optfuse.solver.memory.launch_order import in_launches
 from optfuse.solver.memory.order_problem import (
     OrderProblem,
-    in_launches,
     lifetimes,
     live_bytes,
     live_spans,

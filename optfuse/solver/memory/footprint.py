@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
 from optfuse.solver.memory.arena import Span
-from optfuse.solver.memory.order_problem import in_launches, lifetimes, order_problem, running_sum
+from optfuse.solver.memory.launch_order import in_launches
+from optfuse.solver.memory.order_problem import lifetimes, order_problem, running_sum
 from optfuse.solver.memory.reuse import inplace_pairs, join_spans, matched_pairs
 
 #: Bytes that a caching allocator rounds every allocation up to.

@@ -20,7 +20,8 @@ from optfuse.problem.cost import shared_saving
 from optfuse.problem.instance import Instance
 from optfuse.problem.launches import Launchable, launchable
 from optfuse.problem.solution import Kernel
-from optfuse.solver.memory.order_problem import OrderProblem, launched, peak_bytes
+from optfuse.solver.memory.launch_order import launched
+from optfuse.solver.memory.order_problem import OrderProblem, peak_bytes
 
 #: The share of an order's peak that sharing launches may add: values of some bytes that live a launch longer.
 MORE_MEMORY = 1 / 256

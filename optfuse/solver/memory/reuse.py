@@ -15,7 +15,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.memory.arena import Packing, Span, arena_floor, pack
-from optfuse.solver.memory.order_problem import all_launches
+from optfuse.solver.memory.launch_order import all_launches
 
 
 @dataclass(frozen=True, slots=True)

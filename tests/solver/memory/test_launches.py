@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from optfuse.problem.launches import Launchable
+from optfuse.solver.memory.launch_order import launched
 from optfuse.solver.memory.launches import fewest_launches, grouped, share_launches
-from optfuse.solver.memory.order_problem import OrderProblem, launched, order_problem, peak_bytes
+from optfuse.solver.memory.order_problem import OrderProblem, order_problem, peak_bytes
 from tests.problem.test_check_launches import KIB, two_chains
 from tests.problem.test_check_launches import launched as in_launches
 
