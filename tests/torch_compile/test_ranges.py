@@ -52,11 +52,17 @@ def numbers(x: Tensor) -> Tensor:
     return x * torch.arange(x.shape[0]).view(-1, 1) + (torch.arange(5) * x.shape[0])
 
 
+def rolled(x: Tensor) -> tuple[Tensor, Tensor]:
+    """By more than its size, either way: remainders of negative numbers."""
+    return x.roll([-37, 10], [0, 1]), x.roll([5])
+
+
 CASES: list[tuple[Any, tuple[int, ...]]] = [
     (Block(), (6, WIDTH)),
     (Images(), (3, 9, 9)),
     (rows, (4, 7)),
     (numbers, (5,)),
+    (rolled, (4,)),
 ]
 
 
@@ -134,7 +140,7 @@ def test_sizes_of_zero_and_one_are_traced_by_themselves(compiled: Compiler) -> N
     assert len(schedules(compiled)) <= 3
 
 
-@pytest.mark.parametrize(("function", "shape"), CASES, ids=["block", "images", "rows", "numbers"])
+@pytest.mark.parametrize(("function", "shape"), CASES, ids=["block", "images", "rows", "numbers", "rolled"])
 def test_schedules_serve_ranges_of_batches(compiled: Compiler, function: Any, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     function = function.eval() if isinstance(function, nn.Module) else function

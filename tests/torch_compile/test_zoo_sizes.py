@@ -23,7 +23,8 @@ CASES: list[tuple[str, Axis]] = [*((name, "batch") for name in NAMES), *((name, 
 
 #: Models of which each size has a schedule of its own, or some, and why.
 BY_SIZE = {
-    ("dlrm", "batch"): "the rows of a bag of embeddings are told by a quotient that torch cannot take apart",
+    ("diffusion_unet", "batch"): "a window's places are computed of the tracer's sizes and ours together",
+    ("mobilenetv2", "batch"): "an op is placed on no walk where height and width are symbols, too",
 }
 
 

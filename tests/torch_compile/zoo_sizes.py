@@ -13,7 +13,7 @@ Axis = Literal["batch", "length"]
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 #: Dimensions that are not the first one, by model and by the input's name or position.
-BATCHES: dict[str, dict[int | str, int]] = {"dlrm": {0: 0, 1: 1}}
+BATCHES: dict[str, dict[int | str, int]] = {"dlrm": {0: 0, 1: 1, 2: 0}}
 #: Language models, whose ids and masks have the length as their second dimension.
 LENGTHS = (
     *("albert", "bart", "bert", "deberta", "distilbert", "falcon", "gemma3", "gpt2", "gptneox", "llama", "lstm"),
@@ -28,7 +28,8 @@ def dimensions(name: str, inputs: Call, axis: Axis) -> dict[int | str, int]:
     tensors = {key: value for key, value in (*enumerate(args), *kwargs.items()) if isinstance(value, Tensor)}
     if axis == "length":
         return {key: 1 for key, value in tensors.items() if value.ndim > 1}
-    return BATCHES.get(name) or dict.fromkeys(tensors, 0)
+    known = {key: dim for key, dim in BATCHES.get(name, {}).items() if key in tensors}
+    return known or dict.fromkeys(tensors, 0)
 
 
 def resized(inputs: Call, dims: Mapping[int | str, int], size: int) -> Call:

@@ -61,7 +61,7 @@ def call_text(head: str, arguments: Sequence[str], *, indent: str = INDENT, tail
             lines.append(current)
             grown = f"{indent}{INDENT}{argument},"
         current = grown
-    return [*lines, current, f"{indent}{tail}"]
+    return [*lines, current, f"{indent}{tail.removeprefix(',')}"]  # what is wrapped ends with a comma as it is
 
 
 def with_callees(definitions: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
