@@ -87,7 +87,7 @@ def normed(s: State) -> str:
         f"F.scaled_dot_product_attention({deep}, {deep}, {deep}, {mask})",
         f"F.scaled_dot_product_attention({deep}, {deep}[:, :1], {deep}[:, :1] * 2)",
         f"F.embedding({index(s, x, 0)}.abs(), {rows}, padding_idx={r.choice([None, 0])})",
-        f"F.embedding_bag({index(s, x, 0, 3)}.abs()[None], {rows}, mode={r.choice(['sum', 'mean', 'max'])!r})",
+        f"F.embedding_bag({index(s, x, 0, 3)}.abs()[None], {rows}.float(), mode={r.choice(['sum', 'mean', 'max'])!r})",
         f"F.cosine_similarity({rows}, {rows}.flip(0), dim={r.choice([0, 1])})",
         f"F.pairwise_distance({rows}, {rows} + 1)",
         f"torch.cdist({rows}, {rows} + 1, p={r.choice([1.0, 2.0, 3.0])})",
@@ -116,7 +116,7 @@ def lost(s: State) -> str:
         f"F.binary_cross_entropy_with_logits({x}, {other}, {how})",
         f"F.kl_div(F.log_softmax({x}, -1), F.softmax({other}, -1), {how})",
         f"F.multi_margin_loss({rows}, {chosen}, {how})",
-        f"F.poisson_nll_loss(F.logsigmoid({x}), {other}, {how})",
+        f"F.poisson_nll_loss(-F.softplus({x}), {other}, {how})",
         f"F.gaussian_nll_loss({x}, {other}, {x}.detach().square() + 1, {how})",
     ]
     return r.choice(forms)

@@ -251,7 +251,7 @@ UNARY = (
     "abs neg sign floor ceil round trunc frac exp tanh sigmoid sin cos erf square relu positive logical_not "
     "bitwise_not isnan isinf isfinite signbit reciprocal atan exp2 expm1 sgn nan_to_num deg2rad softplus gelu silu "
     "leaky_relu elu "
-    "hardtanh hardswish relu6 mish logsigmoid celu selu softsign tanhshrink softshrink hardshrink threshold"
+    "hardtanh hardswish relu6 mish celu selu softsign tanhshrink softshrink hardshrink threshold"
 ).split()
 CONVERTING = ("bool", "long", "int", "short", "byte", "char", "half", "bfloat16", "float", "double")
 
