@@ -163,3 +163,48 @@ def test_library_calls_are_counted_by_model_and_graph() -> None:
     mlp = script["calls"](script["load_model_file"](str(ROOT / "models" / "mlp.py")))
     assert list(mlp) == list(script["PARTS"])
     assert all(set(found) <= {"aten.mm.default", "aten.addmm.default"} for found in mlp.values())
+
+
+class _TracedOtherwise(torch.nn.Module):
+    """Doubles its input, or triples it while it is traced; the second layer's result is not compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.first(x)
+        return y * (3 if torch.compiler.is_compiling() else 2), self.second(y)
+
+
+def test_a_model_that_is_traced_otherwise_is_compared_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = runpy.run_path(str(ROOT / "benchmarks" / "foreign.py"))
+    model, inputs = _TracedOtherwise(), {"x": torch.ones(2, 4)}
+    model.bfloat16()
+    reference = script["results"](model.float(), inputs, False)
+    model.bfloat16()
+
+    def traced() -> list[torch.Tensor]:
+        return script["traced"](model, inputs, False)
+
+    far = script["errors"]("optfuse", [x * 1.5 for x in reference], reference, traced)
+    assert far["optfuse_error"] < 1e-6
+    assert far["traced_apart"] == pytest.approx(0.5)
+    assert script["errors"]("optfuse", [x * 7 for x in reference], reference, traced)["optfuse_error"] > 1
+    assert script["errors"]("optfuse", reference, reference, lambda: [0][1]) == {
+        "traced_failed": "IndexError('list index out of range')"
+    }
+    assert next(model.parameters()).dtype is torch.bfloat16
+    row = {"model": "m", "train": False, "graphs": [], **far}
+    assert "what is traced is 5.0e-01 from eager execution" in script["line"](row)
+
+
+def test_gradients_that_only_a_trace_has_are_compared_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = runpy.run_path(str(ROOT / "benchmarks" / "foreign.py"))
+    model, inputs = _TracedOtherwise(), {"x": torch.ones(2, 4)}
+    eager = script["results"](model, inputs, True)
+    traced = script["results"](torch.compile(model, backend="aot_eager"), inputs, True)
+    assert [x.shape for x in eager] == [x.shape for x in traced] == [p.shape for p in model.parameters()]
+    assert [bool(x.any()) for x in eager] == [bool(x.any()) for x in traced] == [True, True, False, False]
