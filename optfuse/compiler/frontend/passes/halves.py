@@ -24,12 +24,16 @@ from optfuse.compiler.ir.collectives import COMMUNICATION
 
 aten = torch.ops.aten
 
-#: What a link between two H100 carries, and what a small kernel takes beside its work. All ranks must decide alike, so
-#: these are constants and no measurements.
+#: What a link between two H100 carries, what products of matrices reach there, and what a small kernel takes beside its
+#: work. All ranks must decide alike, so these are constants and no measurements.
 LINK_BYTES_PER_US = 270_000
+OPERATIONS_PER_US = 600e6
 KERNEL_US = 3.5
 #: Communication must take so many times what the second half's launches do.
 WORTH = 2
+#: What the host takes for a product or an attention with all that stands around it. Graphs with collectives have no
+#: CUDA graph, so the products must take longer than the host does for both halves.
+HOST_US = 60
 #: Sizes of inputs that are tried as the batch's.
 MOST_TRIES = 3
 
@@ -45,7 +49,8 @@ def compute_in_halves(captured: Captured, worth: float = WORTH) -> Captured:
     """The same graph with what comes before its last all-reduce computed for each half of the batch, where that pays.
 
     Before: ``y = wait(all_reduce(x @ w)); z = wait(all_reduce(f(y)))``. After: the same for ``x[:n]`` and ``x[n:]``,
-    and ``z = cat(z0, z1)``. It pays where communication takes ``worth`` times what the second half's launches do.
+    and ``z = cat(z0, z1)``. It pays where communication takes ``worth`` times what the second half's launches do, and
+    the products take longer than the host.
     """
     if captured.visible is not None or captured.name.endswith(".backward") or captured.decisions is not None:
         return captured  # a training step's halves would have to be put together for its backward graph
@@ -72,14 +77,21 @@ def _batches(captured: Captured) -> list[int]:
 
 
 def _is_worth_it(captured: Captured, worth: float) -> bool:
-    """Whether transfers take much longer than the launches that a second half adds."""
-    sent = kernels = 0
+    """Whether transfers take much longer than the launches that a second half adds, and the host can keep up."""
+    sent = operations = 0
+    kernels = 0
     for node in captured.graph.graph.nodes:
-        if _name(node) == "all_reduce":
-            value = fake(node)
+        name, value = _name(node), fake(node)
+        if name == "all_reduce":
             sent += 0 if value is None else value.numel() * value.itemsize
-        kernels += _name(node) in ("mm", "addmm", "bmm") or "attention" in _name(node)
-    return sent / LINK_BYTES_PER_US > worth * KERNEL_US * 2 * kernels
+        elif name in ("mm", "addmm", "bmm") and value is not None:
+            factor = fake(node.args[1 if name == "addmm" else 0])  # type: ignore[arg-type]
+            operations += 0 if factor is None else 2 * value.numel() * factor.shape[-1]
+            kernels += 1
+        elif "attention" in name:
+            kernels += 1
+    is_long = operations / OPERATIONS_PER_US > worth * HOST_US * kernels
+    return is_long and sent / LINK_BYTES_PER_US > worth * KERNEL_US * 2 * kernels
 
 
 def _dims(captured: Captured, batch: int) -> Dims:
