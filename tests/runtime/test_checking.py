@@ -164,7 +164,7 @@ def test_a_wrong_input_handed_on_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         ]
         return (same[0], 0) if same else (None, 0)
 
-    monkeypatch.setattr(graphs, "_handed_on", first_of_storage)
+    monkeypatch.setattr(graphs, "handed_on", first_of_storage)
     wrong = [check for check in optfuse.check_replays(schedule) if not check.passed]
     assert wrong
     assert all(check.replayed for check in wrong)

@@ -206,14 +206,14 @@ def test_a_cap_counts_the_whole_step_of_checkpointed_regions() -> None:
     assert kept is not None
     assert kept.options_of(OPTIONS, "backward").peak_bytes == free.chosen.peak_bytes - free.unseen_bytes["backward"]
     with pytest.raises(InfeasibleError, match="with the regions that the model checkpoints its peak is"):
-        searched(model, x, peak_memory=free.chosen.peak_bytes - 1)
+        searched(model, x, peak_memory=int(0.9 * free.chosen.peak_bytes))
 
 
 def test_checkpointed_regions_are_priced_under_torch_compile(caplog: pytest.LogCaptureFixture) -> None:
     torch._dynamo.reset()  # noqa: SLF001 - its public face
     caplog.set_level(logging.INFO, logger="optfuse")
     before = len(optfuse.compiled_graphs())
-    options = {"time_limit": 5, "checkpoint_price": True, "cache": False}
+    options = {"time_limit": 5, "checkpoint_price": True, "cache": False, "share_launches": False}
     torch.compile(Checkpointed().train(), backend="optfuse", options=options)(torch.randn(2, 8, 16)).backward()
     forward, backward = optfuse.compiled_graphs()[before:]
     assert forward.checkpoints is None

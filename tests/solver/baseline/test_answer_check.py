@@ -41,8 +41,8 @@ def test_what_the_search_found_is_replaced_and_proves_nothing(monkeypatch: pytes
     """With a plan whose price is wrong, in place of the one that the search made."""
     instance = example()
 
-    def spoilt(*args: Any) -> Solution:
-        solution = arrange(*args)
+    def spoilt(*args: Any, **named: Any) -> Solution:
+        solution = arrange(*args, **named)
         return replace(solution, objective=solution.objective - 1)
 
     monkeypatch.setattr(stages, "arrange", spoilt)

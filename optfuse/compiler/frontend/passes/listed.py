@@ -62,6 +62,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "biases of matmuls whose results only loops read are added by the loops",
     ),
     FrontendPass(
+        "seed_draws", "decision", "training", "passes.draws",
+        "uniform and normal draws follow from one seed a step, so that either graph can make them again",
+    ),
+    FrontendPass(
         "min_cut_partition", "decision", "training", "torch_bridge",
         "torch's minimum cut decides what the forward graph saves and what the backward graph recomputes",
     ),
