@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from optfuse.runtime.graphs import GraphStatistics
+from optfuse.runtime.graph_statistics import GraphStatistics
 
 #: The most sizes of a range that hold graphs at a time.
 SIZES = 16

@@ -6,7 +6,7 @@ What a replay reads and writes must lie where it lay at the recording:
   without the graph; when it does not come back, the graph is recorded again, and takes it as one of the others.
 - Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
   calls (what a forward graph saved for this one) is left where it is.
-- Results lie in the graph's memory. A replay writes there again, so it must not happen while somebody still uses them.
+- Results lie in the graph's memory. A replay writes there again, so it must not happen while a caller still uses them.
   ``"auto"`` makes sure of that for every result: two recordings take turns for inference, a training step's own results
   are copied, and while a caller holds on to more, the call runs without a graph. ``True`` leaves the results that the
   caller sees in place, valid until the next call; values saved for a backward graph and gradients are guarded all the
@@ -36,6 +36,7 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.torch_bridge import storage_users
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.graph_budget import GraphBudget
+from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Arena, Launched, Program, Value, around_calls
@@ -66,22 +67,6 @@ class Interest:
     visible: frozenset[int] | None = None
     fixed: frozenset[int] = frozenset()
     training: bool = False
-
-
-@dataclass(slots=True)
-class GraphStatistics:
-    """How calls were served, inputs that the last recording copies, and why a call was last served without a graph.
-
-    ``graphs``: those that one call launches; more than one where the steps in ``cuts`` run between them, with reasons.
-    """
-
-    replays: int = 0
-    plain: int = 0
-    recordings: int = 0
-    copied: tuple[str, ...] = ()
-    graphs: int = 0
-    cuts: tuple[str, ...] = ()
-    reason: str = ""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -258,7 +243,7 @@ class GraphedProgram:
 
     def _drop(self) -> None:
         for recording in self._recordings:
-            recording.steps.clear()  # whoever holds them, these graphs end here
+            recording.steps.clear()  # these graphs end here, whatever else refers to the recording
         self._recordings.clear()
         if self.arena is not None:
             self.arena.leave(id(self))

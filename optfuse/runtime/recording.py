@@ -56,11 +56,11 @@ class Recording:
     copies: Copies
     static: dict[int, int]
     results: list[Result]
-    # memory of results that a replay must not overwrite while somebody else uses it, with its users while nobody does
+    # memory of results that a replay must not overwrite while a caller uses it, with its users while none does
     guarded: list[tuple[torch.UntypedStorage, int]]
 
     def in_use(self) -> bool:
-        """Whether a replay would overwrite what somebody may still read."""
+        """Whether a replay would overwrite results that a caller may still read."""
         return any(storage_users(storage) > users for storage, users in self.guarded)
 
     def moved(self, given: Sequence[torch.Tensor]) -> list[int]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from optfuse.compiler.ir.nodes import LibraryCall
 from optfuse.compiler.ops.opaque_operators import NAMESPACE
-from optfuse.runtime.graphs import GraphStatistics, statistics_of
+from optfuse.runtime.graph_statistics import GraphStatistics
+from optfuse.runtime.graphs import statistics_of
 from optfuse.schedule.scheduled import ScheduledGraph
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from optfuse.lab.bench.decode import DecodeStep, in_int8
 from optfuse.lab.bench.inductors import Choose, compile_on_our_graph
 from optfuse.lab.bench.meter import Meter
 from optfuse.lab.bench.records import Record, Settings, System, Task
-from optfuse.runtime.graphs import GraphStatistics
+from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.backend import backend
 from optfuse.torch_compile.compilation import Record as Compiled

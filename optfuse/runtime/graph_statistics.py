@@ -1,0 +1,21 @@
+"""What CUDA graphs have done for a program so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class GraphStatistics:
+    """How calls were served, inputs that the last recording copies, and why a call was last served without a graph.
+
+    ``graphs``: those that one call launches; more than one where the steps in ``cuts`` run between them, with reasons.
+    """
+
+    replays: int = 0
+    plain: int = 0
+    recordings: int = 0
+    copied: tuple[str, ...] = ()
+    graphs: int = 0
+    cuts: tuple[str, ...] = ()
+    reason: str = ""
