@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 #: Collectives that are linear in their first argument, where they reduce at all by sum or mean.
 LINEAR = frozenset({"all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor"})
-#: Collectives with a form that takes a list of tensors, and how many tensors' bytes one rank sends.
+#: Collectives, and their forms that take a list of tensors.
 COALESCED = {
     "all_reduce": "all_reduce_coalesced",
     "reduce_scatter_tensor": "reduce_scatter_tensor_coalesced",
@@ -49,7 +49,7 @@ def join_reductions(captured: Captured) -> Captured:
         if node.target is not aten.add.Tensor or node.kwargs:
             continue
         waits = node.args
-        if not all(_is_only_for(wait, _is_wait) for wait in waits) or waits[0] is waits[1]:
+        if not all(_is_lone_wait(wait) for wait in waits) or waits[0] is waits[1]:
             continue
         starts = [wait.args[0] for wait in waits]
         if not _are_alike(*starts) or fake(waits[0]).dtype != fake(node).dtype:  # type: ignore[union-attr]
@@ -175,9 +175,9 @@ def _is_wait(node: object) -> bool:
     return isinstance(node, Node) and str(node.target) == WAIT
 
 
-def _is_only_for(node: object, kind: Callable[[object], bool]) -> bool:
+def _is_lone_wait(node: object) -> bool:
     """Whether a node is a wait with one user, for a linear collective with one user."""
-    if not (isinstance(node, Node) and kind(node) and len(node.users) == 1):
+    if not (isinstance(node, Node) and _is_wait(node) and len(node.users) == 1):
         return False
     start: Any = node.args[0]
     return _name(start) in LINEAR and len(start.users) == 1 and not start.kwargs
