@@ -106,7 +106,7 @@ def _measure_rows(options: argparse.Namespace) -> None:
                 measured, values = _measure(row, system, options)
                 if expected is None:
                     expected = values
-                measured["distance"] = _distance(values, expected)
+                measured["distance"] = _distance(values, expected, _device(options))
             except Exception as error:
                 traceback.print_exc(limit=-6)
                 measured = {"error": f"{type(error).__name__}: {error}"[:400]}
@@ -149,7 +149,7 @@ def _measure(row: str, system: str, options: argparse.Namespace) -> tuple[Row, l
     if system.startswith("optfuse"):
         measured.update(_what_optfuse_did(before))
     values = [result.detach(), *(p.grad for p in parameters if p.grad is not None)]
-    return measured, [_whole(value).double().cpu() for value in values]
+    return measured, [_whole(value).cpu() for value in values]
 
 
 def _what_optfuse_did(before: int) -> Row:
@@ -279,9 +279,9 @@ def _whole(value: Any) -> torch.Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
-def _distance(values: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+def _distance(values: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], device: torch.device) -> float:
     """The largest relative L2 distance of result and gradients."""
-    pairs = zip(values, expected, strict=True)
+    pairs = ((a.to(device).double(), b.to(device).double()) for a, b in zip(values, expected, strict=True))
     return round(max(float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in pairs), 6)
 
 
