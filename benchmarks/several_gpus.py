@@ -1,11 +1,11 @@
 """Training and inference on several GPUs, as users call them: eager, Inductor, optfuse.
 
     torchrun --nproc_per_node 2 benchmarks/several_gpus.py --rows ddp,tp,tpi,fsdp,simple --systems eager,optfuse \
-             --out ROWS.jsonl [--layers N] [--steps N] [--dry] [--trace FOLDER] [--total S]
+             --out ROWS.jsonl [--layers N] [--width N] [--length N] [--steps N] [--dry] [--trace FOLDER] [--total S]
     torchrun --nproc_per_node 2 benchmarks/several_gpus.py --links --out LINKS.jsonl
     python benchmarks/several_gpus.py --table ROWS.jsonl [MORE.jsonl...]
 
-The model is a Llama of transformers in bfloat16, 2048 wide, with random weights; the loss is outside of it.
+The model is a Llama of transformers in bfloat16 with random weights; the loss is outside of it.
 
 Rows: ``ddp`` (DistributedDataParallel), ``fsdp`` (FSDP2 of each layer), ``simple`` (parameters sharded as DTensors and
 gathered inside of the graph), ``tp`` (tensor parallel, training), ``tpi`` (tensor parallel, inference).
@@ -72,6 +72,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--systems", default="eager,inductor,inductor-overlap,optfuse")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--length", type=int, default=1024, help="tokens of each of 4 sequences, or 8 for tpi")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--total", type=float, default=500, help="begin no row after so many seconds")
     parser.add_argument("--trace", type=Path, help="a folder for Chrome traces of one step each")
@@ -181,7 +183,7 @@ def _step(row: str, system: str, options: argparse.Namespace) -> tuple[Step, lis
     model = {"ddp": _ddp, "fsdp": _fsdp, "simple": _simple, "tp": _tensor_parallel, "tpi": _tensor_parallel}[row](
         model, mesh
     )
-    batch, length = (2, 16) if options.dry else (8 if row == "tpi" else 4, 1024)
+    batch, length = (2, 16) if options.dry else (8 if row == "tpi" else 4, options.length)
     torch.manual_seed(0 if row.startswith("tp") else distributed.get_rank())
     tokens = torch.randint(0, model.config.vocab_size if hasattr(model, "config") else 512, (batch, length)).to(device)
     run = _compiled(model, system)
@@ -215,8 +217,10 @@ def _compiled(model: nn.Module, system: str) -> Callable[..., Any]:
 def _llama(options: argparse.Namespace) -> nn.Module:
     import transformers
 
-    sizes: dict[str, Any] = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": options.layers}
-    sizes |= {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000}
+    width = options.width
+    sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": width * 11 // 4, "vocab_size": 32000}
+    sizes |= {"num_attention_heads": width // 64, "num_key_value_heads": width // 256}
+    sizes["num_hidden_layers"] = options.layers
     if options.dry:
         sizes |= {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 512}
         sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2}
