@@ -2,8 +2,9 @@
 
 What a replay reads and writes must lie where it lay at the recording:
 
-- Parameters, buffers and whatever the program writes in place stay where they are. When one has moved, the call runs
-  without the graph; when it does not come back, the graph is recorded again, and takes it as one of the others.
+- Parameters, buffers and whatever the program writes in place stay where they are. Layers that are alike share a
+  program, and each has recordings of its own (``runtime.bindings``). When one has moved, the call runs without the
+  graph; when it does not come back, the graph is recorded again, and takes it as one of the others.
 - Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
   calls (what a forward graph saved for this one) is left where it is.
 - Results lie in the graph's memory. A replay writes there again, so it must not happen while a caller still uses them.
@@ -36,6 +37,7 @@ import torch
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.torch_bridge import storage_users
 from optfuse.errors import InvalidOptionError
+from optfuse.runtime.bindings import Binding, Bindings
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.pace import Pace
@@ -103,12 +105,9 @@ class GraphedProgram:
     budget: GraphBudget | None = None
     statistics: GraphStatistics = field(default_factory=GraphStatistics)
     _partition: Partition = field(default_factory=Partition)
-    _recordings: list[Recording] = field(default_factory=list)
+    _bindings: Bindings = field(default_factory=Bindings)
     _pointers: list[int] | None = None
-    _moved: set[int] = field(default_factory=set)
-    _unsettled: int = 0
     _calls: int = 0
-    _recorded: int = 0
     _place: object = None
     _given_up: bool = False
     _is_decided: bool = False
@@ -117,6 +116,8 @@ class GraphedProgram:
 
     def __post_init__(self) -> None:
         self._partition.takes_collectives = self.choice is True
+        written = {k for k, expected in enumerate(self.program.inputs) if expected.mutated}
+        self._bindings.fixed = tuple(sorted(self.interest.fixed | written))
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
         """As ``Program.run``; the results' memory is the graph's (see the module's text). Threads take turns."""
@@ -152,9 +153,9 @@ class GraphedProgram:
         reason = "" if self.budget is None else self._why_not_now(self.budget)
         if reason:
             return self._plain(given, main, reason)
-        pointers, before = [x.data_ptr() for x in given], self._pointers
-        self._pointers = pointers
-        if before is None:  # kernels are compiled and libraries set up: none of that can be recorded
+        is_first, self._pointers = self._pointers is None, [x.data_ptr() for x in given]
+        binding, before = self._bindings.of(self._pointers)
+        if is_first:  # kernels are compiled and libraries set up: none of that can be recorded
             self._place = self.recorder.place()
             self.statistics.plain += 1
             probe = None if self.arena is None else self.arena.probe
@@ -165,14 +166,16 @@ class GraphedProgram:
             verdict = self.pace.enter(self.number, self.recorder.mark)
             self._is_decided = verdict in ("graphs", "plain")
             if verdict == "open":
-                return self._timed(given, main, before, self.pace)
+                return self._timed(given, main, before or self._pointers, self.pace)
             if verdict == "plain":
                 self._give_up(self.pace.reason(self.number))
         if self._given_up:
             return self._plain(given, main, self.statistics.reason)
         if self.recorder.place() != self._place:
             return self._plain(given, main, "on another stream than the first call")
-        return self._through_graph(given, main, before)
+        if before is None:
+            return self._waiting(given, main, "the first call with these parameters")
+        return self._through_graph(given, main, binding, before)
 
     def _why_not_now(self, budget: GraphBudget) -> str:
         """Why this program does not prepare for graphs: other sizes have found them of no use, or it comes seldom."""
@@ -244,11 +247,18 @@ class GraphedProgram:
         self._drop()
 
     def _drop(self) -> None:
-        for recording in self._recordings:
-            recording.steps.clear()  # these graphs end here, whatever else refers to the recording
-        self._recordings.clear()
-        if self.arena is not None:
+        self._bindings.drop()
+        self._note_recorded()
+
+    def _note_recorded(self) -> None:
+        """Let a backward program know what lies in the memory of recordings, and the arena whether there are any."""
+        recordings = self._bindings.recordings()
+        if self.arena is not None and not recordings:
             self.arena.leave(id(self))
+        elif self.arena is not None and self.interest.visible is not None:
+            results = [(k, x) for recording in recordings for k, x in enumerate(recording.results)]
+            saved = frozenset(x.value.data_ptr() for k, x in results if is_own(x) and self._is_guarded(k))
+            self.arena.saved.recorded[id(self)] = saved
 
     def release(self) -> None:
         """Drop all recordings, since a process group ends. A program with collectives runs without graphs from then on.
@@ -258,7 +268,8 @@ class GraphedProgram:
         is_mine = self._lock.acquire(timeout=RELEASE_S)
         try:
             self._drop()
-            self._recorded = 0
+            for binding in self._bindings:
+                binding.recorded = 0
             if self.program.has_collectives:
                 self._given_up = True
                 self.statistics.reason = "a process group has ended"
@@ -266,26 +277,30 @@ class GraphedProgram:
             if is_mine:
                 self._lock.release()
 
-    def _through_graph(self, given: list[torch.Tensor], main: torch.device, before: list[int]) -> list[Value]:
-        moved = self._recordings[0].moved(given) if self._recordings else self._moving(given, before)
-        if (moved or not self._recordings) and self._reads_passing():
+    def _through_graph(
+        self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int]
+    ) -> list[Value]:
+        recordings = binding.recordings
+        moved = recordings[0].moved(given) if recordings else self._moving(given, before)
+        if (moved or not recordings) and self._reads_passing():
             return self._waiting(given, main, "the forward graph comes first")
-        if moved and self._unsettled < PATIENCE:
-            self._unsettled += 1
+        if moved and binding.unsettled < PATIENCE:
+            binding.unsettled += 1
             return self._waiting(given, main, f"input {self.program.inputs[moved[0]].name} has moved")
         if moved:
-            self._drop()
-            self._moved.update(moved)
-        self._unsettled = 0
-        free = next((recording for recording in self._recordings if not recording.in_use()), None)
+            binding.drop()
+            self._note_recorded()
+            self._bindings.copy(moved, binding)
+        binding.unsettled = 0
+        free = next((recording for recording in recordings if not recording.in_use()), None)
         if free is not None:
             return self._replay(free, given, main)
-        if len(self._recordings) >= (1 if self.interest.training else TURNS):
+        if len(recordings) >= (1 if self.interest.training else TURNS):
             return self._waiting(given, main, "results of an earlier call are still in use")
-        if self._recorded >= RECORDINGS:
+        if binding.recorded >= RECORDINGS:
             self._give_up("inputs move too often")
             return self._plain(given, main, self.statistics.reason)
-        recording = self._record(given, main, before)
+        recording = self._record(given, main, binding, before)
         if recording is None:
             return self._plain(given, main, self.statistics.reason)
         return self._replay(recording, given, main)
@@ -338,7 +353,9 @@ class GraphedProgram:
         self._forget_saved()
         return self.program.execute(given, main, launched=launched)
 
-    def _record(self, given: list[torch.Tensor], main: torch.device, before: Sequence[int]) -> Recording | None:
+    def _record(
+        self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: Sequence[int]
+    ) -> Recording | None:
         assert self.recorder is not None, "run has made one"
         if not release_before_groups_end(self):
             self._give_up("its process group could not end any more")
@@ -346,8 +363,8 @@ class GraphedProgram:
         if self.arena is not None:
             self.arena.users.add(id(self))
         if self.pace is not None:
-            self.pace.disturb()
-        roles = [self._role(k, x, before[k]) for k, x in enumerate(given)]
+            self.pace.disturb(is_again=binding.recorded >= TURNS)
+        roles = [self._role(k, x, before[k], binding) for k, x in enumerate(given)]
         memory = {k: like(x.shape, x.stride(), x.dtype, x.device) for k, x in enumerate(given) if roles[k] == "copied"}
         copies = Copies.of(memory)
         with torch.no_grad():
@@ -364,11 +381,9 @@ class GraphedProgram:
         counted = [(storage, storage_users(storage)) for storage in guarded]
         static = {k: x.data_ptr() for k, x in enumerate(given) if roles[k] == "static"}
         recording = Recording(steps, copies, static, results, counted)
-        self._recordings.append(recording)
-        if self.arena is not None and self.interest.visible is not None:
-            own = [x.value for k, x in enumerate(results) if is_own(x) and self._is_guarded(k)]
-            self.arena.saved.recorded[id(self)] = frozenset(x.data_ptr() for x in own)
-        self._recorded += 1
+        binding.recordings.append(recording)
+        binding.recorded += 1
+        self._note_recorded()
         self.statistics.recordings += 1
         self.statistics.copied = tuple(self.program.inputs[k].name for k in memory)
         return recording
@@ -395,8 +410,9 @@ class GraphedProgram:
             return None
         return steps, values
 
-    def _role(self, k: int, x: torch.Tensor, before: int) -> Role:
-        if self.program.inputs[k].mutated or (k in self.interest.fixed and k not in self._moved):
+    def _role(self, k: int, x: torch.Tensor, before: int, binding: Binding | None = None) -> Role:
+        has_moved = binding is not None and k in binding.moved
+        if self.program.inputs[k].mutated or (k in self.interest.fixed and not has_moved):
             return "static"
         if self._lies_still(x):  # a step between graphs would hold it, so that the forward graph would wait for ever
             return "copied" if self.program.has_cuts else "static"

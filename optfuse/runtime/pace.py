@@ -31,8 +31,10 @@ SLOWED = 0.3
 SAMPLES = 3
 #: So many where rounds differ among themselves by more than this share of what they are slowed by.
 MANY_SAMPLES, NOISE = 12, 0.25
-#: Rounds in a row, without a recording, after which graphs are kept or dropped; rounds after which they are dropped.
-TRIAL, MOST_TRIED = 5, 20
+#: Rounds in a row, without a recording, after which graphs are kept or dropped.
+TRIAL = 5
+#: Rounds in which something was recorded again after which graphs are dropped: inputs move.
+MOST_AGAIN = 10
 #: A program that is undecided for so many calls, since its rounds differ, runs without graphs.
 UNDECIDED = 64
 #: Kinds of rounds that are remembered.
@@ -133,6 +135,7 @@ class _Round:
     programs: list[int] = field(default_factory=list)
     is_open: bool = False
     is_disturbed: bool = False
+    is_again: bool = False
     slowed_us: float = 0.0
 
 
@@ -145,7 +148,7 @@ class _Times:
     slowed: list[float] = field(default_factory=list)
     slowed_by: list[float] = field(default_factory=list)
     trial: list[float] = field(default_factory=list)
-    tried: int = 0
+    again: int = 0
 
 
 @dataclass(slots=True)
@@ -205,11 +208,12 @@ class Pace:
             if self._round is not None:
                 self._round.slowed_us += slowed_us
 
-    def disturb(self) -> None:
-        """A graph is recorded in this round: its length says nothing."""
+    def disturb(self, is_again: bool = False) -> None:
+        """A graph is recorded in this round, ``is_again`` for another time: its length says nothing."""
         with self._lock:
             if self._round is not None:
                 self._round.is_disturbed = True
+                self._round.is_again |= is_again
 
     def verdict(self, number: int) -> Verdict:
         """What is known of a program."""
@@ -237,7 +241,7 @@ class Pace:
         if not past.is_open:
             # a recording moves what others read: rounds count from the last one on
             times.trial = [] if past.is_disturbed else [*times.trial, length]
-            times.tried += 1
+            times.again += past.is_again
             self._judge_trial(times, members)
         elif past.is_disturbed:
             return
@@ -282,7 +286,7 @@ class Pace:
         if not tried or not times.plain:
             return
         if len(times.trial) < TRIAL:
-            if times.tried >= MOST_TRIED:
+            if times.again >= MOST_AGAIN:
                 _decide(tried, "plain", "graphs had to be recorded again and again: inputs move")
             return
         plain, length = median(times.plain), median(times.trial)

@@ -5,8 +5,8 @@ replaces it: in the first call to note what the steps return, in a recording to 
 begin another behind it. A recording runs nothing. So the step's results are memory of the form noted, into which every
 replay copies what the step then returns: later graphs read them there.
 
-All graphs of a recording share one pool. A buffer that is freed in one may be taken by a later one, which is replayed
-behind it; what a step outside reads is kept as long as the recording.
+All graphs of a program share one pool. A buffer that is freed in one may be taken by a later one: replays of a program
+follow each other, and what they leave behind, results and what a step outside reads, is kept as long as the recording.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CudaMark:
 
 
 class CudaRecorder:
-    """Records on a stream of its own, or the one given. Every recording has memory of its own."""
+    """Records on a stream of its own, or the one given, into a pool of its own."""
 
     def __init__(self, device: torch.device, stream: Any = None) -> None:
         self.device = device
@@ -115,7 +115,9 @@ class CudaRecorder:
 
     def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
         """Capture. Only what this thread does is looked at: others may use the GPU meanwhile."""
-        self._steps, self._pool, self._tables = [], torch.cuda.graph_pool_handle(), []
+        self._steps, self._tables = [], []
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self.device)
         if torch.cuda.mem_get_info(self.device)[0] < torch.cuda.memory_reserved(self.device):
             torch.cuda.empty_cache()  # a recording cannot take what plain calls have left there
@@ -131,8 +133,11 @@ class CudaRecorder:
             if self._tables:
                 self._steps.append(Step(lambda: None, keeps=self._tables))
             return self._steps, results
+        except BaseException:
+            self._pool = None  # the allocator may not take it for another capture
+            raise
         finally:  # graphs belong to who has asked for them; those of a capture that failed go
-            self._steps, self._pool, self._tables = [], None, []
+            self._steps, self._tables = [], []
 
     def table(self, addresses: Sequence[int], device: torch.device) -> torch.Tensor:
         """Memory that is filled when the recording has ended: in one, nothing runs."""

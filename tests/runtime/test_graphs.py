@@ -558,6 +558,83 @@ def test_collectives_that_are_in_no_graph(tmp_path: Path, choice: Any, fact: str
     assert reason in case.graphed.statistics.reason
 
 
+LAYER = """
+import torch
+INPUTS = (
+    ("weight", "float32", ({n},), (1,), "cpu", False),
+    ("bias", "float32", ({n},), (1,), "cpu", False),
+    ("shared", "float32", ({n},), (1,), "cpu", False),
+    ("x", "float32", ({n},), (1,), "cpu", False),
+)
+CONSTANTS = ()
+DEVICE = torch.device("cpu")
+
+def call(inputs, constants):
+    weight, bias, shared, x = inputs
+    inputs.clear()
+    y = weight * x + bias
+    return y * shared, y
+"""
+
+
+class Layers:
+    """A model of layers that are alike: each calls one program with its own parameters, and all share a buffer."""
+
+    def __init__(self, folder: Path, count: int, training: bool = False, n: int = SMALL) -> None:
+        self.n, self.shared = n, torch.ones(n)
+        self.parameters = [self.made(k) for k in range(count)]
+        interest = Interest(frozenset({0}), frozenset({0, 1, 2}), training)
+        program = Program(LAYER.replace("{n}", str(n)), folder=folder)
+        self.graphed = GraphedProgram(program, "auto", interest, Outside(), Arena())
+
+    def made(self, k: int) -> list[torch.Tensor]:
+        return [torch.full((self.n,), 1.0 + k), torch.full((self.n,), float(k))]
+
+    def step(self, x: torch.Tensor) -> None:
+        """One forward pass, its result checked; what it saves is held until the end, as for a backward pass."""
+        saved, wanted = [], float(x[0])
+        for k, parameters in enumerate(self.parameters):
+            x, *more = self.graphed.run([*parameters, self.shared, x])  # type: ignore[list-item]
+            wanted = (1.0 + k) * wanted + k
+            assert torch.equal(x, torch.full((self.n,), wanted))
+            saved += [x, *more]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_layers_that_are_alike_have_graphs_of_their_own(tmp_path: Path, training: bool) -> None:
+    layers = Layers(tmp_path, 3, training)
+    for k in range(5):
+        layers.step(torch.full((layers.n,), float(k)))
+    statistics = layers.graphed.statistics
+    assert (statistics.plain, statistics.recordings, statistics.replays) == (3, 3, 12)
+    # a result stays in the memory of its graph, unless the caller gets a copy
+    assert statistics.copied == (("x",) if training else ())
+
+
+def test_inputs_that_move_between_alike_layers_are_copied_in_the_end(tmp_path: Path) -> None:
+    """A large input is read where it lies while it stays there; what a layer hands on may not."""
+    layers = Layers(tmp_path, 3, n=LARGE)
+    kept = []
+    for k in range(3 * PATIENCE):
+        kept.append(torch.full((layers.n,), float(k)))
+        layers.step(kept[-1])
+    before = layers.graphed.statistics.replays
+    layers.step(torch.full((layers.n,), 7.0))
+    assert layers.graphed.statistics.replays == before + 3
+
+
+def test_a_model_whose_parameters_get_new_memory_leaves_no_graphs_behind(tmp_path: Path) -> None:
+    layers = Layers(tmp_path, 2)
+    for k in range(3):
+        layers.step(torch.full((layers.n,), float(k)))
+    layers.parameters = [layers.made(k) for k in range(2)]
+    for k in range(20):
+        layers.step(torch.full((layers.n,), float(k)))
+    assert layers.graphed.statistics.recordings == 4
+    bindings = list(layers.graphed._bindings)  # noqa: SLF001 - what is held cannot be seen from outside
+    assert [len(binding.recordings) for binding in bindings] == [0, 0, 1, 1]
+
+
 def test_of_many_sizes_those_used_last_hold_graphs_and_those_seen_once_none(tmp_path: Path) -> None:
     budget = GraphBudget(GraphStatistics(), most=2)
     cases = [Case(tmp_path, n) for n in (3, 4, 5)]

@@ -71,6 +71,7 @@ class Program:
     number: int = 0
     calls: int = 0
     is_recorded: bool = False
+    recordings: int = 0
     verdict: Verdict = "open"
 
     def __post_init__(self) -> None:
@@ -81,7 +82,8 @@ class Program:
         self.verdict = "open" if self.calls == 1 else self.pace.enter(self.number, self.machine.mark)
         if self.verdict in ("trial", "graphs"):
             if not self.is_recorded:
-                self.pace.disturb()
+                self.pace.disturb(is_again=self.recordings > 1)
+                self.recordings += 1
                 self.machine.synchronize()
                 self.machine.us += RECORDING_US
             self.is_recorded = True

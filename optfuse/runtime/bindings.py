@@ -1,0 +1,106 @@
+"""Which of a program's callers calls: layers that are alike share a program, each with parameters of its own.
+
+A recording reads parameters where they lay. So a program has recordings for each of the sets of parameters that it is
+called with, found by the parameters' addresses. Where half of them lie where they lay for another caller, this is that
+caller, and the others have moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import eq
+
+from optfuse.runtime.recording import Recording
+
+#: Callers that are remembered: the layers of a deep model.
+MOST = 128
+#: A caller that has not called for so many calls, for each that is known, holds no recordings.
+IDLE_CALLS = 4
+#: That is looked at once in so many calls.
+LOOK_EVERY = 16
+
+
+@dataclass(slots=True, eq=False)
+class Binding:
+    """A program with the parameters of one caller.
+
+    ``pointers``: the inputs' addresses at its last call, ``called`` the number of that. ``moved``: inputs that are
+    copied, since they have moved. ``unsettled``: calls in a row for which they had. ``recorded``: recordings made.
+    """
+
+    pointers: list[int]
+    called: int = 0
+    recordings: list[Recording] = field(default_factory=list)
+    moved: set[int] = field(default_factory=set)
+    unsettled: int = 0
+    recorded: int = 0
+
+    def drop(self) -> None:
+        """End the graphs, whatever else refers to the recordings."""
+        for recording in self.recordings:
+            recording.steps.clear()
+        self.recordings.clear()
+
+
+@dataclass(slots=True)
+class Bindings:
+    """The callers of a program, by the addresses of the inputs ``fixed``: its parameters, and what it writes."""
+
+    fixed: tuple[int, ...] = ()
+    _found: dict[tuple[int, ...], Binding] = field(default_factory=dict)
+    _calls: int = 0
+
+    def __iter__(self) -> Iterator[Binding]:
+        return iter(self._found.values())
+
+    def of(self, pointers: list[int]) -> tuple[Binding, list[int] | None]:
+        """The caller with inputs at these addresses, and where they lay at its last call; None at its first one."""
+        self._calls += 1
+        key = tuple(pointers[k] for k in self.fixed)
+        binding = self._found.get(key) or self._nearest(key)
+        before = None
+        if binding is None:
+            binding = self._found[key] = Binding(pointers)
+            if len(self._found) > MOST:
+                self._forget()
+        else:
+            before = binding.pointers
+        binding.pointers, binding.called = pointers, self._calls
+        if self._calls % LOOK_EVERY == 0:
+            self._drop_idle()
+        return binding, before
+
+    def copy(self, moved: Iterable[int], binding: Binding) -> None:
+        """From now on a caller's inputs that have moved are copied, and do not tell who calls."""
+        binding.moved.update(moved)
+        self.fixed = tuple(k for k in self.fixed if k not in binding.moved)
+        self._found = {tuple(one.pointers[k] for k in self.fixed): one for one in self._found.values()}
+
+    def drop(self) -> None:
+        """End all graphs."""
+        for binding in self:
+            binding.drop()
+
+    def _drop_idle(self) -> None:
+        """End the graphs of callers that do not call any more, as when a model's parameters were given new memory."""
+        oldest = self._calls - IDLE_CALLS * (1 + len(self._found))
+        for binding in self:
+            if binding.called < oldest:
+                binding.drop()
+
+    def recordings(self) -> list[Recording]:
+        """Those of all callers."""
+        return [recording for binding in self for recording in binding.recordings]
+
+    def _nearest(self, key: Sequence[int]) -> Binding | None:
+        """The caller that has half of the addresses or more."""
+        for known, binding in self._found.items():
+            if 2 * sum(map(eq, known, key)) >= len(key):
+                return binding
+        return None
+
+    def _forget(self) -> None:
+        """Forget who has called longest ago."""
+        key = min(self._found, key=lambda known: self._found[known].called)
+        self._found.pop(key).drop()
