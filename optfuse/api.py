@@ -13,7 +13,7 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.frontend.joint import JointStep
 from optfuse.compiler.frontend.training import capture_step, capture_training
-from optfuse.compiler.stages import Variants, fusion_problem
+from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import CaptureError, InvalidOptionError
 from optfuse.problem.device_files import load_device
 from optfuse.problem.garbage_collection import rarely_collecting
@@ -321,12 +321,10 @@ def fusion_problems(
     train: bool = False,
     device: str = "h200",
     name: str | None = None,
-    variants: Variants = "rule",
 ) -> tuple[Instance, ...]:
     """The fusion problems of a model, unsolved: one for inference, two (forward, backward) for a training step.
 
-    Parameters and errors are those of ``optimize``. ``variants="all"`` leaves to the solver whether each reduction is
-    split in two stages; with ``"rule"`` long ones with few results are split before.
+    Parameters and errors are those of ``optimize``.
     """
     load_device(device)
     name = type(model).__name__.lower() if name is None else name
@@ -334,7 +332,7 @@ def fusion_problems(
         captures = capture_training(model, args, dict(kwargs or {}), name=name)
     else:
         captures = (capture(model, args, dict(kwargs or {}), name=name),)
-    return tuple(fusion_problem(captured, device, variants).instance for captured in captures)
+    return tuple(fusion_problem(captured, device).instance for captured in captures)
 
 
 def load(path: str | Path, *, operators: Collection[str] = ()) -> Schedule:

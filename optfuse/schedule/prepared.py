@@ -33,7 +33,6 @@ from optfuse.compiler.simplify.decisions import (
     decisions_to_json,
     of_graph,
 )
-from optfuse.compiler.simplify.matmul_variants import dot_variants
 from optfuse.errors import OptfuseError, PlanError, UnknownClassError
 from optfuse.problem.serialize import digest, load_instance, save_instance
 from optfuse.problem.untrusted_folder import require_enclosed
@@ -123,7 +122,6 @@ def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
         donated=donated,
         shared=shared,
         allocates=lambda call: not takes_out(call),
-        alternatives=dot_variants(graph),
     )
     extraction = replace(
         extraction,

@@ -333,12 +333,7 @@ def _search(context: _Context, greedy_solution: Solution, floor: int, deadline: 
             # The bound without the memory cap holds with it; the joint model handles the cap afterwards.
             capped = instance.rules.peak_memory is not None
             free = replace(instance, rules=replace(instance.rules, peak_memory=None)) if capped else instance
-            if free.variants:
-                from optfuse.solver.variant_search import solve_variants
-
-                outcome = solve_variants(free, options, greedy_solution, floor, deadline, context.clock)
-            else:
-                outcome = solve_cpsat(free, options, greedy_solution, deadline, context.clock, context.journal)
+            outcome = solve_cpsat(free, options, greedy_solution, deadline, context.clock, context.journal)
             parts = [(kernel.ops, kernel.scheme) for kernel in outcome.kernels]
             better = outcome.objective < greedy_solution.objective
             return _Found(

@@ -211,17 +211,6 @@ def joint_names(captured: Captured) -> dict[str, str]:
     return {node.name: node.meta.get(_NAME, node.name) for node in captured.graph.graph.nodes}
 
 
-def saved_names(forward: Captured) -> tuple[str, ...]:
-    """The names of what a forward graph hands to its backward graph, what it was given among them."""
-    visible = forward.visible or frozenset()
-    written = {position for position, _ in forward.mutations}
-    return tuple(
-        node.name
-        for k, node in enumerate(forward.outputs)
-        if isinstance(node, Node) and k not in visible and k not in written
-    )
-
-
 def results_alone(forward: Captured) -> Captured:
     """A forward graph that computes its results and new values of what it writes, and saves nothing."""
     graph = copied(forward.graph)
