@@ -1,4 +1,4 @@
-"""What is kept between processes, in the user's cache folder: texts and records, each named by its content."""
+"""A cache in the user's cache folder: texts and records, each named by a digest of its content."""
 
 from __future__ import annotations
 

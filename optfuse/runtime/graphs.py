@@ -120,7 +120,7 @@ class GraphedProgram:
 
     def consume(self, inputs: list[torch.Tensor]) -> list[Value]:
         """``run`` with a list that is emptied, see ``Program.consume``."""
-        with self._lock:  # between the copies of a call and its replay nobody else may write them
+        with self._lock:  # between the copies of a call and its replay no other call may write them
             if self._is_running:  # a step of the program has called it: an operator written in Python
                 given, main = self.program.accept(inputs)
                 inputs.clear()

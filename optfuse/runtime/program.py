@@ -166,7 +166,7 @@ class Program:
         return self.consume(list(inputs))
 
     def consume(self, inputs: list[torch.Tensor]) -> list[Value]:
-        """``run`` with a list that is emptied: an input that nobody else holds is freed after its last use."""
+        """``run`` with a list that is emptied: an input without another owner is freed after its last use."""
         given, main = self.accept(inputs)
         inputs.clear()
         return self.execute(given, main)

@@ -1,4 +1,4 @@
-"""Other plans worth running: what would be best if the cost model were wrong about one thing, or without one fusion.
+"""Other plans worth measuring: the best ones if the cost model were wrong in one rate, or without one fusion.
 
 Prediction and measurement part where a rate of the device file is off for the kernels at hand: launches that cost more
 than it says, arithmetic that does not hide behind memory, a cache that does not hold what it should. For each such

@@ -1,4 +1,4 @@
-"""What reading forward values costs a backward graph at least, by value and whatever is saved."""
+"""Lower bounds on what reading each forward value costs a backward graph, for every choice of what is saved."""
 
 from __future__ import annotations
 

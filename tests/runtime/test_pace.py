@@ -241,7 +241,7 @@ def test_steps_that_differ_are_measured_for_longer(seed: int, device_us: float, 
 
 
 def test_graphs_that_gain_nothing_go() -> None:
-    """Copies that nobody could foresee take more than is gained."""
+    """Unforeseen copies take more than is gained."""
     loop = Loop([(alike(100, 8, 3), 2000.0)], is_priced=False)
     loop.run(40)
     assert loop.programs[0].is_recorded

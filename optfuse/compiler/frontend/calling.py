@@ -1,4 +1,4 @@
-"""Calling a program made from a graph of ``capture``: from the user's arguments to the user's result."""
+"""Call a captured graph's program with the user's arguments, and return the user's result."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def _graph_class(path: Path, tree: ast.Module, numbers: frozenset[str]) -> type[
     tree = ast.fix_missing_locations(_Here(numbers, _renamed(tree)).visit(tree))
     try:
         exec(compile(tree, str(path), "exec"), module.__dict__)
-    except Exception as error:  # a stranger's file may fail in any way
+    except Exception as error:  # a sample's code may fail in any way
         raise ModelFileError(f"{path} does not load: {type(error).__name__}: {error}") from error
     found = getattr(module, "GraphModule", None)
     if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):

@@ -97,7 +97,7 @@ class TrainingCapture:
     _halves: tuple[_Half, ...]
 
     def take(self, compile_graph: CompileGraph) -> Callable[..., Any] | None:
-        """What ``train_module`` returns, without tracing again: for the first who asks, None for all others.
+        """What ``train_module`` returns, without tracing again: for the first caller, None for all later ones.
 
         None as well if the model looks different now: tracing it again tells whether its graphs are.
         """

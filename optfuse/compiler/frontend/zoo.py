@@ -62,7 +62,7 @@ class ModelFile:
         try:
             taken = inspect.signature(function).parameters
             return function(**{key: value for key, value in offered.items() if key in taken})
-        except (Exception, SystemExit) as error:  # a stranger's function may fail in any way
+        except (Exception, SystemExit) as error:  # a user's function may fail in any way
             if isinstance(error, KeyError) and error.args == (size,):
                 raise ModelFileError(f"{self.path}: {name}() knows no size {size!r}; choose another one") from error
             raise ModelFileError(f"{self.path}: {name}() fails: {_said(error)}") from error
@@ -89,7 +89,7 @@ def load_model_file(path: str | Path) -> ModelFile:
     sys.modules[spec.name] = module  # torch.compile imports the module of a function by its name
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a stranger's file may fail in any way
+    except (Exception, SystemExit) as error:  # a user's file may fail in any way
         sys.modules.pop(spec.name)
         if before is not None:
             sys.modules[spec.name] = before
@@ -121,5 +121,5 @@ def known_size(size: str) -> Size:
 
 
 def _said(error: BaseException) -> str:
-    """What a stranger's code failed with, in one line."""
+    """An exception of the file's own code, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

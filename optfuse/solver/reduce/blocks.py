@@ -287,7 +287,7 @@ def _plain_buffer(instance: Instance, buffer: int, position: int, used_outside: 
 
 
 def _inside_edges(instance: Instance, local: dict[int, int], relabel: _Relabel) -> tuple[list[Edge], set[int]]:
-    """The edges between the block's ops, and the buffers that somebody outside takes from them."""
+    """The edges between the block's ops, and the buffers that ops outside read from them."""
     outs = topology(instance).outs
     edges: list[Edge] = []
     used_outside: set[int] = set()

@@ -1,4 +1,4 @@
-"""Parts of a block that a few ops hold together: each is whole in one slot, or pays for what its pieces hand on."""
+"""Separators: ops without which a kernel of a block falls apart, and what it costs at least to split a part."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What pooling keeps for its gradient: positions, and of its input the shape alone.
+"""Keep the input of max-pooling out of what is saved: its gradient needs positions, and the input's shape alone.
 
 The operator takes the whole input, so it would be saved for the backward graph: in a ResNet 205 MB at batch 128 that
-nobody reads. A convolution's result that the input was computed from by pointwise operators is kept for those anyway,
-and is as good.
+no kernel reads. The result of a convolution from which pointwise operators compute the input is saved for them anyway,
+and has the same shape.
 """
 
 from __future__ import annotations

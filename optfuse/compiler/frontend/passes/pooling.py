@@ -1,4 +1,4 @@
-"""Max-pooling in a joint graph, before it is cut in two: what is kept for the gradient is a byte and not eight."""
+"""Save offsets of one byte for the gradient of max-pooling, in place of positions of eight."""
 
 from __future__ import annotations
 
