@@ -44,7 +44,7 @@ class Expected:
 
 #: Gives so many bytes on a device.
 Take = Callable[[int, torch.device], torch.Tensor]
-#: Calls, for a reason, a function with arguments that no CUDA graph can hold: ``compiler.codegen.apart``.
+#: Calls, for a reason, a function with arguments that no CUDA graph can hold: ``compiler.codegen.uncaptured_steps``.
 Apart = Callable[..., Any]
 #: Makes of the function that launches a kernel another one.
 Launched = Callable[[Callable[..., None]], Callable[..., None]]

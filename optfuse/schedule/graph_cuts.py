@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from optfuse.compiler.codegen.apart import moved_numbers
 from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.uncaptured_steps import moved_numbers
 from optfuse.compiler.ir.collectives import communicates
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, views

@@ -19,7 +19,7 @@ from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.reduce.blocks import LARGE_OPS, Shape
-from optfuse.solver.reduce.limits import cut_to_size, fits, launches, without_launches, without_limits
+from optfuse.solver.reduce.size_limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solver.slots.slot_search import fits_slot_model, solve_by_kernel_count
 from optfuse.solver.strategies.block import LISTS, BlockResult, Budget, ListLimits, Partition, cost_of
 from optfuse.solver.strategies.critical_path import critical_path_partition

@@ -17,7 +17,7 @@ from optfuse.solver.control.progress import Journal, Stage
 from optfuse.solver.master.cycles import find_cycles
 from optfuse.solver.memory.order_problem import nearest_order, precedences
 from optfuse.solver.reduce.blocks import Block, Shape, cut_out, find_blocks
-from optfuse.solver.reduce.components import Components
+from optfuse.solver.reduce.union_find import Components
 from optfuse.solver.solve_block import solve_block
 from optfuse.solver.strategies.block import LISTS, BlockResult, ListLimits, Partition, cost_of, lifted
 

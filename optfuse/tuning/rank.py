@@ -16,7 +16,7 @@ from optfuse.schedule.emit import emit
 from optfuse.schedule.scheduled import PlanTime, ScheduledGraph
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import relative_gap
-from optfuse.solver.nearby import NearPlan, near_plans
+from optfuse.solver.plans_to_measure import NearPlan, near_plans
 from optfuse.tuning.device import interleaved, precompile, require_gpu, versions
 
 #: Part of every cache key; to be raised when measuring changes.

@@ -27,7 +27,7 @@ from optfuse.compiler.lower.expressions import (
     compute_dtype,
     scalar,
 )
-from optfuse.compiler.lower.limited import computes_in
+from optfuse.compiler.lower.limited_dtypes import computes_in
 from optfuse.compiler.lower.promotion import Kind, Operand, Promotion, promote
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index

@@ -22,7 +22,7 @@ from ortools.sat.python import cp_model
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import bits, component, legal_index, mask_of
 from optfuse.solver.reduce.blocks import Block, cut_out, find_blocks
-from optfuse.solver.reduce.components import Components
+from optfuse.solver.reduce.union_find import Components
 
 
 @dataclass(frozen=True, slots=True)

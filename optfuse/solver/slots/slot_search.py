@@ -12,9 +12,8 @@ from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.control.clock import WALL, Clock, within
 from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.reduce.limits import Kernel, fewest_kernels
-from optfuse.solver.slots.slot_separators import MANY_LINKS, add_parts, high_degree_separators
-from optfuse.solver.slots.slots import (
+from optfuse.solver.reduce.size_limits import Kernel, fewest_kernels
+from optfuse.solver.slots.slot_model import (
     Separator,
     SlotModel,
     Slots,
@@ -25,6 +24,7 @@ from optfuse.solver.slots.slots import (
     separators_of,
     slot_model,
 )
+from optfuse.solver.slots.slot_separators import MANY_LINKS, add_parts, high_degree_separators
 
 #: The most variables that say where ops are, and the most solves for one number of kernels.
 MOST_PLACES = 20_000

@@ -10,9 +10,9 @@ from optfuse.problem.cost import MIB, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
 from optfuse.solver.bounds.cost_bound import cost_bound
-from optfuse.solver.reduce.components import Components
-from optfuse.solver.reduce.limits import without_launches, without_limits
-from optfuse.solver.slots.slots import Mode, Separator, SlotModel, links_of, pieces_of
+from optfuse.solver.reduce.size_limits import without_launches, without_limits
+from optfuse.solver.reduce.union_find import Components
+from optfuse.solver.slots.slot_model import Mode, Separator, SlotModel, links_of, pieces_of
 
 #: An op that is linked to so many is looked at as what may hold a kernel together.
 MANY_LINKS = 8

@@ -14,7 +14,7 @@ from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.bounds.block_bound import block_bound
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.reduce.blocks import Shape
-from optfuse.solver.reduce.optional import optional_uses
+from optfuse.solver.reduce.optional_values import optional_uses
 from optfuse.solver.strategies.block import BlockResult, Partition, cost_of
 
 #: Combinations of alternatives of one block that are solved one by one, at most.

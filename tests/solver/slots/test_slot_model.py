@@ -16,9 +16,9 @@ from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.assemble import assemble
+from optfuse.solver.slots.slot_model import Mode, modes_of, separators_of
 from optfuse.solver.slots.slot_search import fits_slot_model, solve_by_kernel_count
 from optfuse.solver.slots.slot_separators import high_degree_separators, least_split
-from optfuse.solver.slots.slots import Mode, modes_of, separators_of
 from tests.layered import build, layered
 from tests.strategies import DEVICE, instances
 
