@@ -81,10 +81,8 @@ class Cache:
     def write(self, content: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         """Keep a record; other processes see the whole file or none.
 
-        Raises
-        ------
-        OutputError
-            If the folder cannot be written.
+        Raises:
+            OutputError: If the folder cannot be written.
         """
         path = self._path(content)
         try:

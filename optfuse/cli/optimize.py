@@ -157,10 +157,8 @@ def changing_size(text: str) -> Dynamic:
     >>> changing_size("input_ids.1,0.1=16:1024")
     {'input_ids': {1: (16, 1024)}, 0: {1: (16, 1024)}}
 
-    Raises
-    ------
-    InvalidOptionError
-        If the text has another form.
+    Raises:
+        InvalidOptionError: If the text has another form.
     """
     found = re.fullmatch(r"(\w+\.\d+(?:,\w+\.\d+)*)=(\d+):(\d+)", text)
     if found is None:

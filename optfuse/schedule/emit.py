@@ -50,12 +50,9 @@ def emit(
 
     ``tiles``: by kernel name, configurations that were found for kernels (``optfuse.tuning``); the others' are chosen.
 
-    Raises
-    ------
-    IllegalKernelError
-        If the solution holds a kernel for which there are no loops (the checker finds this first).
-    PlanError
-        If the memory plan does not fit the graph, or a tile fits no kernel.
+    Raises:
+        IllegalKernelError: If the solution holds a kernel for which there are no loops (the checker finds this first).
+        PlanError: If the memory plan does not fit the graph, or a tile fits no kernel.
     """
     steps, layout = emitted_steps(extraction, result, memory, tiles)
     return module_text(extraction, result, steps, layout)

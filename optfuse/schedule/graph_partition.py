@@ -54,10 +54,8 @@ def with_few_cuts(extraction: Extraction, result: SolveResult, options: SolveOpt
     Prices do not depend on the order, so what was proved of the objective holds. Kept as they are: an order that the
     options ask for, and one with a peak over the cap or over ``MORE_MEMORY`` times the solver's.
 
-    Raises
-    ------
-    InvalidSolutionError
-        If the checker refuses the new order: a defect.
+    Raises:
+        InvalidSolutionError: If the checker refuses the new order: a defect.
     """
     instance, solution = extraction.instance, result.solution
     marked = graph_cuts(extraction.graph).keys()

@@ -50,10 +50,8 @@ class Prepared:
 def save_prepared(prepared: Prepared, folder: Path) -> None:
     """Write a prepared graph into an existing folder.
 
-    Raises
-    ------
-    PlanError
-        If the call has arguments that are no plain data.
+    Raises:
+        PlanError: If the call has arguments that are no plain data.
     """
     data = interface_to_json(prepared.interface)
     (folder / "interface.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
@@ -63,12 +61,9 @@ def save_prepared(prepared: Prepared, folder: Path) -> None:
 def load_prepared(folder: Path) -> Prepared:
     """Read what ``save_prepared`` wrote.
 
-    Raises
-    ------
-    PlanError
-        If a file is missing or malformed, a link that leads out of the folder, or calls what a file may not.
-    UnknownClassError
-        If the call has a class whose library is not imported.
+    Raises:
+        PlanError: If a file is missing or malformed, a link that leads out of the folder, or calls what a file may not.
+        UnknownClassError: If the call has a class whose library is not imported.
     """
     require_enclosed(folder)
     path = folder / "interface.json"
@@ -97,11 +92,9 @@ def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
     ``operators``: namespaces whose operators the graph may call beside torch's own (``compiler.frontend.operators``).
     A folder of an earlier version has no decisions.json: what was decided is UNRECORDED, but for what the graph shows.
 
-    Raises
-    ------
-    PlanError
-        If a file is missing or malformed, the graph calls what a file may not, or the two differ in more than rules
-        and limits.
+    Raises:
+        PlanError: If a file is missing or malformed, the graph calls what a file may not, or the two differ in more
+            than rules and limits.
     """
     try:
         graph = graph_from_json(read_json(folder / "graph.json"))
@@ -153,10 +146,8 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a file; none if there is no such file.
 
-    Raises
-    ------
-    PlanError
-        If the file is malformed.
+    Raises:
+        PlanError: If the file is malformed.
     """
     if not path.is_file():
         return {}
@@ -169,10 +160,8 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
 def read_json(path: Path) -> dict[str, Any]:
     """The one object of a JSON file of a plan.
 
-    Raises
-    ------
-    PlanError
-        If the file is missing, is not JSON, or holds something else.
+    Raises:
+        PlanError: If the file is missing, is not JSON, or holds something else.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

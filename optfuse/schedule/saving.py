@@ -65,10 +65,8 @@ SavingMode = Literal["auto", "fewest", "search"]
 def saving_search(mode: str, device: str, options: SolveOptions) -> SavingSearch | None:
     """A search for one training step, where the mode asks for one.
 
-    Raises
-    ------
-    InvalidOptionError
-        If there is no such mode.
+    Raises:
+        InvalidOptionError: If there is no such mode.
     """
     if mode not in get_args(SavingMode):
         raise InvalidOptionError(f"saving must be one of {', '.join(get_args(SavingMode))}, not {mode!r}")
@@ -106,10 +104,8 @@ class SavingSearch:
     def __call__(self, step: JointStep) -> Choice | None:
         """The choice with the cheapest schedules within the cap; None is torch's own.
 
-        Raises
-        ------
-        InfeasibleError
-            If no proposal keeps the cap; the message names the least peak that was found.
+        Raises:
+            InfeasibleError: If no proposal keeps the cap; the message names the least peak that was found.
         """
         if step.free is not None:
             return self._obey(step)

@@ -117,23 +117,15 @@ def solve_cpsat(
 ) -> CpsatOutcome:
     """The cheapest partition of an instance into kernels found before ``deadline``, and a bound on every partition.
 
-    Parameters
-    ----------
-    warm
-        A valid solution; the result costs no more.
-    deadline
-        A time of ``clock``; of ``time.monotonic`` if that is not given.
-    journal
-        Where to note objective and bound as they change.
-    lists
-        How many candidates are listed.
+    Args:
+        warm: A valid solution; the result costs no more.
+        deadline: A time of ``clock``; of ``time.monotonic`` if that is not given.
+        journal: Where to note objective and bound as they change.
+        lists: How many candidates are listed.
 
-    Raises
-    ------
-    InvalidOptionError
-        When the instance caps peak memory, which ``solver.joint`` decides.
-    IllegalKernelError
-        When the user's rules leave an op without a kernel.
+    Raises:
+        InvalidOptionError: When the instance caps peak memory, which ``solver.joint`` decides.
+        IllegalKernelError: When the user's rules leave an op without a kernel.
     """
     if instance.rules.peak_memory is not None:
         raise InvalidOptionError(

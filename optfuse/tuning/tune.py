@@ -77,17 +77,12 @@ def tune(
 ) -> Tuned:
     """Search tiles and warps for each distinct kernel of a schedule by measuring them on the GPU.
 
-    Parameters
-    ----------
-    cache
-        Where results are kept; the user's by default.
-    measuring, device
-        A stand-in for the GPU, as a context manager that gives a ``Measure``, and its name.
+    Args:
+        cache: Where results are kept; the user's by default.
+        measuring, device: A stand-in for the GPU, as a context manager that gives a ``Measure``, and its name.
 
-    Raises
-    ------
-    InvalidOptionError
-        If kernels do not run on a GPU here.
+    Raises:
+        InvalidOptionError: If kernels do not run on a GPU here.
     """
     if measuring is None:
         where = require_gpu("tuning")

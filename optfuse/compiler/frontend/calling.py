@@ -20,10 +20,8 @@ def gather_inputs(
     A tensor whose strides differ from those captured is copied into the captured layout; the model writes back into the
     user's own tensor through ``apply_mutations``.
 
-    Raises
-    ------
-    CaptureError
-        If the arguments have another structure, shape, dtype, device or constant than those captured.
+    Raises:
+        CaptureError: If the arguments have another structure, shape, dtype, device or constant than those captured.
     """
     call = _call(captured)
     leaves = checked_leaves(captured.name, call, args, kwargs)

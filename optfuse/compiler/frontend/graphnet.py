@@ -95,10 +95,8 @@ class Sample(torch.nn.Module):
 def load_sample(folder: Path) -> ModelFile:
     """A sample as a model file; it has one size and one dtype, and trains if it has parameters.
 
-    Raises
-    ------
-    ModelFileError
-        If a file is missing or malformed, or ``model.py`` does not run.
+    Raises:
+        ModelFileError: If a file is missing or malformed, or ``model.py`` does not run.
     """
     metas = {
         meta.name: meta
@@ -140,10 +138,8 @@ def load_sample(folder: Path) -> ModelFile:
 def read_metas(path: Path) -> tuple[TensorMeta, ...]:
     """The tensors that a meta file describes, a class each. It is parsed, never run.
 
-    Raises
-    ------
-    ModelFileError
-        If it cannot be read, or a class has something else than plain values.
+    Raises:
+        ModelFileError: If it cannot be read, or a class has something else than plain values.
     """
     return tuple(
         _meta(path, {target.id: _plain(path, node.value) for node, target in _assignments(found)})

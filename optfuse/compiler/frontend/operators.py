@@ -26,17 +26,12 @@ _HARMLESS = frozenset(
 def named_overload(target: str, namespaces: Collection[str] = ()) -> Any:
     """The operator of a name that a file gives, such as "aten.mm.default".
 
-    Parameters
-    ----------
-    target
-        Namespace, operator and overload.
-    namespaces
-        Namespaces beside ``NAMESPACES`` whose operators may be called, whatever they do.
+    Args:
+        target: Namespace, operator and overload.
+        namespaces: Namespaces beside ``NAMESPACES`` whose operators may be called, whatever they do.
 
-    Raises
-    ------
-    PlanError
-        If there is no such operator here, or a file may not call it.
+    Raises:
+        PlanError: If there is no such operator here, or a file may not call it.
     """
     import optfuse.compiler.ops.registered  # noqa: F401 - makes operators of ours known to torch
 

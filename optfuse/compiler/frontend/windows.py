@@ -61,10 +61,8 @@ def take_windows(graph: GraphModule, positions: Collection[int]) -> tuple[Window
 
     A tensor that is returned several times is returned once.
 
-    Parameters
-    ----------
-    positions
-        Of the outputs that the caller sees.
+    Args:
+        positions: Of the outputs that the caller sees.
     """
     output = graph.graph.output_node()
     flat = list(output.args[0])  # type: ignore[arg-type]

@@ -23,14 +23,10 @@ Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 class ModelFile:
     """A loaded model file.
 
-    Parameters
-    ----------
-    name
-        The file's name without its ending.
-    dtype
-        The dtype of the parameters (``DTYPE`` in the file; float32 if it says nothing).
-    trains
-        Whether the file offers a training step (``TRAINS``; False if it says nothing).
+    Args:
+        name: The file's name without its ending.
+        dtype: The dtype of the parameters (``DTYPE`` in the file; float32 if it says nothing).
+        trains: Whether the file offers a training step (``TRAINS``; False if it says nothing).
     """
 
     path: Path
@@ -71,10 +67,8 @@ class ModelFile:
 def load_model_file(path: str | Path) -> ModelFile:
     """Run the Python file at ``path`` and check that it defines ``model()`` and ``inputs()``.
 
-    Raises
-    ------
-    ModelFileError
-        If there is no such file, it does not run, or it lacks one of the functions.
+    Raises:
+        ModelFileError: If there is no such file, it does not run, or it lacks one of the functions.
     """
     path = Path(path)
     if path.is_dir():
@@ -109,10 +103,8 @@ def load_model_file(path: str | Path) -> ModelFile:
 def known_size(size: str) -> Size:
     """The size of that name.
 
-    Raises
-    ------
-    InvalidOptionError
-        An unknown size.
+    Raises:
+        InvalidOptionError: An unknown size.
     """
     for known in get_args(Size):
         if size == known:

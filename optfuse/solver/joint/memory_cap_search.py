@@ -73,14 +73,10 @@ def solve_capped(
 ) -> CappedOutcome:
     """The cheapest schedule found within ``instance.rules.peak_memory`` (None: any number of bytes).
 
-    Parameters
-    ----------
-    starts
-        Schedules, each in its order of least peak; some may keep the cap.
-    bound
-        A lower bound on every schedule's cost without the cap (with recomputation, if allowed).
-    deadline
-        When to stop, a time of ``clock``.
+    Args:
+        starts: Schedules, each in its order of least peak; some may keep the cap.
+        bound: A lower bound on every schedule's cost without the cap (with recomputation, if allowed).
+        deadline: When to stop, a time of ``clock``.
     """
     cap = instance.rules.peak_memory
     if cap is None:

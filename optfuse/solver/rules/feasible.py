@@ -48,10 +48,8 @@ def ruled_part(instance: Instance) -> Block:
 def kernels_asked_for(instance: Instance, deadline: float) -> Asked:
     """The smallest kernels that obey the rules of an instance, if there are any.
 
-    Parameters
-    ----------
-    deadline
-        A ``time.monotonic`` value. After it the status is "undecided", unless an answer was found.
+    Args:
+        deadline: A ``time.monotonic`` value. After it the status is "undecided", unless an answer was found.
     """
     model = _Model(instance)
     while True:

@@ -63,16 +63,11 @@ def solve_by_kernel_count(
 ) -> SlotResult:
     """The cheapest partition of a plain block, searched by its number of kernels.
 
-    Parameters
-    ----------
-    start
-        A legal partition; the result costs no more.
-    bound, memory
-        What every partition costs at least, and what it costs without its launches.
-    deadline
-        A time of ``clock``.
-    many_links
-        An op that is linked to so many may be what holds a kernel together.
+    Args:
+        start: A legal partition; the result costs no more.
+        bound, memory: What every partition costs at least, and what it costs without its launches.
+        deadline: A time of ``clock``.
+        many_links: An op that is linked to so many may be what holds a kernel together.
     """
     launch = problem.devices[problem.ops[0].device].launch_ps
     prices = pricer(problem)
