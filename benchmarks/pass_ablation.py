@@ -156,34 +156,37 @@ class Table:
         cells = (name, len(pairs), change, least, most, f"{kernels:+d}", f"{proofs:+d}", len(self.failed[name]))
         return "| " + " | ".join(map(str, cells)) + " |"
 
+    def text(self) -> str:
+        """The rows of the rewrites that change a graph or cannot be dropped."""
+        names = [DOTS, *(each.name for each in PASSES), *(each.name for each in FRONTEND_PASSES)]
+        lines = [
+            "| without | graphs that change | objective | least | most | kernels | proofs | cannot be dropped |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|",
+            *(self.row(name) for name in names if self.pairs[name] or self.failed[name]),
+        ]
+        return "\n".join(lines)
 
-def measure(paths: Sequence[Path], size: Size, train: bool, limit: float) -> Table:
-    """Solve every model with all rewrites and without each."""
-    table = Table()
+
+def measure(path: Path, size: Size, train: bool, limit: float, table: Table) -> None:
+    """Solve a model with all rewrites and without each."""
     optional = [each for each in FRONTEND_PASSES if each.kind == "decision" and each.module != "torch_bridge"]
-    for path in paths:
+    graphs = captures(path, size, train)
+    whole = solved(graphs, limit)
+    print(f"{path.stem}: {sum(run.objective for run in whole.values()) / 1e6:,.1f} us", file=sys.stderr, flush=True)
+    for name in (DOTS, *(each.name for each in PASSES if each.kind != "normal form")):
+        with without_rewrite(name):
+            table.note(name, whole, solved(graphs, limit))
+    for each in effective(path, size, train, optional):
         try:
-            graphs = captures(path, size, train)
-            whole = solved(graphs, limit)
-        except Exception as error:  # a model that needs another library
-            print(f"{path.stem}: {type(error).__name__}: {error}"[:200], file=sys.stderr, flush=True)
-            continue
-        print(f"{path.stem}: {sum(run.objective for run in whole.values()) / 1e6:,.1f} us", file=sys.stderr, flush=True)
-        for name in (DOTS, *(each.name for each in PASSES if each.kind != "normal form")):
-            with without_rewrite(name):
-                table.note(name, whole, solved(graphs, limit))
-        for each in effective(path, size, train, optional):
-            try:
-                with replaced(each.name, each.module, unchanged):
-                    table.note(each.name, whole, solved(captures(path, size, train), limit))
-            except Exception as error:  # later rewrites may count on an earlier one
-                table.failed[each.name].append(path.stem)
-                print(f"{path.stem} without {each.name}: {error}"[:200], file=sys.stderr, flush=True)
-    return table
+            with replaced(each.name, each.module, unchanged):
+                table.note(each.name, whole, solved(captures(path, size, train), limit))
+        except Exception as error:  # later rewrites may count on an earlier one
+            table.failed[each.name].append(path.stem)
+            print(f"{path.stem} without {each.name}: {error}"[:200], file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    """Measure and print, or write to a file."""
+    """Measure, and print the table after each model or write it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.py")
     parser.add_argument("--train", action="store_true")
@@ -191,16 +194,15 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=5.0, metavar="S")
     parser.add_argument("--out", type=Path, metavar="TABLE.md")
     options = parser.parse_args()
-    table = measure(options.models, options.size, options.train, options.time_limit)
-    names = [DOTS, *(each.name for each in PASSES), *(each.name for each in FRONTEND_PASSES)]
-    lines = [
-        "| without | graphs that change | objective | least | most | kernels | proofs | cannot be dropped |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-        *(table.row(name) for name in names if table.pairs[name] or table.failed[name]),
-    ]
-    print("\n".join(lines))
-    if options.out:
-        options.out.write_text("\n".join(lines) + "\n")
+    table = Table()
+    for path in options.models:
+        try:
+            measure(path, options.size, options.train, options.time_limit, table)
+        except Exception as error:  # a model that needs another library
+            print(f"{path.stem}: {type(error).__name__}: {error}"[:200], file=sys.stderr, flush=True)
+        if options.out:
+            options.out.write_text(table.text() + "\n")
+    print(table.text())
 
 
 if __name__ == "__main__":
