@@ -1,11 +1,11 @@
 """Training and inference on several GPUs, as users call them: eager, Inductor, optfuse.
 
     torchrun --nproc_per_node 2 benchmarks/several_gpus.py --rows ddp,tp,tpi,fsdp,simple --systems eager,optfuse \
-             --out ROWS.jsonl [--layers N] [--steps N] [--dry] [--trace FOLDER] [--total S]
+             --out ROWS.jsonl [--layers N] [--width N] [--length N] [--steps N] [--dry] [--trace FOLDER] [--total S]
     torchrun --nproc_per_node 2 benchmarks/several_gpus.py --links --out LINKS.jsonl
     python benchmarks/several_gpus.py --table ROWS.jsonl [MORE.jsonl...]
 
-The model is a Llama of transformers in bfloat16, 2048 wide, with random weights; the loss is outside of it.
+The model is a Llama of transformers in bfloat16 with random weights; the loss is outside of it.
 
 Rows: ``ddp`` (DistributedDataParallel), ``fsdp`` (FSDP2 of each layer), ``simple`` (parameters sharded as DTensors and
 gathered inside of the graph), ``tp`` (tensor parallel, training), ``tpi`` (tensor parallel, inference).
@@ -72,6 +72,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--systems", default="eager,inductor,inductor-overlap,optfuse")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--length", type=int, default=1024, help="tokens of each of 4 sequences, or 8 for tpi")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--total", type=float, default=500, help="begin no row after so many seconds")
     parser.add_argument("--trace", type=Path, help="a folder for Chrome traces of one step each")
@@ -106,7 +108,7 @@ def _measure_rows(options: argparse.Namespace) -> None:
                 measured, values = _measure(row, system, options)
                 if expected is None:
                     expected = values
-                measured["distance"] = _distance(values, expected)
+                measured["distance"] = _distance(values, expected, _device(options))
             except Exception as error:
                 traceback.print_exc(limit=-6)
                 measured = {"error": f"{type(error).__name__}: {error}"[:400]}
@@ -149,7 +151,7 @@ def _measure(row: str, system: str, options: argparse.Namespace) -> tuple[Row, l
     if system.startswith("optfuse"):
         measured.update(_what_optfuse_did(before))
     values = [result.detach(), *(p.grad for p in parameters if p.grad is not None)]
-    return measured, [_whole(value).double().cpu() for value in values]
+    return measured, [_whole(value).cpu() for value in values]
 
 
 def _what_optfuse_did(before: int) -> Row:
@@ -181,7 +183,7 @@ def _step(row: str, system: str, options: argparse.Namespace) -> tuple[Step, lis
     model = {"ddp": _ddp, "fsdp": _fsdp, "simple": _simple, "tp": _tensor_parallel, "tpi": _tensor_parallel}[row](
         model, mesh
     )
-    batch, length = (2, 16) if options.dry else (8 if row == "tpi" else 4, 1024)
+    batch, length = (2, 16) if options.dry else (8 if row == "tpi" else 4, options.length)
     torch.manual_seed(0 if row.startswith("tp") else distributed.get_rank())
     tokens = torch.randint(0, model.config.vocab_size if hasattr(model, "config") else 512, (batch, length)).to(device)
     run = _compiled(model, system)
@@ -215,8 +217,10 @@ def _compiled(model: nn.Module, system: str) -> Callable[..., Any]:
 def _llama(options: argparse.Namespace) -> nn.Module:
     import transformers
 
-    sizes: dict[str, Any] = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": options.layers}
-    sizes |= {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000}
+    width = options.width
+    sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": width * 11 // 4, "vocab_size": 32000}
+    sizes |= {"num_attention_heads": width // 64, "num_key_value_heads": width // 256}
+    sizes["num_hidden_layers"] = options.layers
     if options.dry:
         sizes |= {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 512}
         sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -279,9 +283,9 @@ def _whole(value: Any) -> torch.Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
-def _distance(values: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+def _distance(values: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], device: torch.device) -> float:
     """The largest relative L2 distance of result and gradients."""
-    pairs = zip(values, expected, strict=True)
+    pairs = ((a.to(device).double(), b.to(device).double()) for a, b in zip(values, expected, strict=True))
     return round(max(float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in pairs), 6)
 
 

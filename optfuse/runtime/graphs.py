@@ -14,10 +14,11 @@ What a replay reads and writes must lie where it lay at the recording:
 
 A graph saves the host's time and holds memory: temporaries, what a forward graph saved, copies of inputs and results.
 So ``"auto"`` records one only where the GPU waits for the host in plain calls, and keeps it where a step gets shorter:
-``runtime.pace``. It records no collectives, since NCCL ends no communicator that a graph holds; what ``True`` has
-recorded is released before a process group ends (``runtime.process_groups``).
+``runtime.pace``.
 
-Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``.
+Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``. Collectives do so under
+``"auto"``, since NCCL ends no communicator that a graph holds. ``True`` takes them into the graph; what is recorded is
+released before a process group ends (``runtime.process_groups``).
 
 Random numbers differ from replay to replay: the program draws its seed from torch's generator, which a graph advances.
 """
@@ -107,6 +108,9 @@ class GraphedProgram:
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _is_running: bool = False
 
+    def __post_init__(self) -> None:
+        self._partition.takes_collectives = self.choice is True
+
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
         """As ``Program.run``; the results' memory is the graph's (see the module's text). Threads take turns."""
         return self.consume(list(inputs))
@@ -188,8 +192,6 @@ class GraphedProgram:
             return "random numbers are drawn on the host"
         if self.program.is_part_of_collective:
             return "a collective begins or ends in another graph"
-        if self.choice is not True and self.program.has_collectives:
-            return "a CUDA graph with collectives would hold communicators"
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return "inside of another capture"
         return ""

@@ -31,8 +31,8 @@ SLOWED = 0.3
 SAMPLES = 3
 #: So many where rounds differ among themselves by more than this share of what they are slowed by.
 MANY_SAMPLES, NOISE = 12, 0.25
-#: Rounds in a row, without a recording, after which graphs are kept or dropped.
-TRIAL = 5
+#: Rounds in a row, without a recording, after which graphs are kept or dropped; rounds after which they are dropped.
+TRIAL, MOST_TRIED = 5, 20
 #: A program that is undecided for so many calls, since its rounds differ, runs without graphs.
 UNDECIDED = 64
 #: Kinds of rounds that are remembered.
@@ -145,6 +145,7 @@ class _Times:
     slowed: list[float] = field(default_factory=list)
     slowed_by: list[float] = field(default_factory=list)
     trial: list[float] = field(default_factory=list)
+    tried: int = 0
 
 
 @dataclass(slots=True)
@@ -236,6 +237,7 @@ class Pace:
         if not past.is_open:
             # a recording moves what others read: rounds count from the last one on
             times.trial = [] if past.is_disturbed else [*times.trial, length]
+            times.tried += 1
             self._judge_trial(times, members)
         elif past.is_disturbed:
             return
@@ -277,7 +279,11 @@ class Pace:
     def _judge_trial(self, times: _Times, members: Sequence[_Member]) -> None:
         """Whether graphs that are tried are kept."""
         tried = [member for member in members if member.verdict == "trial"]
-        if not tried or not times.plain or len(times.trial) < TRIAL:
+        if not tried or not times.plain:
+            return
+        if len(times.trial) < TRIAL:
+            if times.tried >= MOST_TRIED:
+                _decide(tried, "plain", "graphs had to be recorded again and again: inputs move")
             return
         plain, length = median(times.plain), median(times.trial)
         if length < (1 - KEPT) * plain:

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
+from optfuse.compiler.codegen.uncaptured_steps import BEGINS, COLLECTIVE, ENDS
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 from optfuse.errors import PlanError
 from optfuse.runtime.pace import Mark
@@ -207,17 +208,22 @@ class Partition:
     """The steps of a program that are called through ``apart``: what they return, and why some cut the graph.
 
     ``cuts`` has a reason by the number of such a step in the order of calls. ``refused``: why there can be no graphs.
+    ``takes_collectives``: a graph holds collectives, unless something else cuts the program.
     """
 
+    takes_collectives: bool = False
     cuts: dict[int, str] = field(default_factory=dict)
     refused: str = ""
+    _collectives: dict[int, str] = field(default_factory=dict)
     _forms: list[list[_Form | None] | _Form | None] = field(default_factory=list)
 
     def note(self, reason: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Run a step for real and note what it returns: the ``apart`` of a program's first call."""
         results = call(*arguments, **named)
+        number = len(self._forms)
         if reason:
-            self.cuts[len(self._forms)] = reason
+            held = self.takes_collectives and reason in COLLECTIVE
+            (self._collectives if held else self.cuts)[number] = reason
         given = _tensors(arguments, named)
         several = isinstance(results, (tuple, list))
         forms = [self._form(value, given) for value in (results if several else [results])]
@@ -229,7 +235,9 @@ class Partition:
 
         A step that is tried and fails is a cut from then on; the error is raised, and the recording must begin anew.
         """
-        number = -1
+        if self.cuts:
+            self.cuts |= self._collectives  # in a graph one could begin, and end in the next
+        number, in_flight = -1, _InFlight()
 
         def apart(reason: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
             nonlocal number
@@ -245,8 +253,13 @@ class Partition:
             kept = [None if one is None else one.memory(given) for one in (form if several else [form])]
 
             def again() -> None:
+                if reason == ENDS and in_flight.end(call, given[0]):
+                    return
                 results = call(*arguments, **named)
-                _keep(reason, kept, results if several else [results])
+                if reason == BEGINS:
+                    in_flight.begin(kept, results if several else [results])
+                else:
+                    _keep(reason, kept, results if several else [results])
 
             recorder.interrupt(Step(again))
             return kept if several else kept[0]
@@ -265,6 +278,29 @@ class Partition:
             if value.numel() and x.numel() and x.untyped_storage().data_ptr() == storage and x.dtype == value.dtype:
                 return _Form(*facts, k, int(value.storage_offset()) - int(x.storage_offset()))
         return _Form(*facts)
+
+
+class _InFlight:
+    """Results of collectives that have begun and are not complete: by the memory that graphs read them in."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def begin(self, kept: Sequence[torch.Tensor | None], results: Sequence[Any]) -> None:
+        """Note those that do not lie where graphs read them; they must not be copied yet."""
+        for target, value in zip(kept, results, strict=True):
+            if target is not None and value.data_ptr() != target.data_ptr():
+                self._pending[target.untyped_storage().data_ptr()] = target, value
+
+    def end(self, wait: Callable[[torch.Tensor], Any], given: torch.Tensor) -> bool:
+        """Wait for what stands for ``given`` and copy it there. False if that is the result itself."""
+        found = self._pending.pop(given.untyped_storage().data_ptr(), None)
+        if found is None:
+            return False
+        target, value = found
+        wait(value)
+        once(target).copy_(once(value))
+        return True
 
 
 def _tensors(arguments: Any, named: Any) -> list[torch.Tensor]:

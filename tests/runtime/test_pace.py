@@ -240,6 +240,16 @@ def test_steps_that_differ_are_measured_for_longer(seed: int, device_us: float, 
     assert loop.verdicts == {verdict}
 
 
+def test_graphs_that_are_recorded_again_and_again_go() -> None:
+    """Inputs that move: no row of rounds is without a recording."""
+    loop = Loop([(alike(100, 8, 3), 2.0)] * 2)
+    for _ in range(60):
+        loop.run(1)
+        loop.programs[0].is_recorded = False
+    assert loop.verdicts == {"plain"}
+    assert "inputs move" in loop.programs[0].pace.reason(0)
+
+
 def test_graphs_that_gain_nothing_go() -> None:
     """Unforeseen copies take more than is gained."""
     loop = Loop([(alike(100, 8, 3), 2000.0)], is_priced=False)
