@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from optfuse.cache import Cache, cache_dir, digest
+from optfuse.compiler.codegen.block_sizes import LARGEST_TILE
 from optfuse.compiler.codegen.deduplicate import likeness
 from optfuse.compiler.codegen.kernel_source import KernelSource
-from optfuse.compiler.codegen.member_writer import CodegenOptions
 from optfuse.compiler.codegen.prelude import PRELUDE
 from optfuse.compiler.codegen.tile_neighbours import neighbours
 from optfuse.compiler.codegen.tiles import TileConfig
@@ -143,8 +143,7 @@ def _ints(values: Sequence[Any]) -> list[int]:
 
 def _searched(problems: Sequence[Problem], starts: Sequence[TileConfig], measure: Measure) -> tuple[Found, ...]:
     axes = [kernel_axes(problem.spec, problem.buffers) for problem in problems]
-    largest = CodegenOptions().largest_tile
-    return search(starts, lambda k, config: neighbours(axes[k], config, largest), measure)
+    return search(starts, lambda k, config: neighbours(axes[k], config, LARGEST_TILE), measure)
 
 
 def _record(found: Found) -> dict[str, Any]:
