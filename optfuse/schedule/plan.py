@@ -72,18 +72,10 @@ def save_plan(schedule: ScheduledGraph, path: str | Path, *, weights: bool = Tru
 
 
 def load_plan(path: str | Path, *, operators: Collection[str] = ()) -> ScheduledGraph:
-    """Read a plan, check its solution, and emit its module again. Nothing of the folder is run, imported or unpickled.
-
-    Args:
-        path: The folder. A link in it that leads elsewhere is refused.
-        operators: Namespaces of custom operators that the plan may call, such as "torchvision", whose library you trust
-            and have imported. Without, those of torch and optfuse are called alone, and of these none that takes a
-            file's name.
+    """Read a plan, check its solution, and emit its module again: see ``optfuse.load``. Nothing of the folder is run.
 
     Raises:
-        PlanError: If a file is missing or malformed, the solution does not answer the graph's own fusion problem, or
-            the graph calls an operator that it may not.
-        UnknownClassError: If arguments or results have a class whose library is not imported.
+        PlanError, UnknownClassError: As ``optfuse.load``.
     """
     folder = Path(path)
     require_enclosed(folder)
