@@ -26,13 +26,7 @@ from optfuse.compiler.extract.extraction import Extraction, extract
 from optfuse.compiler.frontend.operators import require_named
 from optfuse.compiler.ir.graph_json import graph_from_json, graph_to_json
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
-from optfuse.compiler.simplify.decisions import (
-    UNRECORDED,
-    Decision,
-    decisions_from_json,
-    decisions_to_json,
-    of_graph,
-)
+from optfuse.compiler.simplify.decisions import UNRECORDED, Decision, decisions_from_json, decisions_to_json, of_graph
 from optfuse.errors import OptfuseError, PlanError, UnknownClassError
 from optfuse.problem.serialize import digest, load_instance, save_instance
 from optfuse.problem.untrusted_folder import require_enclosed

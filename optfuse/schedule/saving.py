@@ -35,12 +35,7 @@ from optfuse.schedule.step_saving import Proposal, SavedValue, StepSaving
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.result import SolveResult
-from optfuse.solver.saving import (
-    ForwardValue,
-    Saving,
-    choose_saving,
-    least_bytes,
-)
+from optfuse.solver.saving import ForwardValue, Saving, choose_saving, least_bytes
 from optfuse.solver.solve import solve
 
 #: Seconds for one solve of the constraint model, and for one of a graph of a proposal.

@@ -29,11 +29,7 @@ from optfuse.compiler.codegen.tiles import (
     trims,
     turned,
 )
-from optfuse.compiler.codegen.triton_expressions import (
-    SUM,
-    Value,
-    pointer_type,
-)
+from optfuse.compiler.codegen.triton_expressions import SUM, Value, pointer_type
 from optfuse.compiler.codegen.triton_reductions import Accumulators, Fold, fold_one, fold_whole
 from optfuse.compiler.codegen.triton_scans import Running, combine_function
 from optfuse.compiler.ir.dtypes import BITS

@@ -11,14 +11,7 @@ from optfuse.compiler.analysis.dependence import Dependence, dependences, footpr
 from optfuse.compiler.analysis.edge_legality import shared_walks
 from optfuse.compiler.analysis.link_time import transfer_ps
 from optfuse.compiler.analysis.memory_traffic import Footprints, offer, scheme_of
-from optfuse.compiler.analysis.op_work import (
-    ITEM_BYTES,
-    buffer_bytes,
-    dot_time,
-    library_work,
-    nest_work,
-    updated_bytes,
-)
+from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, dot_time, library_work, nest_work, updated_bytes
 from optfuse.compiler.analysis.placement import Placements, place
 from optfuse.compiler.extract.approximation import may_approximate
 from optfuse.compiler.extract.forms import op_forms

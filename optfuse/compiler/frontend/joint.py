@@ -17,13 +17,7 @@ from torch.fx import GraphModule, Node
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.draws import CHOSEN
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, base_of, copied, with_graph
-from optfuse.compiler.frontend.torch_bridge import (
-    OpOverload,
-    extract_halves,
-    is_mutating,
-    is_random,
-    is_tangent,
-)
+from optfuse.compiler.frontend.torch_bridge import OpOverload, extract_halves, is_mutating, is_random, is_tangent
 from optfuse.compiler.ir.collectives import COMMUNICATION
 
 _NAME = "optfuse_joint_name"

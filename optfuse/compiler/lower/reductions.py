@@ -15,14 +15,7 @@ from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import Expr, Reduction, ReductionKind, View
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import (
-    call,
-    cast,
-    compute_dtype,
-    like,
-    scalar,
-    truth,
-)
+from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like, scalar, truth
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 
 Tensor = View | Uniform
