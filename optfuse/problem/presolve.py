@@ -30,11 +30,7 @@ from optfuse.problem.presolve_moves import Moves, shareable
 
 
 def presolve(
-    instance: Instance,
-    fed: int = 0,
-    used: int = 0,
-    deadline: float = math.inf,
-    now: Callable[[], float] = monotonic,
+    instance: Instance, fed: int = 0, used: int = 0, deadline: float = math.inf, now: Callable[[], float] = monotonic
 ) -> Instance:
     """Apply all rules until none fires. Instances with variants or several devices come back as they are.
 

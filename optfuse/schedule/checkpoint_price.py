@@ -89,10 +89,7 @@ def _solved(name: str, halves: tuple[Captured, Captured], device: str, options: 
 
 
 def _proposal(
-    name: str,
-    halves: tuple[Captured, Captured],
-    instances: Sequence[Instance],
-    solved: Sequence[tuple[int, Solution]],
+    name: str, halves: tuple[Captured, Captured], instances: Sequence[Instance], solved: Sequence[tuple[int, Solution]]
 ) -> Proposal:
     workspaces = workspace_bytes(instances)
     unseen = {half: out + workspaces for half, out in unseen_bytes(*halves).items()}

@@ -41,10 +41,7 @@ Memory = Literal["arena", "apart", "least"]
 
 
 def emit(
-    extraction: Extraction,
-    result: SolveResult,
-    memory: Memory = "least",
-    tiles: Mapping[str, TileConfig] | None = None,
+    extraction: Extraction, result: SolveResult, memory: Memory = "least", tiles: Mapping[str, TileConfig] | None = None
 ) -> str:
     """The module's source. It stands alone: it imports torch and triton only.
 
@@ -65,10 +62,7 @@ def module_text(extraction: Extraction, result: SolveResult, steps: Sequence[Ste
 
 
 def emitted_steps(
-    extraction: Extraction,
-    result: SolveResult,
-    memory: Memory = "least",
-    tiles: Mapping[str, TileConfig] | None = None,
+    extraction: Extraction, result: SolveResult, memory: Memory = "least", tiles: Mapping[str, TileConfig] | None = None
 ) -> tuple[list[Step], MemoryLayout]:
     """The launches and calls, in the order of the solution's kernels, and where they find memory. See ``emit``."""
     graph, solution = extraction.graph, result.solution

@@ -104,11 +104,7 @@ def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
     owners = [(b.name, b if b.alias is None else saved.buffers[b.alias]) for b in saved.buffers if b.kind == "input"]
     shared = {name: (owner.name, owner.bytes) for name, owner in owners}
     extraction = extract(
-        graph,
-        saved.devices[0],
-        donated=donated,
-        shared=shared,
-        allocates=lambda call: not takes_out(call),
+        graph, saved.devices[0], donated=donated, shared=shared, allocates=lambda call: not takes_out(call)
     )
     extraction = replace(
         extraction,

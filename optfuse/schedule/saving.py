@@ -344,10 +344,7 @@ def _choice(values: Sequence[ForwardValue], found: Saving) -> Choice:
 
 
 def proposal_of(
-    name: str,
-    halves: tuple[Captured, Captured],
-    solved: Sequence[tuple[int, Solution]],
-    unseen: Mapping[str, int],
+    name: str, halves: tuple[Captured, Captured], solved: Sequence[tuple[int, Solution]], unseen: Mapping[str, int]
 ) -> Proposal:
     """A step's proposal, of both graphs with their objectives and solutions.
 

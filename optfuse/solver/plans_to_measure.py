@@ -56,10 +56,7 @@ DOUBTS: tuple[tuple[str, Callable[[Device], Device]], ...] = (
     ("launches cost a third", lambda d: replace(d, launch_ps=d.launch_ps // 3)),
     ("launches cost three times as much", lambda d: replace(d, launch_ps=3 * d.launch_ps)),
     ("nothing stays in L2", lambda d: replace(d, l2_bytes=0)),
-    (
-        "reductions need four times the programs",
-        lambda d: replace(d, saturating_programs=4 * d.saturating_programs),
-    ),
+    ("reductions need four times the programs", lambda d: replace(d, saturating_programs=4 * d.saturating_programs)),
     ("few programs suffice", lambda d: replace(d, saturating_programs=1)),
     ("irregular access costs three times as much more", lambda d: _irregular(d, 3)),
     ("irregular access costs nothing more", lambda d: _irregular(d, 0)),

@@ -25,9 +25,7 @@ class Dependence:
 
 
 def dependences(
-    graph: LoopGraph,
-    touched: tuple[NestAccesses | None, ...],
-    rivals: Mapping[int, int] | None = None,
+    graph: LoopGraph, touched: tuple[NestAccesses | None, ...], rivals: Mapping[int, int] | None = None
 ) -> tuple[Dependence, ...]:
     """All dependences of a graph, from each buffer's last writers and its readers since, in program order.
 

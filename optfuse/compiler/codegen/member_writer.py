@@ -276,14 +276,7 @@ class MemberWriter:
         """Whether a tile holds several rows, each as a whole."""
         return [axis.walk for axis in self.axes] == ["parallel", "whole"] and self.axes[0].block > 1
 
-    def store(
-        self,
-        store: Store,
-        value: Value,
-        *,
-        only_first: bool = False,
-        once: Sequence[sympy.Symbol] = (),
-    ) -> None:
+    def store(self, store: Store, value: Value, *, only_first: bool = False, once: Sequence[sympy.Symbol] = ()) -> None:
         """Write a value to memory.
 
         ``only_first``: of programs that differ along r alone the first one stores. ``once``: of points that differ in

@@ -40,10 +40,7 @@ from optfuse.compiler.ir.traversal import dot_in, loads, operands, stored
 
 
 def emit_kernel(
-    spec: KernelSpec,
-    buffers: Mapping[str, Buffer],
-    largest_tile: int = LARGEST_TILE,
-    config: TileConfig | None = None,
+    spec: KernelSpec, buffers: Mapping[str, Buffer], largest_tile: int = LARGEST_TILE, config: TileConfig | None = None
 ) -> KernelSource:
     """The Triton function of a kernel.
 

@@ -289,10 +289,7 @@ def _holds(guard: Guard, values: Mapping) -> torch.Tensor:
 def _call_library(machine: _Machine, call: LibraryCall) -> None:
     """Call the overload on views of memory, and copy what it returns into the output buffers."""
     results = call_operator(
-        call,
-        lambda view: machine.window(view, call.name),
-        machine.dtype,
-        lambda _: torch.device("cpu"),
+        call, lambda view: machine.window(view, call.name), machine.dtype, lambda _: torch.device("cpu")
     )
     if len(results) < len(call.outputs):
         raise InvalidGraphError(f"{call.name}: {call.target} returned {len(results)} values, not {len(call.outputs)}")

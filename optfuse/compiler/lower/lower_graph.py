@@ -335,11 +335,7 @@ def _finish(
 
 
 def _settle(
-    builder: Builder,
-    source: fx.Node,
-    value: View | Uniform,
-    overwritten: set[str],
-    stride: tuple[int, ...] | None,
+    builder: Builder, source: fx.Node, value: View | Uniform, overwritten: set[str], stride: tuple[int, ...] | None
 ) -> View:
     """An output in its promised layout, and in no buffer that is about to be overwritten."""
     builder.enter(source)

@@ -77,11 +77,7 @@ def lower_mean(builder: Builder, x: Tensor, dims: Dims = None, _keepdim: bool = 
     accumulate = compute_dtype(builder.spec.dtype)
     count = scalar(reduced_count(x, dims), accumulate)
     (out,) = reduce(
-        builder,
-        x,
-        dims,
-        lambda e: (Reduction("sum", cast(e, accumulate)),),
-        lambda total: (call("div", total, count),),
+        builder, x, dims, lambda e: (Reduction("sum", cast(e, accumulate)),), lambda total: (call("div", total, count),)
     )
     return out
 

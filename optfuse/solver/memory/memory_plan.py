@@ -18,12 +18,7 @@ from optfuse.solver.memory.order_search import STEP_SECONDS, OrderOutcome, least
 EXACT_ORDER_S = 2.0
 ARENA_S = 5.0
 #: The heuristics' names in results.
-NAMES = {
-    "program_order": "program",
-    "depth_first": "dfs",
-    "breadth_first": "bfs",
-    "least_memory_first": "lpmf",
-}
+NAMES = {"program_order": "program", "depth_first": "dfs", "breadth_first": "bfs", "least_memory_first": "lpmf"}
 
 
 @dataclass(frozen=True, slots=True)
