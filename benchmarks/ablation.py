@@ -4,7 +4,7 @@
 
 One worker, one solve at a time. Every second, those of the limit too, is one of processor time, so figures taken beside
 other processes can be compared. Without a strategy only those instances are solved again on which it ran: nothing
-changes for the others. Instances of models and of generated families are told apart by name.
+changes for the others. Instances of generated families are known by their names.
 """
 
 from __future__ import annotations

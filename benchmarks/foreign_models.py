@@ -1,7 +1,7 @@
 """The models of ``benchmarks/foreign.py``: their names, and a model with its inputs for each.
 
 A name is ``hf:TYPE`` (a model type of transformers), ``timm:NAME`` or ``tv:NAME``. "all" are the lists of the first
-sweep, "more" those that were taken up later, which nobody had looked at when they were first run.
+sweep, "more" those that were taken up later, which were first run without having been looked at.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from optfuse.api import Schedule, TrainingSchedule, fusion_problems, load, optimize, pareto, saving_front
     from optfuse.batch.read import read_run
     from optfuse.compiler.ir.printer import print_nest
-    from optfuse.lab.packing.pack import pack
     from optfuse.problem.checker import check
     from optfuse.problem.cost import kernel_price
     from optfuse.problem.serialize import load_instance, load_solution, save_instance
@@ -43,7 +42,6 @@ __all__ = [
     "load_instance",
     "load_solution",
     "optimize",
-    "pack",
     "pareto",
     "plot",
     "print_nest",
@@ -72,7 +70,6 @@ _HOMES = {
     "load_instance": "optfuse.problem.serialize",
     "load_solution": "optfuse.problem.serialize",
     "optimize": "optfuse.api",
-    "pack": "optfuse.lab.packing.pack",
     "pareto": "optfuse.api",
     "plot": "optfuse.report.plot",
     "print_nest": "optfuse.compiler.ir.printer",

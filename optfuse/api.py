@@ -13,7 +13,7 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.frontend.joint import JointStep
 from optfuse.compiler.frontend.training import capture_step, capture_training
-from optfuse.compiler.stages import Variants, fusion_problem
+from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import CaptureError, InvalidOptionError
 from optfuse.problem.device_files import load_device
 from optfuse.problem.garbage_collection import rarely_collecting
@@ -59,10 +59,8 @@ class Schedule(ScheduledGraph):
         What was found is kept in the user's cache, by the kernel's content, the device and the versions. ``optfuse.
         tuning.tune.tune`` returns the figures, too.
 
-        Raises
-        ------
-        InvalidOptionError
-            If there is no GPU.
+        Raises:
+            InvalidOptionError: If there is no GPU.
         """
         from optfuse.tuning.tune import tune
 
@@ -73,15 +71,11 @@ class Schedule(ScheduledGraph):
 
         Runs where the tensors live: compiled for CUDA, else by Triton's interpreter, which checks and does not race.
 
-        Parameters
-        ----------
-        model
-            Replaces the model that was captured (or gives one to a plan saved without weights).
-        cudagraphs
-            On a GPU, replay calls from a CUDA graph. "auto": results stay the caller's own. True: they are valid until
-            the next call. False: launch every kernel.
-        tune
-            Search tiles and warps on the GPU first, as ``tune`` does.
+        Args:
+            model: Replaces the model that was captured (or gives one to a plan saved without weights).
+            cudagraphs: On a GPU, replay calls from a CUDA graph. "auto": results stay the caller's own. True: they are
+                valid until the next call. False: launch every kernel.
+            tune: Search tiles and warps on the GPU first, as ``tune`` does.
         """
         from optfuse.runtime.graphs import checked_choice
         from optfuse.runtime.model_program import bind
@@ -148,49 +142,33 @@ def optimize(
 ) -> Schedule | TrainingSchedule:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is.
 
-    Parameters
-    ----------
-    model
-        A ``torch.nn.Module``. It is traced with fake tensors, never run; its weights may live anywhere.
-    args, kwargs
-        Example inputs. Their shapes, dtypes and strides are what the schedule holds for.
-    train
-        Schedule a training step's forward and backward graphs instead of the inference graph.
-    device
-        A shipped device's name, or the path of a device file.
-    options
-        The solver's limits and choices.
-    rules
-        What must and must not share a kernel (``optfuse.rules``), beside those of ``options``. Of a training step's two
-        graphs, a rule holds for those in which it matches.
-    name
-        What to call the graphs; the class name in lower case by default.
-    measure
-        Run so many of the best distinct plans of each graph on the GPU, and take the fastest one: its ``ranking`` has
-        them all, with predicted and measured times. 0: the model decides alone.
-    saving
-        Of a training step, what decides which values the forward graph saves and which the backward graph computes
-        again. "fewest": torch's minimum cut of bytes. "search": both graphs are solved for several choices, and the
-        cheapest step is taken; ``TrainingSchedule.saving`` has them all, with a bound on every choice. "auto": the
-        search if ``options`` cap the peak memory, which is then the whole step's: parameters, inputs, results and
-        gradients count, and an optimizer's state as ``options.optimizer_states`` says. Regions that the model
-        checkpoints are split as they say.
-    dynamic
-        A size that changes: by argument (its position or keyword) and dimension the least and the most size, as in
-        ``{"input_ids": {1: (16, 1024)}}``. All that it names are one size. The schedule is that of the example's size,
-        and its ``regions`` say at which sizes it is proven to be how good, and from where on which other one is better.
-        Each of about seven sizes is traced and solved. Not with a cap on peak memory or rules.
+    Args:
+        model: A ``torch.nn.Module``. It is traced with fake tensors, never run; its weights may live anywhere.
+        args, kwargs: Example inputs. Their shapes, dtypes and strides are what the schedule holds for.
+        train: Schedule a training step's forward and backward graphs instead of the inference graph.
+        device: A shipped device's name, or the path of a device file.
+        options: The solver's limits and choices.
+        rules: What must and must not share a kernel (``optfuse.rules``), beside those of ``options``. Of a training
+            step's two graphs, a rule holds for those in which it matches.
+        name: What to call the graphs; the class name in lower case by default.
+        measure: Run so many of the best distinct plans of each graph on the GPU, and take the fastest one: its
+            ``ranking`` has them all, with predicted and measured times. 0: the model decides alone.
+        saving: Of a training step, what decides which values the forward graph saves and which the backward graph
+            computes again. "fewest": torch's minimum cut of bytes. "search": both graphs are solved for several
+            choices, and the cheapest step is taken; ``TrainingSchedule.saving`` has them all, with a bound on every
+            choice. "auto": the search if ``options`` cap the peak memory, which is then the whole step's: parameters,
+            inputs, results and gradients count, and an optimizer's state as ``options.optimizer_states`` says. Regions
+            that the model checkpoints are split as they say.
+        dynamic: A size that changes: by argument (its position or keyword) and dimension the least and the most size,
+            as in ``{"input_ids": {1: (16, 1024)}}``. All that it names are one size. The schedule is that of the
+            example's size, and its ``regions`` say at which sizes it is proven to be how good, and from where on which
+            other one is better. Each of about seven sizes is traced and solved. Not with a cap on peak memory or rules.
 
-    Raises
-    ------
-    CaptureError
-        If the model cannot be traced to one graph: the message names the line.
-    InvalidOptionError
-        If an option or the device is unknown.
-    InfeasibleError
-        If no schedule, or no choice of what to save, keeps the cap on peak memory.
-    RuleError, RuleConflictError
-        If a rule matches no op of any graph, or no schedule obeys the rules.
+    Raises:
+        CaptureError: If the model cannot be traced to one graph: the message names the line.
+        InvalidOptionError: If an option or the device is unknown.
+        InfeasibleError: If no schedule, or no choice of what to save, keeps the cap on peak memory.
+        RuleError, RuleConflictError: If a rule matches no op of any graph, or no schedule obeys the rules.
     """
     options = SolveOptions() if options is None else options
     options = replace(options, rules=(*options.rules, *rules))
@@ -249,24 +227,18 @@ def saving_front(
 ) -> pd.DataFrame:
     """The time of a training step against its peak memory: a row for each of several choices of what is saved.
 
-    Parameters
-    ----------
-    points
-        How many choices of the constraint model, from the cheapest one to the fewest bytes; torch's comes first.
-    model, args, kwargs, device, options, name
-        As for ``optimize``.
+    Args:
+        points: How many choices of the constraint model, from the cheapest one to the fewest bytes; torch's comes
+            first.
+        model, args, kwargs, device, options, name: As for ``optimize``.
 
-    Returns
-    -------
-    DataFrame
-        Columns ``choice``, ``saved_bytes`` (kept for the backward graph), ``saved`` (which values: each has a
-        ``name``, a ``module`` and ``bytes``), ``peak_memory_bytes`` (of the whole step),
-        ``objective`` and ``bound`` (picoseconds under the model; no step with this peak takes fewer), ``gap``.
+    Returns:
+        DataFrame: Columns ``choice``, ``saved_bytes`` (kept for the backward graph), ``saved`` (which values: each has
+            a ``name``, a ``module`` and ``bytes``), ``peak_memory_bytes`` (of the whole step), ``objective`` and
+            ``bound`` (picoseconds under the model; no step with this peak takes fewer), ``gap``.
 
-    Raises
-    ------
-    CaptureError
-        As ``optimize``; also if the model checkpoints regions, which leave no choice.
+    Raises:
+        CaptureError: As ``optimize``; also if the model checkpoints regions, which leave no choice.
     """
     import pandas as pd
 
@@ -321,12 +293,10 @@ def fusion_problems(
     train: bool = False,
     device: str = "h200",
     name: str | None = None,
-    variants: Variants = "rule",
 ) -> tuple[Instance, ...]:
     """The fusion problems of a model, unsolved: one for inference, two (forward, backward) for a training step.
 
-    Parameters and errors are those of ``optimize``. ``variants="all"`` leaves to the solver whether each reduction is
-    split in two stages; with ``"rule"`` long ones with few results are split before.
+    Parameters and errors are those of ``optimize``.
     """
     load_device(device)
     name = type(model).__name__.lower() if name is None else name
@@ -334,27 +304,22 @@ def fusion_problems(
         captures = capture_training(model, args, dict(kwargs or {}), name=name)
     else:
         captures = (capture(model, args, dict(kwargs or {}), name=name),)
-    return tuple(fusion_problem(captured, device, variants).instance for captured in captures)
+    return tuple(fusion_problem(captured, device).instance for captured in captures)
 
 
 def load(path: str | Path, *, operators: Collection[str] = ()) -> Schedule:
     """Read a plan, check its solution, and emit its module again. Nothing of the folder is run, imported or unpickled.
 
-    Parameters
-    ----------
-    path
-        The folder. A link in it that leads elsewhere is refused.
-    operators
-        Namespaces of custom operators that the plan may call, such as "torchvision", whose library you trust and have
-        imported. Without, those of torch and optfuse are called alone, and of these none that takes a file's name.
+    Args:
+        path: The folder. A link in it that leads elsewhere is refused.
+        operators: Namespaces of custom operators that the plan may call, such as "torchvision", whose library you trust
+            and have imported. Without, those of torch and optfuse are called alone, and of these none that takes a
+            file's name.
 
-    Raises
-    ------
-    PlanError
-        If a file is missing or malformed, the solution does not answer the graph's own fusion problem, or the graph
-        calls an operator that it may not.
-    UnknownClassError
-        If arguments or results have a class whose library is not imported.
+    Raises:
+        PlanError: If a file is missing or malformed, the solution does not answer the graph's own fusion problem, or
+            the graph calls an operator that it may not.
+        UnknownClassError: If arguments or results have a class whose library is not imported.
     """
     return Schedule.of(load_plan(path, operators=operators))
 
@@ -362,21 +327,16 @@ def load(path: str | Path, *, operators: Collection[str] = ()) -> Schedule:
 def pareto(problem: Instance | Schedule, *, points: int = 8, options: SolveOptions | None = None) -> pd.DataFrame:
     """The cheapest schedule within each of a row of caps on peak memory, a row a cap, the highest first.
 
-    Parameters
-    ----------
-    problem
-        A fusion problem, or the schedule of a graph whose problem it is.
-    points
-        How many caps, from the peak of the cheapest schedule down to what no schedule can be below.
-    options
-        As for ``optimize``; the time limit holds for each point.
+    Args:
+        problem: A fusion problem, or the schedule of a graph whose problem it is.
+        points: How many caps, from the peak of the cheapest schedule down to what no schedule can be below.
+        options: As for ``optimize``; the time limit holds for each point.
 
-    Returns
-    -------
-    DataFrame
-        Columns ``cap_bytes``, ``status`` (OPTIMAL, FEASIBLE, INFEASIBLE: proven that none is within the cap, UNKNOWN:
-        none found), ``peak_memory_bytes``, ``objective`` and ``bound`` (picoseconds under the model), ``gap``,
-        ``kernels``, ``copied_ops`` (ops computed again) and ``floor_bytes`` (no schedule has a lower peak).
+    Returns:
+        DataFrame: Columns ``cap_bytes``, ``status`` (OPTIMAL, FEASIBLE, INFEASIBLE: proven that none is within the cap,
+            UNKNOWN: none found), ``peak_memory_bytes``, ``objective`` and ``bound`` (picoseconds under the model),
+            ``gap``, ``kernels``, ``copied_ops`` (ops computed again) and ``floor_bytes`` (no schedule has a lower
+            peak).
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""What is kept between processes, in the user's cache folder: texts and records, each named by its content."""
+"""A cache in the user's cache folder: texts and records, each named by a digest of its content."""
 
 from __future__ import annotations
 
@@ -81,10 +81,8 @@ class Cache:
     def write(self, content: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         """Keep a record; other processes see the whole file or none.
 
-        Raises
-        ------
-        OutputError
-            If the folder cannot be written.
+        Raises:
+            OutputError: If the folder cannot be written.
         """
         path = self._path(content)
         try:

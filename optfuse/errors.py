@@ -55,10 +55,6 @@ class VerificationError(OptfuseError):
     """An emitted program whose results differ from the reference, or a kernel that does not compile."""
 
 
-class TooLargeError(OptfuseError):
-    """An instance that is too large for what was asked: the message names the part that is."""
-
-
 class OutputError(OptfuseError):
     """A file or folder that cannot be written."""
 

@@ -17,10 +17,8 @@ __all__ = ["Rule", "barrier", "fuse", "load_rules", "no_fuse", "single_kernel"]
 def load_rules(path: str | Path) -> tuple[Rule, ...]:
     """Read rules from a TOML file.
 
-    Raises
-    ------
-    RuleError
-        If the file is missing, is not TOML, or holds something that is no rule.
+    Raises:
+        RuleError: If the file is missing, is not TOML, or holds something that is no rule.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -30,7 +30,7 @@ from optfuse.problem.instance import (
 )
 from optfuse.problem.legality import legal_index
 from optfuse.problem.validate import validate
-from optfuse.solver.reduce.optional import optional_uses
+from optfuse.solver.reduce.optional_values import optional_uses
 from tests.strategies import DEVICE
 
 MIB = 1 << 20

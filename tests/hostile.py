@@ -1,4 +1,4 @@
-"""Files as a stranger would make them: each would work if its reader trusted it."""
+"""Hostile files: each would run code or reach outside of its folder if its reader trusted it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def structures(where: Path) -> dict[str, Any]:
 
 
 def add_rows(run: Path, *rows: dict[str, Any], metadata: dict[bytes, bytes] | None = None) -> None:
-    """Write a result file as a stranger might."""
+    """Write a hostile result file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -131,6 +131,15 @@ def test_pages_and_notebooks_import_from_optfuse_alone(page: str) -> None:
     assert re.findall(r"(?:from|import) optfuse\.[\w.]+", text) == []
 
 
+def test_the_architecture_names_every_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    packages = [path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "optfuse").glob("*/**/__init__.py")]
+
+    named = set(re.findall("`(.+?)`", text))
+
+    assert [name for name in packages if not {name, name.removeprefix("optfuse/")} & named] == []
+
+
 def test_every_laboratory_note_is_listed() -> None:
     text = (NOTEBOOK / "index.md").read_text()
 

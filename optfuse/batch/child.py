@@ -58,10 +58,8 @@ class Child:
     def __init__(self, task: Task) -> None:
         """Start it.
 
-        Raises
-        ------
-        BatchError
-            If this process may not start others.
+        Raises:
+            BatchError: If this process may not start others.
         """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(PRELOADED))

@@ -45,12 +45,9 @@ class Engine(Protocol):
 def make_engine(name: EngineName, jobs: int, address: str | None) -> Engine:
     """An engine with ``jobs`` workers on this machine, or on the cluster at ``address``.
 
-    Raises
-    ------
-    InvalidOptionError
-        If the engine is unknown, or has no address.
-    BatchError
-        If its library is not installed, or the cluster does not answer.
+    Raises:
+        InvalidOptionError: If the engine is unknown, or has no address.
+        BatchError: If its library is not installed, or the cluster does not answer.
     """
     match name:
         case "local":

@@ -23,10 +23,8 @@ Watch = Callable[[int, int, str], None]
 def run_page(run: Path, watch: Watch | None = None, extras: Mapping[str, Any] | None = None) -> str:
     """The page of a run, finished or not, and ``extras``. A plan that cannot be read is listed with its reason.
 
-    Raises
-    ------
-    BatchError
-        If the folder is no run.
+    Raises:
+        BatchError: If the folder is no run.
     """
     require_run(run)
     rows = read_table(run).to_pylist()

@@ -1,4 +1,4 @@
-"""What the server of processes imports before the first task, so that no task has to. It must start no threads."""
+"""Modules that the process server imports before the first task. None of them may start a thread."""
 
 from __future__ import annotations
 

@@ -18,10 +18,8 @@ def read_run(run: str | Path) -> pd.DataFrame:
     (``*_s``), sizes bytes. ``outcome`` is ok, refused, crash, timeout or memory, with a ``reason``; ``gap`` and
     ``saved`` are fractions. ``plan`` is the path below the run's folder that ``optfuse.load`` reads.
 
-    Raises
-    ------
-    BatchError
-        If the folder is no run.
+    Raises:
+        BatchError: If the folder is no run.
     """
     require_run(Path(run))
     return read_table(Path(run)).to_pandas()

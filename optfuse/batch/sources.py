@@ -39,10 +39,8 @@ def find_sources(arguments: Iterable[Path]) -> tuple[Source, ...]:
     In a folder, Python files count that define ``model`` and ``inputs``, folders that are GraphNet samples, and JSON
     files that are instances; the rest is passed over.
 
-    Raises
-    ------
-    BatchError
-        If an argument is missing or holds no source, or two sources would have one name.
+    Raises:
+        BatchError: If an argument is missing or holds no source, or two sources would have one name.
     """
     found: dict[str, Source] = {}
     for argument in arguments:

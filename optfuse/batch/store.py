@@ -54,10 +54,8 @@ class Store:
 
         ``room``: the bytes that must fit on its disk after a task has failed, else it failed for lack of room.
 
-        Raises
-        ------
-        BatchError
-            If it holds something else, or a run and not ``resume``, or another process writes to it.
+        Raises:
+            BatchError: If it holds something else, or a run and not ``resume``, or another process writes to it.
         """
         self.run = run
         self._compact_from, self._room = compact_from, room
@@ -91,10 +89,8 @@ class Store:
     def require_room(self) -> None:
         """Find out whether the disk takes anything more.
 
-        Raises
-        ------
-        BatchError
-            If it does not.
+        Raises:
+            BatchError: If it does not.
         """
         with self._writing():
             made = temporary(self.run)
@@ -156,10 +152,8 @@ class Store:
 def require_run(run: Path) -> None:
     """Refuse what is no run.
 
-    Raises
-    ------
-    BatchError
-        If the folder is no run of a version that this program reads, or holds a link that leads out of it.
+    Raises:
+        BatchError: If the folder is no run of a version that this program reads, or holds a link that leads out of it.
     """
     try:
         require_enclosed(run, deep=True)

@@ -43,10 +43,8 @@ if TYPE_CHECKING:
 def work(task: Task) -> dict[str, Any]:
     """Do a task. What it leaves on disk appears whole or not at all.
 
-    Raises
-    ------
-    OptfuseError
-        If the source or the graph is refused.
+    Raises:
+        OptfuseError: If the source or the graph is refused.
     """
     match task:
         case CaptureTask():

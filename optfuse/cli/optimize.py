@@ -33,8 +33,7 @@ def command(
     size: Annotated[str, typer.Option(help="full, bench or small: which of the model's sizes.")] = "full",
     peak_memory: Annotated[str | None, typer.Option(metavar="BYTES", help='A hard cap, such as "2.5GiB".')] = None,
     optimizer_states: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Tensors that an optimizer keeps for each parameter (AdamW: 2)."),
+        int | None, typer.Option(metavar="N", help="Tensors that an optimizer keeps for each parameter (AdamW: 2).")
     ] = None,
     recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
     rules: Annotated[
@@ -157,10 +156,8 @@ def changing_size(text: str) -> Dynamic:
     >>> changing_size("input_ids.1,0.1=16:1024")
     {'input_ids': {1: (16, 1024)}, 0: {1: (16, 1024)}}
 
-    Raises
-    ------
-    InvalidOptionError
-        If the text has another form.
+    Raises:
+        InvalidOptionError: If the text has another form.
     """
     found = re.fullmatch(r"(\w+\.\d+(?:,\w+\.\d+)*)=(\d+):(\d+)", text)
     if found is None:

@@ -33,22 +33,17 @@ class Partition:
 class Fidelity:
     """How far Inductor's kernels could be mapped to our ops.
 
-    Attributes
-    ----------
-    launches
-        Kernels and library calls that Inductor itself makes.
-    unmapped
-        Ops of ours that no launch of Inductor's computes; ``unmapped_reasons`` counts why, ``unmapped_ops`` names them.
-    split
-        Kernels of Inductor's that are not one kernel here; ``split_reasons`` counts why.
-    repeated
-        Ops that Inductor computes in several kernels.
-    loops_there, library_there
-        Library calls of ours for which Inductor generates loops, and loop ops for which it calls a library.
-    two_stages
-        Reductions that Inductor splits in two kernels and we do not.
-    strangers, redundant
-        Kernels of Inductor's that compute no op of ours, or only ops that other kernels recompute.
+    Attributes:
+        launches: Kernels and library calls that Inductor itself makes.
+        unmapped: Ops of ours that no launch of Inductor's computes; ``unmapped_reasons`` counts why, ``unmapped_ops``
+            names them.
+        split: Kernels of Inductor's that are not one kernel here; ``split_reasons`` counts why.
+        repeated: Ops that Inductor computes in several kernels.
+        loops_there, library_there: Library calls of ours for which Inductor generates loops, and loop ops for which it
+            calls a library.
+        two_stages: Reductions that Inductor splits in two kernels and we do not.
+        strangers, redundant: Kernels of Inductor's that compute no op of ours, or only ops that other kernels
+            recompute.
     """
 
     launches: int
@@ -69,17 +64,13 @@ class Fidelity:
 class Comparison:
     """A graph's partitions, "inductor" first, and how far greedy agrees with Inductor.
 
-    Attributes
-    ----------
-    ops, fusible
-        All ops, and those over which agreement is measured: loop ops that Inductor's generated kernels compute.
-    agreement
-        Inductor's kernels, unchanged, against our greedy's.
-    agreement_once
-        The same over the ops that Inductor computes once, which leaves out what its lowering inlined into several
-        kernels before the scheduler ran.
-    agreement_legal
-        Inductor's kernels after illegal ones were split, against our greedy's.
+    Attributes:
+        ops, fusible: All ops, and those over which agreement is measured: loop ops that Inductor's generated kernels
+            compute.
+        agreement: Inductor's kernels, unchanged, against our greedy's.
+        agreement_once: The same over the ops that Inductor computes once, which leaves out what its lowering inlined
+            into several kernels before the scheduler ran.
+        agreement_legal: Inductor's kernels after illegal ones were split, against our greedy's.
     """
 
     graph: str
@@ -136,10 +127,8 @@ class InductorAnswer:
 def inductor_answer(extraction: Extraction, groups: Groups) -> InductorAnswer:
     """Map Inductor's kernels to our ops, and make a schedule of them.
 
-    Raises
-    ------
-    InductorError
-        If the schedule breaks a condition of ours.
+    Raises:
+        InductorError: If the schedule breaks a condition of ours.
     """
     instance = extraction.instance
     mapped = map_groups(extraction.graph, groups)

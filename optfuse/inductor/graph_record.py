@@ -35,10 +35,8 @@ _TORCH_VALUES: tuple[tuple[str, type], ...] = (
 def graph_record(captured: Captured) -> dict[str, Any]:
     """Return the graph as JSON data.
 
-    Raises
-    ------
-    InductorError
-        If a node's argument cannot be written as JSON data.
+    Raises:
+        InductorError: If a node's argument cannot be written as JSON data.
     """
     nodes: list[dict[str, Any]] = []
     values = (node.meta.get("val") for node in captured.graph.graph.nodes)
@@ -131,10 +129,8 @@ def read_graph(record: dict[str, Any], device: torch.device) -> tuple[fx.GraphMo
     The record may come from an untrusted folder, and torch generates Python from the graph: names must therefore be
     identifiers, and targets must be operators that a file may name.
 
-    Raises
-    ------
-    InductorError
-        If a name is no identifier, or an operator is none that a file may call.
+    Raises:
+        InductorError: If a name is no identifier, or an operator is none that a file may call.
     """
     _require_identifiers(record["nodes"])
     graph = fx.Graph()

@@ -13,18 +13,12 @@ LaunchKind = Literal["loops", "mix_order", "foreach", "template", "library"]
 class Part:
     """One of Inductor's buffers, with the nodes of our graph that are computed for it, by name.
 
-    Attributes
-    ----------
-    whole
-        Nodes whose value is computed here.
-    partly
-        Nodes of which only some steps are computed here.
-    makes
-        Nodes whose value the buffer holds.
-    calls
-        The library function, "" for generated code.
-    reduces
-        Whether this is a reduction, or a stage of one.
+    Attributes:
+        whole: Nodes whose value is computed here.
+        partly: Nodes of which only some steps are computed here.
+        makes: Nodes whose value the buffer holds.
+        calls: The library function, "" for generated code.
+        reduces: Whether this is a reduction, or a stage of one.
     """
 
     name: str
@@ -52,16 +46,11 @@ class Launch:
 class Groups:
     """Inductor's schedule of a graph.
 
-    Attributes
-    ----------
-    launches
-        Kernels and library calls, in the order that they run.
-    kept
-        Our nodes that were still in Inductor's graph when it was lowered.
-    torch, device
-        The version of torch, and the GPU that it compiled for.
-    imposed
-        The counts of ``impose.Imposed`` where a partition was imposed; None where Inductor chose its own.
+    Attributes:
+        launches: Kernels and library calls, in the order that they run.
+        kept: Our nodes that were still in Inductor's graph when it was lowered.
+        torch, device: The version of torch, and the GPU that it compiled for.
+        imposed: The counts of ``impose.Imposed`` where a partition was imposed; None where Inductor chose its own.
     """
 
     launches: tuple[Launch, ...]

@@ -32,18 +32,13 @@ from optfuse.inductor.schedule_record import is_last, names_of, read_parts
 class Imposed:
     """Counts of our kernels of several ops by what Inductor builds for each.
 
-    Attributes
-    ----------
-    whole
-        One kernel.
-    part
-        Several kernels, of which one at least holds several of Inductor's buffers.
-    apart
-        Several kernels of one buffer each.
-    absent
-        No kernel: no buffer holds the value of one of its ops (removed, folded, or computed by a library).
-    buffers, free
-        Inductor's buffers with loops, and those of them that match no op of ours: Inductor chooses their kernels.
+    Attributes:
+        whole: One kernel.
+        part: Several kernels, of which one at least holds several of Inductor's buffers.
+        apart: Several kernels of one buffer each.
+        absent: No kernel: no buffer holds the value of one of its ops (removed, folded, or computed by a library).
+        buffers, free: Inductor's buffers with loops, and those of them that match no op of ours: Inductor chooses their
+            kernels.
     """
 
     whole: int

@@ -18,11 +18,9 @@ def inductor_graph(
 ) -> tuple[fx.GraphModule, list[torch.Tensor]]:
     """Return the graph on a device, with Inductor's decompositions applied, and its inputs as fake tensors.
 
-    Parameters
-    ----------
-    runs
-        Whether the graph will run. If so, ``padded_rows`` stays an operator, since attention needs its layout;
-        otherwise it becomes a clone, as in our own instances.
+    Args:
+        runs: Whether the graph will run. If so, ``padded_rows`` stays an operator, since attention needs its layout;
+            otherwise it becomes a clone, as in our own instances.
     """
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.replace_random import replace_random_passes

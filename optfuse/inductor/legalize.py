@@ -35,15 +35,12 @@ from optfuse.solver.memory.order_problem import order_problem, precedences, prog
 class Legalized:
     """The schedule, and how it differs from the sets given.
 
-    Attributes
-    ----------
-    splits
-        For each set that is not a legal kernel: its index, the code of the refusal
-        (``problem.legality.RefusalCode``, or "cycle"), and the number of kernels that it became.
-    once
-        Ops that are in several sets but must not be recomputed here.
-    redundant
-        Indices of sets without a kernel: other kernels compute all their ops, and no value they store is needed.
+    Attributes:
+        splits: For each set that is not a legal kernel: its index, the code of the refusal
+            (``problem.legality.RefusalCode``, or "cycle"), and the number of kernels that it became.
+        once: Ops that are in several sets but must not be recomputed here.
+        redundant: Indices of sets without a kernel: other kernels compute all their ops, and no value they store is
+            needed.
     """
 
     solution: Solution
@@ -228,10 +225,8 @@ def _break_cycles(instance: Instance, draft: _Draft) -> tuple[list[int], list[Ke
 
     While there is a cycle, its kernel with the most ops is split into single ops.
 
-    Raises
-    ------
-    IllegalKernelError
-        If single ops form a cycle.
+    Raises:
+        IllegalKernelError: If single ops form a cycle.
     """
     recomputed_before = _repeated(draft.masks)
     while True:

@@ -17,9 +17,8 @@ import sympy
 def match_loop_order(one: Any, other: Any) -> Callable[[], None] | None:
     """Give the pointwise one of two nodes the loop order of the other, a reduction over as many points.
 
-    Returns
-    -------
-    A function that restores the former order; None if nothing was changed.
+    Returns:
+        A function that restores the former order; None if nothing was changed.
     """
     if one.is_reduction() == other.is_reduction():
         return None

@@ -28,20 +28,13 @@ Reason = Literal["removed", "vanished"]
 class Mapped:
     """Inductor's kernels in terms of our ops.
 
-    Attributes
-    ----------
-    kernels
-        For each launch of Inductor's, in its order, the loop ops that it computes; empty for library calls.
-    unmapped
-        Ops that no launch computes, with the reason.
-    loops_there
-        Library calls of ours for which Inductor generates loops.
-    library_there
-        Loop ops of ours for which Inductor calls a library.
-    two_stages
-        Reductions that are one op here and that Inductor splits in two kernels.
-    strangers
-        Generated kernels of Inductor's that compute no op of ours (copies for libraries, seeds).
+    Attributes:
+        kernels: For each launch of Inductor's, in its order, the loop ops that it computes; empty for library calls.
+        unmapped: Ops that no launch computes, with the reason.
+        loops_there: Library calls of ours for which Inductor generates loops.
+        library_there: Loop ops of ours for which Inductor calls a library.
+        two_stages: Reductions that are one op here and that Inductor splits in two kernels.
+        strangers: Generated kernels of Inductor's that compute no op of ours (copies for libraries, seeds).
     """
 
     kernels: tuple[frozenset[int], ...]

@@ -17,16 +17,12 @@ from optfuse.problem.solution import Solution
 class Wanted:
     """The kernel that computes each graph node, and the nodes whose values are stored.
 
-    Attributes
-    ----------
-    homes
-        For each graph node with loop ops, the kernel of each op, in the ops' order (two where a reduction is split).
-        If several kernels recompute an op, the one that stores its value.
-    written
-        Nodes whose value a kernel stores, and that iterate over all of that kernel's index space or its outer
-        dimensions. Smaller nodes (a weight's cast in a norm, for example) are left out: Inductor inlines them.
-    sizes
-        The number of ops of each kernel; 0 for a library call.
+    Attributes:
+        homes: For each graph node with loop ops, the kernel of each op, in the ops' order (two where a reduction is
+            split). If several kernels recompute an op, the one that stores its value.
+        written: Nodes whose value a kernel stores, and that iterate over all of that kernel's index space or its outer
+            dimensions. Smaller nodes (a weight's cast in a norm, for example) are left out: Inductor inlines them.
+        sizes: The number of ops of each kernel; 0 for a library call.
     """
 
     homes: Mapping[str, tuple[int, ...]]

@@ -23,19 +23,13 @@ WORKER = "optfuse.inductor.worker"
 def run_inductor(record: Mapping[str, Any], *, time_limit: float = TIME_LIMIT_S, worker: str = WORKER) -> Groups:
     """Return the kernels that Inductor makes of a graph. Its process is killed when this one ends.
 
-    Parameters
-    ----------
-    record
-        The graph, from ``graph_record``.
-    time_limit
-        Seconds after which the process is killed.
-    worker
-        The module that the process runs.
+    Args:
+        record: The graph, from ``graph_record``.
+        time_limit: Seconds after which the process is killed.
+        worker: The module that the process runs.
 
-    Raises
-    ------
-    InductorError
-        If the process fails, writes no answer or takes too long. The message has its last error line.
+    Raises:
+        InductorError: If the process fails, writes no answer or takes too long. The message has its last error line.
     """
     name = record["name"]
     with tempfile.TemporaryDirectory(prefix="optfuse_inductor_") as folder:

@@ -35,17 +35,12 @@ class InductorProgram:
 def compile_inductor(captured: Captured, device: torch.device, wanted: Wanted | None = None) -> InductorProgram:
     """Compile a captured graph with Inductor.
 
-    Parameters
-    ----------
-    device
-        The device that runs the program.
-    wanted
-        The partition to impose; None leaves the choice to Inductor.
+    Args:
+        device: The device that runs the program.
+        wanted: The partition to impose; None leaves the choice to Inductor.
 
-    Raises
-    ------
-    InductorError
-        If a node's argument cannot be written as JSON data.
+    Raises:
+        InductorError: If a node's argument cannot be written as JSON data.
     """
     from torch._inductor.compile_fx import compile_fx_inner
 

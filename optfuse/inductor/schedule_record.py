@@ -51,14 +51,10 @@ def _has_loops(part: Any) -> bool:
 class _Facts:
     """Which graph nodes buffers hold.
 
-    Attributes
-    ----------
-    values
-        By buffer, the graph nodes whose value it holds.
-    external
-        Nodes that a library call computes.
-    inlined
-        By node whose buffer is recomputed where it is loaded, that buffer's origins.
+    Attributes:
+        values: By buffer, the graph nodes whose value it holds.
+        external: Nodes that a library call computes.
+        inlined: By node whose buffer is recomputed where it is loaded, that buffer's origins.
     """
 
     values: dict[str, frozenset[fx.Node]]

@@ -1,4 +1,4 @@
-"""Maximum flow and minimum cut by Dinic's algorithm."""
+"""Maximum flow by Dinic's algorithm."""
 
 from __future__ import annotations
 
@@ -41,17 +41,6 @@ class Network:
                 if paths % LOOK_UP_PATHS == 0 and late():
                     return total
         return total
-
-    def source_side(self) -> set[int]:
-        """After ``maximum_flow``: the nodes on the source's side of a minimum cut."""
-        found = {0}
-        stack = [0]
-        while stack:
-            for arc in self._arcs[stack.pop()]:
-                if self._room[arc] and self._target[arc] not in found:
-                    found.add(self._target[arc])
-                    stack.append(self._target[arc])
-        return found
 
     def _levels(self) -> list[int] | None:
         levels = [-1] * len(self._arcs)

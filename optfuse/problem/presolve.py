@@ -1,4 +1,4 @@
-"""Presolve: reduce an instance by decisions that some optimal solution satisfies, and lift solutions back.
+"""Presolve: reduce an instance by decisions that some optimal solution satisfies.
 
 A solution that violates a rule can be changed to satisfy it at no more cost, so some optimal solution satisfies all:
 
@@ -12,44 +12,26 @@ A kernel costs the larger of its memory and compute time, so saved memory time c
 kernels are proven to be memory-bound (``memory_bound``); elsewhere it counts up to the compute time moved.
 
 The result is an Instance again: groups become ``fuse`` rules. Its solutions are solutions of the original one at the
-same cost: ``lift`` is the identity on kernels.
+same cost.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 
 from optfuse.problem.cost import access_percent
 from optfuse.problem.instance import Instance, Op
 from optfuse.problem.legality import bits
 from optfuse.problem.presolve_moves import Moves, shareable
-from optfuse.problem.solution import Kernel
-
-
-@dataclass(frozen=True, slots=True)
-class Presolved:
-    """A smaller instance of equal optimum. ``merged``: pairs of ops fused; ``dropped``: schemes removed."""
-
-    instance: Instance
-    merged: int
-    dropped: int
-
-    def lift(self, kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-        """The kernels of the smaller instance as kernels of the original one: ids and costs are the same."""
-        return tuple(kernels)
 
 
 def presolve(
-    instance: Instance,
-    fed: int = 0,
-    used: int = 0,
-    deadline: float = math.inf,
-    now: Callable[[], float] = monotonic,
-) -> Presolved:
+    instance: Instance, fed: int = 0, used: int = 0, deadline: float = math.inf, now: Callable[[], float] = monotonic
+) -> Instance:
     """Apply all rules until none fires. Instances with variants or several devices come back as they are.
 
     Where the instance is a block of a larger one, ``fed`` and ``used`` are its ops (as bitmasks) that outsiders feed or
@@ -57,16 +39,15 @@ def presolve(
     After ``deadline``, a time of ``now``, no more rules are tried.
     """
     if instance.variants or len({op.device for op in instance.ops}) > 1:
-        return Presolved(instance, 0, 0)
-    reduced, dropped = drop_dominated_schemes(instance)
+        return instance
+    reduced = drop_dominated_schemes(instance)
     pairs = tie_groups(reduced, fed, used, lambda: now() >= deadline)
     rules = replace(reduced.rules, fuse=(*reduced.rules.fuse, *pairs))
-    return Presolved(replace(reduced, rules=rules) if pairs else reduced, len(pairs), dropped)
+    return replace(reduced, rules=rules) if pairs else reduced
 
 
-def drop_dominated_schemes(instance: Instance) -> tuple[Instance, int]:
+def drop_dominated_schemes(instance: Instance) -> Instance:
     """Drop the offers of each scheme whose kernels could all run in one other scheme at no more cost."""
-    dropped = 0
     for scheme in range(1, len(instance.schemes)):
         offering = [op for op in instance.ops if any(offer.scheme == scheme for offer in op.offers)]
         rivals = set(range(1, len(instance.schemes))) - {scheme}
@@ -75,8 +56,7 @@ def drop_dominated_schemes(instance: Instance) -> tuple[Instance, int]:
         better = next((rival for rival in sorted(rivals) if offering and _dominates(instance, rival, scheme)), None)
         if better is not None:
             instance = _without(instance, scheme)
-            dropped += 1
-    return instance, dropped
+    return instance
 
 
 def _dominates(instance: Instance, better: int, worse: int) -> bool:

@@ -97,12 +97,12 @@ def _in_words(
     """What one scheme refuses, in terms of the two ops asked about."""
     name = _Names(instance)
     refusal = refused.refusal
-    circle = "one kernel of both would wait for it, and it for them, in a circle"
+    cycle = "one kernel of both would wait for it, and it for them, in a cycle"
     match refusal.code:
         case "scheme":
             (op,) = refusal.ops
             why = "always runs alone" if runs_alone(instance, op) else "does not offer the scheme"
-            return "cycle", f"{name.what(op)} lies between them and {why}: {circle}"
+            return "cycle", f"{name.what(op)} lies between them and {why}: {cycle}"
         case "index":
             source, target = refusal.ops
             detail = details.edge(source, target, refused.scheme) if details is not None else None

@@ -18,7 +18,6 @@ from typing import Any
 
 from optfuse.errors import InvalidInstanceError, InvalidSolutionError, OptfuseError
 from optfuse.files import write_whole
-from optfuse.problem.canonical import canonical_json
 from optfuse.problem.garbage_collection import rarely_collecting
 from optfuse.problem.instance import FORMAT_VERSION, Instance
 from optfuse.problem.instance_cache import per_instance
@@ -115,7 +114,8 @@ def save_solution(solution: Solution, path: str | os.PathLike[str]) -> None:
 @per_instance
 def digest(instance: Instance) -> str:
     """Sha256 of the instance's canonical JSON (sorted keys, no spaces): equal exactly for equal instances."""
-    return hashlib.sha256(canonical_json(instance, ("version",)).encode()).hexdigest()
+    plain = {**to_plain(instance), "version": instance.version}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _pretty(data: dict[str, Any]) -> str:

@@ -38,7 +38,7 @@ def place(
 
     Args:
         sizes: (width, height) of each box.
-        arrows: Pairs of boxes; the first of a pair has the smaller number, so there is no circle.
+        arrows: Pairs of boxes; the first of a pair has the smaller number, so there is no cycle.
         gaps: The least distance of two boxes side by side, and of two rows.
     """
     rows, folded = _folded(_rows(len(sizes), arrows))

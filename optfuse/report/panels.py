@@ -32,10 +32,7 @@ LETTERS = 44
 
 def draw_panels(figure: FigureBase, instance: Instance, result: SolveResult, found: Sequence[Difference]) -> None:
     """Fill a figure, or a part of one."""
-    sides = {
-        "greedy": kernel_rows(instance, result.greedy_solution),
-        "chosen": kernel_rows(instance, result.solution),
-    }
+    sides = {"greedy": kernel_rows(instance, result.greedy_solution), "chosen": kernel_rows(instance, result.solution)}
     grid = figure.add_gridspec(2, 2, height_ratios=(0.9, 1.0), width_ratios=(1.0, 1.0))
     panels = [figure.add_subplot(grid[row, column]) for row in (0, 1) for column in (0, 1)]
     _parts(panels[0], sides, result)

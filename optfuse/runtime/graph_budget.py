@@ -24,14 +24,10 @@ SIZES = 16
 class GraphBudget:
     """What the programs of a range share: the right to hold graphs, a stream to record on, and the statistics.
 
-    Attributes
-    ----------
-    number
-        The programs' in ``runtime.pace``, once it has one.
-    holders
-        By program, how it lets go of its graphs; the one used last is the last.
-    recordings
-        Programs that have begun to hold graphs, those included that have let go of them.
+    Attributes:
+        number: The programs' in ``runtime.pace``, once it has one.
+        holders: By program, how it lets go of its graphs; the one used last is the last.
+        recordings: Programs that have begun to hold graphs, those included that have let go of them.
     """
 
     statistics: GraphStatistics

@@ -76,23 +76,16 @@ class Interest:
 class GraphedProgram:
     """``Program.run`` through CUDA graphs.
 
-    Parameters
-    ----------
-    program
-        What is recorded. Its inputs must be on one GPU.
-    choice
-        True or "auto": see the module's text. (For False, use the program itself.)
-    interest
-        Whose results are whose.
-    recorder
-        The GPU's by default.
-    arena
-        Memory of temporaries, shared by programs whose replays follow each other (a training step's two). None: each
-        recording has its own.
-    pace, number
-        What decides whether "auto" records at all, and which of its programs this is. None: it does.
-    budget
-        What this program shares with those of other sizes: see ``runtime.graph_budget``. None: it has no other sizes.
+    Args:
+        program: What is recorded. Its inputs must be on one GPU.
+        choice: True or "auto": see the module's text. (For False, use the program itself.)
+        interest: Whose results are whose.
+        recorder: The GPU's by default.
+        arena: Memory of temporaries, shared by programs whose replays follow each other (a training step's two). None:
+            each recording has its own.
+        pace, number: What decides whether "auto" records at all, and which of its programs this is. None: it does.
+        budget: What this program shares with those of other sizes: see ``runtime.graph_budget``. None: it has no other
+            sizes.
     """
 
     program: Program
@@ -125,7 +118,7 @@ class GraphedProgram:
 
     def consume(self, inputs: list[torch.Tensor]) -> list[Value]:
         """``run`` with a list that is emptied, see ``Program.consume``."""
-        with self._lock:  # between the copies of a call and its replay nobody else may write them
+        with self._lock:  # between the copies of a call and its replay no other call may write them
             if self._is_running:  # a step of the program has called it: an operator written in Python
                 given, main = self.program.accept(inputs)
                 inputs.clear()
@@ -454,10 +447,8 @@ def interest_of(captured: Captured) -> Interest:
 def checked_choice(value: object) -> Choice:
     """The option ``cudagraphs``.
 
-    Raises
-    ------
-    InvalidOptionError
-        Anything but True, False and "auto".
+    Raises:
+        InvalidOptionError: Anything but True, False and "auto".
     """
     if value is True or value is False or value == "auto":
         return value  # type: ignore[return-value]

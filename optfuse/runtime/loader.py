@@ -15,17 +15,12 @@ from optfuse.runtime.side_by_side import compile_side_by_side
 def load_source(source: str, folder: Path | None = None) -> ModuleType:
     """Import an emitted module, ready to launch its kernels in this process. The same text is imported once.
 
-    Parameters
-    ----------
-    source
-        The text of the module. It is executed: pass only what this process has generated.
-    folder
-        Where the file is kept; ``cache_dir() / "modules"`` by default.
+    Args:
+        source: The text of the module. It is executed: pass only what this process has generated.
+        folder: Where the file is kept; ``cache_dir() / "modules"`` by default.
 
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
+    Raises:
+        OutputError: If the file cannot be written.
     """
     where = prepare()
     path = store(source, cache_dir() / "modules" if folder is None else folder)

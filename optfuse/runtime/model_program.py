@@ -54,12 +54,9 @@ class ModelProgram:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's result for these arguments, in the model's own structure.
 
-        Raises
-        ------
-        CaptureError
-            Arguments of another structure, or other constants, than those captured.
-        InvalidInputError
-            Tensors of another shape, dtype or device.
+        Raises:
+            CaptureError: Arguments of another structure, or other constants, than those captured.
+            InvalidInputError: Tensors of another shape, dtype or device.
         """
         leaves = checked_leaves(self.name, self._call, args, kwargs)
         results = self._run([feed(leaves) for feed in self._feeds])
@@ -94,10 +91,9 @@ def bind(
     ``cudagraphs`` says whether calls on a GPU are replayed from a CUDA graph, see ``runtime.graphs``. ``make`` makes
     what runs the graph, instead of its program.
 
-    Raises
-    ------
-    PlanError
-        If the graph is half of a training step, there is neither a model nor saved weights, or one of them is missing.
+    Raises:
+        PlanError: If the graph is half of a training step, there is neither a model nor saved weights, or one of them
+            is missing.
     """
     interface = schedule.interface
     if interface.call is None:

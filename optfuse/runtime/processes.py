@@ -65,7 +65,7 @@ def end_own_group() -> None:
 
 
 def leave_with_parent() -> None:
-    """End this process's group once its standard input closes: whoever started it holds the other end."""
+    """End this process's group once its standard input closes: the process that started it holds the other end."""
 
     def watch() -> None:
         os.read(0, 1)  # not through sys.stdin, whose lock a waiting thread would hold when the interpreter ends

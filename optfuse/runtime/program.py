@@ -44,7 +44,7 @@ class Expected:
 
 #: Gives so many bytes on a device.
 Take = Callable[[int, torch.device], torch.Tensor]
-#: Calls, for a reason, a function with arguments that no CUDA graph can hold: ``compiler.codegen.apart``.
+#: Calls, for a reason, a function with arguments that no CUDA graph can hold: ``compiler.codegen.uncaptured_steps``.
 Apart = Callable[..., Any]
 #: Makes of the function that launches a kernel another one.
 Launched = Callable[[Callable[..., None]], Callable[..., None]]
@@ -166,7 +166,7 @@ class Program:
         return self.consume(list(inputs))
 
     def consume(self, inputs: list[torch.Tensor]) -> list[Value]:
-        """``run`` with a list that is emptied: an input that nobody else holds is freed after its last use."""
+        """``run`` with a list that is emptied: an input without another owner is freed after its last use."""
         given, main = self.accept(inputs)
         inputs.clear()
         return self.execute(given, main)

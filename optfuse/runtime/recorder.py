@@ -1,6 +1,6 @@
 """What records a program as CUDA graphs: one, or several with the steps between them that no graph can hold.
 
-A program calls such steps through the function ``apart`` of its module (``compiler.codegen.apart``). ``Partition``
+A program calls such steps through the function ``apart`` of its module (``codegen.uncaptured_steps``). ``Partition``
 replaces it: in the first call to note what the steps return, in a recording to end a graph before such a step and to
 begin another behind it. A recording runs nothing. So the step's results are memory of the form noted, into which every
 replay copies what the step then returns: later graphs read them there.
@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
-from optfuse.compiler.codegen.apart import BEGINS, COLLECTIVE, ENDS
+from optfuse.compiler.codegen.uncaptured_steps import BEGINS, COLLECTIVE, ENDS
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 from optfuse.errors import PlanError
 from optfuse.runtime.pace import Mark

@@ -26,10 +26,8 @@ def bind_training(
     ``make`` makes what runs each graph, instead of its program. The function's attribute ``graphs`` tells how its CUDA
     graphs are used, see ``runtime.graphs.GraphStatistics``.
 
-    Raises
-    ------
-    PlanError
-        If the model's training graphs are not those that were scheduled (it was changed since).
+    Raises:
+        PlanError: If the model's training graphs are not those that were scheduled (it was changed since).
     """
     arena, pace = Arena(), pace_of_process()
     cudagraphs = choice_under(schedule.forward.instance.rules.peak_memory, cudagraphs)

@@ -23,13 +23,10 @@ from optfuse.solver.solve import solve
 class CheckpointPrice:
     """A training step that obeys the model's checkpointed regions, and the same step without them.
 
-    Attributes
-    ----------
-    regions
-        How many regions the model has.
-    obeyed, free
-        What is saved, the predicted time and the peak memory: as the regions say, and where torch saves the fewest
-        bytes that spare every expensive operation.
+    Attributes:
+        regions: How many regions the model has.
+        obeyed, free: What is saved, the predicted time and the peak memory: as the regions say, and where torch saves
+            the fewest bytes that spare every expensive operation.
     """
 
     regions: int
@@ -92,10 +89,7 @@ def _solved(name: str, halves: tuple[Captured, Captured], device: str, options: 
 
 
 def _proposal(
-    name: str,
-    halves: tuple[Captured, Captured],
-    instances: Sequence[Instance],
-    solved: Sequence[tuple[int, Solution]],
+    name: str, halves: tuple[Captured, Captured], instances: Sequence[Instance], solved: Sequence[tuple[int, Solution]]
 ) -> Proposal:
     workspaces = workspace_bytes(instances)
     unseen = {half: out + workspaces for half, out in unseen_bytes(*halves).items()}

@@ -41,21 +41,15 @@ Memory = Literal["arena", "apart", "least"]
 
 
 def emit(
-    extraction: Extraction,
-    result: SolveResult,
-    memory: Memory = "least",
-    tiles: Mapping[str, TileConfig] | None = None,
+    extraction: Extraction, result: SolveResult, memory: Memory = "least", tiles: Mapping[str, TileConfig] | None = None
 ) -> str:
     """The module's source. It stands alone: it imports torch and triton only.
 
     ``tiles``: by kernel name, configurations that were found for kernels (``optfuse.tuning``); the others' are chosen.
 
-    Raises
-    ------
-    IllegalKernelError
-        If the solution holds a kernel for which there are no loops (the checker finds this first).
-    PlanError
-        If the memory plan does not fit the graph, or a tile fits no kernel.
+    Raises:
+        IllegalKernelError: If the solution holds a kernel for which there are no loops (the checker finds this first).
+        PlanError: If the memory plan does not fit the graph, or a tile fits no kernel.
     """
     steps, layout = emitted_steps(extraction, result, memory, tiles)
     return module_text(extraction, result, steps, layout)
@@ -68,10 +62,7 @@ def module_text(extraction: Extraction, result: SolveResult, steps: Sequence[Ste
 
 
 def emitted_steps(
-    extraction: Extraction,
-    result: SolveResult,
-    memory: Memory = "least",
-    tiles: Mapping[str, TileConfig] | None = None,
+    extraction: Extraction, result: SolveResult, memory: Memory = "least", tiles: Mapping[str, TileConfig] | None = None
 ) -> tuple[list[Step], MemoryLayout]:
     """The launches and calls, in the order of the solution's kernels, and where they find memory. See ``emit``."""
     graph, solution = extraction.graph, result.solution

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from optfuse.compiler.codegen.apart import BEGINS, BESIDE, COLLECTIVE, ENDS, WHOLE, moved_numbers
 from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.uncaptured_steps import BEGINS, BESIDE, COLLECTIVE, ENDS, WHOLE, moved_numbers
 from optfuse.compiler.ir.collectives import communicates, is_start, is_wait
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, views

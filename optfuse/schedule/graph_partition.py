@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from optfuse.compiler.codegen.apart import moved_numbers
+from optfuse.compiler.codegen.uncaptured_steps import moved_numbers
 from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
@@ -17,7 +17,7 @@ from optfuse.schedule.graph_cuts import SHORTEST_RUN, cut_reason
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.arena import arena_floor
 from optfuse.solver.memory.assemble import arena_spans, arrange
-from optfuse.solver.memory.fewest_runs import fewest_runs, runs
+from optfuse.solver.memory.fewest_cuts import fewest_runs, runs
 from optfuse.solver.memory.launches import Sharing, share_launches
 from optfuse.solver.memory.order_problem import OrderProblem, order_problem, peak_bytes
 from optfuse.solver.result import SolveResult
@@ -53,10 +53,8 @@ def with_few_cuts(extraction: Extraction, result: SolveResult, options: SolveOpt
     Prices do not depend on the order, so what was proved of the objective holds. Kept as they are: an order that the
     options ask for, and one with a peak over the cap or over ``MORE_MEMORY`` times the solver's.
 
-    Raises
-    ------
-    InvalidSolutionError
-        If the checker refuses the new order: a defect.
+    Raises:
+        InvalidSolutionError: If the checker refuses the new order: a defect.
     """
     instance, solution = extraction.instance, result.solution
     marked = graph_cuts(extraction.graph).keys()

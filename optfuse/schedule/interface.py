@@ -17,21 +17,14 @@ from optfuse.errors import PlanError
 class Interface:
     """What a program needs beside its source.
 
-    Attributes
-    ----------
-    inputs
-        Where each graph input comes from, in order.
-    outputs
-        For each output of the program, its position among the captured graph's outputs, to which ``call`` refers. The
-        outputs in between were new values of inputs; the program writes those in place.
-    call
-        How to flatten (args, kwargs) and to rebuild the outputs; None for graphs that a caller runs flat.
-    constants
-        Contents of the graph's constant buffers, by name.
-    model
-        The captured module, from which parameters and buffers are taken; None in a loaded plan.
-    weights
-        Parameters and buffers by qualified name, when there is no model.
+    Attributes:
+        inputs: Where each graph input comes from, in order.
+        outputs: For each output of the program, its position among the captured graph's outputs, to which ``call``
+            refers. The outputs in between were new values of inputs; the program writes those in place.
+        call: How to flatten (args, kwargs) and to rebuild the outputs; None for graphs that a caller runs flat.
+        constants: Contents of the graph's constant buffers, by name.
+        model: The captured module, from which parameters and buffers are taken; None in a loaded plan.
+        weights: Parameters and buffers by qualified name, when there is no model.
     """
 
     inputs: tuple[InputSource, ...]
@@ -52,10 +45,8 @@ def interface_of(captured: Captured, model: Any = None) -> Interface:
 def interface_to_json(interface: Interface) -> dict[str, Any]:
     """Everything but the tensors, as plain data.
 
-    Raises
-    ------
-    PlanError
-        If the call has arguments or classes that are no plain data.
+    Raises:
+        PlanError: If the call has arguments or classes that are no plain data.
     """
     return {
         "inputs": [[source.kind, source.target, source.position] for source in interface.inputs],
@@ -69,12 +60,9 @@ def interface_from_json(
 ) -> Interface:
     """The interface that ``interface_to_json`` wrote, with its tensors.
 
-    Raises
-    ------
-    UnknownClassError
-        For a class of the call's that this process has not registered: its library is not imported.
-    KeyError, TypeError, ValueError
-        For other data than that.
+    Raises:
+        UnknownClassError: For a class of the call's that this process has not registered: its library is not imported.
+        KeyError, TypeError, ValueError: For other data than that.
     """
     return Interface(
         inputs=tuple(InputSource(kind, target, position) for kind, target, position in data["inputs"]),

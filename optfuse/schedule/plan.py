@@ -45,12 +45,9 @@ logger = logging.getLogger("optfuse")
 def save_plan(schedule: ScheduledGraph, path: str | Path, *, weights: bool = True) -> None:
     """Write a plan to a folder that does not exist yet or holds an older plan; all or nothing.
 
-    Raises
-    ------
-    PlanError
-        If the folder holds something else than a plan, or the call has arguments that are no plain data.
-    OutputError
-        If something cannot be written.
+    Raises:
+        PlanError: If the folder holds something else than a plan, or the call has arguments that are no plain data.
+        OutputError: If something cannot be written.
     """
     opaque = [op for op in schedule.library_ops if op.startswith(f"{NAMESPACE}.")]
     if opaque:
@@ -75,23 +72,10 @@ def save_plan(schedule: ScheduledGraph, path: str | Path, *, weights: bool = Tru
 
 
 def load_plan(path: str | Path, *, operators: Collection[str] = ()) -> ScheduledGraph:
-    """Read a plan, check its solution, and emit its module again. Nothing of the folder is run, imported or unpickled.
+    """Read a plan, check its solution, and emit its module again: see ``optfuse.load``. Nothing of the folder is run.
 
-    Parameters
-    ----------
-    path
-        The folder. A link in it that leads elsewhere is refused.
-    operators
-        Namespaces of custom operators that the plan may call, such as "torchvision", whose library you trust and have
-        imported. Without, those of torch and optfuse are called alone, and of these none that takes a file's name.
-
-    Raises
-    ------
-    PlanError
-        If a file is missing or malformed, the solution does not answer the graph's own fusion problem, or the graph
-        calls an operator that it may not.
-    UnknownClassError
-        If arguments or results have a class whose library is not imported.
+    Raises:
+        PlanError, UnknownClassError: As ``optfuse.load``.
     """
     folder = Path(path)
     require_enclosed(folder)

@@ -26,14 +26,7 @@ from optfuse.compiler.extract.extraction import Extraction, extract
 from optfuse.compiler.frontend.operators import require_named
 from optfuse.compiler.ir.graph_json import graph_from_json, graph_to_json
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
-from optfuse.compiler.simplify.decisions import (
-    UNRECORDED,
-    Decision,
-    decisions_from_json,
-    decisions_to_json,
-    of_graph,
-)
-from optfuse.compiler.simplify.matmul_variants import dot_variants
+from optfuse.compiler.simplify.decisions import UNRECORDED, Decision, decisions_from_json, decisions_to_json, of_graph
 from optfuse.errors import OptfuseError, PlanError, UnknownClassError
 from optfuse.problem.serialize import digest, load_instance, save_instance
 from optfuse.problem.untrusted_folder import require_enclosed
@@ -51,10 +44,8 @@ class Prepared:
 def save_prepared(prepared: Prepared, folder: Path) -> None:
     """Write a prepared graph into an existing folder.
 
-    Raises
-    ------
-    PlanError
-        If the call has arguments that are no plain data.
+    Raises:
+        PlanError: If the call has arguments that are no plain data.
     """
     data = interface_to_json(prepared.interface)
     (folder / "interface.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
@@ -64,12 +55,9 @@ def save_prepared(prepared: Prepared, folder: Path) -> None:
 def load_prepared(folder: Path) -> Prepared:
     """Read what ``save_prepared`` wrote.
 
-    Raises
-    ------
-    PlanError
-        If a file is missing or malformed, a link that leads out of the folder, or calls what a file may not.
-    UnknownClassError
-        If the call has a class whose library is not imported.
+    Raises:
+        PlanError: If a file is missing or malformed, a link that leads out of the folder, or calls what a file may not.
+        UnknownClassError: If the call has a class whose library is not imported.
     """
     require_enclosed(folder)
     path = folder / "interface.json"
@@ -98,11 +86,9 @@ def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
     ``operators``: namespaces whose operators the graph may call beside torch's own (``compiler.frontend.operators``).
     A folder of an earlier version has no decisions.json: what was decided is UNRECORDED, but for what the graph shows.
 
-    Raises
-    ------
-    PlanError
-        If a file is missing or malformed, the graph calls what a file may not, or the two differ in more than rules
-        and limits.
+    Raises:
+        PlanError: If a file is missing or malformed, the graph calls what a file may not, or the two differ in more
+            than rules and limits.
     """
     try:
         graph = graph_from_json(read_json(folder / "graph.json"))
@@ -118,12 +104,7 @@ def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
     owners = [(b.name, b if b.alias is None else saved.buffers[b.alias]) for b in saved.buffers if b.kind == "input"]
     shared = {name: (owner.name, owner.bytes) for name, owner in owners}
     extraction = extract(
-        graph,
-        saved.devices[0],
-        donated=donated,
-        shared=shared,
-        allocates=lambda call: not takes_out(call),
-        alternatives=dot_variants(graph),
+        graph, saved.devices[0], donated=donated, shared=shared, allocates=lambda call: not takes_out(call)
     )
     extraction = replace(
         extraction,
@@ -155,10 +136,8 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a file; none if there is no such file.
 
-    Raises
-    ------
-    PlanError
-        If the file is malformed.
+    Raises:
+        PlanError: If the file is malformed.
     """
     if not path.is_file():
         return {}
@@ -171,10 +150,8 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
 def read_json(path: Path) -> dict[str, Any]:
     """The one object of a JSON file of a plan.
 
-    Raises
-    ------
-    PlanError
-        If the file is missing, is not JSON, or holds something else.
+    Raises:
+        PlanError: If the file is missing, is not JSON, or holds something else.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -31,10 +31,8 @@ def regions_of(
 
     ``captured``: the graphs of some inputs.
 
-    Raises
-    ------
-    InvalidOptionError
-        If ``dynamic`` names no tensor argument or dimension, or more than one size.
+    Raises:
+        InvalidOptionError: If ``dynamic`` names no tensor argument or dimension, or more than one size.
     """
     hint, (least, most) = one_size(inputs, dynamic)
 
@@ -47,10 +45,8 @@ def regions_of(
 def one_size(inputs: Inputs, dynamic: Dynamic) -> tuple[int, tuple[int, int]]:
     """The example's size of the dimensions that ``dynamic`` names, and its range: all must agree.
 
-    Raises
-    ------
-    InvalidOptionError
-        If an argument or a dimension is unknown, or the sizes or ranges differ.
+    Raises:
+        InvalidOptionError: If an argument or a dimension is unknown, or the sizes or ranges differ.
     """
     found: set[tuple[int, tuple[int, int]]] = set()
     for key, dims in dynamic.items():

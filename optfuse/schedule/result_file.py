@@ -30,12 +30,9 @@ def result_to_plain(result: SolveResult) -> dict[str, Any]:
 def result_from_plain(data: Mapping[str, Any], solution: Solution, greedy: Solution) -> SolveResult:
     """The result that ``result_to_plain`` wrote, with its solutions.
 
-    Raises
-    ------
-    ValueError
-        If the figures are not those of the solutions.
-    KeyError, TypeError
-        For other data than that.
+    Raises:
+        ValueError: If the figures are not those of the solutions.
+        KeyError, TypeError: For other data than that.
     """
     bound, objective = int(data["bound"]), solution.objective
     status = "OPTIMAL" if bound == objective else "FEASIBLE"

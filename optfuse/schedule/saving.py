@@ -35,12 +35,7 @@ from optfuse.schedule.step_saving import Proposal, SavedValue, StepSaving
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.result import SolveResult
-from optfuse.solver.saving import (
-    ForwardValue,
-    Saving,
-    choose_saving,
-    least_bytes,
-)
+from optfuse.solver.saving import ForwardValue, Saving, choose_saving, least_bytes
 from optfuse.solver.solve import solve
 
 #: Seconds for one solve of the constraint model, and for one of a graph of a proposal.
@@ -65,10 +60,8 @@ SavingMode = Literal["auto", "fewest", "search"]
 def saving_search(mode: str, device: str, options: SolveOptions) -> SavingSearch | None:
     """A search for one training step, where the mode asks for one.
 
-    Raises
-    ------
-    InvalidOptionError
-        If there is no such mode.
+    Raises:
+        InvalidOptionError: If there is no such mode.
     """
     if mode not in get_args(SavingMode):
         raise InvalidOptionError(f"saving must be one of {', '.join(get_args(SavingMode))}, not {mode!r}")
@@ -106,10 +99,8 @@ class SavingSearch:
     def __call__(self, step: JointStep) -> Choice | None:
         """The choice with the cheapest schedules within the cap; None is torch's own.
 
-        Raises
-        ------
-        InfeasibleError
-            If no proposal keeps the cap; the message names the least peak that was found.
+        Raises:
+            InfeasibleError: If no proposal keeps the cap; the message names the least peak that was found.
         """
         if step.free is not None:
             return self._obey(step)
@@ -353,10 +344,7 @@ def _choice(values: Sequence[ForwardValue], found: Saving) -> Choice:
 
 
 def proposal_of(
-    name: str,
-    halves: tuple[Captured, Captured],
-    solved: Sequence[tuple[int, Solution]],
-    unseen: Mapping[str, int],
+    name: str, halves: tuple[Captured, Captured], solved: Sequence[tuple[int, Solution]], unseen: Mapping[str, int]
 ) -> Proposal:
     """A step's proposal, of both graphs with their objectives and solutions.
 

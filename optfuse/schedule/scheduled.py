@@ -55,18 +55,12 @@ class PlanTime:
 class ScheduledGraph:
     """A graph's kernels in order, with the certificate.
 
-    Attributes
-    ----------
-    source
-        The emitted module: Triton kernels and the host program. It imports torch and triton only.
-    interface
-        How the graph's flat inputs and outputs belong to the model.
-    tiles
-        By kernel name, the tiles that ``tune`` has measured to be faster than the chosen ones.
-    ranking
-        The plans that were run before this one was taken (``optimize(..., measure=k)``).
-    regions
-        Where the schedule holds when a size changes (``optimize(..., dynamic=...)``).
+    Attributes:
+        source: The emitted module: Triton kernels and the host program. It imports torch and triton only.
+        interface: How the graph's flat inputs and outputs belong to the model.
+        tiles: By kernel name, the tiles that ``tune`` has measured to be faster than the chosen ones.
+        ranking: The plans that were run before this one was taken (``optimize(..., measure=k)``).
+        regions: Where the schedule holds when a size changes (``optimize(..., dynamic=...)``).
     """
 
     extraction: Extraction
@@ -211,15 +205,11 @@ class ScheduledGraph:
         in colour. A large one is shown in figures: time, live memory, the largest kernels, what each difference saves.
         Below or above that a graph that communicates has both schedules' kernels, exposed waits and transfers in time.
 
-        Parameters
-        ----------
-        difference
-            Draw one of the places where the two differ instead: 0 is the one that saves most.
+        Args:
+            difference: Draw one of the places where the two differ instead: 0 is the one that saves most.
 
-        Raises
-        ------
-        InvalidOptionError
-            If there is no such difference.
+        Raises:
+            InvalidOptionError: If there is no such difference.
         """
         from optfuse.report.plot import plot
 
@@ -228,10 +218,8 @@ class ScheduledGraph:
     def plot_sizes(self) -> Figure:
         """A matplotlib figure of ``regions``: each plan's time over the bound, by size, and where one gives way.
 
-        Raises
-        ------
-        InvalidOptionError
-            If no size was said to change.
+        Raises:
+            InvalidOptionError: If no size was said to change.
         """
         return _size_figure(self.regions)
 
@@ -240,20 +228,16 @@ class ScheduledGraph:
 
         A graph that communicates has a track of the device's kernels and waits, and one for each communicator.
 
-        Raises
-        ------
-        OutputError
-            If the file cannot be written.
+        Raises:
+            OutputError: If the file cannot be written.
         """
         save_trace(self.instance, self.result, path)
 
     def to_html(self, path: str | Path) -> None:
         """Write one page that needs no network: greedy's kernels beside the chosen ones, with ops, Triton and reasons.
 
-        Raises
-        ------
-        OutputError
-            If the file cannot be written.
+        Raises:
+            OutputError: If the file cannot be written.
         """
         _save_page(self.name, (self,), path)
 
@@ -263,17 +247,12 @@ class ScheduledGraph:
         Apart: what makes it illegal, or by how much the best schedule with both in one kernel is dearer, or over the
         memory cap. Together: what it saves. The price of the opposite comes from a solve with it forced, with a bound.
 
-        Parameters
-        ----------
-        a, b
-            Ops by name, FX node, or a module path that holds one op.
-        options
-            Limits of each such solve.
+        Args:
+            a, b: Ops by name, FX node, or a module path that holds one op.
+            options: Limits of each such solve.
 
-        Raises
-        ------
-        RuleError
-            If a name matches no op, with the nearest names; or several.
+        Raises:
+            RuleError: If a name matches no op, with the nearest names; or several.
         """
         details = ExtractionDetails(self.extraction)
         return explain(self.instance, self.solution, a, b, bound=self.bound, options=options, details=details)
@@ -312,10 +291,8 @@ class ScheduledStep:
     def to_html(self, path: str | Path) -> None:
         """Write both graphs as one page, as ``ScheduledGraph.to_html`` does for one.
 
-        Raises
-        ------
-        OutputError
-            If the file cannot be written.
+        Raises:
+            OutputError: If the file cannot be written.
         """
         _save_page(self.forward.name.removesuffix(".forward"), tuple(self), path)
 

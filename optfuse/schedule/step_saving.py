@@ -23,21 +23,15 @@ class SavedValue:
 class Proposal:
     """One choice of what to save, with both graphs solved.
 
-    Attributes
-    ----------
-    name
-        "fewest bytes" is torch's minimum cut; others say the bytes that they were to keep.
-    objective
-        Picoseconds of both graphs under the model.
-    saved_bytes
-        What the forward graph computes and hands to the backward graph.
-    peak_bytes
-        The most that is in memory at once: parameters, inputs, results, gradients, saved and temporary values, the
-        workspaces of the device's matrix library, and an optimizer's state as ``SolveOptions.optimizer_states`` says.
-        Results that are written in place of others count as apart: an upper bound, which ``allocated_peak_bytes``
-        makes exact.
-    saved
-        The values that are kept, in program order.
+    Attributes:
+        name: "fewest bytes" is torch's minimum cut; others say the bytes that they were to keep.
+        objective: Picoseconds of both graphs under the model.
+        saved_bytes: What the forward graph computes and hands to the backward graph.
+        peak_bytes: The most that is in memory at once: parameters, inputs, results, gradients, saved and temporary
+            values, the workspaces of the device's matrix library, and an optimizer's state as
+            ``SolveOptions.optimizer_states`` says. Results that are written in place of others count as apart: an upper
+            bound, which ``allocated_peak_bytes`` makes exact.
+        saved: The values that are kept, in program order.
     """
 
     name: str
@@ -51,23 +45,15 @@ class Proposal:
 class StepSaving:
     """What a training step saves, the proposals it was chosen from, and a bound.
 
-    Attributes
-    ----------
-    chosen, proposals
-        The one that was taken, and all that were priced, in order.
-    choice
-        What ``frontend.joint`` splits the step by; None is torch's minimum cut.
-    saved
-        Names of the graph's nodes whose values are kept in memory for the backward graph.
-    bound
-        No choice of what to save, fused in any way, takes fewer picoseconds within the cap. Where the model checkpoints
-        regions: of what they leave open.
-    cap_bytes
-        The cap on peak memory; None without one.
-    unseen_bytes
-        By graph ("forward", "backward"), what is in memory while it runs and is none of its buffers.
-    workspace_bytes
-        Of these, what libraries keep for themselves on the device.
+    Attributes:
+        chosen, proposals: The one that was taken, and all that were priced, in order.
+        choice: What ``frontend.joint`` splits the step by; None is torch's minimum cut.
+        saved: Names of the graph's nodes whose values are kept in memory for the backward graph.
+        bound: No choice of what to save, fused in any way, takes fewer picoseconds within the cap. Where the model
+            checkpoints regions: of what they leave open.
+        cap_bytes: The cap on peak memory; None without one.
+        unseen_bytes: By graph ("forward", "backward"), what is in memory while it runs and is none of its buffers.
+        workspace_bytes: Of these, what libraries keep for themselves on the device.
     """
 
     chosen: Proposal

@@ -50,26 +50,18 @@ PATIENCE = 10
 class ForwardValue:
     """A value of a training step that depends on no gradient.
 
-    Attributes
-    ----------
-    inputs
-        The values (by position) that it is computed from; what the graph is given is always there.
-    bytes
-        What saving it keeps in memory; 0 for what stays there in any case; None if it cannot be saved: a view, a tuple.
-    save_ps
-        Picoseconds that saving it adds to the forward graph.
-    again_ps
-        Picoseconds of computing it again from its inputs; None if it must not be (a random draw, a collective).
-    write_ps, read_ps
-        Picoseconds of writing it to memory in the backward graph, and of reading it from there.
-    library
-        Whether a library call computes it, which takes its time in every schedule.
-    view
-        Whether it is a view of its one input, or of what the graph is given.
-    called
-        The least level of the library calls of the backward half that read it; None if none does.
-    looped
-        The levels of the loops of the backward half that read it.
+    Attributes:
+        inputs: The values (by position) that it is computed from; what the graph is given is always there.
+        bytes: What saving it keeps in memory; 0 for what stays there in any case; None if it cannot be saved: a view, a
+            tuple.
+        save_ps: Picoseconds that saving it adds to the forward graph.
+        again_ps: Picoseconds of computing it again from its inputs; None if it must not be (a random draw, a
+            collective).
+        write_ps, read_ps: Picoseconds of writing it to memory in the backward graph, and of reading it from there.
+        library: Whether a library call computes it, which takes its time in every schedule.
+        view: Whether it is a view of its one input, or of what the graph is given.
+        called: The least level of the library calls of the backward half that read it; None if none does.
+        looped: The levels of the loops of the backward half that read it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What reading forward values costs a backward graph at least, by value and whatever is saved."""
+"""Lower bounds on what reading each forward value costs a backward graph, for every choice of what is saved."""
 
 from __future__ import annotations
 
@@ -23,15 +23,11 @@ def least_reads(
     costs. A kernel that uses some of the values then reads at least the sum of their charges, for any choice of what is
     saved; and a flow that is legal for all of the values is legal for those that a kernel uses.
 
-    Parameters
-    ----------
-    wanted
-        The values, by position, that loops of the backward half use whole.
-    read_ps
-        By value, picoseconds of reading all of it, wherever it lies. Views and tuples are not read themselves.
-    elements
-        By value, how many it has; 0 for a tuple. A path goes on to inputs of as many alone: of others a kernel may read
-        a part.
+    Args:
+        wanted: The values, by position, that loops of the backward half use whole.
+        read_ps: By value, picoseconds of reading all of it, wherever it lies. Views and tuples are not read themselves.
+        elements: By value, how many it has; 0 for a tuple. A path goes on to inputs of as many alone: of others a
+            kernel may read a part.
     """
     flow = max_flow.SimpleMaxFlow()
     source, sink = 2 * len(values), 2 * len(values) + 1

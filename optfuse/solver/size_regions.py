@@ -28,12 +28,9 @@ Problem = Callable[[int], Sequence[Instance]]
 class SizePoint:
     """A size at which plans were priced.
 
-    Attributes
-    ----------
-    best, bound
-        Picoseconds of the best schedules that were found at this size, and what no schedule goes below.
-    costs
-        By plan, its picoseconds; None where it does not hold.
+    Attributes:
+        best, bound: Picoseconds of the best schedules that were found at this size, and what no schedule goes below.
+        costs: By plan, its picoseconds; None where it does not hold.
     """
 
     size: int
@@ -61,16 +58,11 @@ class SizeRange:
 class SizeRegions:
     """Where plans hold over a range of sizes.
 
-    Attributes
-    ----------
-    plans
-        The size at which each was solved; the first is the schedule's own.
-    points
-        The sizes that were priced, with the best cost and bound of each, in order.
-    ranges
-        Which plan is for which sizes; between two priced sizes the figures are not proven.
-    reasons
-        By size, why the schedule's own plan does not hold there.
+    Attributes:
+        plans: The size at which each was solved; the first is the schedule's own.
+        points: The sizes that were priced, with the best cost and bound of each, in order.
+        ranges: Which plan is for which sizes; between two priced sizes the figures are not proven.
+        reasons: By size, why the schedule's own plan does not hold there.
     """
 
     plans: tuple[int, ...]
@@ -139,14 +131,10 @@ def size_regions(
 ) -> SizeRegions:
     """Where the plan of size ``hint`` holds from ``least`` to ``most``, and the plans that are better elsewhere.
 
-    Parameters
-    ----------
-    problem
-        The instances of a size: one, or those of a training step's two graphs.
-    points
-        About how many sizes are solved.
-    threshold
-        The share that a plan may lose before another one is taken.
+    Args:
+        problem: The instances of a size: one, or those of a training step's two graphs.
+        points: About how many sizes are solved.
+        threshold: The share that a plan may lose before another one is taken.
     """
     plans = _Plans(problem, options)
     sizes = grid(least, most, hint, points)

@@ -19,20 +19,13 @@ from optfuse.problem.validate import validate
 from optfuse.solver.baseline.answer_check import checked_or_unfused, unfused
 from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import GreedyOutcome, greedy_partition
-from optfuse.solver.bounds.cost_bound import cost_bound, shared_bound
+from optfuse.solver.bounds.cost_bound import cost_bound
 from optfuse.solver.control.clock import NEVER, Clock, WorkClock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import Journal, OnProgress, relative_gap
+from optfuse.solver.final_plan import Plan, planned
 from optfuse.solver.joint.memory_cap import Capped, within_cap
-from optfuse.solver.memory.arena import arena_floor
-from optfuse.solver.memory.assemble import arena_spans, arrange, assemble
-from optfuse.solver.memory.launches import Sharing, share_launches
-from optfuse.solver.memory.memory_plan import improve_arena, order_kernels
-from optfuse.solver.memory.order_problem import order_problem, peak_bytes
-from optfuse.solver.memory.order_search import OrderOutcome
-from optfuse.solver.memory.reuse import arena_cells, pack_cells
-from optfuse.solver.overlap.overlap import Overlap, overlapped, unproven
-from optfuse.solver.overlap.split_kernels import Cut, cut_for_transfers
+from optfuse.solver.memory.assemble import assemble
 from optfuse.solver.result import SolveResult, Statistics, installed
 from optfuse.solver.rules.conflict import under_rules
 
@@ -173,28 +166,34 @@ def _best_of(context: _Context, search: _Found, greedy_solution: Solution, floor
     return _guarded(context.clock, lambda: _jointly(context, starts, bound, finish_by))
 
 
-def _planned(context: _Context, best: Solution, greedy_solution: Solution, finish_by: float) -> _Plan:
+def _planned(context: _Context, best: Solution, greedy_solution: Solution, finish_by: float) -> Plan:
     """The best schedule with its order and memory plan, checked."""
     instance, options, clock = context.instance, context.options, context.clock
 
-    def as_it_is() -> _Plan:
-        return _Plan(best, 0, 0, (), ("order: there was no time to look for another than the program's",))
+    def as_it_is() -> Plan:
+        return Plan(best, 0, 0, (), ("order: there was no time to look for another than the program's",))
 
     asked_for = best is not greedy_solution or _is_joint(context)
     if clock.now() >= finish_by and (clock.stopped or not (clock.deterministic and asked_for)):
         plan = as_it_is()
     else:
-        plan = _guarded(clock, lambda: _plan(context, best, _plan_deadline(context, finish_by)), as_it_is)
+        plan = _guarded(
+            clock,
+            lambda: planned(
+                instance, best, options, _plan_deadline(context, finish_by), clock, joint=_is_joint(context)
+            ),
+            as_it_is,
+        )
     if plan.solution is greedy_solution:  # already checked
         return plan
     solution, refused = _guarded(clock, lambda: checked_or_unfused(instance, plan.solution, options.solver))
     if refused:
-        return _Plan(solution, 0, 0, (), (refused,), refused=True)
+        return Plan(solution, 0, 0, (), (refused,), refused=True)
     return plan
 
 
 def _timed(
-    searched: Statistics, moments: Sequence[float], plan: _Plan, given_up: tuple[str, ...], context: _Context
+    searched: Statistics, moments: Sequence[float], plan: Plan, given_up: tuple[str, ...], context: _Context
 ) -> Statistics:
     """The statistics of the whole solve. ``moments``: its start, the end of greedy, the end of the search."""
     ended = time.monotonic()
@@ -333,12 +332,7 @@ def _search(context: _Context, greedy_solution: Solution, floor: int, deadline: 
             # The bound without the memory cap holds with it; the joint model handles the cap afterwards.
             capped = instance.rules.peak_memory is not None
             free = replace(instance, rules=replace(instance.rules, peak_memory=None)) if capped else instance
-            if free.variants:
-                from optfuse.solver.variant_search import solve_variants
-
-                outcome = solve_variants(free, options, greedy_solution, floor, deadline, context.clock)
-            else:
-                outcome = solve_cpsat(free, options, greedy_solution, deadline, context.clock, context.journal)
+            outcome = solve_cpsat(free, options, greedy_solution, deadline, context.clock, context.journal)
             parts = [(kernel.ops, kernel.scheme) for kernel in outcome.kernels]
             better = outcome.objective < greedy_solution.objective
             return _Found(
@@ -353,60 +347,3 @@ def _search(context: _Context, greedy_solution: Solution, floor: int, deadline: 
                 ),
                 outcome.given_up,
             )
-
-
-#: Kernels share launches where that saves so many per cent of their time: the order that it needs keeps less in caches.
-LEAST_SHARED_PERCENT = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    solution: Solution
-    order_bound: int
-    arena_bound: int
-    heuristic_peaks: tuple[tuple[str, int], ...]
-    given_up: tuple[str, ...] = ()
-    refused: bool = False
-    overlap: Overlap | None = None
-    sharing: Sharing | None = None
-
-
-def _plan(context: _Context, solution: Solution, deadline: float) -> _Plan:
-    """The order of least time for communication, else of least peak, found in time; then the smallest arena."""
-    instance, options, clock = context.instance, context.options, context.clock
-    given_up: list[str] = []
-    cut = Cut(solution.kernels)
-    if options.order == "memory" and options.solver == "cpsat" and not _is_joint(context):
-        cut = cut_for_transfers(instance, solution.kernels, deadline, clock)
-        given_up += [f"overlap: {line}" for line in cut.lines()]
-    kernels = cut.kernels
-    problem = order_problem(instance, kernels)
-    ordering = order_kernels(problem, options, deadline, clock)
-    found = ordering.outcome
-    as_given = tuple(range(len(kernels)))
-    if options.order == "memory" and (peak := peak_bytes(problem, as_given)) < found.peak:
-        found = OrderOutcome(as_given, peak, found.bound)  # the joint model's order, or the program's
-    if not found.proven and options.order == "memory":
-        given_up.append(f"order: peak {found.peak} bytes not proven least; no order is below {found.bound}")
-    timed = overlapped(instance, kernels, problem, found.order, options, deadline, clock)
-    given_up += unproven(instance, None if timed is None else timed[1])
-    if timed is not None:
-        found = OrderOutcome(timed[0], peak_bytes(problem, timed[0]), found.bound)
-    order, launches, sharing = found.order, (), None
-    if options.share_launches and options.order == "memory" and timed is None:
-        cap = instance.rules.peak_memory
-        shared = share_launches(instance, kernels, problem, found.order, cap)
-        if shared[2] is not None and 100 * shared[2].saved_ps >= LEAST_SHARED_PERCENT * solution.objective:
-            order, launches, sharing = shared
-    sharing = None if sharing is None else replace(sharing, bound=shared_bound(instance))
-    spans = arena_spans(instance, problem, order, launches)
-    choices = arena_cells(instance, [kernels[number] for number in order], spans, launches)
-    floor = arena_floor(choices[0].spans)
-    cells, packing = pack_cells(choices, deadline, clock)
-    if packing.arena_bytes > floor:
-        packing = improve_arena(cells.spans, packing, options, deadline, clock)
-    if packing.arena_bytes > floor:
-        given_up.append(f"arena: {packing.arena_bytes} bytes not proven least; live bytes alone need {floor}")
-    arranged = arrange(instance, kernels, problem, order, cells.apart(packing), launches=launches)
-    overlap = None if timed is None else timed[1]
-    return _Plan(arranged, found.bound, floor, ordering.heuristic_peaks, tuple(given_up), False, overlap, sharing)

@@ -19,7 +19,7 @@ from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.reduce.blocks import LARGE_OPS, Shape
-from optfuse.solver.reduce.limits import cut_to_size, fits, launches, without_launches, without_limits
+from optfuse.solver.reduce.size_limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solver.slots.slot_search import fits_slot_model, solve_by_kernel_count
 from optfuse.solver.strategies.block import LISTS, BlockResult, Budget, ListLimits, Partition, cost_of
 from optfuse.solver.strategies.critical_path import critical_path_partition
@@ -195,11 +195,6 @@ def list_candidates(subject: Subject, known: BlockResult, budget: Budget, most: 
     return known.idle() if found is None else found
 
 
-def list_more_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
-    """The best choice among all candidates, with the larger limit on their number."""
-    return list_candidates(subject, known, budget, budget.lists.most)
-
-
 def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
     """The best choice among some candidates of each atom."""
     form = subject.presolved(subject.problem, budget)
@@ -208,55 +203,46 @@ def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> B
     return best_of_some(form, known, budget.lists.most, budget.lists.each, budget)
 
 
-def improve_windows(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
-    """The incumbent improved window by window."""
-    return best_nearby(subject.problem, known, budget)
-
-
-def _is_unlisted_without_variants(subject: Subject, known: BlockResult) -> bool:
-    return not known.complete and not subject.problem.variants
-
-
-def _fits_slot_model(subject: Subject, known: BlockResult) -> bool:
-    return fits_slot_model(subject.problem)
-
-
-def _is_limited(subject: Subject, known: BlockResult) -> bool:
-    return subject.limited
-
-
-def _breaks_limits(subject: Subject, known: BlockResult) -> bool:
-    return bool(known.unlimited)
-
-
-def _has_numbered_kernels(subject: Subject, known: BlockResult) -> bool:
-    return subject.limited and not known.complete and fits_slot_model(subject.problem)
-
-
-def _is_unlisted(subject: Subject, known: BlockResult) -> bool:
+def _unlisted(subject: Subject, known: BlockResult) -> bool:
     return not known.complete
 
 
-def _is_unlisted_and_plain(subject: Subject, known: BlockResult) -> bool:
+def _plain(subject: Subject, known: BlockResult) -> bool:
     return not known.complete and fits_slot_model(subject.problem)
-
-
-def _has_small_values(subject: Subject, known: BlockResult) -> bool:
-    return len(subject.problem.ops) > subject.problem.limits.max_ops
 
 
 #: The strategies, in the order in which they run.
 STRATEGIES = (
-    Strategy("parts", bound_by_parts, share=0.1, applies=_has_small_values, leave_within=0.02),
-    Strategy("critical path, large", start_from_critical_path, applies=_fits_slot_model, least_ops=LARGE_OPS + 1),
-    Strategy("listing without limits", list_without_limits, share=0.4, applies=_is_limited),
-    Strategy("launches", bound_by_launches, share=0.5, applies=_breaks_limits),
-    Strategy("kernel count", search_by_kernel_count, share=0.7, applies=_has_numbered_kernels),
-    Strategy("listing", list_candidates, applies=_is_unlisted),
-    Strategy("critical path, small", start_from_critical_path, applies=_is_unlisted_and_plain, most_ops=LARGE_OPS),
-    Strategy("neighbourhood", improve_windows, share=0.25, applies=_is_unlisted_without_variants),
-    Strategy("sample", sample_candidates, share=0.85, applies=_is_unlisted),
-    Strategy("long listing", list_more_candidates, applies=_is_unlisted),
+    Strategy(
+        "parts",
+        bound_by_parts,
+        share=0.1,
+        applies=lambda subject, _: len(subject.problem.ops) > subject.problem.limits.max_ops,
+        leave_within=0.02,
+    ),
+    Strategy("critical path, large", start_from_critical_path, applies=_plain, least_ops=LARGE_OPS + 1),
+    Strategy("listing without limits", list_without_limits, share=0.4, applies=lambda subject, _: subject.limited),
+    Strategy("launches", bound_by_launches, share=0.5, applies=lambda _, known: bool(known.unlimited)),
+    Strategy(
+        "kernel count",
+        search_by_kernel_count,
+        share=0.7,
+        applies=lambda subject, known: subject.limited and _plain(subject, known),
+    ),
+    Strategy("listing", list_candidates, applies=_unlisted),
+    Strategy("critical path, small", start_from_critical_path, applies=_plain, most_ops=LARGE_OPS),
+    Strategy(
+        "neighbourhood",
+        lambda subject, known, budget: best_nearby(subject.problem, known, budget),
+        share=0.25,
+        applies=lambda subject, known: not known.complete and not subject.problem.variants,
+    ),
+    Strategy("sample", sample_candidates, share=0.85, applies=_unlisted),
+    Strategy(
+        "long listing",
+        lambda subject, known, budget: list_candidates(subject, known, budget, budget.lists.most),
+        applies=_unlisted,
+    ),
 )
 
 

@@ -17,7 +17,7 @@ from optfuse.solver.control.progress import Journal, Stage
 from optfuse.solver.master.cycles import find_cycles
 from optfuse.solver.memory.order_problem import nearest_order, precedences
 from optfuse.solver.reduce.blocks import Block, Shape, cut_out, find_blocks
-from optfuse.solver.reduce.components import Components
+from optfuse.solver.reduce.union_find import Components
 from optfuse.solver.solve_block import solve_block
 from optfuse.solver.strategies.block import LISTS, BlockResult, ListLimits, Partition, cost_of, lifted
 
@@ -117,23 +117,15 @@ def solve_cpsat(
 ) -> CpsatOutcome:
     """The cheapest partition of an instance into kernels found before ``deadline``, and a bound on every partition.
 
-    Parameters
-    ----------
-    warm
-        A valid solution; the result costs no more.
-    deadline
-        A time of ``clock``; of ``time.monotonic`` if that is not given.
-    journal
-        Where to note objective and bound as they change.
-    lists
-        How many candidates are listed.
+    Args:
+        warm: A valid solution; the result costs no more.
+        deadline: A time of ``clock``; of ``time.monotonic`` if that is not given.
+        journal: Where to note objective and bound as they change.
+        lists: How many candidates are listed.
 
-    Raises
-    ------
-    InvalidOptionError
-        When the instance caps peak memory, which ``solver.joint`` decides.
-    IllegalKernelError
-        When the user's rules leave an op without a kernel.
+    Raises:
+        InvalidOptionError: When the instance caps peak memory, which ``solver.joint`` decides.
+        IllegalKernelError: When the user's rules leave an op without a kernel.
     """
     if instance.rules.peak_memory is not None:
         raise InvalidOptionError(

@@ -1,4 +1,4 @@
-"""A plan at other sizes: the same kernels of the same ops, priced by an instance of the same graph at other sizes."""
+"""A plan priced at other sizes: the same kernels of the same ops, in an instance of the same graph."""
 
 from __future__ import annotations
 

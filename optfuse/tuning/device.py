@@ -49,10 +49,8 @@ def versions() -> dict[str, str]:
 def require_gpu(what: str) -> torch.device:
     """The GPU to measure on.
 
-    Raises
-    ------
-    InvalidOptionError
-        If there is none, or Triton's interpreter is to run kernels.
+    Raises:
+        InvalidOptionError: If there is none, or Triton's interpreter is to run kernels.
     """
     if mode() == "interpret":
         raise InvalidOptionError(

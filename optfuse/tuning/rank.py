@@ -16,7 +16,7 @@ from optfuse.schedule.emit import emit
 from optfuse.schedule.scheduled import PlanTime, ScheduledGraph
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import relative_gap
-from optfuse.solver.nearby import NearPlan, near_plans
+from optfuse.solver.plans_to_measure import NearPlan, near_plans
 from optfuse.tuning.device import interleaved, precompile, require_gpu, versions
 
 #: Part of every cache key; to be raised when measuring changes.
@@ -39,10 +39,8 @@ def require_measurable(plans: object) -> None:
 def checked_measure(value: object) -> int:
     """The option ``measure``: 0 (nothing is run) or the number of plans to run.
 
-    Raises
-    ------
-    InvalidOptionError
-        Anything but 0 and whole numbers from 2 on.
+    Raises:
+        InvalidOptionError: Anything but 0 and whole numbers from 2 on.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value == 1:
         raise InvalidOptionError(f"measure must be 0, or how many plans to run (2 or more), not {value!r}")
@@ -62,23 +60,15 @@ def rank(
 
     The certificate stays true: the bound is the model's, and a plan that is not the model's best is FEASIBLE.
 
-    Parameters
-    ----------
-    schedule
-        The model's best plan.
-    options
-        Limits of each further solve.
-    plans
-        How many plans to run, at least 2.
-    cache
-        Where times are kept; the user's by default.
-    clock, device
-        A stand-in for the GPU, and its name.
+    Args:
+        schedule: The model's best plan.
+        options: Limits of each further solve.
+        plans: How many plans to run, at least 2.
+        cache: Where times are kept; the user's by default.
+        clock, device: A stand-in for the GPU, and its name.
 
-    Raises
-    ------
-    InvalidOptionError
-        If kernels do not run on a GPU here.
+    Raises:
+        InvalidOptionError: If kernels do not run on a GPU here.
     """
     if clock is None:
         where = require_gpu("measure")

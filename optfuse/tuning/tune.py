@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from optfuse.cache import Cache, cache_dir, digest
+from optfuse.compiler.codegen.block_sizes import LARGEST_TILE
 from optfuse.compiler.codegen.deduplicate import likeness
 from optfuse.compiler.codegen.kernel_source import KernelSource
-from optfuse.compiler.codegen.member_writer import CodegenOptions
 from optfuse.compiler.codegen.prelude import PRELUDE
 from optfuse.compiler.codegen.tile_neighbours import neighbours
 from optfuse.compiler.codegen.tiles import TileConfig
@@ -77,17 +77,12 @@ def tune(
 ) -> Tuned:
     """Search tiles and warps for each distinct kernel of a schedule by measuring them on the GPU.
 
-    Parameters
-    ----------
-    cache
-        Where results are kept; the user's by default.
-    measuring, device
-        A stand-in for the GPU, as a context manager that gives a ``Measure``, and its name.
+    Args:
+        cache: Where results are kept; the user's by default.
+        measuring, device: A stand-in for the GPU, as a context manager that gives a ``Measure``, and its name.
 
-    Raises
-    ------
-    InvalidOptionError
-        If kernels do not run on a GPU here.
+    Raises:
+        InvalidOptionError: If kernels do not run on a GPU here.
     """
     if measuring is None:
         where = require_gpu("tuning")
@@ -148,8 +143,7 @@ def _ints(values: Sequence[Any]) -> list[int]:
 
 def _searched(problems: Sequence[Problem], starts: Sequence[TileConfig], measure: Measure) -> tuple[Found, ...]:
     axes = [kernel_axes(problem.spec, problem.buffers) for problem in problems]
-    largest = CodegenOptions().largest_tile
-    return search(starts, lambda k, config: neighbours(axes[k], config, largest), measure)
+    return search(starts, lambda k, config: neighbours(axes[k], config, LARGEST_TILE), measure)
 
 
 def _record(found: Found) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def test_kernels_by_nodes() -> None:
     first, second = found.homes["var_mean"], found.homes["mul"]
     assert found.homes["rsqrt"] == first != second == found.homes["add_1"]
     assert {found.sizes[first[0]], found.sizes[second[0]]} == {3, 4}
-    assert found.sizes.count(0) == 1, "the matmul is nobody's loop"
+    assert found.sizes.count(0) == 1, "the matmul is in no loop"
     assert found.written == {"var_mean", "rsqrt", "add_1", "relu"}
     assert wanted_from_json(json.loads(json.dumps(found.as_json()))) == found
 

@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def test_a_buffer_of_positions_is_computed_by_who_loads_it() -> None:
-    """``sub`` had a buffer of its own, which nobody reads: Inductor's loaders compute it."""
+    """``sub`` had a buffer of its own, which no kernel reads: Inductor's loaders compute it."""
     graph = fx.Graph()
     x = graph.placeholder("x")
     iota = graph.call_function(aten.arange.default, (8,))

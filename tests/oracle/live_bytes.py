@@ -13,7 +13,7 @@ from optfuse.solver.memory.footprint import ROUNDING
 
 
 class LiveBytes(TorchDispatchMode):
-    """A context in which every storage is counted from the operator that returns it until nobody holds it."""
+    """A context in which every storage is counted from the operator that returns it until it is freed."""
 
     def __init__(self, *known: torch.Tensor) -> None:
         super().__init__()

@@ -98,7 +98,7 @@ def with_reader(position: int, place: int) -> Instance:
 
 
 def with_silent_reader() -> Instance:
-    """An op takes the old buffer, and nobody knows where it reads it."""
+    """An op takes the old buffer, and where it reads it is unknown."""
     return replace(instance(), edges=(*instance().edges, Edge(MAKE, REST, OLD, (FLAT,))))
 
 

@@ -140,7 +140,7 @@ def test_replays_of_a_training_step(training: TrainingSchedule) -> None:
 
 
 def test_a_wrong_input_handed_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights that lie in one storage, told apart by nothing but the storage."""
+    """Weights that lie in one storage, and differ in nothing else."""
 
     class Shared(torch.nn.Module):
         def __init__(self) -> None:

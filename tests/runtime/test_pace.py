@@ -253,7 +253,7 @@ def test_graphs_that_are_recorded_again_and_again_go() -> None:
 
 
 def test_graphs_that_gain_nothing_go() -> None:
-    """Copies that nobody could foresee take more than is gained."""
+    """Unforeseen copies take more than is gained."""
     loop = Loop([(alike(100, 8, 3), 2000.0)], is_priced=False)
     loop.run(40)
     assert loop.programs[0].is_recorded

@@ -166,7 +166,7 @@ def test_replays_in_another_process_without_ortools(schedule: optfuse.Schedule, 
     assert done.returncode == 0, done.stderr
 
 
-# --- nothing of a stranger's runs -----------------------------------------------------------------------------------
+# --- nothing of an untrusted plan runs --------------------------------------------------------------------------------
 
 
 def test_edited_kernels_are_reported_and_not_used(

@@ -49,7 +49,7 @@ def folder(schedule: optfuse.Schedule, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ran(tmp_path: Path) -> Path:
-    """What the code of a stranger makes, if it runs."""
+    """What hostile code makes, if it runs."""
     return tmp_path / "ran"
 
 
@@ -134,7 +134,7 @@ def test_rows_of_a_run_unpickle_nothing(run: Path, ran: Path) -> None:
 
 @pytest.mark.parametrize("part", ["lock", "run.json", "results", "logs/x.log", "plans/g"])
 def test_a_run_writes_through_no_link(run: Path, tmp_path: Path, part: str) -> None:
-    """Going on with a stranger's run truncated what its lock or a log was a link to."""
+    """Going on with an untrusted run truncated what its lock or a log was a link to."""
     private = tmp_path / "private"
     private.write_text("what is mine" if part != "run.json" else (run / "run.json").read_text())
     before = private.read_text()

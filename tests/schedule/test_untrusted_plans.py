@@ -41,7 +41,7 @@ def folder(schedule: optfuse.Schedule, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ran(tmp_path: Path) -> Path:
-    """What the code of a stranger makes, if it runs."""
+    """What hostile code makes, if it runs."""
     return tmp_path / "ran"
 
 
@@ -56,7 +56,7 @@ def refused_or_harmless(folder: Path, ran: Path) -> str:
         assert str(folder) in message
     except (OptfuseError, RuntimeError) as error:
         message = str(error)
-    assert not ran.exists(), "a stranger's code has run"
+    assert not ran.exists(), "hostile code has run"
     return message
 
 

@@ -23,7 +23,7 @@ from tests.strategies import instances, share
 
 
 class AtLook(threading.Event):
-    """Is set from the n-th time on that somebody looks."""
+    """An event that is set from the n-th look on."""
 
     def __init__(self, looks: int) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ from optfuse.solver.solve import solve
 from tests.layered import build
 from tests.report.cases import EXAMPLE
 
-#: Nobody proves this one in a minute: one block of 171 ops with more candidate kernels than can be listed.
+#: Not proven in a minute by any solver here: one block of 171 ops with more candidate kernels than can be listed.
 HARD = build(0, 200)
 LONG = SolveOptions(workers=1, time_limit=600)
 

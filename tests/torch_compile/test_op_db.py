@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says of its own 
 on_the_cpu = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
 
 PARTS = 24
-#: Numbers that a run draws, or memory that nobody has written: two runs differ.
+#: Numbers that a run draws, or unwritten memory: two runs differ.
 DRAWN = (
     "rand normal bernoulli multinomial empty uniform cauchy exponential geometric dropout fractional_max_pool "
     "efficient_attention"

@@ -25,39 +25,36 @@ class Dependence:
 
 
 def dependences(
-    graph: LoopGraph,
-    touched: tuple[NestAccesses | None, ...],
-    rivals: Mapping[int, frozenset[int]] | None = None,
+    graph: LoopGraph, touched: tuple[NestAccesses | None, ...], rivals: Mapping[int, int] | None = None
 ) -> tuple[Dependence, ...]:
     """All dependences of a graph, from each buffer's last writers and its readers since, in program order.
 
     Collectives keep their program order, on which all ranks agree, whatever each rank's solver finds.
-    ``rivals``: by op of a variant, the ops of its other alternatives. Exactly one alternative runs, so that ops of two
-    of them write the same buffers without depending on each other.
+    ``rivals``: by op of a variant, the op of its other alternative. Exactly one runs, so that both write the same
+    buffers without depending on each other.
     """
-    apart: Mapping[int, frozenset[int]] = {} if rivals is None else rivals
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     found: dict[Dependence, None] = {}
     for position, op in enumerate(graph.ops):
-        beside = apart.get(position, frozenset())
+        rival = None if rivals is None else rivals.get(position)
         reads, writes = footprint(op, touched[position])
         for buffer in reads:
             for writer in writers.get(buffer, ()):
-                if writer not in beside:
+                if writer != rival:
                     found[Dependence(writer, position, buffer, value=True)] = None
         for buffer in writes:
             for reader in readers.get(buffer, ()):
-                if reader != position and reader not in beside:
+                if reader not in (position, rival):
                     found[Dependence(reader, position, buffer, value=False)] = None
             for writer in writers.get(buffer, ()):
-                if buffer not in reads and writer not in beside:
+                if buffer not in reads and writer != rival:
                     found[Dependence(writer, position, buffer, value=False)] = None
         for buffer in reads:
             readers.setdefault(buffer, []).append(position)
         for buffer in writes:
-            writers[buffer] = [writer for writer in writers.get(buffer, ()) if writer in beside] + [position]
-            readers[buffer] = [reader for reader in readers.get(buffer, ()) if reader in beside]
+            writers[buffer] = [writer for writer in writers.get(buffer, ()) if writer == rival] + [position]
+            readers[buffer] = [reader for reader in readers.get(buffer, ()) if reader == rival]
     return (*found, *_in_program_order(graph), *_through_shared_memory(graph, touched))
 
 

@@ -101,13 +101,7 @@ def offer(
         writes.append(Write(ids[access.buffer], touched_bytes(access, sizes, buffer), klass, place))
     # a scan has one program a row, as a reduction has; where rows are long, this prices its consumers a pass too late
     serial = placed.fit.role == "reduces" or nest.scan is not None
-    return Offer(
-        scheme,
-        tuple(reads.values()),
-        tuple(writes),
-        full=placed.full,
-        reduces=serial,
-    )
+    return Offer(scheme, tuple(reads.values()), tuple(writes), full=placed.full, reduces=serial)
 
 
 def _window(access: Access) -> object:

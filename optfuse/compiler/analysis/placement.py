@@ -61,9 +61,7 @@ class Placements:
 
 
 def place(
-    nests: Sequence[LoopNest | None],
-    touched: Sequence[NestAccesses | None],
-    dependences: Sequence[Dependence] = (),
+    nests: Sequence[LoopNest | None], touched: Sequence[NestAccesses | None], dependences: Sequence[Dependence] = ()
 ) -> Placements:
     """The walks of a graph's nests, with every nest placed in all walks that it fits.
 

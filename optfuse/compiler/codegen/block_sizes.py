@@ -17,6 +17,8 @@ from optfuse.compiler.codegen.triton_dots import dot_axes
 from optfuse.compiler.ir.sizes import Size, divides, hint
 from optfuse.errors import PlanError
 
+#: The most elements of a tile that holds whole rows.
+LARGEST_TILE = 16_384
 #: A program's points of a flat axis, for elements of 16 bits and for wider ones.
 FLAT_HALF, FLAT = 2048, 1024
 #: Elements of a row for each warp, if registers allow.

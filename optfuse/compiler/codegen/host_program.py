@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from optfuse.compiler.codegen.apart import NAME as APART
-from optfuse.compiler.codegen.apart import moved_numbers
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.launch_table import NAME as IN_TABLE
 from optfuse.compiler.codegen.library_calls import (
@@ -30,6 +28,8 @@ from optfuse.compiler.codegen.python_text import INDENT, call_text, comment, doc
 from optfuse.compiler.codegen.split_matmul import matmul_parts
 from optfuse.compiler.codegen.unaligned_matmul import NAME as BY_ROWS
 from optfuse.compiler.codegen.unaligned_matmul import by_rows
+from optfuse.compiler.codegen.uncaptured_steps import NAME as APART
+from optfuse.compiler.codegen.uncaptured_steps import moved_numbers
 from optfuse.compiler.ir.buffer_layout import padding, span
 from optfuse.compiler.ir.collectives import is_start
 from optfuse.compiler.ir.devices import main_device

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 import sympy
@@ -54,22 +53,6 @@ from optfuse.compiler.ir.sizes import never_less
 LONGEST_INLINE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class CodegenOptions:
-    """How kernels are written.
-
-    Attributes:
-        round_intermediates: Round values in registers to their buffers' dtype, as eager execution does.
-        check_indices: Assert at run time (in debug builds of a kernel) that gathered indices lie in their buffers.
-        largest_tile: A reduction of more elements than this, whatever one row's warps could hold, walks r block by
-            block.
-    """
-
-    round_intermediates: bool = False
-    check_indices: bool = False
-    largest_tile: int = 16_384
-
-
 class MemberWriter:
     """Writes members into a kernel, in the order of its caller."""
 
@@ -80,7 +63,6 @@ class MemberWriter:
         axes: tuple[Axis, ...],
         passes: Passes,
         pointers: Mapping[str, str],
-        options: CodegenOptions,
         repeated: frozenset[str],
     ) -> None:
         self.spec = spec
@@ -88,7 +70,6 @@ class MemberWriter:
         self.axes = axes
         self.passes = passes
         self.pointers = pointers
-        self.options = options
         self.repeated = repeated
         #: whether the tile is transposed: its first dimension is the last axis
         self.turn = False
@@ -148,10 +129,10 @@ class MemberWriter:
         return found
 
     def _in_register(self, value: Value, buffer: str) -> Value:
-        """The value as a load of ``buffer`` would give it; half types are rounded only with ``round_intermediates``."""
+        """The value as a load of ``buffer`` would give it; half types are not rounded."""
         dtype = self.buffers[buffer].dtype
         if dtype in NARROW:
-            if (self.options.round_intermediates or dtype in FLOAT8) and value.dtype != dtype:
+            if dtype in FLOAT8 and value.dtype != dtype:
                 value = cast(value if not value.literal else cast(value, "float32"), dtype)
             value = cast(value, "float32")
         else:
@@ -257,8 +238,6 @@ class MemberWriter:
         form = linearize(load.index, env, self.addresses.division)
         guards = [part for guard in load.guards for part in self._guard(guard, env)]
         offset = self.addresses.index(form, self._wide(form, load.buffer))
-        if load.indirect and self.options.check_indices:
-            self._check(offset, load.buffer, guards)
         mask = self._mask(offset.axes, guards)
         spread = offset.axes | (mask.axes if mask is not None else frozenset())
         if spread == {"r"} and self._several_rows() and not load.indirect:
@@ -297,14 +276,7 @@ class MemberWriter:
         """Whether a tile holds several rows, each as a whole."""
         return [axis.walk for axis in self.axes] == ["parallel", "whole"] and self.axes[0].block > 1
 
-    def store(
-        self,
-        store: Store,
-        value: Value,
-        *,
-        only_first: bool = False,
-        once: Sequence[sympy.Symbol] = (),
-    ) -> None:
+    def store(self, store: Store, value: Value, *, only_first: bool = False, once: Sequence[sympy.Symbol] = ()) -> None:
         """Write a value to memory.
 
         ``only_first``: of programs that differ along r alone the first one stores. ``once``: of points that differ in
@@ -313,8 +285,6 @@ class MemberWriter:
         dtype = self.buffers[store.buffer].dtype
         form = linearize(store.index, self._with_indirect(store), self.addresses.division)
         offset = self.addresses.index(form, self._wide(form, store.buffer))
-        if store.indirect and self.options.check_indices:
-            self._check(offset, store.buffer, ())
         shape = offset.axes | value.axes | (self._axes_of_points() if store.adds else frozenset())
         repeats = [digit for digit in once if digit in self.sizes]  # a digit of size 1 is on no axis, and always 0
         guards = [guard for d in repeats for guard in self._guard(Guard(d, 0, 1), {d: Linear({d: 1})})]
@@ -385,12 +355,6 @@ class MemberWriter:
                 text = f"{left.within(SUM)} {symbol} {constant(limit, 'int32').within(SUM)}"
                 found.append(Value(text, "bool", left.axes, COMPARISON))
         return found
-
-    def _check(self, offset: Value, buffer: str, guards: Sequence[Value]) -> None:
-        inside = f"({offset.within(SUM)} >= 0) & ({offset.within(SUM)} < {self._elements(buffer)})"
-        mask = self._mask(offset.axes, guards)
-        ignored = f", mask={mask.text}" if mask is not None else ""
-        self.writer.statement(f'tl.device_assert({inside}, "index out of bounds of {buffer}"{ignored})', offset.axes)
 
     def position(self, member: int) -> Value:
         """The position in the row-major order of the reduction's variables."""

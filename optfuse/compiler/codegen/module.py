@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from optfuse.compiler.codegen.apart import DEFINITION as APART_DEFINITION
-from optfuse.compiler.codegen.apart import NAME as APART
 from optfuse.compiler.codegen.host_program import MemoryLayout, Step, host_program, used_constants
 from optfuse.compiler.codegen.kernel_source import KernelSource, grid_text
 from optfuse.compiler.codegen.launch_table import DEFINITION as IN_TABLE_DEFINITION
@@ -20,6 +18,8 @@ from optfuse.compiler.codegen.prelude import PRELUDE
 from optfuse.compiler.codegen.python_text import INDENT, call_text, docstring, tuple_text, with_callees
 from optfuse.compiler.codegen.unaligned_matmul import DEFINITION, by_rows
 from optfuse.compiler.codegen.unaligned_matmul import NAME as BY_ROWS
+from optfuse.compiler.codegen.uncaptured_steps import DEFINITION as APART_DEFINITION
+from optfuse.compiler.codegen.uncaptured_steps import NAME as APART
 from optfuse.compiler.ir.collectives import communicates, in_flight_at_a_border, is_wait
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, views

@@ -51,9 +51,9 @@ class Shortcuts:
     single: Mapping[int, Single] = field(default_factory=dict)
 
 
-def find_shortcuts(spec: KernelSpec, *, rounding: bool) -> Shortcuts:
-    """The shortcuts of a kernel's members. ``rounding``: values in registers are rounded to their buffers' dtype."""
-    tracer = _Tracer(spec, rounding)
+def find_shortcuts(spec: KernelSpec) -> Shortcuts:
+    """The shortcuts of a kernel's members."""
+    tracer = _Tracer(spec)
     online: dict[int, int] = {}
     single: dict[int, Single] = {}
     for k, member in enumerate(spec.members):
@@ -83,9 +83,8 @@ def _folds(nest: LoopNest) -> str:
 class _Tracer:
     """Traces values back through the members that compute them."""
 
-    def __init__(self, spec: KernelSpec, rounding: bool) -> None:
+    def __init__(self, spec: KernelSpec) -> None:
         self.spec = spec
-        self.rounding = rounding
         self.producers = {
             store.buffer: (k, store.value)
             for k, member in enumerate(spec.members)
@@ -100,12 +99,12 @@ class _Tracer:
             match place.expr:
                 case Call("cast", (inner,), "float32") if inner.dtype in HALF or inner.dtype == "float32":
                     place = Place(place.member, inner)
-                case Call("cast", (inner,), dtype) if dtype in HALF and inner.dtype == "float32" and not self.rounding:
+                case Call("cast", (inner,), dtype) if dtype in HALF and inner.dtype == "float32":
                     place = Place(place.member, inner)
                 case Load(buffer=buffer, dtype=dtype) if (
                     self._made(place.member, buffer)
                     and self.spec.members[self.producers[buffer][0]].full
-                    and not (dtype in FLOAT8 or (self.rounding and dtype in HALF))
+                    and dtype not in FLOAT8
                 ):
                     place = Place(*self.producers[buffer])
                 case _:

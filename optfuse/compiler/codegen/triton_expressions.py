@@ -44,7 +44,7 @@ _APPROXIMATE = {
         "sigmoid": "fast_sigmoid",
         "tanh": "fast_tanh",
         "erf": "fast_erf",
-    },
+    }
 }
 
 #: (for floats, for integers)

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import sympy
 
-from optfuse.compiler.codegen.block_sizes import choose_tile, given_tile, product_tile
+from optfuse.compiler.codegen.block_sizes import LARGEST_TILE, choose_tile, given_tile, product_tile
 from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.kernel_writer import NOWHERE, Line, pressure, render
-from optfuse.compiler.codegen.member_writer import CodegenOptions, MemberWriter
+from optfuse.compiler.codegen.member_writer import MemberWriter
 from optfuse.compiler.codegen.product_tiles import DotTile, dot_tile
 from optfuse.compiler.codegen.python_text import call_text
 from optfuse.compiler.codegen.reduction_passes import Passes, Role, computed, order_passes
@@ -29,11 +29,7 @@ from optfuse.compiler.codegen.tiles import (
     trims,
     turned,
 )
-from optfuse.compiler.codegen.triton_expressions import (
-    SUM,
-    Value,
-    pointer_type,
-)
+from optfuse.compiler.codegen.triton_expressions import SUM, Value, pointer_type
 from optfuse.compiler.codegen.triton_reductions import Accumulators, Fold, fold_one, fold_whole
 from optfuse.compiler.codegen.triton_scans import Running, combine_function
 from optfuse.compiler.ir.dtypes import BITS
@@ -44,29 +40,25 @@ from optfuse.compiler.ir.traversal import dot_in, loads, operands, stored
 
 
 def emit_kernel(
-    spec: KernelSpec,
-    buffers: Mapping[str, Buffer],
-    options: CodegenOptions | None = None,
-    config: TileConfig | None = None,
+    spec: KernelSpec, buffers: Mapping[str, Buffer], largest_tile: int = LARGEST_TILE, config: TileConfig | None = None
 ) -> KernelSource:
     """The Triton function of a kernel.
 
     Args:
         spec: Members in topological order over one space of fixed sizes, none of them 0.
         buffers: All buffers that members access, by name.
-        options: The defaults of ``CodegenOptions`` if None.
+        largest_tile: A reduction of more elements, whatever one row's warps could hold, walks r block by block.
         config: Tuned blocks and warps (``optfuse.tuning``); chosen by ``compiler.codegen.block_sizes`` if None.
 
     Raises:
         InvalidGraphError: An index outside the grammar.
         PlanError: A configuration that does not fit the kernel.
     """
-    options = CodegenOptions() if options is None else options
-    passes = order_passes(spec, find_shortcuts(spec, rounding=options.round_intermediates))
+    passes = order_passes(spec, find_shortcuts(spec))
     accesses = memory_accesses(spec, buffers, passes)
 
     def draft(axes: tuple[Axis, ...]) -> _Kernel:
-        kernel = _Kernel(spec, buffers, axes, passes, options, frozenset())
+        kernel = _Kernel(spec, buffers, axes, passes, frozenset())
         kernel.write()
         return kernel
 
@@ -78,12 +70,12 @@ def emit_kernel(
     if config is None and product is not None:
         tile = product_tile(axes, product)
     elif config is None:
-        tile = choose_tile(axes, accesses, held, options.largest_tile, passes.count)
+        tile = choose_tile(axes, accesses, held, largest_tile, passes.count)
     else:
         tile = given_tile(axes, config)
     offsets = draft(tile.axes).members.offsets
     repeated = frozenset(text for text, count in offsets.items() if count > 1 and not text.isidentifier())
-    kernel = _Kernel(spec, buffers, tile.axes, passes, options, repeated)
+    kernel = _Kernel(spec, buffers, tile.axes, passes, repeated)
     kernel.trim, kernel.members.turn = trims(tile.axes, accesses), product is None and turned(tile.axes, accesses)
     kernel.threads, kernel.ahead = 32 * tile.num_warps, prefetches(tile.axes, accesses)
     kernel.write()
@@ -92,7 +84,7 @@ def emit_kernel(
 
 def kernel_axes(spec: KernelSpec, buffers: Mapping[str, Buffer]) -> tuple[Axis, ...]:
     """The axes of a kernel's tile before blocks are chosen; a "looped" r may still become one block."""
-    passes = order_passes(spec, find_shortcuts(spec, rounding=CodegenOptions().round_intermediates))
+    passes = order_passes(spec, find_shortcuts(spec))
     return plan_axes(spec, passes, memory_accesses(spec, buffers, passes))
 
 
@@ -105,7 +97,6 @@ class _Kernel:
         buffers: Mapping[str, Buffer],
         axes: tuple[Axis, ...],
         passes: Passes,
-        options: CodegenOptions,
         repeated: frozenset[str],
     ) -> None:
         self.spec = spec
@@ -120,7 +111,7 @@ class _Kernel:
         self.ahead = False
         touched = [name for member in spec.members for name in _touched(member.nest)]
         self.parameters = {name: f"{name}_ptr" for name in dict.fromkeys(touched)}
-        self.members = MemberWriter(spec, buffers, axes, passes, self.parameters, options, repeated)
+        self.members = MemberWriter(spec, buffers, axes, passes, self.parameters, repeated)
         self.writer = self.members.writer
         self.r = next((axis for axis in axes if axis.name == "r"), None)
         self.late: list[tuple[int, Store, Value, bool]] = []

@@ -9,14 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.compiler.codegen.kernel_writer import Writer
-from optfuse.compiler.codegen.triton_expressions import (
-    BIT_OR,
-    SUM,
-    Value,
-    cast,
-    constant,
-    triton_type,
-)
+from optfuse.compiler.codegen.triton_expressions import BIT_OR, SUM, Value, cast, constant, triton_type
 from optfuse.compiler.ir.dtypes import FLOATING, integer_range
 from optfuse.compiler.ir.nodes import ReductionKind
 

@@ -1,4 +1,4 @@
-"""Write scans along r: in one step if a tile holds all of r, else block by block with what the blocks before came to.
+"""Write scans along r: in one step if a tile holds all of r, else block by block, with a carry from block to block.
 
 Lanes beyond the end of r come after all points, so whatever they hold reaches none.
 """

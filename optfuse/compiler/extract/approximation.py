@@ -1,4 +1,4 @@
-"""Which ops may use approximate functions: those all of whose results are rounded to a half type.
+"""Which ops may use approximate functions: those whose results are all rounded to a half type.
 
 A division or an exponential with an error of two units in float32's last place is four times as fast, and the rounding
 to bfloat16 or float16 hides the error. Values that reach a float32 output, a library or a comparison stay exact.

@@ -11,14 +11,7 @@ from optfuse.compiler.analysis.dependence import Dependence, dependences, footpr
 from optfuse.compiler.analysis.edge_legality import shared_walks
 from optfuse.compiler.analysis.link_time import transfer_ps
 from optfuse.compiler.analysis.memory_traffic import Footprints, offer, scheme_of
-from optfuse.compiler.analysis.op_work import (
-    ITEM_BYTES,
-    buffer_bytes,
-    dot_time,
-    library_work,
-    nest_work,
-    updated_bytes,
-)
+from optfuse.compiler.analysis.op_work import ITEM_BYTES, buffer_bytes, dot_time, library_work, nest_work, updated_bytes
 from optfuse.compiler.analysis.placement import Placements, place
 from optfuse.compiler.extract.approximation import may_approximate
 from optfuse.compiler.extract.forms import op_forms
@@ -29,7 +22,7 @@ from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, 
 from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.compiler.ir.traversal import dot_in
 from optfuse.compiler.simplify.decisions import Decision
-from optfuse.compiler.simplify.reduction_variants import Alternatives
+from optfuse.compiler.simplify.matmul_variants import dots_of
 from optfuse.problem import instance as problem
 from optfuse.problem.cost import GOP
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
@@ -62,21 +55,20 @@ def extract(
     donated: frozenset[str] = frozenset(),
     shared: Mapping[str, tuple[str, int]] | None = None,
     allocates: Callable[[LibraryCall], bool] = lambda _: True,
-    alternatives: Alternatives | None = None,
 ) -> Extraction:
-    """State the fusion problem of a verified loop graph.
+    """State the fusion problem of a verified loop graph. A dot and the library call before it are a variant.
 
     Args:
         donated: Inputs whose memory may be reused after their last read (saved activations in a backward graph).
         shared: Inputs to the first input that lies in the same memory, and all bytes of that memory.
         allocates: Whether a library call allocates its own results (no ``out=``): those stay outside the arena.
-        alternatives: The result of ``reduction_variants``; ``graph`` is its graph.
     """
     if any(isinstance(size, Size) for buffer in graph.buffers for size in buffer.shape):
         device = replace(device, shared_ps=0)  # the programs of a launch are counted before it is called
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
-    ordered = dependences(graph, touched, None if alternatives is None else alternatives.rivals())
+    dots = dots_of(graph)
+    ordered = dependences(graph, touched, {a: b for dot in dots for a, b in ((dot, dot - 1), (dot - 1, dot))})
     placements = place(nests, touched, ordered)
     walks = {d: shared_walks(d, placements, touched) for d in ordered}
     offered = offered_walks(graph, touched, placements, walks)
@@ -108,7 +100,7 @@ def extract(
         buffers=_buffers(graph, written, donated, shared or {}, allocates),
         ops=tuple(ops),
         edges=_one_edge_each(_edges(walks, ops, ids)),
-        variants=() if alternatives is None else tuple(problem.Variant(*variant) for variant in alternatives.variants),
+        variants=tuple(problem.Variant(graph.ops[dot - 1].name, ((dot - 1,), (dot,))) for dot in dots),
     )
     return Extraction(graph, instance, placements, touched, ordered, may_approximate(graph))
 

@@ -47,8 +47,7 @@ from optfuse.compiler.frontend.passes.draws import seed_draws
 from optfuse.compiler.frontend.passes.effects import drop_effect_tokens
 from optfuse.compiler.frontend.passes.in_place import update_in_place
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
-from optfuse.compiler.frontend.passes.pooled import release_pooled
-from optfuse.compiler.frontend.passes.pooling import keep_offsets
+from optfuse.compiler.frontend.passes.max_pooling import keep_offsets, release_pooled
 from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention

@@ -32,14 +32,10 @@ def attend(
 ) -> Tensor:
     """``scaled_dot_product_attention`` as one operator: torch's own where it has one, else ours.
 
-    Parameters
-    ----------
-    draw
-        The call's number in its graph.
-    any_layout
-        Whether the result may have other strides than eager execution's.
-    ours
-        Whether to take our operator where torch has one, too: it knows better kernels for some calls.
+    Args:
+        draw: The call's number in its graph.
+        any_layout: Whether the result may have other strides than eager execution's.
+        ours: Whether to take our operator where torch has one, too: it knows better kernels for some calls.
     """
 
     def eager(*tensors: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Calling a program made from a graph of ``capture``: from the user's arguments to the user's result."""
+"""Call a captured graph's program with the user's arguments, and return the user's result."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ def gather_inputs(
     A tensor whose strides differ from those captured is copied into the captured layout; the model writes back into the
     user's own tensor through ``apply_mutations``.
 
-    Raises
-    ------
-    CaptureError
-        If the arguments have another structure, shape, dtype, device or constant than those captured.
+    Raises:
+        CaptureError: If the arguments have another structure, shape, dtype, device or constant than those captured.
     """
     call = _call(captured)
     leaves = checked_leaves(captured.name, call, args, kwargs)

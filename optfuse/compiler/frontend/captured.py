@@ -46,18 +46,15 @@ class Memory:
 class CallSpec:
     """How to flatten a user's (args, kwargs) and to rebuild the user's outputs.
 
-    Parameters
-    ----------
-    in_spec, out_spec
-        Pytree structures of ``(args, kwargs)`` and of the model's result.
-    fixed
-        Leaves of (args, kwargs) that are no tensors, as (position, value): the graph holds for these values alone.
-    shared
-        Pairs of leaf positions (first, again) that were one and the same tensor at capture, and must be so at a call.
-    user_outputs
-        Positions of the graph's outputs that are the leaves of the model's result, in order; one may occur twice.
-    literals
-        Outputs that are no tensors, as (position, value): strings, and whatever else a graph passes through.
+    Args:
+        in_spec, out_spec: Pytree structures of ``(args, kwargs)`` and of the model's result.
+        fixed: Leaves of (args, kwargs) that are no tensors, as (position, value): the graph holds for these values
+            alone.
+        shared: Pairs of leaf positions (first, again) that were one and the same tensor at capture, and must be so at a
+            call.
+        user_outputs: Positions of the graph's outputs that are the leaves of the model's result, in order; one may
+            occur twice.
+        literals: Outputs that are no tensors, as (position, value): strings, and whatever else a graph passes through.
     """
 
     in_spec: TreeSpec
@@ -72,34 +69,23 @@ class CallSpec:
 class Captured:
     """A functional graph of ATen overloads over static shapes.
 
-    Parameters
-    ----------
-    name
-        "gpt2.inference", "gpt2.forward", "gpt2.backward".
-    graph
-        Placeholders are tensors. Every node that yields tensors has ``meta["val"]`` (fake tensors, with the dtype and
-        device of eager execution, and with its strides but where ``choose_layouts`` chose others). An output is a node,
-        None, or a Python number.
-    inputs
-        One entry per placeholder, in order.
-    constants
-        ``get_attr`` target to its value.
-    mutations
-        (output position, input position): the output's value must be copied into that input after the call. In training
-        graphs and those of torch.compile AOTAutograd itself copies what it does not leave to the graph.
-    visible
-        Output positions that reach the user as they are. None: all of them. A pass may let two other outputs (values
-        kept for a backward graph) share memory with each other or with an input, but never these.
-    strides
-        Output position to the strides (in elements) in which that output must leave, where they are not its node's.
-    memory
-        By placeholder of a backward graph, the memory of what the forward graph kept. Gradients have none here.
-    call
-        Only for graphs of ``capture``.
-    decisions
-        Of a graph for a range of sizes, whose fake tensors have symbols in theirs.
-    numbers
-        Symbols whose values a call of such a graph is given behind its tensors.
+    Args:
+        name: "gpt2.inference", "gpt2.forward", "gpt2.backward".
+        graph: Placeholders are tensors. Every node that yields tensors has ``meta["val"]`` (fake tensors, with the
+            dtype and device of eager execution, and with its strides but where ``choose_layouts`` chose others). An
+            output is a node, None, or a Python number.
+        inputs: One entry per placeholder, in order.
+        constants: ``get_attr`` target to its value.
+        mutations: (output position, input position): the output's value must be copied into that input after the call.
+            In training graphs and those of torch.compile AOTAutograd itself copies what it does not leave to the graph.
+        visible: Output positions that reach the user as they are. None: all of them. A pass may let two other outputs
+            (values kept for a backward graph) share memory with each other or with an input, but never these.
+        strides: Output position to the strides (in elements) in which that output must leave, where they are not its
+            node's.
+        memory: By placeholder of a backward graph, the memory of what the forward graph kept. Gradients have none here.
+        call: Only for graphs of ``capture``.
+        decisions: Of a graph for a range of sizes, whose fake tensors have symbols in theirs.
+        numbers: Symbols whose values a call of such a graph is given behind its tensors.
     """
 
     name: str

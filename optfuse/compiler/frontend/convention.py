@@ -1,4 +1,4 @@
-"""How torch calls a graph, around a function of the tensors that are the graph's inputs."""
+"""Adapt a function of the graph's input tensors to the arguments with which torch calls a compiled graph."""
 
 from __future__ import annotations
 

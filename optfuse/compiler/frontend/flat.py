@@ -23,15 +23,12 @@ def bind_placeholders(
 ) -> tuple[tuple[InputSource, ...], dict[str, torch.Tensor]]:
     """Keep, in ``graph``, only the placeholders of true inputs; changes the graph in place.
 
-    Parameters
-    ----------
-    bindings
-        One per placeholder: an InputSource stays a placeholder, a tensor becomes a constant, a number is written into
-        its users, and None marks a placeholder that nothing uses.
+    Args:
+        bindings: One per placeholder: an InputSource stays a placeholder, a tensor becomes a constant, a number is
+            written into its users, and None marks a placeholder that nothing uses.
 
-    Returns
-    -------
-    The remaining inputs, and the constants by attribute name.
+    Returns:
+        The remaining inputs, and the constants by attribute name.
     """
     sources: list[InputSource] = []
     constants: dict[str, torch.Tensor] = {}

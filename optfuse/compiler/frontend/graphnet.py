@@ -95,10 +95,8 @@ class Sample(torch.nn.Module):
 def load_sample(folder: Path) -> ModelFile:
     """A sample as a model file; it has one size and one dtype, and trains if it has parameters.
 
-    Raises
-    ------
-    ModelFileError
-        If a file is missing or malformed, or ``model.py`` does not run.
+    Raises:
+        ModelFileError: If a file is missing or malformed, or ``model.py`` does not run.
     """
     metas = {
         meta.name: meta
@@ -140,10 +138,8 @@ def load_sample(folder: Path) -> ModelFile:
 def read_metas(path: Path) -> tuple[TensorMeta, ...]:
     """The tensors that a meta file describes, a class each. It is parsed, never run.
 
-    Raises
-    ------
-    ModelFileError
-        If it cannot be read, or a class has something else than plain values.
+    Raises:
+        ModelFileError: If it cannot be read, or a class has something else than plain values.
     """
     return tuple(
         _meta(path, {target.id: _plain(path, node.value) for node, target in _assignments(found)})
@@ -283,7 +279,7 @@ def _graph_class(path: Path, tree: ast.Module, numbers: frozenset[str]) -> type[
     tree = ast.fix_missing_locations(_Here(numbers, _renamed(tree)).visit(tree))
     try:
         exec(compile(tree, str(path), "exec"), module.__dict__)
-    except Exception as error:  # a stranger's file may fail in any way
+    except Exception as error:  # a sample's code may fail in any way
         raise ModelFileError(f"{path} does not load: {type(error).__name__}: {error}") from error
     found = getattr(module, "GraphModule", None)
     if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):

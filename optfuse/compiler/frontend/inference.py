@@ -36,10 +36,8 @@ def capture(
 
     Shapes are static. Nothing runs on the data; constants are folded.
 
-    Raises
-    ------
-    CaptureError
-        If the model does not trace to one graph, or writes into one of two inputs that share memory.
+    Raises:
+        CaptureError: If the model does not trace to one graph, or writes into one of two inputs that share memory.
     """
     with torch.no_grad():
         traced = trace(model, args, kwargs, name)

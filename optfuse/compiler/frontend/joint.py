@@ -17,13 +17,7 @@ from torch.fx import GraphModule, Node
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.draws import CHOSEN
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, base_of, copied, with_graph
-from optfuse.compiler.frontend.torch_bridge import (
-    OpOverload,
-    extract_halves,
-    is_mutating,
-    is_random,
-    is_tangent,
-)
+from optfuse.compiler.frontend.torch_bridge import OpOverload, extract_halves, is_mutating, is_random, is_tangent
 from optfuse.compiler.ir.collectives import COMMUNICATION
 
 _NAME = "optfuse_joint_name"
@@ -209,17 +203,6 @@ def name_nodes(joint: GraphModule) -> None:
 def joint_names(captured: Captured) -> dict[str, str]:
     """By node of one of the two graphs: the node of the joint graph that it is, or stands for."""
     return {node.name: node.meta.get(_NAME, node.name) for node in captured.graph.graph.nodes}
-
-
-def saved_names(forward: Captured) -> tuple[str, ...]:
-    """The names of what a forward graph hands to its backward graph, what it was given among them."""
-    visible = forward.visible or frozenset()
-    written = {position for position, _ in forward.mutations}
-    return tuple(
-        node.name
-        for k, node in enumerate(forward.outputs)
-        if isinstance(node, Node) and k not in visible and k not in written
-    )
 
 
 def results_alone(forward: Captured) -> Captured:

@@ -41,14 +41,12 @@ class Calling(Protocol):
 class Keeping:
     """How the graphs of one call of a backend are kept.
 
-    Attributes
-    ----------
-    key
-        What decides, beside the traced graph and torch's settings, what is compiled: options, versions, input kinds.
-    revive
-        Makes the function that runs a graph, of its kind ("forward", "backward" or "inference") and its product.
-    products
-        By a graph's name, what ``revive`` needs, as data for pickle. A graph without one is not kept.
+    Attributes:
+        key: What decides, beside the traced graph and torch's settings, what is compiled: options, versions, input
+            kinds.
+        revive: Makes the function that runs a graph, of its kind ("forward", "backward" or "inference") and its
+            product.
+        products: By a graph's name, what ``revive`` needs, as data for pickle. A graph without one is not kept.
     """
 
     key: str
@@ -77,10 +75,8 @@ class KeptCode(OutputCode):
     def prepare_for_serialization(self) -> None:
         """Keep no more than data. Called on a copy.
 
-        Raises
-        ------
-        BypassAOTAutogradCache
-            If the graph has no product: torch then writes no entry.
+        Raises:
+            BypassAOTAutogradCache: If the graph has no product: torch then writes no entry.
         """
         if self.product is None:
             raise BypassAOTAutogradCache(f"the {self.kind} graph is not kept")

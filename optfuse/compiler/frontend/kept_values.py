@@ -1,4 +1,4 @@
-"""What a forward graph hands to its backward graph, as memory: which results share it, and what its caller holds."""
+"""Memory of the values saved for the backward graph: which of them share storage, and which the caller holds too."""
 
 from __future__ import annotations
 

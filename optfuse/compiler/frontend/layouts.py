@@ -67,12 +67,10 @@ _MATMULS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0, aten
 def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None) -> Captured:
     """The same graph with other strides in its nodes' fake values.
 
-    Parameters
-    ----------
-    captured
-        A normalized graph. Its visible outputs keep their strides: ``Captured.strides`` says which those are.
-    given
-        Strides of placeholders that differ from the traced ones: values that a forward graph kept in its own layout.
+    Args:
+        captured: A normalized graph. Its visible outputs keep their strides: ``Captured.strides`` says which those are.
+        given: Strides of placeholders that differ from the traced ones: values that a forward graph kept in its own
+            layout.
     """
     convolutions = _wanted_convolutions(captured.graph)
     padded = _padded_nodes(captured)

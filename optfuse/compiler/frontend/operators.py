@@ -1,4 +1,4 @@
-"""Which operators a file may call. A plan or a run may be a stranger's: what it names is called with what it says.
+"""Which operators a plan or a run may call: the file may come from anywhere, and names their arguments too.
 
 Allowed are the operators of torch's dispatcher in the namespaces of ``NAMESPACES``, and in those that the caller names,
 such as one of a library of custom operators. Of the text that they take, what chooses a mode is allowed
@@ -26,17 +26,12 @@ _HARMLESS = frozenset(
 def named_overload(target: str, namespaces: Collection[str] = ()) -> Any:
     """The operator of a name that a file gives, such as "aten.mm.default".
 
-    Parameters
-    ----------
-    target
-        Namespace, operator and overload.
-    namespaces
-        Namespaces beside ``NAMESPACES`` whose operators may be called, whatever they do.
+    Args:
+        target: Namespace, operator and overload.
+        namespaces: Namespaces beside ``NAMESPACES`` whose operators may be called, whatever they do.
 
-    Raises
-    ------
-    PlanError
-        If there is no such operator here, or a file may not call it.
+    Raises:
+        PlanError: If there is no such operator here, or a file may not call it.
     """
     import optfuse.compiler.ops.registered  # noqa: F401 - makes operators of ours known to torch
 

@@ -1,4 +1,4 @@
-"""Gradients that a model brings along instead of leaving them to autograd: functions of its own, and hooks."""
+"""Detect a model's custom gradients: autograd functions of its own, and hooks."""
 
 from __future__ import annotations
 

@@ -51,9 +51,8 @@ def multiply_patches(node: Node) -> dict[Node, torch.Tensor]:
     Before: ``y = convolution(x, w, b, [4, 4], ..)``, x of (N, C, H, W). After: ``y = permute(view(addmm(b, a, w')))``
     where ``a``, of (N * H/4 * W/4, C * 16), is a copy of x by windows. A backward becomes a product for each gradient.
 
-    Returns
-    -------
-    The nodes whose values have become others, with those: the node itself, or the items of a backward.
+    Returns:
+        The nodes whose values have become others, with those: the node itself, or the items of a backward.
     """
     return _multiply_forward(node) if node.target is _FORWARD else _multiply_backward(node)
 

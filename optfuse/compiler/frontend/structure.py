@@ -35,10 +35,8 @@ _FACTORIES: dict[str, Callable[[], Any]] = {
 def structure_to_json(spec: TreeSpec) -> Json:
     """A pytree structure as plain data.
 
-    Raises
-    ------
-    PlanError
-        For a class that is not registered under a name, or that keeps what is no plain data.
+    Raises:
+        PlanError: For a class that is not registered under a name, or that keeps what is no plain data.
     """
     if spec.is_leaf():
         return "leaf"
@@ -65,12 +63,9 @@ def structure_to_json(spec: TreeSpec) -> Json:
 def structure_from_json(data: Json) -> TreeSpec:
     """The structure that ``structure_to_json`` wrote.
 
-    Raises
-    ------
-    UnknownClassError
-        For a class that this process has not registered: its library is not imported.
-    ValueError
-        For anything else that the format does not have.
+    Raises:
+        UnknownClassError: For a class that this process has not registered: its library is not imported.
+        ValueError: For anything else that the format does not have.
     """
     if data == "leaf":
         return leaf_spec()

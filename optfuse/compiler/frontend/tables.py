@@ -1,4 +1,4 @@
-"""Gradients of tables: rows of one place added up without a sort, which takes libraries some thirty launches.
+"""Gradients of embedding tables: rows of one index are summed without a sort, which costs libraries thirty launches.
 
 Where many rows meet in few places, the sums are a product with a matrix of zeros and ones: exact but for the order of
 terms, which are added in float32; what is not finite in one row spoils its column (0 times infinity is no number), so

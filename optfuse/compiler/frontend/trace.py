@@ -103,10 +103,8 @@ class Fed:
 def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, name: str) -> Traced:
     """Export ``model`` for these arguments, with its attention masks simplified. Runs no kernels on large data.
 
-    Raises
-    ------
-    CaptureError
-        If the model cannot be traced to one graph: with the line of the model that stopped it.
+    Raises:
+        CaptureError: If the model cannot be traced to one graph: with the line of the model that stopped it.
     """
     kwargs = dict(kwargs or {})
     require_module(name, model)

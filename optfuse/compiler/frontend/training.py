@@ -30,10 +30,8 @@ def capture_training(
     Nothing runs on the data. The graphs are ``name.forward`` and ``name.backward``. The forward graph's outputs are new
     values of what the model writes in place, then the model's tensors, then what the backward graph needs.
 
-    Raises
-    ------
-    CaptureError
-        If the model does not trace to one graph, or nothing in it requires a gradient.
+    Raises:
+        CaptureError: If the model does not trace to one graph, or nothing in it requires a gradient.
     """
     capture = capture_step(model, args, kwargs, name=name)
     return capture.forward, capture.backward
@@ -97,7 +95,7 @@ class TrainingCapture:
     _halves: tuple[_Half, ...]
 
     def take(self, compile_graph: CompileGraph) -> Callable[..., Any] | None:
-        """What ``train_module`` returns, without tracing again: for the first who asks, None for all others.
+        """What ``train_module`` returns, without tracing again: for the first caller, None for all later ones.
 
         None as well if the model looks different now: tracing it again tells whether its graphs are.
         """
@@ -135,10 +133,9 @@ def train_module(
     and buffers are read from ``model`` at each call; gradients arrive there, and in-place changes too. ``choose`` as in
     ``capture_step``.
 
-    Raises
-    ------
-    CaptureError
-        As ``capture_training``; and, from the function returned, for arguments of other shapes or structure.
+    Raises:
+        CaptureError: As ``capture_training``; and, from the function returned, for arguments of other shapes or
+            structure.
     """
     traced = trace_training(model, args, kwargs, name)
     obey_checkpoints(traced.program.graph)

@@ -1,4 +1,4 @@
-"""Results of a graph that lie in one memory: the graph returns that memory once, and its windows are cut afterwards.
+"""Results that share storage: the graph returns the storage once, and their views are made after the call.
 
 A caller who writes into one result must see the change in the others, as in eager execution. Passes that fold
 constants or choose layouts may give each of them memory of its own, so they get to see one result only.
@@ -61,10 +61,8 @@ def take_windows(graph: GraphModule, positions: Collection[int]) -> tuple[Window
 
     A tensor that is returned several times is returned once.
 
-    Parameters
-    ----------
-    positions
-        Of the outputs that the caller sees.
+    Args:
+        positions: Of the outputs that the caller sees.
     """
     output = graph.graph.output_node()
     flat = list(output.args[0])  # type: ignore[arg-type]

@@ -23,14 +23,10 @@ Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 class ModelFile:
     """A loaded model file.
 
-    Parameters
-    ----------
-    name
-        The file's name without its ending.
-    dtype
-        The dtype of the parameters (``DTYPE`` in the file; float32 if it says nothing).
-    trains
-        Whether the file offers a training step (``TRAINS``; False if it says nothing).
+    Args:
+        name: The file's name without its ending.
+        dtype: The dtype of the parameters (``DTYPE`` in the file; float32 if it says nothing).
+        trains: Whether the file offers a training step (``TRAINS``; False if it says nothing).
     """
 
     path: Path
@@ -62,7 +58,7 @@ class ModelFile:
         try:
             taken = inspect.signature(function).parameters
             return function(**{key: value for key, value in offered.items() if key in taken})
-        except (Exception, SystemExit) as error:  # a stranger's function may fail in any way
+        except (Exception, SystemExit) as error:  # a user's function may fail in any way
             if isinstance(error, KeyError) and error.args == (size,):
                 raise ModelFileError(f"{self.path}: {name}() knows no size {size!r}; choose another one") from error
             raise ModelFileError(f"{self.path}: {name}() fails: {_said(error)}") from error
@@ -71,10 +67,8 @@ class ModelFile:
 def load_model_file(path: str | Path) -> ModelFile:
     """Run the Python file at ``path`` and check that it defines ``model()`` and ``inputs()``.
 
-    Raises
-    ------
-    ModelFileError
-        If there is no such file, it does not run, or it lacks one of the functions.
+    Raises:
+        ModelFileError: If there is no such file, it does not run, or it lacks one of the functions.
     """
     path = Path(path)
     if path.is_dir():
@@ -89,7 +83,7 @@ def load_model_file(path: str | Path) -> ModelFile:
     sys.modules[spec.name] = module  # torch.compile imports the module of a function by its name
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a stranger's file may fail in any way
+    except (Exception, SystemExit) as error:  # a user's file may fail in any way
         sys.modules.pop(spec.name)
         if before is not None:
             sys.modules[spec.name] = before
@@ -109,10 +103,8 @@ def load_model_file(path: str | Path) -> ModelFile:
 def known_size(size: str) -> Size:
     """The size of that name.
 
-    Raises
-    ------
-    InvalidOptionError
-        An unknown size.
+    Raises:
+        InvalidOptionError: An unknown size.
     """
     for known in get_args(Size):
         if size == known:
@@ -121,5 +113,5 @@ def known_size(size: str) -> Size:
 
 
 def _said(error: BaseException) -> str:
-    """What a stranger's code failed with, in one line."""
+    """An exception of the file's own code, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

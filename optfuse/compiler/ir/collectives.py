@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed in a loop graph: which calls start one, which wait for one, what is in flight.
+"""Collectives of torch.distributed in a loop graph: which calls start one or wait for one, and what is in flight.
 
 Between its start and its wait a collective reads its inputs and writes its results by itself. So the inputs are neither
 written nor freed before the wait, and the results neither read nor written.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import assert_never
 
 import sympy
 import torch
@@ -17,7 +17,6 @@ import optfuse.compiler.ops.registered  # noqa: F401 - registers our operators
 from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.index_expressions import evaluate
 from optfuse.compiler.ir.nodes import (
-    Arg,
     Buffer,
     Call,
     Const,
@@ -32,13 +31,12 @@ from optfuse.compiler.ir.nodes import (
     Result,
     Scan,
     Store,
-    TorchValue,
     View,
     ivar,
     rvar,
     tvar,
 )
-from optfuse.compiler.ir.torch_semantics import call_function, reduce_operand, torch_dtype
+from optfuse.compiler.ir.torch_semantics import call_function, call_operator, reduce_operand, torch_dtype
 from optfuse.errors import InvalidGraphError
 
 Value = torch.Tensor | bool | int | float | None
@@ -290,29 +288,9 @@ def _holds(guard: Guard, values: Mapping) -> torch.Tensor:
 
 def _call_library(machine: _Machine, call: LibraryCall) -> None:
     """Call the overload on views of memory, and copy what it returns into the output buffers."""
-    overload: Any = torch.ops
-    for part in call.target.split("."):
-        overload = getattr(overload, part)
-
-    def convert(arg: Arg) -> object:
-        match arg:
-            case View():
-                return machine.window(arg, call.name)
-            case TorchValue(kind="dtype"):
-                return machine.dtype(arg.text)
-            case TorchValue(kind="device"):
-                return torch.device("cpu")
-            case TorchValue(kind="complex"):
-                return complex(*map(float, arg.text.split()))
-            case TorchValue():
-                return getattr(torch, arg.text.removeprefix("torch."))
-            case tuple():
-                return [convert(item) for item in arg]
-            case _:
-                return arg
-
-    returned = overload(*map(convert, call.args), **{key: convert(arg) for key, arg in call.kwargs})
-    results = returned if isinstance(returned, tuple | list) else [returned]
+    results = call_operator(
+        call, lambda view: machine.window(view, call.name), machine.dtype, lambda _: torch.device("cpu")
+    )
     if len(results) < len(call.outputs):
         raise InvalidGraphError(f"{call.name}: {call.target} returned {len(results)} values, not {len(call.outputs)}")
     for name, result in zip(call.outputs, results, strict=False):

@@ -1,12 +1,13 @@
-"""The semantics of the IR's scalar functions and reductions, in terms of torch on the CPU."""
+"""The semantics of the IR's scalar functions, reductions and library calls, in terms of torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from optfuse.compiler.ir.nodes import ReductionKind
+from optfuse.compiler.ir.nodes import Arg, LibraryCall, ReductionKind, TorchValue, View
 from optfuse.compiler.ops import philox
 from optfuse.errors import InvalidGraphError
 
@@ -19,6 +20,38 @@ def torch_dtype(text: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise InvalidGraphError(f"{text} is not a dtype of torch")
     return dtype
+
+
+def call_operator(
+    call: LibraryCall,
+    window: Callable[[View], Tensor],
+    dtype: Callable[[str], torch.dtype],
+    device: Callable[[str], torch.device],
+) -> Sequence[Any]:
+    """What the operator of a library call returns, given what its views, dtypes and devices are here."""
+    overload: Any = torch.ops
+    for part in call.target.split("."):
+        overload = getattr(overload, part)
+
+    def convert(arg: Arg) -> object:
+        match arg:
+            case View():
+                return window(arg)
+            case TorchValue("dtype", text):
+                return dtype(text)
+            case TorchValue("device", text):
+                return device(text)
+            case TorchValue("complex", text):
+                return complex(*map(float, text.split()))
+            case TorchValue():
+                return getattr(torch, arg.text.removeprefix("torch."))
+            case tuple():
+                return [convert(item) for item in arg]
+            case _:
+                return arg
+
+    returned = overload(*map(convert, call.args), **{key: convert(arg) for key, arg in call.kwargs})
+    return returned if isinstance(returned, tuple | list) else [returned]
 
 
 def call_function(name: str, args: Sequence[Tensor], dtype: torch.dtype) -> Tensor:

@@ -7,12 +7,7 @@ from typing import Any
 from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import Const, Expr
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import (
-    call,
-    cast,
-    like,
-    truth,
-)
+from optfuse.compiler.lower.expressions import call, cast, like, truth
 from optfuse.compiler.lower.pointwise import lower_pointwise, pointwise
 from optfuse.compiler.lower.promotion import Kind
 from optfuse.compiler.lower.registry import Value, lowers

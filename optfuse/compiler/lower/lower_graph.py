@@ -22,7 +22,7 @@ from optfuse.compiler.lower.associative_scans import lower_associative_scan
 from optfuse.compiler.lower.builder import Builder, Spec, size_in, spec_of
 from optfuse.compiler.lower.expressions import DTYPES
 from optfuse.compiler.lower.library import lower_library, plain
-from optfuse.compiler.lower.limited import MOVING
+from optfuse.compiler.lower.limited_dtypes import MOVING
 from optfuse.compiler.lower.overloads import (
     FakeTensor,
     HigherOrderOperator,
@@ -335,11 +335,7 @@ def _finish(
 
 
 def _settle(
-    builder: Builder,
-    source: fx.Node,
-    value: View | Uniform,
-    overwritten: set[str],
-    stride: tuple[int, ...] | None,
+    builder: Builder, source: fx.Node, value: View | Uniform, overwritten: set[str], stride: tuple[int, ...] | None
 ) -> View:
     """An output in its promised layout, and in no buffer that is about to be overwritten."""
     builder.enter(source)

@@ -17,11 +17,7 @@ from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import Const, Expr, Guard, Iota, LoopNest, Store, View
 from optfuse.compiler.lower.builder import Builder, Spec
 from optfuse.compiler.lower.collapse import collapse
-from optfuse.compiler.lower.expressions import (
-    call,
-    cast,
-    const,
-)
+from optfuse.compiler.lower.expressions import call, cast, const
 from optfuse.compiler.lower.movement import guarded
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, strided_index

@@ -24,11 +24,7 @@ def lower_to_depth(builder: Builder, x: Tensor, before: Sequence[int], _blocks: 
         channel = index[1]
         row = 2 * index[2] + sympy.Mod(sympy.floor(channel / 2), 2) - before[0]
         column = 2 * index[3] + sympy.Mod(channel, 2) - before[1]
-        guards = (
-            Guard(channel, 0, 4 * x.shape[1]),
-            Guard(row, 0, x.shape[2]),
-            Guard(column, 0, x.shape[3]),
-        )
+        guards = (Guard(channel, 0, 4 * x.shape[1]), Guard(row, 0, x.shape[2]), Guard(column, 0, x.shape[3]))
         return guarded(builder, x, (index[0], sympy.floor(channel / 4), row, column), guards, 0)
 
     return builder.pointwise(at)

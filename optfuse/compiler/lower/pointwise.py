@@ -21,13 +21,8 @@ from optfuse.compiler.ir.dtypes import LIMITED, NARROW
 from optfuse.compiler.ir.nodes import Expr, View
 from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import (
-    cast,
-    computable,
-    compute_dtype,
-    scalar,
-)
-from optfuse.compiler.lower.limited import computes_in
+from optfuse.compiler.lower.expressions import cast, computable, compute_dtype, scalar
+from optfuse.compiler.lower.limited_dtypes import computes_in
 from optfuse.compiler.lower.promotion import Kind, Operand, Promotion, promote
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index

@@ -15,14 +15,7 @@ from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import Expr, Reduction, ReductionKind, View
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import (
-    call,
-    cast,
-    compute_dtype,
-    like,
-    scalar,
-    truth,
-)
+from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like, scalar, truth
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 
 Tensor = View | Uniform
@@ -84,11 +77,7 @@ def lower_mean(builder: Builder, x: Tensor, dims: Dims = None, _keepdim: bool = 
     accumulate = compute_dtype(builder.spec.dtype)
     count = scalar(reduced_count(x, dims), accumulate)
     (out,) = reduce(
-        builder,
-        x,
-        dims,
-        lambda e: (Reduction("sum", cast(e, accumulate)),),
-        lambda total: (call("div", total, count),),
+        builder, x, dims, lambda e: (Reduction("sum", cast(e, accumulate)),), lambda total: (call("div", total, count),)
     )
     return out
 

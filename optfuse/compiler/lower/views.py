@@ -93,10 +93,8 @@ def reshape_copy(builder: Builder, source: View, spec: Spec) -> View:
 def refuse_scatter(builder: Builder, *_: Any, **__: Any) -> Value:
     """None: what decompositions leave of these scatters depends on the order of writes, and on places of memory.
 
-    Raises
-    ------
-    CaptureError
-        Always.
+    Raises:
+        CaptureError: Always.
     """
     raise CaptureError(
         f"{builder.node.name}: several elements are written to one place of a window that overlaps itself, which "

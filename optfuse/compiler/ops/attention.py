@@ -49,21 +49,15 @@ def attention(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return softmax(query @ key^T * scale + mask) @ value, and what its backward needs.
 
-    Parameters
-    ----------
-    mask
-        Added to the scores; any strides, of the query's dtype or float32. A causal call has none.
-    dropout_p
-        The probability with which a weight is dropped; torch's generator decides which.
-    keep
-        Whether a backward follows. If not, all results but the first are void.
-    draw
-        Tells calls with dropout apart that are otherwise equal; not used.
+    Args:
+        mask: Added to the scores; any strides, of the query's dtype or float32. A causal call has none.
+        dropout_p: The probability with which a weight is dropped; torch's generator decides which.
+        keep: Whether a backward follows. If not, all results but the first are void.
+        draw: Tells calls with dropout apart that are otherwise equal; not used.
 
-    Returns
-    -------
-    The output, the log-sum-exp of every row of scores, and the seed and offset of dropout: int64 scalars, on the CPU
-    except while a CUDA graph is captured.
+    Returns:
+        The output, the log-sum-exp of every row of scores, and the seed and offset of dropout: int64 scalars, on the
+            CPU except while a CUDA graph is captured.
     """
     seed, offset = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
     mask = attention_everywhere(mask, query)

@@ -134,9 +134,7 @@ convolution_relu = _operator(
     "(Tensor x, Tensor weight, Tensor bias, Tensor? residual, int[] stride, int[] padding, int[] dilation) -> Tensor",
 )
 norm_weight = _operator(
-    "norm_weight",
-    convolution.norm_weight,
-    "(Tensor kernel, Tensor? weight, Tensor variance, float eps) -> Tensor",
+    "norm_weight", convolution.norm_weight, "(Tensor kernel, Tensor? weight, Tensor variance, float eps) -> Tensor"
 )
 norm_shift = _operator(
     "norm_shift",
@@ -164,9 +162,7 @@ def _norm_shift_fake(kernel: torch.Tensor, *_: Any) -> Any:
 
 
 addmm_activation = _operator(
-    "addmm_activation",
-    matmul.addmm_activation,
-    "(Tensor bias, Tensor x, Tensor weight, bool gelu) -> Tensor",
+    "addmm_activation", matmul.addmm_activation, "(Tensor bias, Tensor x, Tensor weight, bool gelu) -> Tensor"
 )
 
 
@@ -176,15 +172,9 @@ def _addmm_activation_fake(bias: torch.Tensor, x: torch.Tensor, weight: torch.Te
 
 
 to_depth = _operator(
-    "to_depth",
-    space_to_depth.to_depth,
-    "(Tensor x, int[] before, int[] blocks, int channels) -> Tensor",
+    "to_depth", space_to_depth.to_depth, "(Tensor x, int[] before, int[] blocks, int channels) -> Tensor"
 )
-from_depth = _operator(
-    "from_depth",
-    space_to_depth.from_depth,
-    "(Tensor x, int[] before, int[] size) -> Tensor",
-)
+from_depth = _operator("from_depth", space_to_depth.from_depth, "(Tensor x, int[] before, int[] size) -> Tensor")
 
 
 @to_depth.register_fake
@@ -197,11 +187,7 @@ def _from_depth_fake(x: torch.Tensor, _: Any, size: Any) -> Any:
     return x.new_empty(size)
 
 
-sum_rows = _operator(
-    "sum_rows",
-    row_sums.sum_rows,
-    "(Tensor rows, Tensor places, int count) -> Tensor",
-)
+sum_rows = _operator("sum_rows", row_sums.sum_rows, "(Tensor rows, Tensor places, int count) -> Tensor")
 sum_rows.register_fake(lambda rows, _, count: rows.new_empty((count, rows.shape[1])))
 
 

@@ -42,7 +42,6 @@ from optfuse.compiler.ir.nodes import (
 )
 from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.ir.traversal import dot_in
-from optfuse.compiler.simplify.reduction_variants import Alternatives
 from optfuse.problem.cost import GOP, MIB
 from optfuse.problem.instance import Device
 
@@ -74,13 +73,9 @@ def with_dots(graph: LoopGraph, device: Device) -> LoopGraph:
     return replace(graph, ops=tuple(ops))
 
 
-def dot_variants(graph: LoopGraph) -> Alternatives:
-    """The variants of a graph ``with_dots``: each library call and the dot behind it."""
-    variants = []
-    for position, op in enumerate(graph.ops):
-        if isinstance(op, LoopNest) and dot_in(op) is not None:
-            variants.append((graph.ops[position - 1].name, ((position - 1,), (position,))))
-    return Alternatives(graph, tuple(variants))
+def dots_of(graph: LoopGraph) -> tuple[int, ...]:
+    """The positions of the dots of a graph ``with_dots``; each stands behind the library call whose rival it is."""
+    return tuple(k for k, op in enumerate(graph.ops) if isinstance(op, LoopNest) and dot_in(op) is not None)
 
 
 @dataclass(frozen=True, slots=True)

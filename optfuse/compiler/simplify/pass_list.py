@@ -12,7 +12,7 @@ A pass without proof and test is a decision. Each pass has an example of its eff
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from optfuse.compiler.ir.nodes import LoopGraph
@@ -94,18 +94,15 @@ PASSES: tuple[Pass, ...] = (
     ),
 )
 
-#: The passes without those that split reductions, where the solver decides on that.
-UNSPLIT: tuple[Pass, ...] = tuple(p for p in PASSES if p.name not in ("split_reductions", "join_leaves"))
 
-
-def rewrite(graph: LoopGraph, device: Device, passes: Sequence[Pass] = PASSES) -> Rewritten:
+def rewrite(graph: LoopGraph, device: Device) -> Rewritten:
     """The graph after all passes, in order, verified after the last (after each would take a third longer).
 
     Raises:
         InvalidGraphError: If a pass returns a malformed graph.
     """
     decided: list[Decision] = []
-    for each in passes:
+    for each in PASSES:
         after = each.run(graph, device)
         count = abs(len(after.ops) - len(graph.ops))
         if count and each.kind != "normal form":

@@ -8,7 +8,7 @@ whole, exceeds two launches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -95,32 +95,25 @@ def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
         sum_1[i0] = s0
     """
     ops: list[Op] = []
-    buffers = list(graph.buffers)
-    for op, stages in splits(graph, device):
-        ops += [op] if stages is None else stages[:2]
-        buffers += () if stages is None else stages[2]
-    return replace(graph, ops=tuple(ops), buffers=tuple(buffers))
-
-
-def splits(graph: LoopGraph, device: Device, least_percent: int = LOST_PERCENT) -> Iterator[tuple[Op, Stages | None]]:
-    """Each op of a graph, with its two stages if ``plan_chunks`` splits it."""
     buffers = {buffer.name: buffer for buffer in graph.buffers}
+    partials: list[Buffer] = []
     taken = set(buffers)
     for op in graph.ops:
-        chunks = plan_chunks(op, buffers, device, least_percent) if isinstance(op, LoopNest) else None
+        chunks = plan_chunks(op, buffers, device) if isinstance(op, LoopNest) else None
         if chunks is None or not isinstance(op, LoopNest):
-            yield op, None
-        else:
-            names = [fresh(f"{op.name}_partial{k}", taken) for k in range(len(kept_results(op)))]
-            yield op, split(op, chunks, names, buffers[op.stores[0].buffer].device)
+            ops.append(op)
+            continue
+        names = [fresh(f"{op.name}_partial{k}", taken) for k in range(len(kept_results(op)))]
+        first, second, made = split(op, chunks, names, buffers[op.stores[0].buffer].device)
+        ops += [first, second]
+        partials += made
+    return replace(graph, ops=tuple(ops), buffers=(*graph.buffers, *partials))
 
 
-def plan_chunks(
-    nest: LoopNest, buffers: Mapping[str, Buffer], device: Device, least_percent: int = LOST_PERCENT
-) -> Chunks | None:
+def plan_chunks(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -> Chunks | None:
     """How to chunk a nest's r dimensions; None where it does not pay or they cannot be split evenly.
 
-    It pays if idle programs lose more than ``least_percent`` of a launch.
+    It pays if idle programs lose more than ``LOST_PERCENT`` of a launch.
     """
     mergeable = all(r.kind in SELF_MERGING or r.kind == "welford" for r in nest.reductions)
     if not nest.reductions or not mergeable:
@@ -132,7 +125,7 @@ def plan_chunks(
     sizes = (*nest.sizes, *nest.rsizes)
     read = max((touched_bytes(access, sizes, buffers[access.buffer]) for access in touched.loads), default=0)
     at_full_rate = read * device.dram_ps_per_mib // MIB
-    if at_full_rate * (device.saturating_programs - programs) * 100 <= least_percent * device.launch_ps * programs:
+    if at_full_rate * (device.saturating_programs - programs) * 100 <= LOST_PERCENT * device.launch_ps * programs:
         return None
     rsizes = nest.rsizes
     wanted = min(-(-device.saturating_programs * WAVES // programs), prod(rsizes) // SHORTEST_CHUNK)

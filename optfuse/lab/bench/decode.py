@@ -22,10 +22,8 @@ class DecodeStep(nn.Module):
     Each call writes the same place of the cache, so calls can be repeated. Moving the module to another device or dtype
     moves the cache, too.
 
-    Raises
-    ------
-    InvalidOptionError
-        If the model takes no static cache.
+    Raises:
+        InvalidOptionError: If the model takes no static cache.
     """
 
     def __init__(self, model: nn.Module, batch: int, length: int) -> None:

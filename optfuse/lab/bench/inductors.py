@@ -39,15 +39,11 @@ Choose = Callable[["Schedule"], "Solution | None"]
 class OnOurGraph:
     """A model whose graphs Inductor has compiled.
 
-    Attributes
-    ----------
-    call
-        A function like the model.
-    facts
-        For each graph: kernels and library calls, what they cost under our model where they are a schedule of ours, and
-        what became of an imposed partition.
-    graphs
-        How CUDA graphs are used.
+    Attributes:
+        call: A function like the model.
+        facts: For each graph: kernels and library calls, what they cost under our model where they are a schedule of
+            ours, and what became of an imposed partition.
+        graphs: How CUDA graphs are used.
     """
 
     call: Callable[..., Any]
@@ -67,10 +63,8 @@ def compile_on_our_graph(
 ) -> OnOurGraph:
     """Let Inductor compile the graphs that were scheduled.
 
-    Raises
-    ------
-    PlanError
-        If the model's graphs are not those that were scheduled.
+    Raises:
+        PlanError: If the model's graphs are not those that were scheduled.
     """
     halves: Sequence[Schedule] = (found,) if not hasattr(found, "forward") else tuple(found)  # type: ignore[arg-type]
     made = {half.name: half for half in halves}

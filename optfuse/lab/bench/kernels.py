@@ -59,10 +59,8 @@ class Measured:
 def steps_of(schedule: Schedule) -> tuple[Step, ...]:
     """All kernels of a schedule with their prices, named as in its module.
 
-    Raises
-    ------
-    ValueError
-        If the module's text does not launch one function a kernel.
+    Raises:
+        ValueError: If the module's text does not launch one function a kernel.
     """
     instance, kernels = schedule.instance, schedule.solution.kernels
     launches = all_launches(len(kernels), schedule.solution.launches)

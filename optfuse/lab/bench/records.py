@@ -70,24 +70,16 @@ class Task:
 class Settings:
     """How every row is run.
 
-    Attributes
-    ----------
-    size
-        Which of a model's sizes.
-    device
-        The cost model's device: a shipped name or a file.
-    time_limit, workers
-        Of the solver, for each graph; 0 workers means one a core.
-    check
-        Whether results are compared with eager and float64.
-    seconds
-        How long a system is timed, at most; at least ten runs.
-    loss
-        Where a training step's loss is computed: "inside" of the model, if it does that, or "outside", of its results.
-    cache
-        Tokens that the cache of a decode step holds; half of them are in it.
-    plans
-        A folder for the plan of each graph of optfuse's, without weights; empty for none.
+    Attributes:
+        size: Which of a model's sizes.
+        device: The cost model's device: a shipped name or a file.
+        time_limit, workers: Of the solver, for each graph; 0 workers means one a core.
+        check: Whether results are compared with eager and float64.
+        seconds: How long a system is timed, at most; at least ten runs.
+        loss: Where a training step's loss is computed: "inside" of the model, if it does that, or "outside", of its
+            results.
+        cache: Tokens that the cache of a decode step holds; half of them are in it.
+        plans: A folder for the plan of each graph of optfuse's, without weights; empty for none.
     """
 
     size: str = "full"
@@ -104,10 +96,8 @@ class Settings:
 def known_systems(text: str) -> tuple[System, ...]:
     """Systems by name, separated by commas; and "ours", "called" and "thesis" for ``OURS``, ``CALLED`` and ``THESIS``.
 
-    Raises
-    ------
-    InvalidOptionError
-        An unknown name.
+    Raises:
+        InvalidOptionError: An unknown name.
     """
     found: list[System] = []
     for word in (word.strip() for word in text.split(",") if word.strip()):

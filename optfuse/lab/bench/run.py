@@ -74,18 +74,13 @@ def run(
 ) -> Record:
     """Measure all tasks.
 
-    Parameters
-    ----------
-    limit
-        Seconds after which no further system is started.
-    patience
-        Seconds without an event after which a worker is killed.
-    say, keep
-        Called with a line of progress, and with the document whenever it has grown.
+    Args:
+        limit: Seconds after which no further system is started.
+        patience: Seconds without an event after which a worker is killed.
+        say, keep: Called with a line of progress, and with the document whenever it has grown.
 
-    Returns
-    -------
-    The document: settings, versions, yardstick, rows, kernels and their summary.
+    Returns:
+        The document: settings, versions, yardstick, rows, kernels and their summary.
     """
     document = Document.of(tasks, settings)
     end = time.monotonic() + limit

@@ -140,7 +140,7 @@ def _overall(summary: Mapping[str, Any]) -> list[str]:
         f"{summary['measured_rows']} rows, worst {_number(summary['worst_speedup'], 'x')}. Inductor's Triton time over "
         f"ours: {_number(summary['geomean_triton_ratio'], 'x')}. Peak memory, Inductor over ours: "
         f"{_number(summary['geomean_peak_memory_ratio'], 'x')}. Cold compile, Inductor over ours: "
-        f"{_number(summary['geomean_compile_ratio'], 'x')}.",
+        f"{_number(summary['geomean_compile_ratio'], 'x')}."
     ]
     for kind, facts in summary["prediction"].items():
         if facts["kernels"]:

@@ -20,16 +20,12 @@ Facts = Mapping[str, Any]
 class Trial:
     """One partition against another in one code generator.
 
-    Attributes
-    ----------
-    before_ms, after_ms
-        Medians of the two programs.
-    predicted, measured
-        The share of the time that the second saves, by the model and as measured; negative if it is slower.
-    noise
-        The uncertainty of ``measured``: twice the standard error of the medians, from the spread of the runs.
-    fused
-        The share of the time in generated kernels that it saves, by kineto; None without a profile.
+    Attributes:
+        before_ms, after_ms: Medians of the two programs.
+        predicted, measured: The share of the time that the second saves, by the model and as measured; negative if it
+            is slower.
+        noise: The uncertainty of ``measured``: twice the standard error of the medians, from the spread of the runs.
+        fused: The share of the time in generated kernels that it saves, by kineto; None without a profile.
     """
 
     before_ms: float
@@ -53,16 +49,11 @@ class Trial:
 class ThesisRow:
     """A row's trials; None where one of the two programs was not measured.
 
-    Attributes
-    ----------
-    ours
-        Our code generator: greedy's partition, then the solver's.
-    own
-        Inductor on our graph: its own partition, then the solver's.
-    inductor
-        Inductor on our graph: greedy's partition, then the solver's, both imposed.
-    imposed
-        What became of the solver's kernels of several ops in Inductor, see ``inductor.impose.Imposed``.
+    Attributes:
+        ours: Our code generator: greedy's partition, then the solver's.
+        own: Inductor on our graph: its own partition, then the solver's.
+        inductor: Inductor on our graph: greedy's partition, then the solver's, both imposed.
+        imposed: What became of the solver's kernels of several ops in Inductor, see ``inductor.impose.Imposed``.
     """
 
     row: str

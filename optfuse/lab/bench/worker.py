@@ -77,7 +77,7 @@ def _row(task: Task, settings: Settings, write: Write, deadline: float, device: 
         case = load_case(task, settings, device.device)
         with device.alone():
             exact = reference(case) if settings.check else Reference({}, None)
-    except Exception as error:  # a stranger's model may fail in any way
+    except Exception as error:  # a user's model may fail in any way
         _refuse_broken(error)
         for system in task.systems:
             failed(system, _reason(error))

@@ -72,10 +72,8 @@ def fit(base: Device, measurements: Mapping[str, Any], name: str) -> Device:
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """(intercept, slope) of the line whose relative errors at the points (x, y) have the least sum of squares.
 
-    Raises
-    ------
-    ValueError
-        Fewer than two different x.
+    Raises:
+        ValueError: Fewer than two different x.
     """
     weights = [1 / (y * y) for _, y in points]
     total = sum(weights)

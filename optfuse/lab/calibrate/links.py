@@ -1,7 +1,7 @@
 """The link figures of a device file, from collectives timed by size and kernels timed beside them.
 
 ``link_start_ps``, ``link_hop_ps`` and ``link_ps_per_mib`` are those of the least sum of absolute *relative* errors:
-each size counts alike, and an outlier counts no more than any other point. Start and hop are told apart by the number
+each size counts alike, and an outlier counts no more than any other point. Start and hop are separated by the number
 of ranks; measurements of one number leave the hop as the base has it. ``link_slowdown_percent`` is the geometric mean
 of what kernels take beside a transfer, relative to alone.
 """

@@ -26,9 +26,9 @@ def measure(
 ) -> Measurements:
     """Run every family; one that fails is recorded with its reason, and the rest goes on.
 
-    Returns
-    -------
-    ``{"launch": {...}, "probes": [{"family", "key", "amount", "cold_us", "warm_us"}], "failed": {family: reason}}``.
+    Returns:
+        ``{"launch": {...}, "probes": [{"family", "key", "amount", "cold_us", "warm_us"}], "failed": {family:
+            reason}}``.
     """
     found: Measurements = {"launch": {}, "probes": [], "failed": {}}
     try:
@@ -66,10 +66,8 @@ def times(meter: Meter, probes: Sequence[Probe], *, flush: bool) -> list[float]:
     ``flush``: a large buffer is written before each call, so that it finds nothing in L2. Otherwise the call is made
     twice and the second one counts.
 
-    Raises
-    ------
-    RuntimeError
-        If the profile does not show the calls apart.
+    Raises:
+        RuntimeError: If the profile does not show the calls apart.
     """
     marker = torch.empty(FLUSH_BYTES if flush else 16, dtype=torch.uint8, device=meter.device)
     for probe in probes:

@@ -56,10 +56,8 @@ class Sample:
 def read_samples(document: Mapping[str, Any], plans: Path) -> list[Sample]:
     """The kernels of a bench's document, whose plans are in a folder; equal kernels are one sample.
 
-    Raises
-    ------
-    PlanError
-        A plan is missing or is not the one that was measured.
+    Raises:
+        PlanError: A plan is missing or is not the one that was measured.
     """
     gap = float(document.get("yardstick", {}).get("gap_us", 0.0))
     problems: dict[str, _Problem] = {}

@@ -138,13 +138,7 @@ class Draft:
         for number in unused:
             self.buffers[number] = replace(self.buffers[number], output=True)
         return Instance(
-            name,
-            (DEVICE,),
-            tuple(self.schemes),
-            tuple(self.buffers),
-            tuple(self.ops),
-            tuple(self.edges),
-            limits=limits,
+            name, (DEVICE,), tuple(self.schemes), tuple(self.buffers), tuple(self.ops), tuple(self.edges), limits=limits
         )
 
     def _buffer(self, space: Space, statistic: bool, kind: BufferKind = "temporary") -> int:

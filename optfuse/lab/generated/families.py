@@ -146,7 +146,7 @@ def convex(draft: Draft, size: int) -> Limits:
 
 
 def cycles(draft: Draft, size: int) -> Limits:
-    """Pairs that would each save a read, in blocks of their own, which wait for each other in circles if all fuse."""
+    """Pairs that would each save a read, in blocks of their own, whose kernels form cycles if all fuse."""
     rng = draft.rng
     pairs = max(2, size // 2)
     spaces = [draft.space(1024 * rng.randrange(1, 9), 256 + number) for number in range(pairs)]

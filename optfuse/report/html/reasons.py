@@ -53,7 +53,7 @@ class Separations:
             return f"illegal as one kernel: {found.reason}: {listed(self._instance, found.ops)}"
         between = [other for other in self._after[first] if other != second and self._later[other] >> second & 1]
         if between:
-            return f"one kernel of both would wait for k{between[0]}, and it for them, in a circle"
+            return f"one kernel of both would wait for k{between[0]}, and it for them, in a cycle"
         if self._copied & set(ops):
             return "legal as one kernel; not priced here, since some of their ops are computed in several kernels"
         return self._priced(first, second, ops, legal)

@@ -79,22 +79,16 @@ def check_steps(
     A kernel's reference is the loop IR interpreter on the CPU in float64, for the inputs that the kernel had; a library
     call's is the operator itself. Also found: memory that a step changes and must not, and elements that none writes.
 
-    Parameters
-    ----------
-    schedule
-        Of inference, bound to its model; or of a training step, whose forward and backward graphs both run. The kernels
-        are those of its ``source``; the host program is written anew, so that it can be watched.
-    args, kwargs
-        The model's arguments; by default a training schedule's own.
-    placement
-        "apart": every value in memory of its own. "planned": in the program's arena, or in each other's place.
+    Args:
+        schedule: Of inference, bound to its model; or of a training step, whose forward and backward graphs both run.
+            The kernels are those of its ``source``; the host program is written anew, so that it can be watched.
+        args, kwargs: The model's arguments; by default a training schedule's own.
+        placement: "apart": every value in memory of its own. "planned": in the program's arena, or in each other's
+            place.
 
-    Raises
-    ------
-    InvalidOptionError
-        Arguments are missing, or the placement is another word.
-    PlanError
-        The schedule is half of a training step, or has no model and no weights.
+    Raises:
+        InvalidOptionError: Arguments are missing, or the placement is another word.
+        PlanError: The schedule is half of a training step, or has no model and no weights.
     """
     if placement not in ("apart", "planned"):
         raise InvalidOptionError(f'placement must be "apart" or "planned", not {placement!r}')

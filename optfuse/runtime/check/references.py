@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 import optfuse.compiler.ops.registered  # noqa: F401 - the operators of ours that a graph may call
 from optfuse.compiler.ir.devices import HOST
 from optfuse.compiler.ir.interpreter import interpret
-from optfuse.compiler.ir.nodes import Arg, LibraryCall, LoopGraph, TorchValue, View
-from optfuse.compiler.ir.torch_semantics import torch_dtype
+from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, View
+from optfuse.compiler.ir.torch_semantics import call_operator, torch_dtype
 from optfuse.errors import InvalidGraphError
 
 Tensors = dict[str, torch.Tensor]
@@ -91,37 +90,22 @@ def _call(
     copies = {name: strided_copy(x, x.device) for name, x in given.items()}
     if double:
         copies = {name: _widened(x) for name, x in copies.items()}
-    overload: Any = torch.ops
-    for piece in call.target.split("."):
-        overload = getattr(overload, piece)
 
-    def convert(arg: Arg) -> object:
-        match arg:
-            case View():
-                base = copies[arg.buffer]
-                return base.as_strided(arg.shape, arg.stride, base.storage_offset() + arg.offset)
-            case TorchValue(kind="dtype"):
-                dtype = torch_dtype(arg.text)
-                return torch.float64 if double and dtype.is_floating_point else dtype
-            case TorchValue(kind="device"):
-                return torch.device(HOST) if arg.text == HOST else device
-            case TorchValue(kind="complex"):
-                return complex(*map(float, arg.text.split()))
-            case TorchValue():
-                return getattr(torch, arg.text.removeprefix("torch."))
-            case tuple():
-                return [convert(item) for item in arg]
-            case _:
-                return arg
+    def window(view: View) -> torch.Tensor:
+        base = copies[view.buffer]
+        return base.as_strided(view.shape, view.stride, base.storage_offset() + view.offset)
+
+    def dtype(text: str) -> torch.dtype:
+        found = torch_dtype(text)
+        return torch.float64 if double and found.is_floating_point else found
 
     after = None
     if generators is not None:
         after = Generators.now(device)
         generators.restore(device)
-    returned = overload(*map(convert, call.args), **{key: convert(arg) for key, arg in call.kwargs})
+    items = call_operator(call, window, dtype, lambda text: torch.device(HOST) if text == HOST else device)
     if after is not None:
         after.restore(device)
-    items = returned if isinstance(returned, tuple | list) else [returned]
     found = {name: item for name, item in zip(call.outputs, items, strict=False) if name is not None}
     return found | {name: copies[name] for name in call.mutates}
 

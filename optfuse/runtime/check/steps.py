@@ -4,7 +4,7 @@ Before a step, what it touches is copied; after it the device is waited for, wha
 for the same inputs (``runtime.check.references``), and every value that is still needed against its copy. So a wrong
 value shows at the step that wrote it, not where it arrives.
 
-New memory holds nan, so that elements which nobody writes show, and lies between margins that nobody may write. Where
+New memory holds nan, so that unwritten elements show, and lies between margins that no step may write. Where
 the program has an arena, the margins are around the arena.
 """
 

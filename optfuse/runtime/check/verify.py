@@ -103,14 +103,10 @@ class VerifyReport:
 def verify(program: Flat, eager: Flat, reference: Flat, inputs: Sequence[torch.Tensor]) -> VerifyReport:
     """Run all three on copies of ``inputs`` and compare their outputs and what they did to their inputs.
 
-    Parameters
-    ----------
-    program, eager
-        Functions of a flat list of tensors: the one to judge, and the model in the same dtypes.
-    reference
-        The model in float64: it is given floating-point inputs as float64.
-    inputs
-        Tensors of the program's dtypes and strides. They are left as they are.
+    Args:
+        program, eager: Functions of a flat list of tensors: the one to judge, and the model in the same dtypes.
+        reference: The model in float64: it is given floating-point inputs as float64.
+        inputs: Tensors of the program's dtypes and strides. They are left as they are.
     """
     given = [copy_of(x) for x in inputs]
     eager_inputs = [copy_of(x) for x in inputs]

@@ -7,8 +7,8 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.legality import legal_index
 from optfuse.solver.bounds.cost_bound import cost_bound
 from optfuse.solver.columns.pricing import pricer
-from optfuse.solver.reduce.components import Components
-from optfuse.solver.reduce.limits import fewest_kernels
+from optfuse.solver.reduce.size_limits import fewest_kernels
+from optfuse.solver.reduce.union_find import Components
 
 
 def block_bound(problem: Instance) -> int:

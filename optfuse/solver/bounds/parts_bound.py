@@ -17,7 +17,7 @@ from itertools import accumulate
 from optfuse.problem.instance import Instance, Offer, Op, Rules, Work
 from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.reduce.blocks import LARGE_OPS, Shape, cut_out, find_blocks
-from optfuse.solver.reduce.limits import without_launches
+from optfuse.solver.reduce.size_limits import without_launches
 
 #: The share of a launch that no access to a small value takes, and how many ops take one that ties a block together.
 SMALL_SHARE = 1000

@@ -13,7 +13,7 @@ from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, legal_index, mask_of
 from optfuse.solver.memory.order_problem import list_schedule
-from optfuse.solver.reduce.components import Components
+from optfuse.solver.reduce.union_find import Components
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,14 +42,10 @@ def enumerate_candidates(
 ) -> Pool:
     """All candidates of a block.
 
-    Parameters
-    ----------
-    limit, each
-        The most candidates in all, and the most of a scheme that start at the same atom.
-    deadline
-        When to stop, a time of ``clock``.
-    within
-        The atoms that kernels may be made of, as a bitmask; all if not given.
+    Args:
+        limit, each: The most candidates in all, and the most of a scheme that start at the same atom.
+        deadline: When to stop, a time of ``clock``.
+        within: The atoms that kernels may be made of, as a bitmask; all if not given.
     """
     within = (1 << len(atoms.ops)) - 1 if within is None else within
     best: dict[int, tuple[int, int]] = {}

@@ -1,1 +1,1 @@
-"""What every part of the solver is told: options, the clock, who hears of progress, how CP-SAT is run."""
+"""The solver's options, clock, progress reports and stopping, which all its parts share."""

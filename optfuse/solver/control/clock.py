@@ -1,4 +1,4 @@
-"""What time it is for a solve: the wall's, or, where answers must repeat, an amount of work; and whether to stop.
+"""The clock of a solve: wall time, or an amount of work where answers must repeat; and the request to stop.
 
 Deadlines are times of a clock. Once a solve is told to stop, by ``stop`` or by a KeyboardInterrupt, it is later than
 any deadline, and all stages wrap up as they do when time runs out.

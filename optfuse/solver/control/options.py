@@ -1,4 +1,4 @@
-"""What a caller may ask of the solver: one frozen record, passed explicitly."""
+"""The options of a solve: one frozen record, passed explicitly."""
 
 from __future__ import annotations
 

@@ -55,20 +55,13 @@ def solve_joint(
 ) -> JointResult:
     """The optimal choice and order of columns, as far as it is found and proven by the deadline.
 
-    Parameters
-    ----------
-    deadline
-        A time of ``clock``.
-    cap
-        Bytes that may be live at once; None: any number.
-    least_peak
-        Minimise the peak instead of the cost.
-    start
-        A schedule to start from, made of the columns; it need not keep the cap.
-    at_most
-        What the objective may be at most.
-    families
-        The constraint families; without all of them the answer may be no schedule.
+    Args:
+        deadline: A time of ``clock``.
+        cap: Bytes that may be live at once; None: any number.
+        least_peak: Minimise the peak instead of the cost.
+        start: A schedule to start from, made of the columns; it need not keep the cap.
+        at_most: What the objective may be at most.
+        families: The constraint families; without all of them the answer may be no schedule.
     """
     model = joint_model(scope, columns, cap, least_peak=least_peak)
     for add in families:

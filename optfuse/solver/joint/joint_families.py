@@ -159,10 +159,7 @@ def add_lifetimes(model: JointModel) -> None:
             model.cp.add_max_equality(life.present, writers_of(model, storage))
         for anchor, numbers in uses.get(storage.buffer, {}).items():
             conditions = _when(model, storage.buffer, anchor, numbers)
-            for rule in (
-                model.cp.add(life.first <= model.at[anchor]),
-                model.cp.add(life.last > model.at[anchor]),
-            ):
+            for rule in (model.cp.add(life.first <= model.at[anchor]), model.cp.add(life.last > model.at[anchor])):
                 if conditions:
                     rule.only_enforce_if(conditions)
 

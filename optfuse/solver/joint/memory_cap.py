@@ -41,17 +41,13 @@ def within_cap(
 ) -> Capped:
     """The cheapest schedule that can be found within ``instance.rules.peak_memory`` (None: any number of bytes).
 
-    Parameters
-    ----------
-    solutions
-        Schedules to start from, which need not keep the cap.
-    bound
-        A lower bound on every schedule's cost without the cap.
+    Args:
+        solutions: Schedules to start from, which need not keep the cap.
+        bound: A lower bound on every schedule's cost without the cap.
 
-    Raises
-    ------
-    InfeasibleError
-        When none keeps the cap, or none was found that does: the message says which, and what the least is.
+    Raises:
+        InfeasibleError: When none keeps the cap, or none was found that does: the message says which, and what the
+            least is.
     """
     cap = instance.rules.peak_memory
     floor = _floor(instance, options, within(clock, deadline, 0.1), clock)

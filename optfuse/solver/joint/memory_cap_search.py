@@ -8,6 +8,7 @@ time. The bound is that of the problem without the cap.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,6 @@ from optfuse.solver.joint.columns import Column, ColumnBuilder, ColumnPool, list
 from optfuse.solver.joint.feasible_columns import feasible_columns
 from optfuse.solver.joint.joint import JointResult, solve_joint
 from optfuse.solver.joint.op_groups import op_groups
-from optfuse.solver.joint.rematerialise import recompute_to_shrink, without_idle
 from optfuse.solver.joint.scope import Scope, whole_scope, window_scope
 from optfuse.solver.memory.order_problem import live_bytes, order_problem
 
@@ -73,14 +73,10 @@ def solve_capped(
 ) -> CappedOutcome:
     """The cheapest schedule found within ``instance.rules.peak_memory`` (None: any number of bytes).
 
-    Parameters
-    ----------
-    starts
-        Schedules, each in its order of least peak; some may keep the cap.
-    bound
-        A lower bound on every schedule's cost without the cap (with recomputation, if allowed).
-    deadline
-        When to stop, a time of ``clock``.
+    Args:
+        starts: Schedules, each in its order of least peak; some may keep the cap.
+        bound: A lower bound on every schedule's cost without the cap (with recomputation, if allowed).
+        deadline: When to stop, a time of ``clock``.
     """
     cap = instance.rules.peak_memory
     if cap is None:
@@ -209,10 +205,6 @@ class _Work:
             if found is not None:
                 return found
             last = (first, end)
-        if self.recomputable:
-            found = recompute_to_shrink(self.instance, kernels, at, self.recomputable)
-            if found is not None:
-                return found
         return None if last is None else self._reoptimized(kernels, *last, live, least_peak=True)
 
     def _windows(self, kernels: Sequence[Kernel], at: int) -> Iterator[tuple[int, int]]:
@@ -316,3 +308,19 @@ class _Work:
             if self.cost(kernels) == before:
                 break
         return kernels
+
+
+def without_idle(instance: Instance, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """The kernels without those that only recompute other kernels' ops and write nothing that is loaded."""
+    builder = ColumnBuilder(instance)
+    while True:
+        runs = Counter(op for kernel in kernels for op in kernel.ops)
+        loads = [set(builder.loads(mask_of(kernel.ops), kernel.scheme)) for kernel in kernels]
+        for position, kernel in enumerate(kernels):
+            wanted = set[int]().union(*loads[:position], *loads[position + 1 :])
+            required_writes = any(instance.buffers[buffer].output or buffer in wanted for buffer in kernel.writes)
+            if not required_writes and all(runs[op] > 1 for op in kernel.ops):
+                kernels = (*kernels[:position], *kernels[position + 1 :])
+                break
+        else:
+            return kernels

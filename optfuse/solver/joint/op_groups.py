@@ -1,4 +1,4 @@
-"""Groups of ops of a window that its columns do not separate, so that all columns can be listed. A heuristic.
+"""Group ops of a window so that all columns of the groups can be listed. A heuristic.
 
 A value between two kernels is written and read, so kernels should be cut at small values: an op whose outputs are no
 smaller than its inputs joins the first of its consumers.

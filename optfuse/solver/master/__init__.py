@@ -2,8 +2,8 @@
 
 ``master`` (the model as plain data: columns and their costs), ``cpsat_model`` (the same in CP-SAT), ``relaxation`` (its
 linear bound, certified in integers), ``cycles`` and ``cycle_repair`` (cuts, and solutions without a cycle), ``search``
-(the loop that solves it). The other CP-SAT models, each with its own variables: ``memory.order_model`` (an order of
-given kernels), ``joint.joint_model`` (kernels, order and memory together), ``slots`` (a given number of kernels),
+(the loop that solves it). The other CP-SAT models, each with its own variables: ``memory.arena_model`` (offsets
+in one arena), ``joint.joint_model`` (kernels, order and memory together), ``slots`` (a given number of kernels),
 ``rules.feasible`` (whether rules can be obeyed), ``saving`` (what a training step saves) and ``saving_relaxation`` (its
 linear bound).
 """

@@ -238,10 +238,7 @@ class _Program:
         if not done:
             return None
         self.found = tuple((column, variable.solution_value()) for column, variable in self.columns.items())
-        return _Prices(
-            [row.dual_value() for row in self.covers],
-            [min(0.0, row.dual_value()) for row in self.cuts],
-        )
+        return _Prices([row.dual_value() for row in self.covers], [min(0.0, row.dual_value()) for row in self.cuts])
 
     def values(self) -> tuple[float, ...]:
         """The fraction of every candidate in the last optimum, 0 for those outside the program."""

@@ -8,22 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optfuse.solver.control.clock import WALL, Clock, within
+from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.arena import Packing, Span, arena_floor
 from optfuse.solver.memory.order_problem import HEURISTICS, OrderProblem, floor_bytes, peak_bytes, program_order
 from optfuse.solver.memory.order_search import STEP_SECONDS, OrderOutcome, least_peak_order
 
-#: Seconds at most for the exact search before CP-SAT has its turn, and for a smaller arena.
+#: Seconds at most for the exact search of an order, and for a smaller arena.
 EXACT_ORDER_S = 2.0
 ARENA_S = 5.0
 #: The heuristics' names in results.
-NAMES = {
-    "program_order": "program",
-    "depth_first": "dfs",
-    "breadth_first": "bfs",
-    "least_memory_first": "lpmf",
-}
+NAMES = {"program_order": "program", "depth_first": "dfs", "breadth_first": "bfs", "least_memory_first": "lpmf"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +46,6 @@ def order_kernels(problem: OrderProblem, options: SolveOptions, deadline: float,
         found = least_peak_order(problem, best, deadline=deadline, max_steps=steps, clock=clock)
     else:
         found = least_peak_order(problem, best, deadline=min(deadline, clock.now() + EXACT_ORDER_S), clock=clock)
-    if not found.proven and options.solver == "cpsat":
-        from optfuse.solver.memory.order_model import improve_order
-
-        found = improve_order(problem, found, options, within(clock, deadline, 0.75), clock)
     return Ordering(found, shown)
 
 
@@ -64,8 +55,6 @@ def improve_arena(
     """A packing into a smaller arena than ``start``'s, found in some seconds; else ``start`` itself."""
     if start.arena_bytes <= arena_floor(spans) or options.solver != "cpsat":
         return start
-    from optfuse.solver.memory.order_model import improve_packing
+    from optfuse.solver.memory.arena_model import improve_packing
 
-    if not options.deterministic:
-        deadline = min(deadline, clock.now() + ARENA_S)
-    return improve_packing(spans, start, options, deadline, clock)
+    return improve_packing(spans, start, options, min(deadline, clock.now() + ARENA_S), clock)

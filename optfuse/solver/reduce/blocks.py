@@ -19,8 +19,8 @@ from optfuse.problem.cost import topology
 from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Scheme, Variant, Write
 from optfuse.problem.legality import LegalIndex, bits, legal_index, mask_of
 from optfuse.problem.rules import restricted
-from optfuse.solver.reduce.components import Components
-from optfuse.solver.reduce.optional import optional_uses
+from optfuse.solver.reduce.optional_values import optional_uses
+from optfuse.solver.reduce.union_find import Components
 
 #: Readers of one buffer that are tested pair by pair, and tests of one instance.
 PAIRWISE_READERS = 16
@@ -287,7 +287,7 @@ def _plain_buffer(instance: Instance, buffer: int, position: int, used_outside: 
 
 
 def _inside_edges(instance: Instance, local: dict[int, int], relabel: _Relabel) -> tuple[list[Edge], set[int]]:
-    """The edges between the block's ops, and the buffers that somebody outside takes from them."""
+    """The edges between the block's ops, and the buffers that ops outside read from them."""
     outs = topology(instance).outs
     edges: list[Edge] = []
     used_outside: set[int] = set()

@@ -1,1 +1,1 @@
-"""The user's rules before the solver: which ops they put together, whether they can be obeyed, which conflict."""
+"""The user's rules before the solver: which ops they fuse, whether they can be obeyed, which conflict."""

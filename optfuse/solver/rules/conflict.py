@@ -84,12 +84,9 @@ def find_conflict(instance: Instance, rules: Sequence[Rules], deadline: float) -
     A deletion filter: whatever can go without ending the conflict goes, first halves of the rules, then quarters, and
     so on. Another such set may be smaller.
 
-    Parameters
-    ----------
-    instance
-        Without rules of its own.
-    deadline
-        A ``time.monotonic`` value, after which what is left then is returned.
+    Args:
+        instance: Without rules of its own.
+        deadline: A ``time.monotonic`` value, after which what is left then is returned.
     """
     instance, rules = _where_it_matters(instance, rules)
     undecided = False

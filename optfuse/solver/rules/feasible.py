@@ -22,7 +22,7 @@ from ortools.sat.python import cp_model
 from optfuse.problem.instance import ALONE, Instance
 from optfuse.problem.legality import bits, component, legal_index, mask_of
 from optfuse.solver.reduce.blocks import Block, cut_out, find_blocks
-from optfuse.solver.reduce.components import Components
+from optfuse.solver.reduce.union_find import Components
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,8 @@ def ruled_part(instance: Instance) -> Block:
 def kernels_asked_for(instance: Instance, deadline: float) -> Asked:
     """The smallest kernels that obey the rules of an instance, if there are any.
 
-    Parameters
-    ----------
-    deadline
-        A ``time.monotonic`` value. After it the status is "undecided", unless an answer was found.
+    Args:
+        deadline: A ``time.monotonic`` value. After it the status is "undecided", unless an answer was found.
     """
     model = _Model(instance)
     while True:

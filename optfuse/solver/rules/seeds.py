@@ -1,4 +1,4 @@
-"""Where greedy fusion starts: which ops run, and which of them the user's rules put together from the start."""
+"""The start of greedy fusion: the ops that run, in the groups that the user's rules fuse."""
 
 from __future__ import annotations
 

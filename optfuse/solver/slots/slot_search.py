@@ -12,10 +12,8 @@ from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.control.clock import WALL, Clock, within
 from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.reduce.limits import Kernel, fewest_kernels
-from optfuse.solver.slots.slot_separators import MANY_LINKS, add_parts, high_degree_separators
-from optfuse.solver.slots.slots import (
-    Separator,
+from optfuse.solver.reduce.size_limits import Kernel, fewest_kernels
+from optfuse.solver.slots.slot_model import (
     SlotModel,
     Slots,
     add_separator,
@@ -59,20 +57,13 @@ def solve_by_kernel_count(
     options: SolveOptions,
     deadline: float,
     clock: Clock = WALL,
-    many_links: int = MANY_LINKS,
 ) -> SlotResult:
     """The cheapest partition of a plain block, searched by its number of kernels.
 
-    Parameters
-    ----------
-    start
-        A legal partition; the result costs no more.
-    bound, memory
-        What every partition costs at least, and what it costs without its launches.
-    deadline
-        A time of ``clock``.
-    many_links
-        An op that is linked to so many may be what holds a kernel together.
+    Args:
+        start: A legal partition; the result costs no more.
+        bound, memory: What every partition costs at least, and what it costs without its launches.
+        deadline: A time of ``clock``.
     """
     launch = problem.devices[problem.ops[0].device].launch_ps
     prices = pricer(problem)
@@ -90,9 +81,8 @@ def solve_by_kernel_count(
         clock.spend(PLACE_SECONDS * count * places)
         model.cp.add(model.objective >= max(bound, count * launch + memory))
         last = (count + 1) * launch + memory >= best.cost
-        separators = high_degree_separators(problem, modes, many_links) if problem.limits.connected else []
         until = deadline if last else within(clock, deadline, 0.8)
-        best, floor = _with_slots(model, separators, best, options, until, clock)
+        best, floor = _with_slots(model, best, options, until, clock)
         floors.append(max(floor, count * launch + memory))
         count += 1
     return SlotResult(best.kernels, best.cost, min(best.cost, max(bound, min(floors, default=best.cost))))
@@ -100,7 +90,6 @@ def solve_by_kernel_count(
 
 def _with_slots(
     model: SlotModel,
-    separators: list[Separator],
     best: SlotResult,
     options: SolveOptions,
     deadline: float,
@@ -108,10 +97,6 @@ def _with_slots(
 ) -> tuple[SlotResult, int]:
     """The best partition, if one of so many kernels is cheaper; and what any of so many kernels costs at least."""
     floor, gap = 0, FIRST_GAP
-    for separator in separators:
-        add_separator(model, separator)
-    if separators:
-        add_parts(model, max((separator.parts for separator in separators), key=len))
     for _ in range(MOST_ROUNDS):
         model.cp.add(model.objective < best.cost)
         solver = configured(options, clock, deadline)

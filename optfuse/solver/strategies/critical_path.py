@@ -24,8 +24,8 @@ from optfuse.solver.bounds.parts_bound import small_buffers
 from optfuse.solver.columns.pricing import Pricer, pricer
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.reduce.blocks import cut_out
-from optfuse.solver.reduce.limits import Kernel
 from optfuse.solver.reduce.quotient import Quotient
+from optfuse.solver.reduce.size_limits import Kernel
 
 Group = tuple[int, ...]
 

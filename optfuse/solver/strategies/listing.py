@@ -45,7 +45,7 @@ def presolved(shape: Shape, problem: Instance, budget: Budget) -> Presolved | No
         return None
     budget.clock.spend(PRESOLVE_SECONDS * count)
     until = budget.part(PRESOLVE_SHARE).deadline
-    reduced = presolve(problem, shape.fed, shape.used, until, budget.clock.now).instance
+    reduced = presolve(problem, shape.fed, shape.used, until, budget.clock.now)
     if not budget.allows(START_SECONDS * count):
         return None
     atoms = find_atoms(reduced)

@@ -90,12 +90,7 @@ def _window(kernels: Sequence[Candidate], centre: int, near: Sequence[int], most
 
 
 def _solved(
-    problem: Instance,
-    atoms: Atoms,
-    window: Sequence[Candidate],
-    options: SolveOptions,
-    deadline: float,
-    clock: Clock,
+    problem: Instance, atoms: Atoms, window: Sequence[Candidate], options: SolveOptions, deadline: float, clock: Clock
 ) -> tuple[Candidate, ...] | None:
     """A cheaper partition of a window, or None."""
     within = 0

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from optfuse.errors import IllegalKernelError, RuleConflictError
-from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.instance import ALONE, Edge, Instance, Rules
+from optfuse.problem.legality import bits, listed, mask_of
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.bounds.block_bound import block_bound
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.reduce.blocks import Shape
-from optfuse.solver.reduce.optional import optional_uses
+from optfuse.solver.reduce.optional_values import optional_uses
 from optfuse.solver.strategies.block import BlockResult, Partition, cost_of
-from optfuse.solver.strategies.variant_choice import Decided, decide
 
 #: Combinations of alternatives of one block that are solved one by one, at most.
 MOST_CHOICES = 64
@@ -25,14 +24,12 @@ MOST_CHOICES = 64
 Solve = Callable[[Shape, Partition, float], BlockResult]
 
 
-def choice_count(instance: Instance, group: Sequence[int]) -> int:
-    """The number of combinations of alternatives of the variants that some ops belong to."""
-    inside = set(group)
-    return math.prod(
-        len(variant.alternatives)
-        for variant in instance.variants
-        if any(op in inside for alternative in variant.alternatives for op in alternative)
-    )
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """``instance`` has no variants; its op ``i`` is op ``ops[i]`` of the one that it came from."""
+
+    instance: Instance
+    ops: tuple[int, ...]
 
 
 def few_choices(problem: Instance) -> bool:
@@ -45,7 +42,7 @@ def few_choices(problem: Instance) -> bool:
         return True
     return (
         bool(problem.variants)
-        and choice_count(problem, range(len(problem.ops))) <= MOST_CHOICES
+        and math.prod(len(variant.alternatives) for variant in problem.variants) <= MOST_CHOICES
         and all(
             any(offer.scheme == ALONE for op in variant.alternatives[0] for offer in problem.ops[op].offers)
             for variant in problem.variants
@@ -82,6 +79,52 @@ def solve_choices(shape: Shape, warm: Partition, solve: Solve, deadline: float, 
         bound = min(bound, found.bound)
         best = _merged(best, found, decided)
     return replace(best, bound=min(bound, best.cost))
+
+
+def decide(instance: Instance, chosen: Sequence[int]) -> Decided:
+    """The instance in which alternative ``chosen[v]`` of each variant ``v`` runs.
+
+    Raises:
+        RuleConflictError: When a rule asks for one kernel of ops that do not all run then.
+    """
+    out = {op for variant in instance.variants for alternative in variant.alternatives for op in alternative}
+    out -= {op for variant, k in zip(instance.variants, chosen, strict=True) for op in variant.alternatives[k]}
+    ops = tuple(op for op in range(len(instance.ops)) if op not in out)
+    number = {op: k for k, op in enumerate(ops)}
+    edges = tuple(
+        Edge(number[edge.src], number[edge.dst], edge.buffer, edge.schemes)
+        for edge in instance.edges
+        if edge.src in number and edge.dst in number
+    )
+
+    for group in (*instance.rules.fuse, *instance.rules.single_kernel):
+        if len({op in number for op in group}) > 1:
+            raise RuleConflictError(f"the rules ask for one kernel of {listed(instance, group)}, not all of which run")
+
+    def groups(family: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(number[op] for op in ops) for ops in family if all(op in number for op in ops))
+
+    rules = instance.rules
+    kept = Rules(
+        fuse=tuple((a, b) for a, b in groups(rules.fuse)),
+        no_fuse=tuple((a, b) for a, b in groups(rules.no_fuse)),
+        single_kernel=groups(rules.single_kernel),
+        barrier=tuple(number[op] for op in rules.barrier if op in number),
+        peak_memory=rules.peak_memory,
+    )
+    made, ever = (
+        {write.buffer for op in every for offer in instance.ops[op].offers for write in offer.writes}
+        for every in (ops, range(len(instance.ops)))
+    )
+    # A temporary whose producers do not run keeps its number, with no bytes; one that is made outside is as it was.
+    buffers = tuple(
+        replace(buffer, kind="constant", bytes=0) if place in ever - made and buffer.kind == "temporary" else buffer
+        for place, buffer in enumerate(instance.buffers)
+    )
+    decided = replace(
+        instance, buffers=buffers, ops=tuple(instance.ops[op] for op in ops), edges=edges, variants=(), rules=kept
+    )
+    return Decided(decided, ops)
 
 
 def _decided_shape(shape: Shape, decided: Decided) -> Shape:

@@ -91,7 +91,7 @@ def test_only_donated_inputs_are_deleted(chain):
 
 
 def test_inputs_die_during_the_call(chain, tmp_path):
-    """The list is emptied, so that an input which nobody else holds is freed after its last use."""
+    """The list is emptied, so that an input without another owner is freed after its last use."""
     p = program(chain, tmp_path=tmp_path)
     inputs = [torch.randn(4, 6), torch.randn(6, 4)]
     p.module.call(inputs, {})

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 import sympy
-import torch
 
-from optfuse.compiler.codegen.member_writer import CodegenOptions
+from optfuse.compiler.codegen.block_sizes import LARGEST_TILE
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.nodes import Const, Guard, Iota, Load
-from tests.compiler.codegen.running import check, graph_of, inputs_for
+from tests.compiler.codegen.running import check
 from tests.compiler.codegen.specs import (
     F32,
     PATTERNS,
@@ -26,14 +25,13 @@ from tests.compiler.codegen.specs import (
     i1,
     i2,
     layer_norm,
-    padded_and_gathered,
     r0,
     r1,
     softmax,
     transposed_copy,
 )
 
-LOOPED = CodegenOptions(largest_tile=1)
+LOOPED = 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -54,11 +52,11 @@ def test_looped_reductions(pattern, rows, columns, dtype, tmp_path):
     check(kernel, spec, buffers, folder=tmp_path)
 
 
-@pytest.mark.parametrize("options", [CodegenOptions(), LOOPED])
+@pytest.mark.parametrize("largest", [LARGEST_TILE, LOOPED])
 @pytest.mark.parametrize(("images", "channels", "pixels"), [(3, 5, 49), (2, 1, 7), (8, 16, 64), (1, 3, 3000)])
-def test_batch_norm_updates_its_statistics_in_place(images, channels, pixels, options, tmp_path):
+def test_batch_norm_updates_its_statistics_in_place(images, channels, pixels, largest, tmp_path):
     spec, buffers = batch_norm(images, channels, pixels, "bfloat16")
-    kernel = emit_kernel(spec, buffers, options)
+    kernel = emit_kernel(spec, buffers, largest)
     assert set(kernel.written) == {"y", "mean", "running_mean"}
     check(kernel, spec, buffers, folder=tmp_path)
 
@@ -118,8 +116,8 @@ def test_full_reduction_to_a_scalar(tmp_path):
     k.input("a", 3, 50)
     k.reduce("sum", k.load("a", r0, r1))
     spec = k.spec("sum")
-    for options in (CodegenOptions(), LOOPED):
-        check(emit_kernel(spec, k.buffers, options), spec, k.buffers, folder=tmp_path)
+    for largest in (LARGEST_TILE, LOOPED):
+        check(emit_kernel(spec, k.buffers, largest), spec, k.buffers, folder=tmp_path)
 
 
 def test_outer_values_beside_a_parallel_r(tmp_path):
@@ -149,8 +147,8 @@ def test_outer_value_overwritten_in_place_beside_full_values(tmp_path):
     check(kernel, spec, k.buffers, folder=tmp_path)
 
 
-@pytest.mark.parametrize("options", [CodegenOptions(), LOOPED])
-def test_input_overwritten_after_its_last_read(options, tmp_path):
+@pytest.mark.parametrize("largest", [LARGEST_TILE, LOOPED])
+def test_input_overwritten_after_its_last_read(largest, tmp_path):
     """x is read by both passes and overwritten by a value that needs neither: the store comes last."""
     k = Kernel((5,), (3000,))
     k.input("x", 5, 3000)
@@ -159,7 +157,7 @@ def test_input_overwritten_after_its_last_read(options, tmp_path):
     k.pointwise("out", call("mul", k.load("x", i0, i1), k.load("sum", i0)))
     k.pointwise("x", call("neg", k.load("new", i0, i1)))
     spec = k.spec("out", "x", memory=["x"])
-    kernel = emit_kernel(spec, k.buffers, options)
+    kernel = emit_kernel(spec, k.buffers, largest)
     assert kernel.source.rindex("tl.load(x_ptr") < kernel.source.index("tl.store(x_ptr")
     check(kernel, spec, k.buffers, folder=tmp_path)
 
@@ -183,7 +181,7 @@ def test_guards_that_always_hold_are_left_out():
     assert "mask" not in emit_kernel(k.spec("out"), k.buffers).source
 
 
-def test_one_rounding_at_the_store_unless_asked_for(tmp_path):
+def test_one_rounding_at_the_store():
     k = Kernel((64,))
     k.input("a", 64, dtype="bfloat16")
     k.buffer("b", 64, dtype="bfloat16")
@@ -191,9 +189,6 @@ def test_one_rounding_at_the_store_unless_asked_for(tmp_path):
     k.pointwise("c", call("sub", k.load("b", i0), k.load("a", i0)))
     spec = k.spec("c")
     assert ".to(tl.bfloat16)" not in emit_kernel(spec, k.buffers).source
-    rounded = emit_kernel(spec, k.buffers, CodegenOptions(round_intermediates=True))
-    assert "(1.01 * a).to(tl.bfloat16)" in rounded.source or "(a * 1.01).to(tl.bfloat16)" in rounded.source
-    check(rounded, spec, k.buffers, folder=tmp_path)
 
 
 def test_large_buffers_are_addressed_in_64_bits():
@@ -213,17 +208,6 @@ def test_large_buffers_are_addressed_in_64_bits():
     source = emit_kernel(k.spec("c"), k.buffers).source
     assert "1073741824 * x1.to(tl.int64)" in source
     assert "tl.store(c_ptr + xindex" in source
-
-
-def test_index_checks_are_asserted_when_asked_for(tmp_path):
-    spec, buffers = padded_and_gathered(4, 7, "float32")
-    kernel = emit_kernel(spec, buffers, CodegenOptions(check_indices=True))
-    assert "tl.device_assert(" in kernel.source
-    check(kernel, spec, buffers, folder=tmp_path)
-    inputs = inputs_for(graph_of(spec, buffers))
-    inputs["ids"] = torch.full((4,), 5)
-    with pytest.raises(Exception, match="index"):
-        check(kernel, spec, buffers, inputs, folder=tmp_path)
 
 
 def test_names_never_collide(tmp_path):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from optfuse.compiler.codegen.block_sizes import LARGEST_TILE
 from optfuse.compiler.codegen.kernel_source import KernelSource
-from optfuse.compiler.codegen.member_writer import CodegenOptions
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.nodes import Const, Load, Result
@@ -17,7 +17,7 @@ from tests.compiler.codegen.running import module_text
 from tests.compiler.codegen.specs import PATTERNS, Kernel, batch_norm, call, i0, r0
 from tests.compiler.codegen.test_kernel_functions import FLOAT8, INTEGERS, KINDS, UNSIGNED, function_cases
 
-LOOPED = CodegenOptions(largest_tile=1)
+LOOPED = 1
 
 
 def renamed(kernel: KernelSource, name: str) -> KernelSource:
@@ -88,8 +88,8 @@ def every_move(dtype: str) -> KernelSource:
     return emit_kernel(k.spec(*outs), k.buffers)
 
 
-def every_reduction(dtype: str, options: CodegenOptions) -> KernelSource:
-    k = Kernel((40,), (600,), name=f"reductions_{dtype}_{options.largest_tile}")
+def every_reduction(dtype: str, largest: int) -> KernelSource:
+    k = Kernel((40,), (600,), name=f"reductions_{dtype}_{largest}")
     k.input("a", 40, 600, dtype=dtype)
     outs = []
     for kind in [kind for kind, dtypes in KINDS.items() if dtype in dtypes]:
@@ -100,7 +100,7 @@ def every_reduction(dtype: str, options: CodegenOptions) -> KernelSource:
         else:
             k.reduce(kind, k.load("a", i0, r0), (f"{kind}_out", Result(0, "int64" if "arg" in kind else dtype)))
             outs.append(f"{kind}_out")
-    return emit_kernel(k.spec(*outs), k.buffers, options)
+    return emit_kernel(k.spec(*outs), k.buffers, largest)
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +108,13 @@ def reports(tmp_path_factory):
     """All kernels in one module, compiled by processes of their own."""
     kernels = []
     for name, pattern in PATTERNS.items():
-        for tag, sizes, options in (("whole", (129, 1000), None), ("looped", (64, 9000), LOOPED)):
-            kernels.append(renamed(emit_kernel(*pattern(*sizes, "bfloat16"), options), f"{name}_{tag}"))
-    for tag, options in (("whole", None), ("looped", LOOPED)):
-        kernels.append(renamed(emit_kernel(*batch_norm(32, 64, 196, "bfloat16"), options), f"batch_norm_{tag}"))
+        for tag, sizes, largest in (("whole", (129, 1000), LARGEST_TILE), ("looped", (64, 9000), LOOPED)):
+            kernels.append(renamed(emit_kernel(*pattern(*sizes, "bfloat16"), largest), f"{name}_{tag}"))
+    for tag, largest in (("whole", LARGEST_TILE), ("looped", LOOPED)):
+        kernels.append(renamed(emit_kernel(*batch_norm(32, 64, 196, "bfloat16"), largest), f"batch_norm_{tag}"))
     kernels += [every_function(dtype) for dtype in ("float32", "float64", "bool", "uint8", "int16", "int64")]
     kernels += [every_function_of_a_constant(dtype) for dtype in ("float32", "bool", "uint8", "int64")]
-    kernels += [every_reduction(dtype, CodegenOptions()) for dtype in ("float32", "float64", "int64", "uint8", "bool")]
+    kernels += [every_reduction(dtype, LARGEST_TILE) for dtype in ("float32", "float64", "int64", "uint8", "bool")]
     kernels += [every_reduction(dtype, LOOPED) for dtype in ("float32", "int64", "uint8", "bool")]
     kernels += [every_move(dtype) for dtype in (*UNSIGNED, *FLOAT8)]
     folder = tmp_path_factory.mktemp("compiled")

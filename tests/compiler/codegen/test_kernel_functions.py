@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from optfuse.compiler.codegen.block_sizes import LARGEST_TILE
 from optfuse.compiler.codegen.kernel_source import KernelSource
-from optfuse.compiler.codegen.member_writer import CodegenOptions
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Space, rdigit
 from optfuse.compiler.ir.nodes import Buffer, Const, Iota, Load, Result, rvar
@@ -286,13 +286,13 @@ def reduction_input(kind: str, dtype: str, rows: int, columns: int) -> torch.Ten
 
 
 @pytest.mark.parametrize(
-    ("by", "options"),
-    [("rows", CodegenOptions()), ("rows", CodegenOptions(largest_tile=1)), ("columns", CodegenOptions())],
+    ("by", "largest"),
+    [("rows", LARGEST_TILE), ("rows", 1), ("columns", LARGEST_TILE)],
     ids=["rows-whole", "rows-looped", "columns"],
 )
 @pytest.mark.parametrize(("kind", "dtype"), [(kind, dtype) for kind, dtypes in KINDS.items() for dtype in dtypes])
 @pytest.mark.spread(5)
-def test_reduction(kind, dtype, by, options, tmp_path):
+def test_reduction(kind, dtype, by, largest, tmp_path):
     rows, columns = (3, 2500) if by == "rows" else (70, 129)
     k = Kernel((rows,), (columns,))
     k.input("a", rows, columns, dtype=dtype, stride=() if by == "rows" else (1, rows))
@@ -304,9 +304,9 @@ def test_reduction(kind, dtype, by, options, tmp_path):
         k.reduce(kind, operand)
         spec = k.spec(kind)
     value = reduction_input(kind, dtype, rows, columns)
-    kernel = emit_kernel(spec, k.buffers, options)
+    kernel = emit_kernel(spec, k.buffers, largest)
     # a single sum across memory's direction goes row by row, however short
-    assert kernel.config.loop == ("persistent" if by == "rows" and options.largest_tile > 1 else "looped")
+    assert kernel.config.loop == ("persistent" if by == "rows" and largest > 1 else "looped")
     module = load_source(module_text([kernel]), tmp_path)
     wide = value.double() if value.is_floating_point() else value
     if kind == "sum" and not value.is_floating_point():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optfuse.compiler.codegen.member_writer import CodegenOptions
+from optfuse.compiler.codegen.block_sizes import LARGEST_TILE
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.extract.extraction import extract
 from optfuse.compiler.extract.solution_kernel import kernel_spec
@@ -20,23 +20,21 @@ from optfuse.solver.baseline.greedy import greedy
 from tests.compiler.codegen.running import SLACK, module_text, run
 from tests.compiler.ir.graphs import loop_graphs, random_inputs
 
-OPTIONS = st.builds(CodegenOptions, largest_tile=st.sampled_from([1, 16_384]))
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("random")
 
 
-@given(graph=loop_graphs(), options=OPTIONS)
+@given(graph=loop_graphs(), largest=st.sampled_from([1, LARGEST_TILE]))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_fused_graphs(folder, graph: LoopGraph, options: CodegenOptions):
+def test_fused_graphs(folder, graph: LoopGraph, largest: int):
     extraction = extract(graph, load_device("h200"))
     buffers = {b.name: b for b in graph.buffers}
     solution = greedy(extraction.instance)
     assert all(kernel.scheme != ALONE for kernel in solution.kernels)
     specs = [kernel_spec(extraction, kernel, f"k{n}") for n, kernel in enumerate(solution.kernels)]
-    kernels = [emit_kernel(spec, buffers, options) for spec in specs]
+    kernels = [emit_kernel(spec, buffers, largest) for spec in specs]
     module = load_source(module_text(kernels), folder)
     inputs, constants = random_inputs(graph)
     memory = dict(zip(graph.inputs, inputs, strict=True)) | constants

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from optfuse.compiler.codegen.member_writer import CodegenOptions
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.nodes import Iota, Load
 from tests.compiler.codegen.running import check, graph_of, inputs_for
@@ -75,6 +74,6 @@ def test_numbers_are_the_same_however_they_come(case, tmp_path):
 @pytest.mark.parametrize("columns", [4096, 4100, 4102])
 def test_rows_in_blocks(columns, tmp_path):
     spec, buffers = noisy_rows(3, columns)
-    kernel = emit_kernel(spec, buffers, CodegenOptions(largest_tile=1))
+    kernel = emit_kernel(spec, buffers, largest_tile=1)
     assert (ALONG if columns % 4 == 0 else SINGLY) in kernel.source
     check(kernel, spec, buffers, inputs_for(graph_of(spec, buffers)) | SEED, tmp_path)

@@ -1,4 +1,4 @@
-"""Approximations only where nobody sees more than half precision."""
+"""Functions are approximate only where results are rounded to half precision."""
 
 import torch
 

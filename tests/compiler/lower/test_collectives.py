@@ -10,9 +10,9 @@ from torch import fx
 
 from optfuse.compiler.analysis.dependence import dependences
 from optfuse.compiler.analysis.link_time import transfer_ps
-from optfuse.compiler.codegen.apart import BEGINS, BESIDE, ENDS
 from optfuse.compiler.codegen.host_program import MemoryLayout, host_program
 from optfuse.compiler.codegen.module import emit_module
+from optfuse.compiler.codegen.uncaptured_steps import BEGINS, BESIDE, ENDS
 from optfuse.compiler.extract.extraction import Extraction, extract
 from optfuse.compiler.frontend.passes.evaluate import constant_nodes
 from optfuse.compiler.frontend.passes.rewrite import is_impure

@@ -1,4 +1,4 @@
-"""Values that readers compute again: what is inlined, that results stay, and that no schedule loses by it."""
+"""Values that consumers recompute: which are inlined, that results stay, and that no schedule is dearer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are only moved: who moves them computes them, results stay, and no schedule loses by it."""
+"""Values that are only moved are computed by the op that moves them: results stay, and no schedule is dearer."""
 
 from __future__ import annotations
 

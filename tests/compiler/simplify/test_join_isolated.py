@@ -1,4 +1,4 @@
-"""Tiny computations that nothing ties to the rest run together, whatever else the graph does."""
+"""Small computations that share no value with others become one op, and results stay."""
 
 from __future__ import annotations
 

@@ -34,7 +34,9 @@ def single(*shape: int) -> Tensor:
 def show(name: str, function: Callable[..., Any], *tensors: Tensor) -> None:
     """Print a function's ops before and after a pass, behind the passes that come first."""
     position = [each.name for each in PASSES].index(name)
-    before = rewrite(graph_of(function, *tensors), DEVICE, PASSES[:position]).graph
+    before = graph_of(function, *tensors)
+    for each in PASSES[:position]:
+        before = each.run(before, DEVICE)
     print_ops("before", before)
     print_ops("after", PASSES[position].run(before, DEVICE))
 

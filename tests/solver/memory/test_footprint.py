@@ -88,7 +88,7 @@ def test_apart_takes_less_where_libraries_allocate(inference: Schedule) -> None:
 def test_a_backward_graph_frees_what_was_saved_as_it_goes(
     training: TrainingSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Down to the program nobody holds on to the tensors that the forward graph has kept.
+    """Down to the program no caller holds on to the tensors that the forward graph has kept.
 
     Kernels do not run: Triton's interpreter leaves what it was given to the collector.
     """

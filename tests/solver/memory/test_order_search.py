@@ -9,13 +9,7 @@ from hypothesis import given, settings
 
 from optfuse.problem.instance import Instance
 from optfuse.solver.baseline.greedy import greedy
-from optfuse.solver.memory.order_problem import (
-    OrderProblem,
-    floor_bytes,
-    order_problem,
-    peak_bytes,
-    program_order,
-)
+from optfuse.solver.memory.order_problem import OrderProblem, floor_bytes, order_problem, peak_bytes, program_order
 from optfuse.solver.memory.order_search import OrderOutcome, least_peak_order
 from tests.solver.memory.test_memory import assert_topological, unfused
 from tests.strategies import instances, share

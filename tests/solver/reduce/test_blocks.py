@@ -13,7 +13,7 @@ from optfuse.problem.legality import mask_of
 from optfuse.solver.columns.atoms import find_atoms
 from optfuse.solver.columns.candidates import enumerate_candidates
 from optfuse.solver.reduce.blocks import cut_out, find_blocks
-from optfuse.solver.reduce.components import Components
+from optfuse.solver.reduce.union_find import Components
 from tests.layered import build
 from tests.solver.columns.test_candidates import legal_kernels
 from tests.strategies import instances, share

@@ -1,4 +1,4 @@
-"""A start with all that can wait put off: legal, and cheaper where sums over steps are what matters."""
+"""The start from the critical path: legal, and cheaper where sums over steps dominate."""
 
 from __future__ import annotations
 

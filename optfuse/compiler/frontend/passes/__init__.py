@@ -43,7 +43,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
 
 
 def normalize(captured: Captured) -> Captured:
-    """Run ``PASSES`` in order. Nodes that nobody uses leave after each; what the caller sees keeps its strides."""
+    """Run ``PASSES`` in order. Unused nodes are removed after each; what the caller sees keeps its strides."""
     promised = _seen_strides(captured)
     for rewrite in PASSES:
         captured = rewrite(captured)

@@ -1,4 +1,4 @@
-"""Attention before dispatch: masks that say nothing or only "causal" go, and every call becomes one operator."""
+"""Simplify attention before dispatch: drop masks that allow everything, find causal ones, make a call one operator."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _is_half(node: Node) -> bool:
 
 
 def _layout_is_free(node: Node) -> bool:
-    """Whether nobody sees an attention's strides: heads and rows change places, and then all is made contiguous."""
+    """Whether an attention's strides show nowhere: heads and rows are transposed, and then all is made contiguous."""
     return bool(node.users) and all(
         _swaps_heads_and_rows(user) and all(_name(after) in {"contiguous", "reshape"} for after in user.users)
         for user in node.users

@@ -107,7 +107,7 @@ def _backward(node: Node) -> None:
         return
     for user in list(node.users):
         gradient = found[_arguments(user)[1]] if user.target is getitem else None
-        assert gradient is not None, "nobody asks for a gradient that is not computed"
+        assert gradient is not None, "no node reads a gradient that is not computed"
         swap(user, gradient)
     node.graph.erase_node(node)
 

@@ -1,4 +1,4 @@
-"""Random tensors of a training step's joint graph as functions of one seed, which may be computed again."""
+"""Derive the random tensors of a training step from one seed, so that the backward graph can recompute them."""
 
 from __future__ import annotations
 

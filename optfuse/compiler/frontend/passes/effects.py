@@ -1,4 +1,4 @@
-"""Operators with side effects (checks of linear algebra) as plain calls, without the tokens that order them."""
+"""Call operators with side effects (checks of linear algebra) directly, without the tokens that order them."""
 
 from __future__ import annotations
 

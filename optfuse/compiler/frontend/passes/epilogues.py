@@ -1,4 +1,4 @@
-"""Convolution, batch norm, residual and ReLU as one library call, before functionalisation and without gradients.
+"""Fuse convolution, batch norm, residual and ReLU into one library call, before functionalisation, without gradients.
 
 A convolution leaves its result in memory, and a kernel of ours reads it, normalises and activates it, and writes it
 again. cuDNN adds bias and residual and applies ReLU to what it has in registers. Batch norm in evaluation mode is a
@@ -26,7 +26,7 @@ _ADDS = frozenset({aten.add.Tensor, aten.add_.Tensor})
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A convolution, and the batch norm behind it if there is one. Nobody else uses either."""
+    """A convolution, and the batch norm behind it if there is one. No other node uses either."""
 
     convolution: Node
     norm: Node | None
@@ -150,12 +150,12 @@ def _writes(node: Node) -> bool:
 
 
 def _writes_what_it_owns(node: Node) -> bool:
-    """Whether what an operator writes in place is read by nobody else: then it might as well be out of place."""
+    """Whether what an operator writes in place has no other reader: then it might as well be out of place."""
     written = node.args[0]
     alone = isinstance(written, Node) and len(written.users) == 1 and written.op == "call_function"
     return alone and written.target not in VIEWS  # type: ignore[union-attr]
 
 
 def _stays(node: Node) -> bool:
-    """An operator that writes what it owns, and whose result nobody uses, may go."""
+    """An operator that writes what it owns, and whose result is unused, may go."""
     return is_impure(node) and not _writes(node)

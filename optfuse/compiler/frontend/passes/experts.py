@@ -1,4 +1,4 @@
-"""Products of a few rows with the weights of the experts that they were sent to are sums over those weights alone."""
+"""Rewrite grouped matmuls of few rows and many experts as sums over the weights of each row's expert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch computed in two halves, so that one half's communication runs beside the other half's computation.
+"""Compute a batch in two halves, so that one half's communication runs beside the other half's computation.
 
 Where a model is split among ranks, each all-reduce of a forward graph stands between two layers: nothing that does not
 need its result is left to compute meanwhile. Two halves of a batch need nothing of each other.

@@ -1,4 +1,4 @@
-"""Updates of a few places of a tensor happen in the tensor: a cache is not copied to write one of its rows.
+"""Update parts of a tensor in place: a cache is not copied to write one of its rows.
 
 AOTAutograd hands over ``new = index_copy(cache, ...)`` and, at the end, the copy of ``new`` into ``cache``. Where every
 reader of the old value can come first, and the caller sees the new value in ``cache`` alone, the operator that writes

@@ -1,4 +1,4 @@
-"""Tensors whose elements follow from their positions, whatever their sizes: what a mask means at every size.
+"""Symbolic values of tensors whose elements are functions of their indices, such as masks, for all sizes at once.
 
 ``arange(n)[None, :] <= arange(n)[:, None]`` is causal for all n, which no evaluation at one n proves. An element is a
 number, a truth value, an affine expression of its index, or a condition ``expression >= 0``.

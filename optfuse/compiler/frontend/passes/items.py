@@ -1,4 +1,4 @@
-"""A tensor filled with another tensor's element is that element, expanded: no number that has to be waited for."""
+"""Expand the element that a tensor is filled with, instead of reading it as a number, for which the host would wait."""
 
 from __future__ import annotations
 

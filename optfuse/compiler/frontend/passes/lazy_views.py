@@ -1,4 +1,4 @@
-"""Negation and conjugation that torch puts off to whoever reads the memory are computed where they stand."""
+"""Replace lazy negation and conjugation (views with a bit set) by the operators that compute them."""
 
 from __future__ import annotations
 

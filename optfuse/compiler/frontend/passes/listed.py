@@ -50,11 +50,11 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "attention stays one operator, whatever its arguments",
     ),
     FrontendPass(
-        "keep_offsets", "decision", "training", "passes.pooling",
+        "keep_offsets", "decision", "training", "passes.max_pooling",
         "max-pooling keeps an offset of one byte for its gradient in place of a position of eight",
     ),
     FrontendPass(
-        "release_pooled", "decision", "training", "passes.pooled",
+        "release_pooled", "decision", "training", "passes.max_pooling",
         "a pooling's gradient looks at a convolution's result that is kept anyway in place of what was pooled",
     ),
     FrontendPass(

@@ -26,8 +26,8 @@ def share_masks(graph: GraphModule) -> GraphModule:
     """Let masks of (B, H, L, S) that say the same for each of B be of (1, H, L, S).
 
     Before: ``m = contiguous(where(expand(seen, [B, 1, L, S]), bias, -inf)); attention(q, k, v, m)``. After:
-    ``m = contiguous(where(expand(seen, [1, 1, L, S]), bias, -inf)); attention(q, k, v, m)``. Nobody writes such masks B
-    times, and kernels find them in the cache. Works on graphs of ATen operators before autograd.
+    ``m = contiguous(where(expand(seen, [1, 1, L, S]), bias, -inf)); attention(q, k, v, m)``. Such masks are not written
+    B times, and kernels find them in the cache. Works on graphs of ATen operators before autograd.
     """
     if not any(_wide_mask(node) for node in graph.graph.nodes):
         return graph

@@ -1,6 +1,4 @@
-"""What a matmul does beside multiplying: activations go into it where they must be written anyway, biases out of it
-where a kernel reads the result anyway.
-"""
+"""Fuse activations into matmuls whose results must be stored; add biases in the kernels that read a matmul."""
 
 from __future__ import annotations
 
@@ -148,7 +146,7 @@ def _evaluated(node: Node, source: Node, known: dict[Node, Any]) -> torch.Tensor
 
 
 def _is_all(node: Node, source: Node) -> bool:
-    """Whether nobody else needs what lies between a matmul and its activation."""
+    """Whether no other node reads what lies between a matmul and its activation."""
     between, stack = {node}, [node]
     while stack:
         for before in stack.pop().all_input_nodes:
@@ -174,7 +172,7 @@ def _fuse(node: Node, activation: Node, gelu: bool) -> None:
 
 
 def _readers(node: Node) -> Iterator[Node]:
-    """Who reads a value, through views."""
+    """The readers of a value, through views."""
     for user in node.users:
         if user.target in VIEWS or user.target in _RESHAPES:
             yield from _readers(user)

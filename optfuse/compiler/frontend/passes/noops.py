@@ -52,7 +52,7 @@ def drop_assertions(captured: Captured) -> Captured:
 
 
 def remove_noops(captured: Captured) -> Captured:
-    """A copy that nobody can tell from its source, and a view that shows the same, are replaced by their source.
+    """A copy that is equal to its source in every respect, and a view of the same shape, are replaced by their source.
 
     Before: ``b = _to_copy(a, dtype=a.dtype); c = view(b, b.shape); relu(c)``. After: ``relu(a)``.
     A copy that leaves the graph stays: its source may be an input, and either may be written into. One that is kept for

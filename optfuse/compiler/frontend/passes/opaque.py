@@ -1,4 +1,4 @@
-"""Nodes that no plan can hold become library calls of their own: one such node costs itself and nothing else."""
+"""Wrap nodes that a plan cannot hold, such as those with subgraphs, as library calls: it costs itself alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that a forward graph keeps though they are a few small ones spread out: the backward graph makes them again.
+"""Recompute values in the backward graph that expand a small number of elements, instead of saving them.
 
 Torch's partition keeps what a library call of the backward graph reads, since that would have to be in memory anyway.
 But a mask of attention, a bias and a window's mask added and repeated for 4096 windows, takes 67 MB from the forward to
@@ -129,7 +129,7 @@ def _spreads(node: Node) -> bool:
 
 
 def _written(source: Node) -> bool:
-    """Whether somebody writes into a value later: then it is not what it was when the backward graph reads it."""
+    """Whether a node writes into a value later: then it is not what it was when the backward graph reads it."""
     return any(is_mutating(user.target, user.kwargs) for user in source.users)
 
 

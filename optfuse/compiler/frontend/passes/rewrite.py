@@ -1,4 +1,4 @@
-"""Small tools that the passes share: copying a graph, inserting a node with its fake value, asking who escapes."""
+"""Helpers of the passes: copy a graph, insert a node with its fake value, find the values that leave the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mask that says what a model does to scores between a product and a softmax, put together as a graph's nodes."""
+"""Build the attention mask that has the effect of a model's operations on scores before its softmax."""
 
 from __future__ import annotations
 

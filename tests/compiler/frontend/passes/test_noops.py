@@ -1,4 +1,4 @@
-"""Nodes that change nothing go; copies that leave the graph stay."""
+"""No-ops are removed; copies that leave the graph stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a few small values spread out is not kept for the backward graph, which makes it again."""
+"""Values that expand a few elements are not saved: the backward graph recomputes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The function through which an emitted module calls the steps that no CUDA graph can hold, and what they may read."""
+"""The function through which an emitted module runs the steps that no CUDA graph can hold, and what these may read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other plans worth running: what would be best if the cost model were wrong about one thing, or without one fusion.
+"""Other plans worth measuring: the best ones if the cost model were wrong in one rate, or without one fusion.
 
 Prediction and measurement part where a rate of the device file is off for the kernels at hand: launches that cost more
 than it says, arithmetic that does not hide behind memory, a cache that does not hold what it should. For each such
@@ -56,10 +56,7 @@ DOUBTS: tuple[tuple[str, Callable[[Device], Device]], ...] = (
     ("launches cost a third", lambda d: replace(d, launch_ps=d.launch_ps // 3)),
     ("launches cost three times as much", lambda d: replace(d, launch_ps=3 * d.launch_ps)),
     ("nothing stays in L2", lambda d: replace(d, l2_bytes=0)),
-    (
-        "reductions need four times the programs",
-        lambda d: replace(d, saturating_programs=4 * d.saturating_programs),
-    ),
+    ("reductions need four times the programs", lambda d: replace(d, saturating_programs=4 * d.saturating_programs)),
     ("few programs suffice", lambda d: replace(d, saturating_programs=1)),
     ("irregular access costs three times as much more", lambda d: _irregular(d, 3)),
     ("irregular access costs nothing more", lambda d: _irregular(d, 0)),

@@ -14,7 +14,14 @@ from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.bounds.block_bound import block_bound
 from optfuse.solver.memory.assemble import assemble
-from optfuse.solver.reduce.limits import cut_to_size, fewest_kernels, fits, launches, without_launches, without_limits
+from optfuse.solver.reduce.size_limits import (
+    cut_to_size,
+    fewest_kernels,
+    fits,
+    launches,
+    without_launches,
+    without_limits,
+)
 from tests.layered import build, layered
 from tests.strategies import DEVICE, instances, share
 

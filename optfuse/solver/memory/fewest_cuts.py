@@ -1,4 +1,4 @@
-"""The order with the fewest changes between two colours of kernels: those that a CUDA graph can hold, and others."""
+"""The order with the fewest changes between kernels that a CUDA graph can hold and others."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optfuse.errors import IllegalKernelError
-from optfuse.solver.memory.fewest_runs import fewest_runs, runs
+from optfuse.solver.memory.fewest_cuts import fewest_runs, runs
 from optfuse.solver.memory.order_problem import OrderProblem
 from tests.strategies import share
 

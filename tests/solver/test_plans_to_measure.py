@@ -11,7 +11,7 @@ from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
 from optfuse.problem.serialize import load_instance
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.nearby import near_plans
+from optfuse.solver.plans_to_measure import near_plans
 from optfuse.solver.result import SolveResult
 from optfuse.solver.solve import solve
 

@@ -1,4 +1,4 @@
-"""Which operators are loops on dtypes that ATen itself has few operators for: float8, uint16, uint32 and uint64.
+"""Which operators are loops for dtypes that ATen supports in few operators: float8, uint16, uint32 and uint64.
 
 Any other operator on them is a library call, and fails as it does in eager execution.
 """

@@ -1,4 +1,4 @@
-"""A few kernels in order: the model for blocks whose best schedule has few kernels, however large these may be.
+"""The slot model: each op is in one of a small number of numbered kernels, however large these are.
 
 Where kernels hold dozens of ops, there are too many of them to list; but then there are few in a schedule, and they run
 in some order. So number them. Every op gets a *slot*, no op a slot before that of what it needs, and the ops of a slot
