@@ -11,6 +11,7 @@ import sympy
 
 from optfuse.compiler.codegen.addresses import Addresses
 from optfuse.compiler.codegen.index_arithmetic import INT32_END, Axis, Linear, Named, linearize
+from optfuse.compiler.codegen.index_checks import Interval, checked_position, interval, is_inside
 from optfuse.compiler.codegen.kernel_writer import Note, Writer, identifier, reserved_names
 from optfuse.compiler.codegen.philox_counters import counters
 from optfuse.compiler.codegen.product_tiles import dot_tile
@@ -60,13 +61,13 @@ class CodegenOptions:
 
     Attributes:
         round_intermediates: Round values in registers to their buffers' dtype, as eager execution does.
-        check_indices: Assert at run time (in debug builds of a kernel) that gathered indices lie in their buffers.
+        check_indices: Assert at run time that indices which data tell lie in their dimensions, where it is not known.
         largest_tile: A reduction of more elements than this, whatever one row's warps could hold, walks r block by
             block.
     """
 
     round_intermediates: bool = False
-    check_indices: bool = False
+    check_indices: bool = True
     largest_tile: int = 16_384
 
 
@@ -99,6 +100,7 @@ class MemberWriter:
         #: values of register buffers by (producer, buffer), outside of loops and in the open loop body
         self.outer_values: dict[tuple[int, str], Value] = {}
         self.body_values: dict[tuple[int, str], Value] = {}
+        self._intervals: dict[tuple[int, str], Interval | None] = {}
         self.results: dict[int, tuple[Value, ...]] = {}
         #: whole tiles loaded in the open body: variable to buffer
         self.tiles: dict[str, str] = {}
@@ -142,6 +144,7 @@ class MemberWriter:
                 value = self._in_register(value, store.buffer)
                 values = self.body_values if self.passes.roles[member] == "full" else self.outer_values
                 values[member, store.buffer] = value
+                self._intervals[member, store.buffer] = interval(store.value, self._bounds)
             elif not value.literal:
                 value = self.writer.name(value, identifier(store.buffer))
             found.append((store, value))
@@ -256,9 +259,9 @@ class MemberWriter:
         env = self._with_indirect(load)
         form = linearize(load.index, env, self.addresses.division)
         guards = [part for guard in load.guards for part in self._guard(guard, env)]
-        offset = self.addresses.index(form, self._wide(form, load.buffer))
         if load.indirect and self.options.check_indices:
-            self._check(offset, load.buffer, guards)
+            self._check(load, guards)
+        offset = self.addresses.index(form, self._wide(form, load.buffer))
         mask = self._mask(offset.axes, guards)
         spread = offset.axes | (mask.axes if mask is not None else frozenset())
         if spread == {"r"} and self._several_rows() and not load.indirect:
@@ -312,9 +315,9 @@ class MemberWriter:
         """
         dtype = self.buffers[store.buffer].dtype
         form = linearize(store.index, self._with_indirect(store), self.addresses.division)
-        offset = self.addresses.index(form, self._wide(form, store.buffer))
         if store.indirect and self.options.check_indices:
-            self._check(offset, store.buffer, ())
+            self._check(store, ())
+        offset = self.addresses.index(form, self._wide(form, store.buffer))
         shape = offset.axes | value.axes | (self._axes_of_points() if store.adds else frozenset())
         repeats = [digit for digit in once if digit in self.sizes]  # a digit of size 1 is on no axis, and always 0
         guards = [guard for d in repeats for guard in self._guard(Guard(d, 0, 1), {d: Linear({d: 1})})]
@@ -386,11 +389,26 @@ class MemberWriter:
                 found.append(Value(text, "bool", left.axes, COMPARISON))
         return found
 
-    def _check(self, offset: Value, buffer: str, guards: Sequence[Value]) -> None:
-        inside = f"({offset.within(SUM)} >= 0) & ({offset.within(SUM)} < {self._elements(buffer)})"
-        mask = self._mask(offset.axes, guards)
-        ignored = f", mask={mask.text}" if mask is not None else ""
-        self.writer.statement(f'tl.device_assert({inside}, "index out of bounds of {buffer}"{ignored})', offset.axes)
+    def _check(self, access: Load | Store, guards: Sequence[Value]) -> None:
+        """Assert that the access's indirect indices lie in their dimensions, where its guards hold."""
+        for expr in access.indirect:
+            found = checked_position(expr)
+            if found is None or is_inside(*found, self._bounds):
+                continue
+            position = tensor(cast(self.value(expr), "int64"))
+            position = position if position.text.isidentifier() else self.writer.name(position, "index")
+            inside = f"({position.text} >= 0) & ({position.text} < {found[1]})"
+            mask = self._mask(position.axes, guards)
+            axes = position.axes | (frozenset[str]() if mask is None else mask.axes)
+            ignored = f", mask={mask.text}" if mask is not None else ""
+            text = f'tl.device_assert({inside}, "index out of bounds for size {found[1]}"{ignored})'
+            self.writer.statement_once(text, axes)
+
+    def _bounds(self, leaf: Iota | Load) -> Interval | None:
+        """What a place lies between; of a value in a register, what its member knows."""
+        if isinstance(leaf, Load):
+            return self._intervals.get((self.passes.producers[self._member].get(leaf.buffer, -1), leaf.buffer))
+        return linearize(leaf.index, self._env, self.addresses.division).bounds(self.sizes)
 
     def position(self, member: int) -> Value:
         """The position in the row-major order of the reduction's variables."""
