@@ -52,6 +52,7 @@ from optfuse.compiler.frontend.passes.pooling import keep_offsets
 from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
+from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
@@ -234,11 +235,13 @@ def compile_flat(
     def compile_adapted(module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
         adapted = split.adapt(module, kind, split.kept if kind == "backward" else None)
         compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
-        bound = adapted.convention.bind(compile_one(adapted.captured))
+        traced = TracedGraph(module, adapted.captured.name)
+        bound = unless_simulated(adapted.convention.bind(compile_one(adapted.captured)), traced)
         if kind == "forward":
             split.kept = kept_values(adapted.captured, _output_names(module))
         if keep is not None:
-            return KeptCode(kind, adapted.convention, keep.products.pop(adapted.captured.name, None), bound)
+            product = keep.products.pop(adapted.captured.name, None)
+            return KeptCode(kind, adapted.convention, product, traced, bound)
         return bound
 
     known = {
