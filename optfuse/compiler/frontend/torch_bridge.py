@@ -257,15 +257,20 @@ def _mask_of(*keys: str) -> int:
     return mask
 
 
-#: Set for a thread while it is under ``vmap`` (the older and the newer one), another of torch.func's, or in a mode.
-_SEES_OPERATORS = _mask_of("VmapMode", "FuncTorchDynamicLayerFrontMode", "Python")
+#: Set for a thread while it is under ``vmap`` (the older and the newer one) or another of torch.func's; in a mode.
+_TRANSFORMED, _IN_A_MODE = _mask_of("VmapMode", "FuncTorchDynamicLayerFrontMode"), _mask_of("Python")
 _included = torch._C._dispatch_tls_local_include_set  # noqa: SLF001
 
 
 def is_simulated(arguments: Sequence[Any]) -> bool:
     """Whether a call is about more than the memory of its tensors: under ``vmap``, in a mode, with fake tensors."""
-    if _included().raw_repr() & _SEES_OPERATORS or forward_ad._current_level >= 0:  # noqa: SLF001
+    state = _included().raw_repr()
+    if state & _TRANSFORMED or forward_ad._current_level >= 0:  # noqa: SLF001
         return True
+    if state & _IN_A_MODE:  # AOTAutograd has one of its own around a first call, which looks at operators of the user's
+        modes = map(torch._C._get_dispatch_stack_at, range(torch._C._len_torch_dispatch_stack()))  # noqa: SLF001
+        if not all(type(mode).__module__.startswith("torch._functorch.") for mode in modes):
+            return True
     return FakeTensor in set(map(type, arguments))
 
 
