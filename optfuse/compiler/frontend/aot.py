@@ -100,6 +100,7 @@ class _Split:
     choose: Chooser | None = None
     decisions: Decisions | None = None
     user_outputs: int | None = None
+    may_leave: bool = False
     #: what the forward graph keeps, by the names of the backward graph's placeholders
     kept: Mapping[str, Kept] = field(default_factory=dict)
 
@@ -158,6 +159,7 @@ class _Split:
             None if visible is None else frozenset(visible),
             given or {},
             self.decisions,
+            may_leave=self.may_leave,
         )
 
 
@@ -208,7 +210,7 @@ def compile_flat(
     -------
     A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
-    split = _Split(name, feeds, choose, decisions)
+    split = _Split(name, feeds, choose, decisions, may_leave=leave is not None)
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -296,20 +298,25 @@ def adapt(
     visible: frozenset[int] | None = None,
     given: Mapping[str, Kept] | None = None,
     decisions: Decisions | None = None,
+    *,
+    may_leave: bool = False,
 ) -> Adapted:
     """One of AOTAutograd's graphs, over tensors alone, normalized and laid out.
 
-    ``given``: by placeholder of a backward graph, how the forward graph keeps it.
+    ``given``: by placeholder of a backward graph, how the forward graph keeps it. ``may_leave``: nodes that no plan can
+    hold may run after the program; else they are an error.
     """
     given = given or {}
     graph = copied(module)
     specialize_sizes(graph, keep=decisions is not None)
     tokens = drop_effect_tokens(graph)
-    remainder = take_remainder(graph)
+    remainder = take_remainder(graph) if may_leave else None
     placeholders = graph.graph.find_nodes(op="placeholder")
     backward = name.endswith(".backward")
     bindings = [
-        None if node in tokens or is_sparse_argument(node) else _binding(node, k, len(placeholders), feeds, backward)
+        None
+        if node in tokens or (may_leave and is_sparse_argument(node))
+        else _binding(node, k, len(placeholders), feeds, backward)
         for k, node in enumerate(placeholders)
     ]
     if remainder is not None and visible is not None:  # torch reads them: they leave as traced
