@@ -373,12 +373,20 @@ def _mend_patching() -> None:
 
 
 def _mend_launch() -> None:
-    """One launch at a time (the interpreter patches ``tl`` while it runs), floating-point warnings off, asserts on."""
+    """One launch at a time (the interpreter patches ``tl`` while it runs), floating-point warnings off, asserts on.
+
+    An index out of bounds is an IndexError, as in eager execution on the host.
+    """
     original = interp.GridExecutor.__call__
 
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _lock, np.errstate(all="ignore"):
-            return original(self, *args, **kwargs)
+            try:
+                return original(self, *args, **kwargs)
+            except interp.InterpreterError as error:
+                if isinstance(error.__cause__, AssertionError):  # kernels assert nothing else
+                    raise IndexError(str(error.__cause__)) from None
+                raise
 
     interp.GridExecutor.__call__ = launch
     # debug makes tl.device_assert live; the overflow checks that come with it would triple the price of indexing

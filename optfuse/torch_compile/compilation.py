@@ -193,7 +193,9 @@ class Compilation:
         made = made.tune() if asked.tune else made
         program = Program(made.source, captured.constants)
         constants = {name: value.cpu() for name, value in program.constants.items()}
-        facts = replace(facts_of(made), checkpoints=self.prices.get(captured.name.removesuffix(".backward")))
+        facts = facts_of(made)
+        facts = replace(facts, opaque=(*facts.opaque, *captured.remainder))
+        facts = replace(facts, checkpoints=self.prices.get(captured.name.removesuffix(".backward")))
         product = Product(made.source, constants, interest_of(captured), facts)
         run = self._running(program, product)
         self.record.schedules.append(made)
@@ -253,6 +255,8 @@ class Compilation:
 
 def _say(captured: Captured, made: Schedule) -> None:
     show_scheduled(captured, made)
+    if captured.remainder:
+        logger.warning("%s: torch runs what no plan can hold after it: %s", made.name, ", ".join(captured.remainder))
     logger.info(
         "%s: %s, gap %.1f%%, %d library operators: %s; %s",
         made.name,

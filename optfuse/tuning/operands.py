@@ -38,7 +38,7 @@ def _taken_from(position: Expr) -> Load | None:
     match position:
         case Load():
             return position
-        case Call("cast", (inner,)):
+        case Call("cast", (inner,)) | Call("position", (inner, _)):
             return _taken_from(inner)
         case Call("where", (_, _, otherwise)):
             return _taken_from(otherwise)

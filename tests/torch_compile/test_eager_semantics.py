@@ -82,23 +82,6 @@ def test_half_types_are_compared_with_what_a_number_is_in_them(compiled: Compile
     assert planned(compiled)
 
 
-def overlapping(shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    return torch.arange(40.0).as_strided(shape, stride, 1)
-
-
-@pytest.mark.parametrize("stride", [(1, 1), (2, 1)])
-def test_an_argument_that_overlaps_itself_is_written_as_traced(compiled: Compiler, stride: tuple[int, int]) -> None:
-    def function(x: Tensor) -> tuple[Tensor, ...]:
-        x[-1] = x[-1] * 2
-        return (x + 1,)
-
-    ours, theirs = (overlapping((4, 3), stride) for _ in range(2))
-    got, wanted = compiled(function)(ours), function(theirs)
-    torch.testing.assert_close((got, ours), (wanted, theirs))
-    ((_, reason),) = compiled.runs[0].record.unplanned
-    assert "several of its elements lie in one place" in reason
-
-
 def test_windows_that_overlap_themselves_are_written_as_traced(compiled: Compiler) -> None:
     def function(x: Tensor, whole: Tensor) -> tuple[Tensor, ...]:
         x[:, 2:] = -1

@@ -31,6 +31,7 @@ CALLS: dict[str, Callable[[list[Tensor], list[Tensor]], Any]] = {
     "scalar": lambda a, _: torch._foreach_add(torch._foreach_mul(a, 0.9), 2),
     "scalars": lambda a, _: torch._foreach_div(a, [1.0, 2.0, 3.0]),
     "lists": lambda a, b: torch._foreach_sub(torch._foreach_maximum(a, b), b, alpha=0.5),
+    "extrema": lambda a, _: torch._foreach_minimum(torch._foreach_maximum(a, 0.8), [1.0, 1.2, 1.3]),
     "tensor": lambda a, b: torch._foreach_mul(a, b[0][0, 0]),
     "powers": lambda a, b: [torch._foreach_pow(a, b), torch._foreach_pow(2.0, a)],
     "lerp": lambda a, b: [torch._foreach_lerp(a, b, 0.25), torch._foreach_lerp(a, b, b)],

@@ -154,6 +154,14 @@ def test_schedules_serve_ranges_of_batches(compiled: Compiler, function: Any, sh
     assert sum(len(run.record.schedules) for run in compiled.runs) <= 2
 
 
+def test_means_of_as_many_elements_as_a_size_says(compiled: Compiler) -> None:
+    fast = compiled(lambda x: F.group_norm(x, 2))
+    for height in (3, 4, 7):
+        x = marked(2, 4, height, 3, axes=(2,))
+        torch.testing.assert_close(fast(x), F.group_norm(x, 2))
+    assert set(schedules(compiled)) == {"compiled0.inference"}  # one a power of two, that rows are held up to
+
+
 def test_a_decision_that_depends_on_the_size_makes_another_range(compiled: Compiler) -> None:
     def function(x: Tensor) -> Tensor:
         return x.view(-1, 4) * 2 if x.shape[0] % 4 == 0 else x * 3

@@ -11,7 +11,7 @@ from optfuse.compiler.analysis.access import Access
 from optfuse.compiler.codegen.product_tiles import dot_tile
 from optfuse.compiler.ir.buffer_layout import span
 from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopNest, views
-from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+from optfuse.compiler.ir.scalar_functions import FREE, FUNCTIONS
 from optfuse.compiler.ir.sizes import hint
 from optfuse.compiler.ir.traversal import dot_in, operands, stored, subexpressions
 from optfuse.problem.cost import GOP, MIB
@@ -91,7 +91,7 @@ def nest_work(nest: LoopNest, tensor: int = 0) -> Work:
         for expr in set(subexpressions(roots)):
             if isinstance(expr, Call) and FUNCTIONS[expr.function].special:
                 special += times * SPECIAL_WEIGHT.get(expr.function, 1)
-            elif isinstance(expr, Call) and expr.function != "cast":
+            elif isinstance(expr, Call) and expr.function not in FREE:
                 fp32 += times * (16 if FUNCTIONS[expr.function].rule == "random" else 1)
     added = points * sum(store.adds for store in nest.stores)
     return Work(fp32=fp32 * points, special=special * points, tensor=tensor, atomic=added)

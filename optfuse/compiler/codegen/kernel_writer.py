@@ -134,6 +134,11 @@ class Writer:
         note = self.note if note is None else note
         scope.lines.append(Line(text, axes=axes, note=note, indent=scope.indent))
 
+    def statement_once(self, text: str, axes: frozenset[str] = frozenset()) -> None:
+        """``statement``, unless its scope or the outer one has it already."""
+        if not any(line.text == text for scope in (self.scope(axes), self.outer) for line in scope.lines):
+            self.statement(text, axes)
+
 
 def render(lines: Sequence[Line]) -> list[str]:
     """The source lines, with a comment wherever the node or the place in the model changes."""

@@ -10,6 +10,7 @@ import sympy
 
 from optfuse.compiler.codegen.addresses import Addresses
 from optfuse.compiler.codegen.index_arithmetic import INT32_END, Axis, Linear, Named, linearize
+from optfuse.compiler.codegen.index_checks import Interval, checked_position, interval, is_inside
 from optfuse.compiler.codegen.kernel_writer import Note, Writer, identifier, reserved_names
 from optfuse.compiler.codegen.philox_counters import counters
 from optfuse.compiler.codegen.product_tiles import dot_tile
@@ -80,6 +81,7 @@ class MemberWriter:
         #: values of register buffers by (producer, buffer), outside of loops and in the open loop body
         self.outer_values: dict[tuple[int, str], Value] = {}
         self.body_values: dict[tuple[int, str], Value] = {}
+        self._intervals: dict[tuple[int, str], Interval | None] = {}
         self.results: dict[int, tuple[Value, ...]] = {}
         #: whole tiles loaded in the open body: variable to buffer
         self.tiles: dict[str, str] = {}
@@ -123,6 +125,7 @@ class MemberWriter:
                 value = self._in_register(value, store.buffer)
                 values = self.body_values if self.passes.roles[member] == "full" else self.outer_values
                 values[member, store.buffer] = value
+                self._intervals[member, store.buffer] = interval(store.value, self._bounds)
             elif not value.literal:
                 value = self.writer.name(value, identifier(store.buffer))
             found.append((store, value))
@@ -237,6 +240,8 @@ class MemberWriter:
         env = self._with_indirect(load)
         form = linearize(load.index, env, self.addresses.division)
         guards = [part for guard in load.guards for part in self._guard(guard, env)]
+        if load.indirect:
+            self._check(load, guards)
         offset = self.addresses.index(form, self._wide(form, load.buffer))
         mask = self._mask(offset.axes, guards)
         spread = offset.axes | (mask.axes if mask is not None else frozenset())
@@ -284,6 +289,8 @@ class MemberWriter:
         """
         dtype = self.buffers[store.buffer].dtype
         form = linearize(store.index, self._with_indirect(store), self.addresses.division)
+        if store.indirect:
+            self._check(store, ())
         offset = self.addresses.index(form, self._wide(form, store.buffer))
         shape = offset.axes | value.axes | (self._axes_of_points() if store.adds else frozenset())
         repeats = [digit for digit in once if digit in self.sizes]  # a digit of size 1 is on no axis, and always 0
@@ -355,6 +362,27 @@ class MemberWriter:
                 text = f"{left.within(SUM)} {symbol} {constant(limit, 'int32').within(SUM)}"
                 found.append(Value(text, "bool", left.axes, COMPARISON))
         return found
+
+    def _check(self, access: Load | Store, guards: Sequence[Value]) -> None:
+        """Assert that the access's indirect indices lie in their dimensions, where its guards hold."""
+        for expr in access.indirect:
+            found = checked_position(expr)
+            if found is None or is_inside(*found, self._bounds):
+                continue
+            position = tensor(cast(self.value(expr), "int64"))
+            position = position if position.text.isidentifier() else self.writer.name(position, "index")
+            inside = f"({position.text} >= 0) & ({position.text} < {found[1]})"
+            mask = self._mask(position.axes, guards)
+            axes = position.axes | (frozenset[str]() if mask is None else mask.axes)
+            ignored = f", mask={mask.text}" if mask is not None else ""
+            text = f'tl.device_assert({inside}, "index out of bounds for size {found[1]}"{ignored})'
+            self.writer.statement_once(text, axes)
+
+    def _bounds(self, leaf: Iota | Load) -> Interval | None:
+        """What a place lies between; of a value in a register, what its member knows."""
+        if isinstance(leaf, Load):
+            return self._intervals.get((self.passes.producers[self._member].get(leaf.buffer, -1), leaf.buffer))
+        return linearize(leaf.index, self._env, self.addresses.division).bounds(self.sizes)
 
     def position(self, member: int) -> Value:
         """The position in the row-major order of the reduction's variables."""

@@ -334,7 +334,8 @@ def _kernel_table(kernels: Sequence[KernelSource]) -> str:
     for kernel in kernels:
         blocks = ", ".join((*kernel.sizes, *(block for block, _ in kernel.config.blocks)))
         sizes = tuple((name, name) for name in kernel.sizes)
-        options = (("num_warps", kernel.config.num_warps), ("num_stages", kernel.config.num_stages))
+        options = [("num_warps", kernel.config.num_warps), ("num_stages", kernel.config.num_stages)]
+        options += [("debug", True), ("sanitize_overflow", False)] if "tl.device_assert(" in kernel.source else []
         signature = [f'"{name}": "{kind}"' for name, kind in kernel.signature]
         lines += [
             f'{INDENT}"{kernel.name}": {{',

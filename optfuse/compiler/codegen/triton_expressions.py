@@ -77,9 +77,11 @@ class Value:
 
 
 def constant(value: bool | int | float, dtype: str) -> Value:
-    """A literal of a dtype: "2.0" for a float even if the value is an int."""
+    """A literal of a dtype: "2.0" for a float even if the value is an int. A size that changes is no literal float."""
     if dtype == "bool":
         text = str(bool(value))
+    elif isinstance(value, Size) and dtype in FLOATING:
+        return cast(constant(value, "int32"), dtype)
     elif isinstance(value, Size):
         text = str(value)
     elif dtype in FLOATING:
@@ -149,6 +151,8 @@ def call(function: str, args: Sequence[Value], dtype: str, *, approximate: bool 
     """
     if function == "cast":
         return cast(args[0], dtype)
+    if function == "position":
+        return args[0]
     same = args[1:] if function == "where" else args
     if all(arg.literal for arg in same):
         same = (tensor(same[0]), *same[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -51,6 +51,8 @@ from optfuse.compiler.frontend.passes.max_pooling import keep_offsets, release_p
 from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
+from optfuse.compiler.frontend.remainder import is_sparse_argument, take_remainder
+from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
@@ -97,6 +99,7 @@ class _Split:
     choose: Chooser | None = None
     decisions: Decisions | None = None
     user_outputs: int | None = None
+    may_leave: bool = False
     #: what the forward graph keeps, by the names of the backward graph's placeholders
     kept: Mapping[str, Kept] = field(default_factory=dict)
 
@@ -155,6 +158,7 @@ class _Split:
             None if visible is None else frozenset(visible),
             given or {},
             self.decisions,
+            may_leave=self.may_leave,
         )
 
 
@@ -205,7 +209,7 @@ def compile_flat(
     -------
     A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
-    split = _Split(name, feeds, choose, decisions)
+    split = _Split(name, feeds, choose, decisions, may_leave=leave is not None)
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -232,12 +236,17 @@ def compile_flat(
 
     def compile_adapted(module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
         adapted = split.adapt(module, kind, split.kept if kind == "backward" else None)
+        if adapted.captured.remainder and leave is not None and not computes(adapted.captured):
+            leave(adapted.captured.name, f"no plan can hold {', '.join(adapted.captured.remainder)}")
         compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
-        bound = adapted.convention.bind(compile_one(adapted.captured))
+        traced = TracedGraph(module, adapted.captured.name)
+        bound = unless_simulated(adapted.convention.bind(compile_one(adapted.captured)), traced)
         if kind == "forward":
             split.kept = kept_values(adapted.captured, _output_names(module))
         if keep is not None:
-            return KeptCode(kind, adapted.convention, keep.products.pop(adapted.captured.name, None), bound)
+            product = keep.products.pop(adapted.captured.name, None)
+            product = None if adapted.convention.remainder else product  # pickle would take its graph for text alone
+            return KeptCode(kind, adapted.convention, product, traced, bound)
         return bound
 
     known = {
@@ -288,21 +297,29 @@ def adapt(
     visible: frozenset[int] | None = None,
     given: Mapping[str, Kept] | None = None,
     decisions: Decisions | None = None,
+    *,
+    may_leave: bool = False,
 ) -> Adapted:
     """One of AOTAutograd's graphs, over tensors alone, normalized and laid out.
 
-    ``given``: by placeholder of a backward graph, how the forward graph keeps it.
+    ``given``: by placeholder of a backward graph, how the forward graph keeps it. ``may_leave``: nodes that no plan can
+    hold may run after the program; else they are an error.
     """
     given = given or {}
     graph = copied(module)
     specialize_sizes(graph, keep=decisions is not None)
     tokens = drop_effect_tokens(graph)
+    remainder = take_remainder(graph) if may_leave else None
     placeholders = graph.graph.find_nodes(op="placeholder")
     backward = name.endswith(".backward")
     bindings = [
-        None if node in tokens else _binding(node, k, len(placeholders), feeds, backward)
+        None
+        if node in tokens or (may_leave and is_sparse_argument(node))
+        else _binding(node, k, len(placeholders), feeds, backward)
         for k, node in enumerate(placeholders)
     ]
+    if remainder is not None and visible is not None:  # torch reads them: they leave as traced
+        visible |= frozenset(remainder.results)
     returned = range(len(graph.graph.output_node().args[0]))  # type: ignore[arg-type]
     written = take_writes(graph)
     windows = take_windows(graph, returned if visible is None else visible)
@@ -317,19 +334,25 @@ def adapt(
     captured = Captured(
         name, graph, inputs, constants, mutations, visible, memory=memory, decisions=decisions, numbers=tuple(numbers)
     )
+    if remainder is not None:
+        captured = replace(captured, remainder=remainder.names)
     symbols = tuple(expression_of(value) for k, value in enumerate(bindings) if k in numbers.values())
     if any(window.symbols - set(symbols) for window in windows):
         raise CaptureError(f"{name} returns windows of one memory, of a size that no argument is")
     strides = {name: one.strides for name, one in given.items()}
     captured = update_in_place(choose_layouts(normalize(captured), strides))
-    return Adapted(captured, Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols))
+    convention = Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols, remainder)
+    return Adapted(captured, convention)
 
 
 def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:
     """``compile_graph(captured)``, or the graph itself where it computes nothing: inputs and constants handed on."""
-    if any(node.op == "call_function" for node in captured.graph.graph.nodes):
-        return compile_graph(captured)
-    return as_traced(captured)
+    return compile_graph(captured) if computes(captured) else as_traced(captured)
+
+
+def computes(captured: Captured) -> bool:
+    """Whether a graph does more than to hand on inputs and constants."""
+    return any(node.op == "call_function" for node in captured.graph.graph.nodes)
 
 
 def as_traced(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
@@ -358,6 +381,16 @@ def _binding(node: torch.fx.Node, k: int, total: int, feeds: Sequence[Feed], bac
     if index is None and total == len(feeds):
         index = k
     return InputSource("user", node.name) if index is None else feeds[index]
+
+
+def as_aot_traces(compiled: Callable[..., Any], error: Exception) -> Callable[..., Any] | None:
+    """A graph that met an error, with nothing scheduled; None if AOTAutograd meets the same one alone."""
+    try:
+        return compiled(why_not=f"{type(error).__name__}: {error}")
+    except RuntimeError as again:
+        if type(error) is type(again) is RuntimeError:
+            return None
+        raise error from again
 
 
 def make_backend(
@@ -391,8 +424,12 @@ def make_backend(
         except Exception as error:
             if survive is None:
                 raise
+            left = as_aot_traces(compiled, error)
+            if left is None and leave is not None:
+                leave(called, f"torch cannot trace it: {str(error).partition(chr(10))[0]}")
+                return graph  # what is wrong with it, its run says
             survive(called, error)
-            return compiled(why_not=f"{type(error).__name__}: {error}")
+            return left or compiled(why_not=f"{type(error).__name__}: {error}")
 
     def for_sizes(graph: GraphModule, called: str, sizes: Mapping[str, int], inputs: Sequence[Any]) -> Ranged | None:
         """``graph`` compiled for a range of sizes and, to see that nothing else depends on them, again at others."""

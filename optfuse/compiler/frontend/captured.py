@@ -86,6 +86,7 @@ class Captured:
         call: Only for graphs of ``capture``.
         decisions: Of a graph for a range of sizes, whose fake tensors have symbols in theirs.
         numbers: Symbols whose values a call of such a graph is given behind its tensors.
+        remainder: Nodes that torch runs after the program, for no plan can hold them.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Captured:
     call: CallSpec | None = None
     decisions: Decisions | None = None
     numbers: tuple[str, ...] = ()
+    remainder: tuple[str, ...] = ()
 
     @property
     def placeholders(self) -> tuple[torch.fx.Node, ...]:

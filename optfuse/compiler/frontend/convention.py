@@ -10,6 +10,7 @@ import sympy
 import torch
 
 from optfuse.compiler.frontend.flat import Binding
+from optfuse.compiler.frontend.remainder import Remainder
 from optfuse.compiler.frontend.torch_bridge import boxed, expression_of, is_symbolic, without_view
 from optfuse.compiler.frontend.windows import Window
 from optfuse.compiler.ir.sizes import Decisions
@@ -24,7 +25,8 @@ class Convention:
     """Torch's arguments and results around a Captured's. ``kept``: which of torch's arguments are inputs.
 
     ``literals`` are outputs of fixed values, ``objects`` outputs that are an argument as it was given: by position.
-    ``numbers``: which arguments are ``symbols`` of a range of sizes, handed over behind the inputs.
+    ``numbers``: which arguments are ``symbols`` of a range of sizes, handed over behind the inputs. ``remainder``: what
+    torch runs after the program.
     """
 
     kept: tuple[int, ...]
@@ -33,10 +35,12 @@ class Convention:
     windows: tuple[Window, ...] = ()
     numbers: tuple[int, ...] = ()
     symbols: tuple[sympy.Symbol, ...] = ()
+    remainder: Remainder | None = None
 
     def bind(self, function: Program) -> Callable[[list[Any]], Any]:
         """``function`` in torch's calling convention: all arguments in one list, which is emptied."""
         cut = {tuple[int, ...](): self.windows}
+        rest = self.remainder
         sized = self.numbers if any(window.symbols for window in self.windows) else ()
 
         def run(arguments: list[Any]) -> list[Any]:
@@ -48,6 +52,7 @@ class Convention:
             windows = cut[sizes]
             tensors = [arguments[k] for k in (*self.kept, *self.numbers)]
             handed_on = [(position, arguments[k]) for position, k in self.objects]
+            read = [] if rest is None else [arguments[k] for k in rest.arguments]
             arguments.clear()
             outputs = list(function(tensors))
             for position, value in (*self.literals, *handed_on):
@@ -55,6 +60,8 @@ class Convention:
             for window, view in [(window, window.cut(outputs)) for window in windows]:
                 for position in window.positions:
                     outputs[position] = view
+            if rest is not None:
+                rest.complete(read, outputs)
             return [without_view(value) for value in outputs]
 
         return boxed(run)

@@ -25,6 +25,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.output_code import OutputCode
 
 from optfuse.compiler.frontend.attention import attend
+from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 
 Run = Callable[[list[Any]], Any]
 
@@ -64,6 +65,7 @@ class KeptCode(OutputCode):
     kind: str = ""
     calling: Calling | None = None
     product: Any = None
+    traced: TracedGraph | None = None
     run: Run | None = None
     _boxed_call: bool = True
 
@@ -85,7 +87,8 @@ class KeptCode(OutputCode):
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Make the function again, in the process that has read the entry."""
         assert self.calling is not None, "what is kept has a calling convention"
-        self.run = self.calling.bind(_revive.get()(self.kind, self.product))
+        run = self.calling.bind(_revive.get()(self.kind, self.product))
+        self.run = run if self.traced is None else unless_simulated(run, self.traced)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """Take no notice: Triton's own cache has the kernels."""

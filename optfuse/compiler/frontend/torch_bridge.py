@@ -24,6 +24,7 @@ from torch._functorch.partitioners import (
 )
 from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
 from torch.utils import _pytree
@@ -76,6 +77,7 @@ __all__ = [
     "has_unbacked_size",
     "is_mutating",
     "is_random",
+    "is_simulated",
     "is_symbolic",
     "is_wrapper",
     "key_paths",
@@ -246,6 +248,30 @@ def flat_input_index(placeholder: torch.fx.Node) -> int | None:
 def is_wrapper(tensor: torch.Tensor) -> bool:
     """Whether a tensor is of a class that wraps others (a distributed, nested or quantised one) and has no memory."""
     return is_traceable_wrapper_subclass(tensor)
+
+
+def _mask_of(*keys: str) -> int:
+    mask = 0
+    for key in keys:
+        mask |= torch._C.DispatchKeySet(torch._C._dispatch_key_parse(key)).raw_repr()  # noqa: SLF001
+    return mask
+
+
+#: Set for a thread while it is under ``vmap`` (the older and the newer one) or another of torch.func's; in a mode.
+_TRANSFORMED, _IN_A_MODE = _mask_of("VmapMode", "FuncTorchDynamicLayerFrontMode"), _mask_of("Python")
+_included = torch._C._dispatch_tls_local_include_set  # noqa: SLF001
+
+
+def is_simulated(arguments: Sequence[Any]) -> bool:
+    """Whether a call is about more than the memory of its tensors: under ``vmap``, in a mode, with fake tensors."""
+    state = _included().raw_repr()
+    if state & _TRANSFORMED or forward_ad._current_level >= 0:  # noqa: SLF001
+        return True
+    if state & _IN_A_MODE:  # AOTAutograd has one of its own around a first call, which looks at operators of the user's
+        modes = map(torch._C._get_dispatch_stack_at, range(torch._C._len_torch_dispatch_stack()))  # noqa: SLF001
+        if not all(type(mode).__module__.startswith("torch._functorch.") for mode in modes):
+            return True
+    return FakeTensor in set(map(type, arguments))
 
 
 def key_paths(tree: Any) -> list[str]:

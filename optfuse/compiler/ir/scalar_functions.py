@@ -2,8 +2,9 @@
 
 ``same``: result and operands share one dtype (never a half type). ``bool``: operands share one dtype, the result is
 bool. ``cast``: any to any. ``where``: (bool, T, T) to T. ``lone_mul`` is a product that is never contracted with an
-addition to one rounding, as a plain product may be. Integer division and remainder follow Python (floor) or C (trunc)
-as named.
+addition to one rounding, as a plain product may be. ``position`` is its first operand, an index that lies between 0 and
+the second, a size: an access at another one is an error. Integer division and remainder follow Python (floor) or C
+(trunc) as named.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SPECIAL_1 = (
 )
 _SAME_2 = (
     "add sub mul lone_mul maximum minimum fmax fmin floordiv truncdiv remainder fmod bitwise_and bitwise_or "
-    "bitwise_xor lshift rshift copysign"
+    "bitwise_xor lshift rshift copysign position"
 )
 _SPECIAL_2 = "div pow atan2 hypot"
 _BOOL_2 = "eq ne lt le gt ge"
@@ -49,3 +50,6 @@ FUNCTIONS: dict[str, Function] = {
     "rand": Function(2, "random"),
     "randn": Function(2, "random"),
 }
+
+#: Functions that are no work: conversions, and what an index must be.
+FREE = frozenset({"cast", "position"})

@@ -120,6 +120,7 @@ _RENAMED: dict[str, Callable[..., Tensor]] = {
     "truncdiv": _truncdiv,
     "lshift": torch.bitwise_left_shift,
     "rshift": torch.bitwise_right_shift,
+    "position": lambda index, _size: index,
 }
 _SAME_NAME = (
     "neg abs floor ceil trunc round sign relu bitwise_not exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal "

@@ -39,7 +39,7 @@ SCANNED = frozenset({"int32", "int64", "float32", "float64"})
 _DTYPES = frozenset(get_args(DType))
 _KINDS = frozenset(get_args(ReductionKind))
 _ANY_TYPE = frozenset({"where", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"})
-_NO_FLOAT = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "lshift", "rshift"})
+_NO_FLOAT = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "lshift", "rshift", "position"})
 _FLOAT_ONLY = frozenset(
     {name for name, function in FUNCTIONS.items() if function.special and name != "pow"}
     | {"floor", "ceil", "trunc", "round", "copysign", "isnan", "isinf"}

@@ -32,7 +32,7 @@ from optfuse.compiler.ir.nodes import (
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.compiler.lower.collapse import collapse
-from optfuse.compiler.lower.expressions import call, const
+from optfuse.compiler.lower.expressions import call, const, within
 from optfuse.compiler.lower.origin import origin_of
 from optfuse.compiler.lower.overloads import concrete
 from optfuse.compiler.lower.registry import Declined, Uniform
@@ -171,16 +171,19 @@ class Builder:
         guards: tuple[Guard, ...] = (),
         other: Const | None = None,
         indirect: tuple[Expr, ...] = (),
+        checked: bool = True,
     ) -> Expr:
         """One element of ``value``, in its own dtype (half types stay half: see ``computable``).
 
         ``index`` is aligned with the value's dimensions from the right, and broadcast where a size is 1. Guards need
-        ``other``, in the value's dtype.
+        ``other``, in the value's dtype. A t variable alone is an index into its dimension; not ``checked``: it is known
+        to be inside of it.
         """
         if isinstance(value, Uniform) and not guards:
             return Const(value.value, value.dtype)
         view = self.in_memory(value)
         where = strided_index(view.shape, view.stride, view.offset, tuple(index))
+        indirect = within(view.shape, index, indirect) if checked else indirect
         return Load(view.buffer, where, self.dtype(view), guards, other, indirect)
 
     # --- buffers and ops
@@ -294,7 +297,7 @@ class Builder:
             return
         index, sizes, _ = loop_variables(window.shape, memory_order(range(len(window.shape)), window.stride))
         where = strided_index(out.shape, out.stride, out.offset, places(index))
-        store = Store(out.buffer, where, body(index), indirect(index), adds)
+        store = Store(out.buffer, where, body(index), within(out.shape, places(index), indirect(index)), adds)
         self.emit(collapse(LoopNest(self.node.name, sizes, (), (), (store,), self.origin)))
 
     def copy(self, source: View | Uniform, spec: Spec | None = None, *, name: str | None = None) -> View:

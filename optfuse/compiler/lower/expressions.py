@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
+import sympy
 import torch
 
 from optfuse.compiler.ir.dtypes import FLOATING, NARROW, integer_range
-from optfuse.compiler.ir.nodes import Call, Const, DType, Expr
+from optfuse.compiler.ir.nodes import Call, Const, DType, Expr, tvar
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
 from optfuse.compiler.ir.sizes import Size
 
@@ -74,6 +76,17 @@ def call(function: str, *args: Expr) -> Call:
             return Call(function, args, "float32")
         case _:
             return Call(function, args, dtype)
+
+
+def within(shape: Sequence[int], index: Sequence[sympy.Expr], indirect: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The indirect indices of an access, each known to be a position in the dimension that it alone indexes."""
+    sizes = dict(zip(index[::-1], shape[::-1], strict=False))
+
+    def at(k: int) -> Expr:
+        wide = cast(indirect[k], "int64")
+        return call("position", wide, like(sizes[tvar(k)], wide)) if tvar(k) in sizes else indirect[k]
+
+    return tuple(map(at, range(len(indirect))))
 
 
 def rounded(value: bool | int | float, dtype: str) -> bool | int | float:

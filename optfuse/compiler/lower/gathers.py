@@ -73,6 +73,7 @@ def lower_index(builder: Builder, x: Tensor, positions: Sequence[Tensor | None])
     if len(builder.spec.shape) != len(x.shape) - len(dims) + rank:
         raise Declined("a result of another rank")  # tracing is mistaken where scalars and vectors index together
     start = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    checked = "_unsafe_index" not in str(builder.node.target)  # whoever calls that one has computed them
 
     def at(index: Index) -> Expr:
         where = index[start : start + rank]
@@ -80,6 +81,6 @@ def lower_index(builder: Builder, x: Tensor, positions: Sequence[Tensor | None])
         order = {d: k for k, d in enumerate(dims)}
         source = [tvar(order[d]) if d in order else next(rest) for d in range(len(x.shape))]
         taken = tuple(wrapped(builder.load(p, where), x.shape[d]) for d, p in given)
-        return builder.load(x, source, indirect=taken)
+        return builder.load(x, source, indirect=taken, checked=checked)
 
     return builder.pointwise(at)

@@ -78,7 +78,8 @@ def ranked(builder: Builder, x: Tensor, dim: int, *, descending: bool) -> tuple[
     positions = _over_row(builder, places, size, found, name=f"{name}_places")
 
     def taken(index: Index) -> Expr:
-        return builder.load(x, (*index[:dim], tvar(0), *index[dim + 1 :]), indirect=(builder.load(positions, index),))
+        place = builder.load(positions, index)
+        return builder.load(x, (*index[:dim], tvar(0), *index[dim + 1 :]), indirect=(place,), checked=False)
 
     return builder.pointwise(taken, values), positions
 

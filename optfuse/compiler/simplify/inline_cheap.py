@@ -19,7 +19,7 @@ from optfuse.compiler.analysis.dependence import users
 from optfuse.compiler.analysis.op_work import buffer_bytes, touched_bytes
 from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopGraph, LoopNest, Op, View, views
-from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+from optfuse.compiler.ir.scalar_functions import FREE, FUNCTIONS
 from optfuse.compiler.ir.traversal import subexpressions
 from optfuse.compiler.simplify.gathered_values import gathers_few
 from optfuse.compiler.simplify.substitute import Value, by_address, with_value
@@ -104,7 +104,7 @@ def cheap_value(nest: LoopNest, buffers: Mapping[str, Buffer], *, few: bool = Fa
     # a half type is rounded at its store: inlined, consumers would see the unrounded value
     if not nest.pointwise or buffer.kind != "temporary" or (buffer.dtype in HALF and not few) or size < LEAST_BYTES:
         return None
-    calls = {expr for expr in subexpressions([store.value]) if isinstance(expr, Call) and expr.function != "cast"}
+    calls = {expr for expr in subexpressions([store.value]) if isinstance(expr, Call) and expr.function not in FREE}
     functions = [FUNCTIONS[expr.function] for expr in calls]
     costly = any(function.special for function in functions) and not few
     if len(calls) > MOST_CALLS or costly or any(function.rule == "random" for function in functions):

@@ -20,7 +20,7 @@ from optfuse.compiler.analysis.op_work import ITEM_BYTES
 from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Expr, LibraryCall, Load, LoopGraph, LoopNest, Op, View, views
-from optfuse.compiler.ir.scalar_functions import FUNCTIONS
+from optfuse.compiler.ir.scalar_functions import FREE, FUNCTIONS
 from optfuse.compiler.ir.traversal import operands, stored, subexpressions
 from optfuse.compiler.simplify.substitute import by_address, extents_of, inside, rewritten, with_value
 
@@ -188,7 +188,7 @@ def _elements(load: Access, nest: LoopNest) -> int:
 
 def _calls(nest: LoopNest) -> int:
     parts = subexpressions(operands(nest) + stored(nest))
-    return len({part for part in parts if isinstance(part, Call) and part.function != "cast"})
+    return len({part for part in parts if isinstance(part, Call) and part.function not in FREE})
 
 
 def _widened(nest: LoopNest, name: str, dtype: str) -> LoopNest | None:

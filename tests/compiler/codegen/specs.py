@@ -200,7 +200,8 @@ def padded_and_gathered(rows: int, columns: int, dtype: str) -> tuple[KernelSpec
     k.input("table", 5, columns, dtype=dtype)
     k.input("positions", rows, columns, dtype=dtype)
     k.buffer("out", rows, columns, dtype=dtype)
-    taken = Load("table", columns * tvar(0) + i1, dtype, indirect=(Load("ids", i0, "int64"),))
+    place = call("position", Load("ids", i0, "int64"), Const(5, "int64"))
+    taken = Load("table", columns * tvar(0) + i1, dtype, indirect=(place,))
     shifted = Load("positions", columns * (i0 - 1) + i1, dtype, (Guard(i0 - 1, 0, rows),), Const(-2.0, dtype))
     wide = [call("cast", e, dtype=F32) if dtype in HALF else e for e in (taken, shifted)]
     k.pointwise("out", call("add", *wide))

@@ -27,7 +27,7 @@ INTEGER_FUNCTIONS = (
     "bitwise_and bitwise_or bitwise_xor lshift rshift eq ne lt le gt ge where"
 ).split()
 BOOL_FUNCTIONS = "bitwise_not bitwise_and bitwise_or bitwise_xor eq ne where".split()
-NO_FLOAT = "bitwise_and bitwise_or bitwise_xor bitwise_not lshift rshift".split()
+NO_FLOAT = "bitwise_and bitwise_or bitwise_xor bitwise_not lshift rshift position".split()
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 3.0, 7.25, -7.25, 1e-30, 60.0, -60.0]
 SPECIAL += [float("inf"), float("-inf")]
 

@@ -1,0 +1,61 @@
+"""Calls that kernels cannot serve: of tensors without memory of their own, or in a mode that sees each operator.
+
+Such are fake tensors, those under ``vmap`` (also that of ``autograd.grad(..., is_grads_batched=True)``), dual numbers
+of forward differentiation, and calls in a ``TorchDispatchMode`` (counters of operations, tracers). They run the graph
+operator by operator, as AOTAutograd has traced it.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import GraphModule
+
+from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.torch_bridge import boxed, is_simulated
+
+logger = logging.getLogger("optfuse")
+
+Run = Callable[[list[Any]], Any]
+
+
+class TracedGraph:
+    """A graph as AOTAutograd has traced it, to run operator by operator. For pickle it is text and tensors."""
+
+    def __init__(self, graph: GraphModule, name: str) -> None:
+        self.graph: GraphModule | bytes = graph
+        self.name = name
+        self._said = False
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        """Run it; the list of arguments is emptied."""
+        if not self._said:
+            self._said = True
+            logger.info("%s: calls in a mode of torch's run operator by operator, such as under vmap", self.name)
+        graph = self.graph = pickle.loads(self.graph) if isinstance(self.graph, bytes) else self.graph
+        given = tuple(arguments)
+        arguments.clear()
+        return graph(*given)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Its text, without what tracing has noted at its nodes."""
+        text = self.graph
+        if not isinstance(text, bytes):
+            bare = copied(text)
+            for node in bare.graph.nodes:
+                node.meta.clear()
+            bare.meta.clear()
+            text = pickle.dumps(bare)
+        return {"graph": text, "name": self.name, "_said": False}
+
+
+def unless_simulated(run: Run, traced: TracedGraph) -> Run:
+    """``run``, or the traced graph in calls that kernels cannot serve."""
+
+    def call(arguments: list[Any]) -> Any:
+        return traced(arguments) if is_simulated(arguments) else run(arguments)
+
+    return boxed(call)
