@@ -132,7 +132,7 @@ _RESERVED = (
     *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
     *("stream_of", "window", "scratch", "planned", "launch", "example", "call"),
     *("functools", "operator", "LAUNCH_DIRECTLY", "allocator", "ready_to_launch"),
-    *("is_recorded", "address_table"),
+    *("is_recorded", "address_table", "places_of_programs"),
 )
 
 
