@@ -57,9 +57,8 @@ class _Part:
 
     def config(self, *, interpret: bool) -> list[tuple[str, int]]:
         """Block sizes by the launch's parameters; the interpreter's are those that suit every kernel: the least."""
-        if not interpret:
-            return [(renamed, size) for (_, renamed), (_, size) in zip(self.blocks, self.kernels[0].config.blocks, strict=True)]
-        sizes = zip(*([size for _, size in kernel.interpret.blocks] for kernel in self.kernels), strict=True)
+        configs = [kernel.interpret if interpret else kernel.config for kernel in self.kernels]
+        sizes = zip(*([size for _, size in config.blocks] for config in configs), strict=True)
         return [(renamed, min(several)) for (_, renamed), several in zip(self.blocks, sizes, strict=True)]
 
 
