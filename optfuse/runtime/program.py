@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from optfuse.compiler.ops.host_numbers import numbers_on
 from optfuse.errors import InvalidInputError, PlanError
 from optfuse.runtime.environment import mode
 from optfuse.runtime.loader import load_source
-from optfuse.runtime.seen_inputs import MOST_KINDS, Seen, numbers_on, seen
+from optfuse.runtime.seen_inputs import MOST_KINDS, Seen, seen
 
 Value = torch.Tensor | bool | int | float | None
 

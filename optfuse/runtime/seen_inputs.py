@@ -40,25 +40,3 @@ def seen(inputs: Sequence[torch.Tensor], moved: tuple[int, ...], main: torch.dev
     sizes, strides = [list(x.shape) for x in inputs], [list(x.stride()) for x in inputs]
     guards = _Guards(*inputs, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
     return Seen(guards, len(inputs), moved, main)
-
-
-def numbers_on(device: torch.device, numbers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of tensors without dimensions from the host's memory, at addresses that are multiples of 16.
-
-    All of one dtype go in one copy, for which the host does not wait: the memory that it reads belongs to this call,
-    and torch keeps it until the copy has ended. What a recorded CUDA graph copies it would read again and again, so
-    while one is recorded each number is copied by itself, as torch does it.
-    """
-    is_recorded = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if is_recorded or len(numbers) == 1:
-        return [x.to(device) for x in numbers]
-    found: list[torch.Tensor | None] = [None] * len(numbers)
-    for dtype in dict.fromkeys(x.dtype for x in numbers):
-        places = [k for k, x in enumerate(numbers) if x.dtype is dtype]
-        shape = len(places), max(1, 16 // dtype.itemsize)
-        staged = torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
-        torch.stack([numbers[k] for k in places], out=staged[:, 0])
-        copied = staged.to(device, non_blocking=True)[:, 0].unbind()
-        for k, x in zip(places, copied, strict=True):
-            found[k] = x
-    return [x for x in found if x is not None]

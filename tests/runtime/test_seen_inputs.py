@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from optfuse.compiler.ops.host_numbers import numbers_on
 from optfuse.errors import InvalidInputError
 from optfuse.runtime.program import Program
-from optfuse.runtime.seen_inputs import MOST_KINDS, numbers_on
+from optfuse.runtime.seen_inputs import MOST_KINDS
 
 MODULE = """
 import torch

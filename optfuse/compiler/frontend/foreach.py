@@ -24,12 +24,15 @@ _ONE = """
 abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round rsqrt
 sigmoid sign sin sinh sqrt tan tanh trunc
 """.split()
-_TWO = "add sub mul div clamp_min clamp_max maximum minimum pow lerp".split()
+_TWO = "add sub mul div clamp_min clamp_max pow lerp".split()
 #: What computes one tensor where torch has no function of the same name and arguments.
 _CALLED: dict[str, Callable[..., Any]] = {
     "norm": torch.linalg.vector_norm,
     "zero": torch.zeros_like,
     "copy": aten.copy.default,
+    # beside numbers they are clamp_min and clamp_max, as torch itself computes them
+    "maximum": lambda x, y: torch.maximum(x, y) if isinstance(y, Tensor) else torch.clamp_min(x, y),
+    "minimum": lambda x, y: torch.minimum(x, y) if isinstance(y, Tensor) else torch.clamp_max(x, y),
     "addcmul": lambda x, a, b, value=1: torch.addcmul(x, a, b, value=value),
     "addcdiv": lambda x, a, b, value=1: torch.addcdiv(x, a, b, value=value),
 }

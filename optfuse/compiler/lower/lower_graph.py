@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.collectives import COMMUNICATION
 from optfuse.compiler.ir.devices import main_device
-from optfuse.compiler.ir.dtypes import LIMITED
+from optfuse.compiler.ir.dtypes import HALF, LIMITED
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, Output, View, views
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.compiler.ir.traversal import loads
@@ -246,9 +246,20 @@ def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> boo
     dtypes = {builder.dtype(v) for v in operands} | {spec.dtype for spec in specs}
     if not LIMITED.isdisjoint(dtypes) and str(node.target) not in MOVING | POINTWISE:
         return False
-    read = {builder.device(v) for v in operands if isinstance(v, View)}
     made = {spec.device for spec in specs}
+    numbers = _reads_numbers(builder, node)
+    views = [v for v in operands if isinstance(v, View) and not (numbers and not builder.buffers[v.buffer].shape)]
+    read = {builder.device(v) for v in views}
     return dtypes <= DTYPES and read <= {builder.main} and len(read | made) <= 1
+
+
+def _reads_numbers(builder: Builder, node: fx.Node) -> bool:
+    """Whether loops may read operands without dimensions from the host: kernels get copies of them.
+
+    Eager execution does not round such a number to a half type in which it computes; loops would.
+    """
+    computed = str(node.target) in POINTWISE and all(spec.device == builder.main for spec in builder.specs)
+    return computed and all(spec.dtype not in HALF for spec in builder.specs)
 
 
 def _require_strided(node: fx.Node) -> None:
