@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node, Proxy
+from torch.fx.proxy import GraphAppendingTracer
 
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.torch_bridge import compile_lock, is_symbolic, tree_leaves
@@ -50,6 +51,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "addcdiv": lambda x, a, b, value=None: x + _scaled(value, a) / b,
     "lerp": lambda x, y, weight: torch.lerp(x, y, weight),
     "truediv": lambda x, y: x / y,
+    "fma": lambda x, y, z: x * y + z,
 }
 
 
@@ -136,7 +138,7 @@ def _arithmetic(node: Node, numbers: dict[Node, Node]) -> Node | None:
 
 def _computed(node: Node, numbers: dict[Node, Node]) -> bool:
     """Compute a node with tensors in place of floats, and erase it; False if that is not known how."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "").partition(".")[0]
     in_place, lists = name.endswith("_"), name.startswith("_foreach_")
     function = _FUNCTIONS.get(name.removeprefix("_foreach_").rstrip("_"))
     if function is None or node.op not in ("call_function", "call_method") or "out" in node.kwargs:
@@ -191,14 +193,16 @@ def _one(
     dtype = tensors[0].dtype
     wide = torch.float32 if dtype.itemsize < 4 else dtype
 
+    tracer = GraphAppendingTracer(operands[0].graph)
+
     def operand(value: Any) -> Any:
         if not isinstance(value, Node):
             return value
-        proxy = Proxy(numbers.get(value, value))
+        proxy = Proxy(numbers.get(value, value), tracer)
         return proxy.to(wide) if value in numbers or wide is not dtype else proxy
 
     result = function(*map(operand, args), **{key: operand(value) for key, value in kwargs.items()})
     result = result if wide is dtype else result.to(dtype)
     if in_place:
-        result = Proxy(args[0]).copy_(result)
+        result = Proxy(args[0], tracer).copy_(result)
     return result.node

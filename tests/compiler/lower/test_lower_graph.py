@@ -189,7 +189,7 @@ def by_hand(*operations: Any, inputs: tuple[torch.Tensor, ...]) -> fx.GraphModul
 def test_loops_read_numbers_of_the_host_that_they_need_not_round(
     number: tuple[int, ...], dtype: torch.dtype, first: type
 ) -> None:
-    """Eager execution multiplies halves by a number in float32; loops would round it. Kernels get no rows of the host."""
+    """Eager execution multiplies halves by a number in float32; loops would round it. Rows stay on the host."""
     with FakeTensorMode():
         inputs = (torch.empty(3, device="cuda", dtype=dtype), torch.empty(number, device="cpu"))
         nodes = fx.Graph()
