@@ -38,5 +38,8 @@ def seen(inputs: Sequence[torch.Tensor], moved: tuple[int, ...], main: torch.dev
     if _Guards is None or not inputs or not all(isinstance(x, torch.Tensor) for x in inputs):
         return None
     sizes, strides = [list(x.shape) for x in inputs], [list(x.stride()) for x in inputs]
-    guards = _Guards(*inputs, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    try:
+        guards = _Guards(*inputs, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    except (TypeError, ValueError, RuntimeError, SystemError):  # another torch's check takes other arguments
+        return None
     return Seen(guards, len(inputs), moved, main)
