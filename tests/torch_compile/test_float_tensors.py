@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from optfuse.compiler.frontend.float_tensors import floats_as_tensors
 from tests.torch_compile.test_torch_compile import Compiler, compiled, fresh_dynamo
 
 __all__ = ["compiled", "fresh_dynamo"]
@@ -37,6 +38,7 @@ def listed(x: Tensor, y: Tensor, rate: float) -> Any:
     return roots[0] * rate + roots[1]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("function", [scaled, written, listed])
 def test_a_float_that_scales_tensors_makes_one_graph(
@@ -61,12 +63,45 @@ def test_a_gradient_flows_through_what_a_float_scales(compiled: Compiler) -> Non
     assert len(compiled.names()) == 4  # two graphs, forward and backward
 
 
-def test_a_float_with_other_uses_is_a_graph_for_each_value(compiled: Compiler) -> None:
-    def function(x: Tensor, rate: float) -> Tensor:
-        return torch.nn.functional.leaky_relu(x, rate)
-
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, rate: torch.nn.functional.leaky_relu(x, rate),
+        lambda x, rate: torch.div(x, rate, rounding_mode="floor"),
+        lambda x, rate: x.to(torch.int32) * rate,
+    ],
+)
+def test_a_float_with_other_uses_is_a_graph_for_each_value(
+    compiled: Compiler, function: Callable[[Tensor, float], Tensor]
+) -> None:
     run = compiled(function)
     for rate in RATES:
         x = torch.randn(5, 7)
         torch.testing.assert_close(run(x, rate), function(x, rate))
     assert len(compiled.names()) == len(RATES)
+
+
+def test_floats_go_to_the_device_of_the_tensors_that_they_scale() -> None:
+    """Unless one with dimensions is on the host, where no number of a GPU may meet it."""
+    found: list[Any] = []
+
+    def function(x: Tensor, y: Tensor, count: Tensor, rate: float) -> Any:
+        return x * rate, count * rate, y + 1
+
+    def backend(graph: Any, _: Any) -> Any:
+        found.append(graph)
+        return graph
+
+    for rate in RATES[:2]:
+        torch.compile(function, backend=backend)(torch.ones(3), torch.ones(3), torch.ones(()), rate)
+    (*_, traced), devices = found, []
+    for where in ("cuda", "cpu"):
+        for node in traced.graph.nodes:
+            value = node.meta.get("example_value")
+            if isinstance(value, Tensor) and value.dim():
+                with value.fake_mode:
+                    node.meta["example_value"] = torch.empty(value.shape, device=where)
+        rewritten = floats_as_tensors(traced)
+        assert rewritten is not None
+        devices.append(rewritten[1] and rewritten[1].type)
+    assert devices == ["cuda", None]

@@ -307,7 +307,8 @@ def at_any_size(
         return compile_size(graph, name, example_inputs)
     of_tensors = floats_as_tensors(graph) if reader.floats_alone else None
     if of_tensors is not None:
-        return AtFirstCall(partial(compile_size, of_tensors, name), [k for k, _ in reader.places])
+        rewritten, device = of_tensors
+        return AtFirstCall(partial(compile_size, rewritten, name), [k for k, _ in reader.places], device)
 
     def say(reason: str) -> None:
         if leave is not None:

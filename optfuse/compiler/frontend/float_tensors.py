@@ -11,10 +11,12 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
@@ -59,20 +61,20 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 class AtFirstCall:
     """A function that is compiled for its first arguments, floats among which go to the device of the tensors.
 
-    ``floats`` are their positions. While a backend is called, AOTAutograd would tell Dynamo that the floats of the
-    graph as traced are constants.
+    ``floats`` are their positions, ``device`` is where they go (None: they stay in the host's memory). While a backend
+    is called, AOTAutograd would tell Dynamo that the floats of the graph as traced are constants.
     """
 
     compile: Callable[[Sequence[Any]], Callable[..., Any]]
     floats: Sequence[int]
+    device: torch.device | None
     function: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Run; threads compile one after another."""
         given = list(arguments)
-        device = next((x.device for x in given if isinstance(x, Tensor) and x.device.type != "cpu"), None)
-        if device is not None:
-            numbers = numbers_on(device, [given[k] for k in self.floats])
+        if self.device is not None:
+            numbers = numbers_on(self.device, [given[k] for k in self.floats])
             for k, number in zip(self.floats, numbers, strict=True):
                 given[k] = number
         if self.function is None:
@@ -81,14 +83,25 @@ class AtFirstCall:
         return self.function(*given)
 
 
-def floats_as_tensors(graph: GraphModule) -> GraphModule | None:
-    """The graph with tensors for the floats that it takes from its arguments; None if it has other uses for one.
+@dataclass(frozen=True, slots=True)
+class _Floats:
+    """The tensors that floats have become, by node, and where the tensors are that they are used with."""
+
+    tensors: dict[Node, Node]
+    devices: set[torch.device]
+
+
+def floats_as_tensors(graph: GraphModule) -> tuple[GraphModule, torch.device | None] | None:
+    """The graph with tensors for the floats that it takes from its arguments, and the device to which these may go.
+
+    None if it has other uses for one. No device if tensors with dimensions are on the host, or on several devices.
 
     Before: ``item = rate.item(); neg = -item; p.add_(grad, alpha=neg)``.
     After: ``neg = torch.neg(rate); p.copy_(p + grad * neg.to(float32))``.
     """
     found = copied(graph)
-    numbers: dict[Node, Node] = {}  # a node that is a float, and the tensor that it has become
+    floats = _Floats({}, set())
+    numbers = floats.tensors
     for node in list(found.graph.nodes):
         if _is_item(node):
             numbers[node] = node.args[0]  # type: ignore[assignment]
@@ -104,13 +117,14 @@ def floats_as_tensors(graph: GraphModule) -> GraphModule | None:
                 if made is None:
                     return None
                 numbers[node] = made
-            elif not _computed(node, numbers):
+            elif not _computed(node, floats):
                 return None
     for node in reversed(list(found.graph.nodes)):
         if node in numbers and not node.users:
             found.graph.erase_node(node)
     found.recompile()
-    return found
+    device = next(iter(floats.devices)) if len(floats.devices) == 1 else None
+    return found, None if device is None or device.type == "cpu" else device
 
 
 def _is_item(node: Node) -> bool:
@@ -136,12 +150,21 @@ def _arithmetic(node: Node, numbers: dict[Node, Node]) -> Node | None:
     return node.graph.call_function(function, tuple(operands))
 
 
-def _computed(node: Node, numbers: dict[Node, Node]) -> bool:
+def _name(target: Any) -> str:
+    """The name of a method, or of a function of torch's or Python's own; "" for any other."""
+    if isinstance(target, str):
+        return target
+    if isinstance(target, OpOverload):
+        return target.overloadpacket.__name__ if target.namespace in ("aten", "prims") else ""
+    return target.__name__ if isinstance(target, BuiltinFunctionType) else ""
+
+
+def _computed(node: Node, numbers: _Floats) -> bool:
     """Compute a node with tensors in place of floats, and erase it; False if that is not known how."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "").partition(".")[0]
+    name = _name(node.target)
     in_place, lists = name.endswith("_"), name.startswith("_foreach_")
     function = _FUNCTIONS.get(name.removeprefix("_foreach_").rstrip("_"))
-    if function is None or node.op not in ("call_function", "call_method") or "out" in node.kwargs:
+    if function is None or not node.kwargs.keys() <= {"alpha", "value", "weight"}:
         return False
     if not lists:
         made = _one(function, numbers, node.args, node.kwargs, in_place=in_place)
@@ -177,19 +200,22 @@ def _at(k: int, value: Any) -> Any:
 
 def _one(
     function: Callable[..., Any],
-    numbers: dict[Node, Node],
+    numbers: _Floats,
     args: Sequence[Any],
     kwargs: dict[str, Any],
     *,
     in_place: bool,
 ) -> Node | None:
     """The result of ``function`` for one tensor of each list, in the precision in which torch computes it."""
-    operands = [value for value in (*args, *kwargs.values()) if isinstance(value, Node) and value not in numbers]
+    operands = [
+        value for value in (*args, *kwargs.values()) if isinstance(value, Node) and value not in numbers.tensors
+    ]
     tensors = [operand.meta.get("example_value") for operand in operands]
     if not tensors or not all(isinstance(x, Tensor) and x.dtype.is_floating_point for x in tensors):
         return None
     if len({x.dtype for x in tensors}) > 1:
         return None
+    numbers.devices.update(x.device for x in tensors if x.dim())
     dtype = tensors[0].dtype
     wide = torch.float32 if dtype.itemsize < 4 else dtype
 
@@ -198,8 +224,8 @@ def _one(
     def operand(value: Any) -> Any:
         if not isinstance(value, Node):
             return value
-        proxy = Proxy(numbers.get(value, value), tracer)
-        return proxy.to(wide) if value in numbers or wide is not dtype else proxy
+        proxy = Proxy(numbers.tensors.get(value, value), tracer)
+        return proxy.to(wide) if value in numbers.tensors or wide is not dtype else proxy
 
     result = function(*map(operand, args), **{key: operand(value) for key, value in kwargs.items()})
     result = result if wide is dtype else result.to(dtype)
