@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import time
@@ -26,6 +27,17 @@ def test_a_solve_is_measured_from_outside() -> None:
     assert row["gap"] == 0
     assert 0 < row["wall"] < row["total"]
     assert row["over"] < 0 < row["rss_mib"]
+
+
+@pytest.mark.slow
+def test_optimizer_steps_are_measured_and_compared(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "optimizers.py"))
+    assert [len(script[name]()) for name in ("gpt2", "resnet50", "llama")] == [148, 161, 75]
+    script["main"](["--dry", "--rows", "sgd", "--systems", "eager,optfuse", "--out", str(tmp_path / "rows.jsonl")])
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["system"] for row in rows] == ["eager", "optfuse"]
+    assert rows[0]["differs"] == 0 < rows[1]["ms"]
+    assert rows[1]["differs"] < 1e-5
 
 
 def test_the_zoo_s_tables_say_what_the_rows_say(monkeypatch: pytest.MonkeyPatch) -> None:

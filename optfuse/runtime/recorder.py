@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from optfuse.compiler.codegen.uncaptured_steps import BEGINS, COLLECTIVE, ENDS
-from optfuse.compiler.frontend.torch_bridge import tree_leaves
+from optfuse.compiler.frontend.torch_bridge import copy_all, tree_leaves
 from optfuse.errors import PlanError
 from optfuse.runtime.pace import Mark
 from optfuse.runtime.program import Apart, Value
@@ -314,6 +314,7 @@ def _tensors(arguments: Any, named: Any) -> list[torch.Tensor]:
 
 def _keep(reason: str, kept: Sequence[torch.Tensor | None], results: Sequence[Any]) -> None:
     """Copy a step's results to where the graphs read them."""
+    moved: list[tuple[torch.Tensor, torch.Tensor]] = []
     for target, value in zip(kept, results, strict=True):
         if target is None or value is None:
             continue
@@ -323,7 +324,9 @@ def _keep(reason: str, kept: Sequence[torch.Tensor | None], results: Sequence[An
                 f"{list(target.shape)} as before; call with cudagraphs=False"
             )
         if value.data_ptr() != target.data_ptr() or value.stride() != target.stride():
-            once(target).copy_(once(value))
+            moved.append((once(target), once(value)))
+    if moved:
+        copy_all([target for target, _ in moved], [value for _, value in moved])
 
 
 def like(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -18,6 +18,11 @@ def test_those_that_ship() -> None:
     assert [load_device(name).name for name in known_devices()] == list(known_devices())
 
 
+def test_kernels_may_share_launches_on_all_that_ship() -> None:
+    devices = [load_device(name) for name in known_devices()]
+    assert all(0 < device.shared_ps < device.launch_ps for device in devices)
+
+
 def test_a_gpu_is_known_by_a_word_of_its_name() -> None:
     assert device_of("NVIDIA H200") == "h200"
     assert device_of("NVIDIA GH200 480GB") is None

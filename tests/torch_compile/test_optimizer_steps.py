@@ -21,7 +21,22 @@ OPTIMIZERS: Optimizers = {
     "adam": (torch.optim.Adam, {"amsgrad": True, "capturable": True}),
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True}),
     "rmsprop": (torch.optim.RMSprop, {"momentum": 0.9, "centered": True, "capturable": True}),
-    "adagrad": (torch.optim.Adagrad, {}),
+    "adagrad": (torch.optim.Adagrad, {"lr_decay": 0.1, "weight_decay": 0.1}),
+    "adadelta": (torch.optim.Adadelta, {"weight_decay": 0.1}),
+    "nadam": (torch.optim.NAdam, {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "radam": (torch.optim.RAdam, {"weight_decay": 0.1}),
+    "adamax": (torch.optim.Adamax, {"weight_decay": 0.1, "maximize": True}),
+    "rprop": (torch.optim.Rprop, {}),
+    "asgd": (torch.optim.ASGD, {"weight_decay": 0.1}),
+}
+#: Optimizers whose learning rate changes from step to step, as a float or as a tensor.
+RATES: Optimizers = {
+    "adamw": (torch.optim.AdamW, {}),
+    "adamw one by one": (torch.optim.AdamW, {"foreach": False}),
+    "adamw with a tensor": (torch.optim.AdamW, {"lr": torch.tensor(1e-3), "capturable": True}),
+    "sgd": (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
+    "radam": (torch.optim.RAdam, {}),
+    "asgd": (torch.optim.ASGD, {}),
 }
 
 
@@ -52,8 +67,67 @@ def test_a_step_is_right_and_takes_at_most_four_launches(compiled: Compiler, nam
         step()
         expected.step()
     torch.testing.assert_close(ours, theirs)
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(optimizer.state[p], expected.state[q], rtol=1e-5, atol=1e-5)
     assert launches(compiled)
     assert max(launches(compiled)) <= 4
+
+
+@pytest.mark.spread(3)
+@pytest.mark.parametrize("name", RATES)
+def test_a_rate_that_changes_compiles_nothing_anew(compiled: Compiler, name: str) -> None:
+    """Dynamo traces the second value once more; from then on a rate is one more input."""
+    make, given = RATES[name]
+    ours = parameters()
+    theirs = [nn.Parameter(p.detach().clone()) for p in ours]
+    optimizer, expected = make(ours, **{"foreach": True, **given}), make(theirs, **without_tensors(given))
+    step = compiled(optimizer.step)
+    for _ in range(5):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        step()
+        expected.step()
+        for (group,) in (optimizer.param_groups, expected.param_groups):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].mul_(0.8)
+            else:
+                group["lr"] *= 0.8
+    torch.testing.assert_close(ours, theirs)
+    graphs = launches(compiled)
+    assert len(graphs) == (1 if "tensor" in name else 2)
+    assert max(graphs) <= 4
+
+
+def without_tensors(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as eager execution takes them on the host."""
+    plain = {key: x.item() if isinstance(x, Tensor) else x for key, x in given.items()}
+    return {key: x for key, x in plain.items() if key != "capturable"}
+
+
+def test_gradients_are_unscaled_and_clipped_where_the_optimizer_steps(compiled: Compiler) -> None:
+    """As ``torch.amp.GradScaler`` and ``clip_grad_norm_`` do it, inside of the compiled function."""
+    ours = [p for p in parameters() if p.numel()]
+    theirs = [nn.Parameter(p.detach().clone()) for p in ours]
+    scale = torch.tensor(8.0)
+
+    def step(optimizer: torch.optim.Optimizer, weights: list[nn.Parameter]) -> Tensor:
+        found = torch.zeros(1)
+        torch._amp_foreach_non_finite_check_and_unscale_(  # pyright: ignore
+            [p.grad for p in weights], found, scale.reciprocal()
+        )
+        norm = torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        return norm + found
+
+    first, second = torch.optim.AdamW(ours, foreach=True), torch.optim.AdamW(theirs)
+    run = compiled(step)
+    for _ in range(3):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        torch.testing.assert_close(run(first, ours), step(second, theirs))
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_mixed_lists_share_launches_by_what_they_compute(compiled: Compiler) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from optfuse.compiler.codegen.host_numbers import HostNumbers
 from optfuse.compiler.codegen.kernel_source import KernelSource
 from optfuse.compiler.codegen.launch_table import NAME as IN_TABLE
 from optfuse.compiler.codegen.library_calls import (
@@ -108,7 +109,7 @@ class _Host:
         self.offsets = _placed(steps, self.buffers, memory, self.returned)
         self.arena_bytes = -(-memory.arena_bytes // 128) * 128 if self.offsets else 0
         arenas = {f"arena_{self.buffers[name].dtype}" for name in self.offsets}
-        local = {"arena", "device", "empty", "inputs", "constants", "call", *arenas}
+        local = {"arena", "device", "empty", "numbers", "inputs", "constants", "call", *arenas}
         self.names = variables(self.buffers, {*reserved, *local})
         self.device_of_program, self.device_source = _main_device(graph, steps, self.buffers)
         self.last_use = last_uses(steps)
@@ -117,7 +118,9 @@ class _Host:
         self.read |= self.returned
         self.position = 0
         self.apart = apart
-        self.moved = moved_numbers(graph, steps)
+        taken = {name for step in steps if isinstance(step, KernelSource) for name in step.pointers}
+        elsewhere = {name: self.names[name] for name in taken if self.buffers[name].device != self.device_of_program}
+        self.numbers = HostNumbers(elsewhere, moved_numbers(graph, steps), bool(self.apart))
         self.given = {*graph.inputs, *graph.constants}
         self.alive = set(self.given)
 
@@ -154,6 +157,7 @@ class _Host:
             lines.append("")
             if isinstance(step, LibraryCall):
                 lines += self._library(step)
+                self.numbers.forget(step.mutates)
             else:
                 lines += self._kernel(step)
             lines += self._watch("after")
@@ -184,6 +188,7 @@ class _Host:
                 )
         for name in kernel.pointers:
             lines += self._ready(name, kernel.name, writes=name in kernel.written)
+        lines += self.numbers.copied(kernel)
         if kernel.label:
             lines.insert(0, comment(kernel.label))
         lines += self._watch("before")
@@ -198,12 +203,8 @@ class _Host:
         return call_text(f"{start}{APART}(", [repr(self.apart[self.position]).replace("'", '"'), function, *given])
 
     def _pointer(self, name: str) -> str:
-        """A buffer as a kernel's argument; a scalar on another device is copied over."""
-        if self.buffers[name].device == self.device_of_program:
-            return self.names[name]
-        if name in self.moved or not self.apart:
-            return f"{self.names[name]}.to(device)"
-        return f'{APART}("reads a number from host memory", torch.Tensor.to, {self.names[name]}, device)'
+        """A buffer as a kernel's argument; of a scalar on another device the copy."""
+        return self.numbers.there.get(name, self.names[name])
 
     def _library(self, call: LibraryCall) -> list[str]:
         origin = call.origin

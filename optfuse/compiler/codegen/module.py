@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from optfuse.compiler.codegen.host_numbers import NAME as NUMBERS
 from optfuse.compiler.codegen.host_program import MemoryLayout, Step, host_program, used_constants
 from optfuse.compiler.codegen.kernel_source import KernelSource, grid_text
 from optfuse.compiler.codegen.launch_table import DEFINITION as IN_TABLE_DEFINITION
 from optfuse.compiler.codegen.launch_table import NAME as IN_TABLE
-from optfuse.compiler.codegen.operator_sources import carried
+from optfuse.compiler.codegen.operator_sources import carried, definitions
 from optfuse.compiler.codegen.prelude import PRELUDE
 from optfuse.compiler.codegen.python_text import INDENT, call_text, docstring, tuple_text, with_callees
 from optfuse.compiler.codegen.unaligned_matmul import DEFINITION, by_rows
@@ -132,7 +133,7 @@ _RESERVED = (
     *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
     *("stream_of", "window", "scratch", "planned", "launch", "example", "call"),
     *("functools", "operator", "LAUNCH_DIRECTLY", "allocator", "ready_to_launch"),
-    *("is_recorded", "address_table"),
+    *("is_recorded", "address_table", "places_of_programs"),
 )
 
 
@@ -171,10 +172,13 @@ def emit_module(
         library[APART] = APART_DEFINITION
     if any(kernel.in_table for kernel in kernels):
         library[IN_TABLE] = IN_TABLE_DEFINITION
-    reserved = [*_RESERVED, *prelude, *library]
+    reserved = [*_RESERVED, *prelude, *library, NUMBERS]
     taken = sorted(set(names) & set(reserved))
     if taken:
         raise PlanError(f"the kernel name {taken[0]} is taken; names must be unique in a module")
+    program = host_program(graph, steps, memory, [*reserved, *names], apart=apart)
+    if re.search(rf"\b{NUMBERS}\b", program):
+        library |= definitions([NUMBERS])
     parts = [
         _docstring(graph, kernels, steps, certificate) + "\n" + _IMPORTS,
         _HELPERS,
@@ -182,7 +186,7 @@ def emit_module(
         *prelude.values(),
         *(kernel.source.strip() + "\n" for kernel in kernels),
         _tables(graph, steps) + "\n" + _kernel_table(kernels),
-        host_program(graph, steps, memory, [*reserved, *names], apart=apart),
+        program,
         _MAIN,
     ]
     parts[-3] = _sizes(buffers.values(), parts[-3:]) + parts[-3]

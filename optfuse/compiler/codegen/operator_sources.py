@@ -12,7 +12,7 @@ from optfuse.compiler.codegen.python_text import with_callees
 #: The files of ``optfuse/compiler/ops`` that hold functions.
 _FILES = (
     *("attention.py", "attention_cached.py", "attention_memory.py", "attention_sums.py", "convolution.py"),
-    *("space_to_depth.py", "matmul.py", "max_pool.py", "sum_rows.py"),
+    *("host_numbers.py", "space_to_depth.py", "matmul.py", "max_pool.py", "sum_rows.py"),
 )
 
 #: By operator of ours: the function of those files that it calls.
@@ -39,7 +39,12 @@ def callee(target: str) -> str:
 
 def carried(targets: Iterable[str]) -> dict[str, str]:
     """The definitions that a module must include to call these operators: name to text, in their order."""
-    return with_callees(_definitions(), [CARRIED[target] for target in targets if target in CARRIED])
+    return definitions(CARRIED[target] for target in targets if target in CARRIED)
+
+
+def definitions(functions: Iterable[str]) -> dict[str, str]:
+    """The definitions of functions of those files, and of what they call: name to text, in their order."""
+    return with_callees(_definitions(), list(functions))
 
 
 @cache

@@ -1,15 +1,16 @@
 """Write several kernels as one function, whose programs are divided among them: one launch runs them all.
 
-The kernels' own functions become functions of their program's number, those that are alike one function. A few kernels
-are given their tensors as arguments. Many find them in a table: the addresses of all tensors, kernel by kernel, and
-places: the first program of each kernel, then the kernel of each program.
+The kernels' own functions become functions of their program's number, those of the same text and blocks one function,
+whatever number of programs each has. A few kernels are given their tensors as arguments. Many find them in a table: the
+addresses of all tensors, kernel by kernel, and places: for each program its kernel, above its number in that kernel.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from optfuse.compiler.codegen.deduplicate import likeness
 from optfuse.compiler.codegen.kernel_source import KernelSource, grid_text
@@ -34,13 +35,18 @@ class _Part:
     """Kernels that are alike: a function of the program's number, and its block sizes by their parameters."""
 
     name: str
-    kernels: tuple[KernelSource, ...]
+    kernels: tuple[KernelSource, ...]  # those with the same number of programs side by side
     blocks: tuple[tuple[str, str], ...]  # own parameter, parameter of the launch
 
-    @property
-    def grid(self) -> tuple[tuple[int, str], ...]:
+    def grid(self, kernel: KernelSource) -> tuple[tuple[int, str], ...]:
+        """A kernel's grid in the launch's parameters."""
         renamed = dict(self.blocks)
-        return tuple((points, renamed[block]) for points, block in self.kernels[0].grid)
+        return tuple((points, renamed[block]) for points, block in kernel.grid)
+
+    @property
+    def runs(self) -> list[tuple[int, tuple[tuple[int, str], ...]]]:
+        """(kernels, grid of each of them) in order."""
+        return [(len(list(several)), grid) for grid, several in groupby(self.grid(kernel) for kernel in self.kernels)]
 
     @property
     def source(self) -> str:
@@ -50,8 +56,10 @@ class _Part:
         return text.replace("tl.program_id(0)", "program") + "\n"
 
     def config(self, *, interpret: bool) -> list[tuple[str, int]]:
-        kernel, renamed = self.kernels[0], dict(self.blocks)
-        return [(renamed[name], size) for name, size in (kernel.interpret if interpret else kernel.config).blocks]
+        """Block sizes by the launch's parameters; the interpreter's are those that suit every kernel: the least."""
+        configs = [kernel.interpret if interpret else kernel.config for kernel in self.kernels]
+        sizes = zip(*([size for _, size in config.blocks] for config in configs), strict=True)
+        return [(renamed, min(several)) for (_, renamed), several in zip(self.blocks, sizes, strict=True)]
 
 
 def share_launch(name: str, kernels: Sequence[KernelSource]) -> KernelSource:
@@ -65,7 +73,7 @@ def share_launch(name: str, kernels: Sequence[KernelSource]) -> KernelSource:
     aligned = [("ALIGNED", 1)] if in_table else []
     kinds = {pointer: kind for kernel in ordered for pointer, (_, kind) in zip(kernel.pointers, kernel.signature)}  # noqa: B905
     if in_table:
-        parameters, body = [("table_ptr", "*i64"), ("places_ptr", "*i32")], _table_body(parts)
+        parameters, body = [("table_ptr", "*i64"), ("places_ptr", "*i64")], _table_body(parts)
     else:
         given = {pointer: f"{pointer}_ptr" for pointer in arguments}
         parameters, body = [(given[pointer], kinds[pointer]) for pointer in arguments], _branches(parts, given)
@@ -82,7 +90,7 @@ def share_launch(name: str, kernels: Sequence[KernelSource]) -> KernelSource:
         grid=(),
         label=", ".join([kernel.label or kernel.name for kernel in kernels[:LABELLED]])
         + (f" and {len(kernels) - LABELLED} more in one launch" if len(kernels) > LABELLED else " in one launch"),
-        parts=tuple((len(part.kernels), part.grid) for part in parts),
+        parts=tuple(run for part in parts for run in part.runs),
         in_table=in_table,
     )
 
@@ -98,15 +106,22 @@ def _config(parts: Sequence[_Part], more: Sequence[tuple[str, int]], *, interpre
 def _parts(name: str, kernels: Sequence[KernelSource]) -> list[_Part]:
     alike: dict[object, list[KernelSource]] = {}
     for kernel in kernels:
-        alike.setdefault(likeness(kernel), []).append(kernel)
+        alike.setdefault(_text(kernel), []).append(kernel)
+    sizes: dict[object, int] = {}
     return [
         _Part(
             f"{name}_part{k}",
-            tuple(several),
+            tuple(sorted(several, key=lambda kernel: sizes.setdefault(kernel.grid, len(sizes)))),
             tuple((block, f"{block}_{k}") for block, _ in several[0].config.blocks),
         )
         for k, several in enumerate(alike.values())
     ]
+
+
+def _text(kernel: KernelSource) -> object:
+    """A key that is equal for kernels of one text and the same blocks, whose numbers of programs may differ."""
+    blocks = tuple(block for _, block in kernel.grid)
+    return likeness(replace(kernel, grid=(), interpret=kernel.config)), blocks
 
 
 def _branches(parts: Sequence[_Part], given: dict[str, str]) -> list[str]:
@@ -115,19 +130,19 @@ def _branches(parts: Sequence[_Part], given: dict[str, str]) -> list[str]:
     runs = [(part, kernel) for part in parts for kernel in part.kernels]
     for k, (part, kernel) in enumerate(runs):
         if k:
-            lines.append(f"{INDENT}program -= {grid_text(runs[k - 1][0].grid)}")
+            before, previous = runs[k - 1]
+            lines.append(f"{INDENT}program -= {grid_text(before.grid(previous))}")
         called = [*(given[pointer] for pointer in kernel.pointers), *(renamed for _, renamed in part.blocks)]
-        lines.append(f"{INDENT}if (program >= 0) & (program < {grid_text(part.grid)}):")
+        lines.append(f"{INDENT}if (program >= 0) & (program < {grid_text(part.grid(kernel))}):")
         lines += call_text(f"{part.name}(", ["program", *called], indent=INDENT * 2)
     return lines
 
 
 def _table_body(parts: Sequence[_Part]) -> list[str]:
     """A branch for each part, with the tensors of the program's kernel from the table."""
-    count = sum(len(part.kernels) for part in parts)
     lines = [
-        f"{INDENT}kernel = tl.load(places_ptr + {count} + program)",
-        f"{INDENT}program -= tl.load(places_ptr + kernel)",
+        f"{INDENT}place = tl.load(places_ptr + program)",
+        f"{INDENT}kernel, program = (place >> 32).to(tl.int32), place.to(tl.int32)",
     ]
     first = before = 0
     for part in parts:

@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.flat import replace_by_value
+from optfuse.compiler.frontend.float_tensors import AtFirstCall, floats_as_tensors
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.size_range import LEAST, Ranged
 from optfuse.compiler.frontend.torch_bridge import (
@@ -56,6 +57,11 @@ class SizeReader:
     nested: bool
     #: those of which the size of a tensor's dimension is made
     in_tensors: frozenset[sympy.Symbol] = frozenset()
+
+    @property
+    def floats_alone(self) -> bool:
+        """Whether all symbols are floats."""
+        return all(place == ("item", 0) for _, place in self.places)
 
     def read(self, arguments: Sequence[Any]) -> Sizes:
         """The symbols' values."""
@@ -292,10 +298,17 @@ def at_any_size(
     at_once: bool = True,
     compile_range: CompileRange | None = None,
 ) -> Callable[..., Any]:
-    """A graph as a function of arguments of any size: compiled now if it has no symbolic size, else by ``BySize``."""
+    """A graph as a function of arguments of any size: compiled now if it has no symbolic size, else by ``BySize``.
+
+    A graph whose only symbols are floats is compiled once, when it is first called, if it can take them as tensors.
+    """
     reader = size_reader(graph, example_inputs)
     if reader is None:
         return compile_size(graph, name, example_inputs)
+    of_tensors = floats_as_tensors(graph) if reader.floats_alone else None
+    if of_tensors is not None:
+        rewritten, device = of_tensors
+        return AtFirstCall(partial(compile_size, rewritten, name), [k for k, _ in reader.places], device)
 
     def say(reason: str) -> None:
         if leave is not None:

@@ -30,8 +30,9 @@ _CALLED: dict[str, Callable[..., Any]] = {
     "norm": torch.linalg.vector_norm,
     "zero": torch.zeros_like,
     "copy": aten.copy.default,
-    "maximum": lambda x, y: torch.maximum(x, y) if isinstance(y, Tensor) else x.clamp_min(y),
-    "minimum": lambda x, y: torch.minimum(x, y) if isinstance(y, Tensor) else x.clamp_max(y),
+    # beside numbers they are clamp_min and clamp_max, as torch itself computes them
+    "maximum": lambda x, y: torch.maximum(x, y) if isinstance(y, Tensor) else torch.clamp_min(x, y),
+    "minimum": lambda x, y: torch.minimum(x, y) if isinstance(y, Tensor) else torch.clamp_max(x, y),
     "addcmul": lambda x, a, b, value=1: torch.addcmul(x, a, b, value=value),
     "addcdiv": lambda x, a, b, value=1: torch.addcdiv(x, a, b, value=value),
 }

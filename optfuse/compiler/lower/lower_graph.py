@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.collectives import COMMUNICATION
 from optfuse.compiler.ir.devices import main_device
-from optfuse.compiler.ir.dtypes import LIMITED
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, Output, View, views
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.compiler.ir.traversal import loads
@@ -22,7 +21,7 @@ from optfuse.compiler.lower.associative_scans import lower_associative_scan
 from optfuse.compiler.lower.builder import Builder, Spec, size_in, spec_of
 from optfuse.compiler.lower.expressions import DTYPES
 from optfuse.compiler.lower.library import lower_library, plain
-from optfuse.compiler.lower.limited_dtypes import MOVING
+from optfuse.compiler.lower.loop_operands import loops_cover
 from optfuse.compiler.lower.overloads import (
     FakeTensor,
     HigherOrderOperator,
@@ -34,7 +33,6 @@ from optfuse.compiler.lower.overloads import (
     returns_nothing,
     written_nodes,
 )
-from optfuse.compiler.lower.pointwise import POINTWISE
 from optfuse.compiler.lower.registry import Declined, Rule, Uniform, Value, find_rule
 from optfuse.compiler.lower.strided_layout import overlaps, same_layout
 from optfuse.compiler.lower.views import is_view, lower_view
@@ -201,7 +199,7 @@ def _lower_call(builder: Builder, node: fx.Node, values: Mapping[fx.Node, Value]
     args, kwargs = positional(node.target, value(tuple(node.args)), value(dict(node.kwargs)))
     rule = _scan_rule(node) if SCAN in node.meta else find_rule(str(node.target))
     try:
-        if rule is not None and _loops_cover(builder, node, args, kwargs):
+        if rule is not None and loops_cover(builder, node, args, kwargs):
             return rule(builder, *args, **kwargs)
         if rule is None and is_view(node.target):
             return lower_view(builder, node, *args, **kwargs)
@@ -234,21 +232,6 @@ def _scalars(builder: Builder, node: fx.Node) -> Value:
     if isinstance(result, tuple | list):
         return tuple(plain(node, item, builder.decisions) for item in result)
     return plain(node, result, builder.decisions)
-
-
-def _loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> bool:
-    """Whether every tensor has a dtype of the loop IR, and all are on the device of the loops.
-
-    Uniform tensors may be on any device, since they are inlined as scalars; so may uniform results of them alone.
-    """
-    operands = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View | Uniform)]
-    specs = builder.specs
-    dtypes = {builder.dtype(v) for v in operands} | {spec.dtype for spec in specs}
-    if not LIMITED.isdisjoint(dtypes) and str(node.target) not in MOVING | POINTWISE:
-        return False
-    read = {builder.device(v) for v in operands if isinstance(v, View)}
-    made = {spec.device for spec in specs}
-    return dtypes <= DTYPES and read <= {builder.main} and len(read | made) <= 1
 
 
 def _require_strided(node: fx.Node) -> None:

@@ -55,6 +55,21 @@ def test_kernels_of_one_launch_compute_what_they_compute_alone(count: int) -> No
     torch.testing.assert_close(found, Several()(given))
 
 
+def test_kernels_that_differ_in_their_number_of_programs_are_one_function() -> None:
+    class Scaled(nn.Module):
+        def forward(self, tensors: list[Tensor]) -> list[Tensor]:
+            return [x * 2 + 1 for x in tensors]
+
+    given = [torch.randn(128 * (k + 1)) for k in range(MOST_BRANCHES + 4)] + [torch.randn(1000)]
+    schedule = optfuse.optimize(Scaled(), (given,), options=OPTIONS)
+    assert isinstance(schedule, Schedule)
+    assert schedule.launches == 1
+    assert schedule.source.count("_part0(program") == 1
+    assert schedule.source.count("_part1(program") == 1, "what needs a mask"
+    assert "_part2" not in schedule.source
+    torch.testing.assert_close(schedule.compile()(given), Scaled()(given))
+
+
 def test_a_table_follows_tensors_that_move() -> None:
     given = tensors(MOST_BRANCHES + 8)
     program = optfuse.optimize(Several(), (given,), options=OPTIONS).compile()

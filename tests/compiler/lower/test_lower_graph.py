@@ -182,12 +182,26 @@ def by_hand(*operations: Any, inputs: tuple[torch.Tensor, ...]) -> fx.GraphModul
     return fx.GraphModule({}, graph)
 
 
-def test_tensors_of_two_devices_meet_in_a_library_call() -> None:
+@pytest.mark.parametrize(
+    ("number", "dtype", "first"),
+    [((), torch.float32, LoopNest), ((), torch.float16, LibraryCall), ((1,), torch.float32, LibraryCall)],
+)
+def test_loops_read_numbers_of_the_host_that_they_need_not_round(
+    number: tuple[int, ...], dtype: torch.dtype, first: type
+) -> None:
+    """Eager execution multiplies halves by a number in float32; loops would round it. Rows stay on the host."""
     with FakeTensorMode():
-        inputs = (torch.empty(3, device="cuda"), torch.empty((), device="cpu"))
-        module = by_hand((aten.mul.Tensor, (0, 1)), (aten.exp.default, (2,)), inputs=inputs)
-        graph = lower(module, name="test", constants={})
-    assert [type(op) for op in graph.ops] == [LibraryCall, LoopNest]
+        inputs = (torch.empty(3, device="cuda", dtype=dtype), torch.empty(number, device="cpu"))
+        nodes = fx.Graph()
+        x, y = nodes.placeholder("x0"), nodes.placeholder("x1")
+        x.meta["val"], y.meta["val"] = inputs
+        product = nodes.call_function(aten.mul.Tensor, (x, y))
+        product.meta["val"] = torch.empty_like(inputs[0])
+        root = nodes.call_function(aten.exp.default, (product,))
+        root.meta["val"] = torch.empty_like(inputs[0])
+        nodes.output((root,))
+        graph = lower(fx.GraphModule({}, nodes), name="test", constants={})
+    assert [type(op) for op in graph.ops] == [first, LoopNest]
     assert [b.device for b in graph.buffers] == ["cuda:0", "cpu", "cuda:0", "cuda:0"]
 
 
