@@ -23,6 +23,7 @@ from optfuse.solver.explain.explain import explain
 from optfuse.solver.explain.explanation import Explanation
 from optfuse.solver.overlap.overlap import Overlap
 from optfuse.solver.result import SolveResult
+from optfuse.solver.size_box import SizeBox
 from optfuse.solver.size_regions import SizeRegions
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class ScheduledGraph:
     ranking
         The plans that were run before this one was taken (``optimize(..., measure=k)``).
     regions
-        Where the schedule holds when a size changes (``optimize(..., dynamic=...)``).
+        Where the schedule holds when one or two sizes change (``optimize(..., dynamic=...)``).
     """
 
     extraction: Extraction
@@ -75,7 +76,7 @@ class ScheduledGraph:
     interface: Interface
     tiles: Mapping[str, TileConfig] = field(default_factory=dict)
     ranking: tuple[PlanTime, ...] = ()
-    regions: SizeRegions | None = None
+    regions: SizeRegions | SizeBox | None = None
 
     @property
     def name(self) -> str:
@@ -295,7 +296,7 @@ class ScheduledStep:
     kwargs: dict[str, Any]
     capture: TrainingCapture | None = field(default=None, repr=False, compare=False)
     saving: StepSaving | None = None
-    regions: SizeRegions | None = None
+    regions: SizeRegions | SizeBox | None = None
 
     def __iter__(self) -> Iterator[ScheduledGraph]:
         """Forward, then backward."""
@@ -320,7 +321,7 @@ class ScheduledStep:
         _save_page(self.forward.name.removesuffix(".forward"), tuple(self), path)
 
 
-def _size_figure(regions: SizeRegions | None) -> Figure:
+def _size_figure(regions: SizeRegions | SizeBox | None) -> Figure:
     from optfuse.report.size_plot import plot_sizes
 
     if regions is None:

@@ -66,6 +66,8 @@ class Decisions:
     guards: dict[Relation, None] = field(default_factory=dict)
     #: what the frontend's tracer has for each symbol
     traced: Mapping[str, Any] = field(default_factory=dict)
+    #: the sizes at which choices for speed are made, if not at the hints: those of the build that is repeated
+    chosen_at: Mapping[str, int] | None = None
     #: sizes of different builds never match in a dictionary: what is cached of one has recorded that one's guards
     serial: int = field(default_factory=count().__next__)
 
@@ -224,7 +226,7 @@ class Size(int):
 
     def __int__(self) -> int:
         """The hint; the formula must have this value from then on."""
-        value = hint(self)
+        value = int.__int__(self)
         self.decisions.decide(add(self.formula, number(value), -1), "==")
         return value
 
@@ -257,7 +259,12 @@ def _of(value: int) -> Formula:
 
 
 def hint(value: int) -> int:
-    """The plain number of a size at the hint, without a guard: for choices that affect speed alone."""
+    """The plain number of a size at the hint, without a guard: for choices that affect speed alone.
+
+    Where a build is repeated at other hints, the number at the first ones: its choices are repeated as well.
+    """
+    if isinstance(value, Size) and value.decisions.chosen_at is not None:
+        return evaluate(value.formula, value.decisions.chosen_at)
     return int.__int__(value)
 
 
