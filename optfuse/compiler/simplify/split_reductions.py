@@ -37,6 +37,7 @@ from optfuse.compiler.ir.nodes import (
     ivar,
     rvar,
 )
+from optfuse.compiler.ir.sizes import Size, divides, hint
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.problem.cost import MIB
 from optfuse.problem.instance import Device
@@ -135,11 +136,11 @@ def plan_chunks(
     if at_full_rate * (device.saturating_programs - programs) * 100 <= least_percent * device.launch_ps * programs:
         return None
     rsizes = nest.rsizes
-    wanted = min(-(-device.saturating_programs * WAVES // programs), prod(rsizes) // SHORTEST_CHUNK)
+    wanted = min(-(-device.saturating_programs * WAVES // programs), hint(prod(rsizes)) // SHORTEST_CHUNK)
     whole = 0
-    while whole < len(rsizes) and prod(rsizes[: whole + 1]) <= wanted:
+    while whole < len(rsizes) and hint(prod(rsizes[: whole + 1])) <= wanted:
         whole += 1
-    counted = prod(rsizes[:whole])
+    counted = hint(prod(rsizes[:whole]))
     parts = max((d for d in _divisors(rsizes[whole]) if d * counted <= wanted), default=1) if whole < len(rsizes) else 1
     return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
 
@@ -283,7 +284,10 @@ def with_results(expr: Expr, results: Mapping[int, Expr]) -> Expr:
 
 
 def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    """All divisors of a number; of a size the small ones that it has whatever it is."""
+    small = [d for d in range(1, int(hint(number) ** 0.5) + 1) if divides(d, number)]
+    if isinstance(number, Size):
+        return small
     return sorted({*small, *(number // d for d in small)})
 
 
