@@ -175,9 +175,9 @@ def test_a_graph_that_has_no_range_is_compiled_size_by_size_and_says_why(compile
             x = marked(batch, 3)
             torch.testing.assert_close(fast(x), roots(x))
     (run,) = compiled.runs
-    ((name, reason),) = run.record.by_size
-    assert name == "compiled0"
-    assert "is no sum, product" in reason
+    names, reasons = zip(*run.record.by_size, strict=True)
+    assert set(names) == {"compiled0"}
+    assert all("is no sum, product" in reason for reason in reasons)
     assert len(run.record.schedules) == 3
 
 
@@ -296,7 +296,7 @@ def test_floats_of_sizes_are_computed_in_kernels(compiled: Compiler) -> None:
 def test_running_statistics_serve_a_range_of_batches(compiled: Compiler) -> None:
     model, other = Statistics().train(), Statistics().train()
     fast = compiled(model)
-    for size in (5, 9, 3):
+    for size in (5, 3, 4):
         x = marked(size, 16, 19, 19)
         torch.testing.assert_close(fast(x), other(x))
         torch.testing.assert_close(model.norm.running_var, other.norm.running_var)

@@ -198,10 +198,10 @@ def combine(
             mean, m2 = (Load(partials[k].name, index, partials[k].dtype) for k in (old, old + 1))
             dtype = mean.dtype
             reductions += [Reduction("welford", mean), Reduction("sum", m2)]
-            spread = Call("mul", (Result(new + 1, dtype), Const(float(points), dtype)), dtype)
+            spread = Call("mul", (Result(new + 1, dtype), _count(points, dtype)), dtype)
             results[old] = Result(new, dtype)
             results[old + 1] = Call("add", (Result(new + 3, dtype), spread), dtype)
-            results[old + 2] = Const(float(points * prod(outer)), dtype)
+            results[old + 2] = _count(points * prod(outer), dtype)
             old, new = old + 3, new + 4
         else:
             load = Load(partials[old].name, index, partials[old].dtype)
@@ -209,6 +209,13 @@ def combine(
             results[old] = Result(new, load.dtype)
             old, new = old + 1, new + 1
     return tuple(reductions), results
+
+
+def _count(points: int, dtype: str) -> Expr:
+    """A number of points as a float; where sizes change it is converted in the kernel."""
+    if isinstance(points, Size) and points < 2**31:
+        return Call("cast", (Const(points, "int32"),), dtype)
+    return Const(float(points), dtype)
 
 
 def kept_results(nest: LoopNest) -> tuple[int, ...]:
