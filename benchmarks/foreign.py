@@ -21,25 +21,20 @@ meanwhile, so the times are rough: time again with ``--processes 1`` what looks 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from foreign_models import ALL, ALL_MORE, made
-
-Row = dict[str, Any]
+from side_by_side import Job, Row, add_row, alone, distance, median_ms, read_rows, run_jobs
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,7 @@ def main() -> None:
     if given.task is not None:
         print("ROW" + json.dumps(measured(Task(**json.loads(given.task)), given.out)), flush=True)
     elif given.table:
-        print(table([json.loads(line) for path in given.table for line in path.read_text().splitlines()]))
+        print(table(read_rows(*given.table)))
     else:
         names = {"all": ALL, "more": ALL_MORE}.get(given.names) or given.names.split(",")
         options = {field: getattr(given, field) for field in ("train", "systems", "layers", "batch", "length")}
@@ -81,32 +76,20 @@ def main() -> None:
 
 def run(tasks: Sequence[Task], out: Path, processes: int, patience: float, total: float) -> None:
     """Each task in a process of its own; a row is added to ``out`` as it comes."""
-    begun, waiting, running = time.monotonic(), list(tasks), dict[subprocess.Popen[str], tuple[Task, float, Path]]()
-    while waiting or running:
-        while waiting and len(running) < processes and time.monotonic() - begun < total:
-            task = waiting.pop(0)
-            log = out.with_name(f"{out.stem}.{task.name.replace(':', '.')}.{'train' if task.train else 'infer'}.log")
-            command = [sys.executable, __file__, "--task", json.dumps(asdict(task)), "--out", str(out)]
-            with log.open("w") as stream:
-                child = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, text=True)
-            running[child] = task, time.monotonic(), log
-        if not running:
-            return
-        time.sleep(0.2)
-        for child in list(running):
-            task, start, log = running[child]
-            late = time.monotonic() - start > patience
-            if child.poll() is None and not late:
-                continue
-            child.kill()
-            child.wait()
-            row = _row_of(task, log.read_text(), "not done in time" if late else f"exit {child.returncode}")
-            if "error" not in row:
-                log.unlink()
-            with out.open("a") as stream:
-                stream.write(json.dumps(row) + "\n")
-            print(line(row), flush=True)
-            del running[child]
+    run_jobs([_job(task, out) for task in tasks], processes, patience, total)
+
+
+def _job(task: Task, out: Path) -> Job:
+    log = out.with_name(f"{out.stem}.{task.name.replace(':', '.')}.{'train' if task.train else 'infer'}.log")
+
+    def ended(reason: str) -> None:
+        row = _row_of(task, log.read_text(), reason)
+        if "error" not in row:
+            log.unlink()
+        add_row(out, row)
+        print(line(row), flush=True)
+
+    return Job([sys.executable, __file__, "--task", json.dumps(asdict(task)), "--out", str(out)], log, ended)
 
 
 def _row_of(task: Task, text: str, reason: str) -> Row:
@@ -245,13 +228,6 @@ def errors(system: str, found: Sequence[Any], reference: Sequence[Any], trace: C
     return {f"{system}_error": distance(found, other), "traced_apart": distance(other, reference)}
 
 
-def distance(found: Sequence[Any], reference: Sequence[Any]) -> float:
-    """The relative L2 distance of all tensors together."""
-    apart = sum(float((a - b).double().square().sum()) for a, b in zip(found, reference, strict=True))
-    whole = sum(float(b.double().square().sum()) for b in reference)
-    return math.sqrt(apart / max(whole, 1e-30))
-
-
 def stepped(model: Any, inputs: dict[str, Any], train: bool) -> Callable[[], Any]:
     """A call, or a training step with the loss outside of the model and without an optimizer."""
     import torch
@@ -265,41 +241,6 @@ def stepped(model: Any, inputs: dict[str, Any], train: bool) -> Callable[[], Any
         return forward(model, inputs).float().square().mean().backward()
 
     return step
-
-
-def median_ms(step: Callable[[], Any]) -> float:
-    """Median milliseconds by events, nothing waiting in between, the least of two rounds."""
-    import torch
-
-    if not torch.cuda.is_available():
-        start = time.perf_counter()
-        step()
-        return round(1000 * (time.perf_counter() - start), 3)
-    for _ in range(8):
-        step()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    count = max(8, min(60, int(0.25 / (time.perf_counter() - start))))
-    rounds = []
-    for _ in range(2):
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-        for event in events[:-1]:
-            event.record()
-            step()
-        events[-1].record()
-        torch.cuda.synchronize()
-        rounds.append(statistics.median(a.elapsed_time(b) for a, b in pairwise(events)))
-    return round(min(rounds), 3)
-
-
-@contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """No other process of this run is timed meanwhile."""
-    with out.with_suffix(".lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 def peers(row: Row) -> list[float]:

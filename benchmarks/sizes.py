@@ -1,17 +1,18 @@
 """One plan for a range of sizes on the clock: at five sizes, against a plan of one size and Inductor's dynamic code.
 
     python benchmarks/sizes.py [NAME[,NAME...]] --out ROWS.jsonl [--train NAME[,NAME...]] [--size bench|small]
-                               [--layers N] [--processes N] [--patience S] [--total S]
+                               [--layers N] [--processes N] [--patience S] [--total S] [--models FOLDER]
     python benchmarks/sizes.py --table ROWS.jsonl [MORE.jsonl...]
 
 NAME is a model file's. The length of a language model changes, the batch of others: the example's size (the hint; half
-of the example's length), then a quarter, a half, three halves and twice of it. "static" is ``torch.compile`` with
-``dynamic=False`` at the hint, "ours" and "inductor" have ``dynamic=True`` and see the hint first. A row a system and
-size: median milliseconds, seconds of the first call, graphs that Dynamo has handed over until then (another one at a
-further size is a recompilation), schedules that there are, and the relative L2 distance of the results from eager's.
+of the example's length), then a quarter, a half, three halves and twice of it. "ours" and "inductor" have
+``dynamic=True`` and see the hint first; "static" is ours with ``dynamic=False`` at the hint, in the same process
+afterwards, so that its first call finds much that is loaded. A row a system and size: median milliseconds, seconds of
+the first call, graphs that Dynamo has handed over until then (another one at a further size is a recompilation),
+schedules that there are, and the relative L2 distance of the results from eager's.
 
-Each model and system has a process of its own; they compile side by side, and one is timed at a time. On the CPU the
-times mean nothing.
+Each model has a process for ours and one for Inductor; they compile side by side, and one is timed at a time. What is
+not done after ``--total`` seconds is left out, and the table says so. On the CPU the times mean nothing.
 """
 
 from __future__ import annotations
@@ -19,38 +20,38 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-MODELS = Path(__file__).resolve().parents[1] / "models"
+from side_by_side import Job, Row, add_row, alone, distance, median_ms, read_rows, run_jobs
+
 NINE = "gpt2 bert llama t5 vit convnext swin resnet mobilenetv2".split()
 #: Models whose length changes.
 LANGUAGE = ("gpt2", "bert", "llama", "t5")
-SYSTEMS = ("ours", "inductor", "static")
+#: By process: the systems that it measures.
+SYSTEMS = {"ours": ("ours", "static"), "inductor": ("inductor",)}
 SHARES = (1.0, 0.25, 0.5, 1.5, 2.0)
 #: Fields of a configuration that hold a number of layers.
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "num_decoder_layers")
 
-Row = dict[str, Any]
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Task:
-    """One model under one system."""
+    """One model in one process."""
 
     model: str
-    system: str
+    process: str
     train: bool = False
     size: str = "bench"
     layers: int = 2
+    models: str = str(Path(__file__).resolve().parents[1] / "models")
 
 
 def main() -> None:
@@ -62,6 +63,7 @@ def main() -> None:
     parser.add_argument("--train", default="")
     parser.add_argument("--size", default=Task.size)
     parser.add_argument("--layers", type=int, default=Task.layers)
+    parser.add_argument("--models", default=Task.models)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--patience", type=float, default=600.0)
     parser.add_argument("--total", type=float, default=3600.0)
@@ -71,77 +73,78 @@ def main() -> None:
         measure(Task(**json.loads(given.task)), given.out)
         return
     if given.table:
-        print(table([json.loads(line) for path in given.table for line in path.read_text().splitlines()]))
+        print(table(read_rows(*given.table)))
         return
     pairs = [(name, False) for name in filter(None, given.names.split(","))]
     pairs += [(name, True) for name in filter(None, given.train.split(","))]
-    tasks = [Task(name, system, train, given.size, given.layers) for name, train in pairs for system in SYSTEMS]
+    options = {"size": given.size, "layers": given.layers, "models": given.models}
+    tasks = [Task(name, process, train, **options) for name, train in pairs for process in SYSTEMS]
     run(tasks, given.out, given.processes, given.patience, given.total)
-    if given.out.exists():
-        print(table([json.loads(line) for line in given.out.read_text().splitlines()]))
+    print(table(read_rows(given.out)))
 
 
 def run(tasks: Sequence[Task], out: Path, processes: int, patience: float, total: float) -> None:
     """Each task in a process of its own, which adds its rows to ``out`` as they come."""
-    begun, waiting, running = time.monotonic(), list(tasks), dict[subprocess.Popen[bytes], tuple[Task, float]]()
-    while waiting or running:
-        left = total - (time.monotonic() - begun)
-        while waiting and len(running) < processes and left > 0:
-            task = waiting.pop(0)
-            command = [sys.executable, __file__, "--task", json.dumps(asdict(task)), "--out", str(out)]
-            running[subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)] = (
-                task,
-                time.monotonic(),
-            )
-        if not running:
-            return
-        time.sleep(0.2)
-        for child in list(running):
-            task, start = running[child]
-            late = time.monotonic() - start > patience or left < 0
-            if child.poll() is None and not late:
-                continue
-            child.kill()
-            child.wait()
-            said = "not done in time" if late else f"exit {child.returncode}"
-            print(f"{task.model:12} {'training' if task.train else 'inference':9} {task.system:8} {said}", flush=True)
-            del running[child]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    run_jobs([_job(task, out) for task in tasks], processes, patience, total)
+
+
+def _job(task: Task, out: Path) -> Job:
+    kind = "training" if task.train else "inference"
+    log = out.with_name(f"{out.stem}.{task.model}.{kind}.{task.process}.log")
+    begun = time.monotonic()
+
+    def ended(reason: str) -> None:
+        print(f"{time.monotonic() - begun:4.0f} s {task.model:12} {kind:9} {task.process:8} {reason}", flush=True)
+
+    return Job([sys.executable, __file__, "--task", json.dumps(asdict(task)), "--out", str(out)], log, ended)
 
 
 def measure(task: Task, out: Path) -> None:
-    """Add a row a size to ``out``."""
+    """Add a row a system and size to ``out``."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    row: Row = {"model": task.model, "system": task.system, "train": task.train}
-    try:
-        model, inputs, dims, hint = made(task, device)
-        backend = "inductor" if task.system == "inductor" else "optfuse"
-        fast = torch.compile(model, backend=backend, dynamic=task.system != "static")
-        for share in SHARES[:1] if task.system == "static" else SHARES:
+    row: Row = {"model": task.model, "train": task.train}
+    model, inputs, dims, hint = made(task, "cuda" if torch.cuda.is_available() else "cpu")
+    for system in SYSTEMS[task.process]:
+        torch.compiler.reset()
+        backend = "inductor" if system == "inductor" else "optfuse"
+        fast = torch.compile(model, backend=backend, dynamic=system != "static")
+        before = _made_so_far()
+        for share in SHARES[:1] if system == "static" else SHARES:
             size = max(2, int(hint * share))
-            _add(out, {**row, "size": size, **_at_size(model, fast, resized(inputs, dims, size), task.train, out)})
-    except Exception as error:
-        traceback.print_exc()
-        _add(out, {**row, "error": repr(error)[:300]})
+            try:
+                found = _at_size(model, fast, resized(inputs, dims, size), task.train, out)
+                made_now = {key: after - before[key] for key, after in _made_so_far().items()}
+                found |= {"graphs": made_now["graphs"], "schedules": made_now["schedules"]}
+            except Exception as error:
+                traceback.print_exc()
+                found = {"error": repr(error)[:300]}
+            add_row(out, {**row, "system": system, "size": size, "share": share, **found})
 
 
-def _add(out: Path, row: Row) -> None:
-    with out.open("a") as stream:
-        stream.write(json.dumps(row) + "\n")
+def _made_so_far() -> dict[str, int]:
+    """Graphs that Dynamo has handed over in this process, and schedules."""
+    from torch._dynamo.utils import counters
+
+    import optfuse
+
+    scheduled = sum(not graph.why_not for graph in optfuse.compiled_graphs())
+    return {"graphs": counters["stats"]["unique_graphs"], "schedules": scheduled}
 
 
 def _at_size(model: Any, fast: Any, inputs: Call, train: bool, out: Path) -> Row:
     import torch
-    from torch._dynamo.utils import counters
 
     import optfuse
 
     wanted = results(model, model, inputs, train)
     start = time.perf_counter()
     found = results(fast, model, inputs, train)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     first = time.perf_counter() - start
     apart = distance(found, wanted)
     del found, wanted
@@ -154,16 +157,9 @@ def _at_size(model: Any, fast: Any, inputs: Call, train: bool, out: Path) -> Row
             result.backward()
 
     with alone(out):
-        ms = median_ms(step)
-    graphs = optfuse.compiled_graphs()
-    return {
-        "ms": ms,
-        "first_s": round(first, 2),
-        "graphs": counters["stats"]["unique_graphs"],
-        "schedules": sum(not graph.why_not for graph in graphs),
-        "left": [f"{graph.name}: {graph.why_not}" for graph in graphs if graph.why_not],
-        "distance": apart,
-    }
+        ms = median_ms(step, seconds=0.08)
+    left = [f"{graph.name}: {graph.why_not}" for graph in optfuse.compiled_graphs() if graph.why_not]
+    return {"ms": ms, "first_s": round(first, 2), "left": left, "distance": apart}
 
 
 def made(task: Task, device: str) -> tuple[Any, Call, dict[int | str, int], int]:
@@ -172,7 +168,7 @@ def made(task: Task, device: str) -> tuple[Any, Call, dict[int | str, int], int]
 
     from optfuse.compiler.frontend.zoo import load_model_file
 
-    entry = load_model_file(MODELS / f"{task.model}.py")
+    entry = load_model_file(Path(task.models) / f"{task.model}.py")
     config = entry.module.CONFIGS[task.size]
     entry.module.CONFIGS[task.size] = {
         **config, **{depth: min(task.layers, config[depth]) for depth in DEPTHS if depth in config}
@@ -227,87 +223,49 @@ def results(call: Any, owner: Any, inputs: Call, train: bool) -> list[Any]:
     return [result.detach().clone(), *found]
 
 
-def distance(found: Sequence[Any], reference: Sequence[Any]) -> float:
-    """The relative L2 distance of all tensors together."""
-    apart = sum(float((a.float() - b.float()).square().sum()) for a, b in zip(found, reference, strict=True))
-    whole = sum(float(b.float().square().sum()) for b in reference)
-    return math.sqrt(apart / max(whole, 1e-30))
-
-
-def median_ms(step: Callable[[], Any]) -> float:
-    """Median milliseconds, nothing waiting in between, the least of two rounds."""
-    import statistics
-    from itertools import pairwise
-
-    import torch
-
-    if not torch.cuda.is_available():
-        start = time.perf_counter()
-        step()
-        return round(1e3 * (time.perf_counter() - start), 3)
-    for _ in range(8):
-        step()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    count = max(8, min(40, int(0.15 / (time.perf_counter() - start))))
-    rounds = []
-    for _ in range(2):
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-        for event in events[:-1]:
-            event.record()
-            step()
-        events[-1].record()
-        torch.cuda.synchronize()
-        rounds.append(statistics.median(a.elapsed_time(b) for a, b in pairwise(events)))
-    return round(min(rounds), 3)
-
-
-@contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """No other process of this run is timed meanwhile."""
-    import fcntl
-
-    with out.with_suffix(".lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
 def table(rows: Sequence[Row]) -> str:
-    """A line a model and size: milliseconds, the ratios to the plan of one size and to Inductor, and what it took."""
-    lines = [f"{'model':12} {'':9} {'size':>5} {'static':>8} {'ours':>8} {'inductor':>8}  ours/static  inductor/ours  "
-             "first calls s  graphs  schedules"]  # fmt: skip
-    kinds = dict.fromkeys((row["model"], row["train"]) for row in rows)
+    """A line a model: at the hint against the plan of one size, at five sizes against Inductor, and what it took."""
+    shares = "/".join(f"{share:g}" for share in SHARES)
+    lines = [f"{'model':12} {'':9} {'hint':>5} {'static':>8} {'ours':>8} ours/static  inductor/ours at {shares:27} "
+             "first calls s  graphs  schedules  distance"]  # fmt: skip
     ratios: dict[bool, list[float]] = {}
-    for name, train in kinds:
+    for name, train in dict.fromkeys((row["model"], row["train"]) for row in rows):
         own = [row for row in rows if (row["model"], row["train"]) == (name, train)]
-        by = {(row["system"], row["size"]): row for row in own if "size" in row}
-        for size in dict.fromkeys(size for _, size in by):
-            static, ours, other = (by.get((system, size), {}) for system in ("static", "ours", "inductor"))
-            if "ms" in ours and "ms" in other:
-                ratios.setdefault(train, []).append(other["ms"] / ours["ms"])
-            firsts = "/".join(str(row.get("first_s", "-")) for row in (static, ours, other))
-            left = "; ".join(ours.get("left", []))[:80]
-            lines.append(
-                f"{name:12} {'training' if train else 'inference':9} {size:5} {_ms(static)} {_ms(ours)} {_ms(other)}  "
-                f"{_ratio(ours, static):>11}  {_ratio(other, ours):>13}  {firsts:>13}  "
-                f"{ours.get('graphs', '-')}/{other.get('graphs', '-')}  {ours.get('schedules', '-')}  {left}"
-            )
-        lines += [f"{name:12} {row['system']}: {row['error']}" for row in own if "error" in row]
+        by = {(row["system"], row["share"]): row for row in own if "ms" in row}
+        static, ours, other = (by.get((system, 1.0), {}) for system in ("static", "ours", "inductor"))
+        last = max((row for (system, _), row in by.items() if system == "ours"), key=lambda x: x["graphs"], default={})
+        against = [(by.get(("inductor", share), {}), by.get(("ours", share), {})) for share in SHARES]
+        ratios.setdefault(train, []).extend(a["ms"] / b["ms"] for a, b in against if a and b)
+        lines.append(
+            f"{name:12} {_kind(train)} {ours.get('size', '-'):>5} {_ms(static)} {_ms(ours)} "
+            f"{_ratio(ours, static):>11}  "
+            f"{'  '.join(f'{_ratio(a, b):>6}' for a, b in against):44} "
+            f"{'/'.join(str(row.get('first_s', '-')) for row in (ours, other)):>13}  "
+            f"{last.get('graphs', '-'):>6}  {last.get('schedules', '-'):>9}  "
+            f"{max((row['distance'] for row in by.values()), default=math.nan):.1e}"
+        )
+        lines += [f"    {row['system']} at {row['size']}: {row['error']}" for row in own if "error" in row]
+        lines += [f"    {reason}"[:160] for reason in dict.fromkeys(last.get("left", []))]
     for train, found in ratios.items():
-        mean = math.exp(sum(map(math.log, found)) / len(found))
-        kind = "training" if train else "inference"
-        lines.append(f"{kind}: {len(found)} rows, inductor/ours {mean:.2f} in geometric mean, least {min(found):.2f}")
+        if found:
+            mean = math.exp(sum(map(math.log, found)) / len(found))
+            lines.append(
+                f"{_kind(train)}: {len(found)} sizes, inductor/ours {mean:.2f} in geometric mean, "
+                f"least {min(found):.2f}"
+            )
     return "\n".join(lines)
 
 
+def _kind(train: bool) -> str:
+    return "training " if train else "inference"
+
+
 def _ms(row: Row) -> str:
-    return f"{row['ms']:8.3f}" if "ms" in row else f"{'-':>8}"
+    return f"{row['ms']:8.3f}" if row else f"{'-':>8}"
 
 
 def _ratio(one: Row, other: Row) -> str:
-    return f"{one['ms'] / other['ms']:.3f}" if "ms" in one and "ms" in other else "-"
+    return f"{one['ms'] / other['ms']:.3f}" if one and other else "-"
 
 
 if __name__ == "__main__":

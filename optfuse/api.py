@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from optfuse.schedule.checkpoint_price import CheckpointPrice
     from optfuse.schedule.resized import Dynamic, Inputs
     from optfuse.schedule.saving import SavingMode
+    from optfuse.solver.size_box import SizeBox
     from optfuse.solver.size_regions import SizeRegions
 
 
@@ -159,10 +160,11 @@ def optimize(
             choice. "auto": the search if ``options`` cap the peak memory, which is then the whole step's: parameters,
             inputs, results and gradients count, and an optimizer's state as ``options.optimizer_states`` says. Regions
             that the model checkpoints are split as they say.
-        dynamic: A size that changes: by argument (its position or keyword) and dimension the least and the most size,
-            as in ``{"input_ids": {1: (16, 1024)}}``. All that it names are one size. The schedule is that of the
-            example's size, and its ``regions`` say at which sizes it is proven to be how good, and from where on which
-            other one is better. Each of about seven sizes is traced and solved. Not with a cap on peak memory or rules.
+        dynamic: Sizes that change: by argument (its position or keyword) and dimension the least and the most size, as
+            in ``{"input_ids": {1: (16, 1024)}}``. Dimensions of equal size and range are one size; two may change. The
+            schedule is that of the example's sizes, and its ``regions`` say at which sizes it is proven to be how good,
+            and where which other one is better. Each of about seven sizes is traced and solved, or three of each with
+            each of the other. Not with a cap on peak memory or rules.
 
     Raises:
         CaptureError: If the model cannot be traced to one graph: the message names the line.
@@ -200,7 +202,7 @@ def optimize(
 
 def _regions(
     model: Any, inputs: Inputs, dynamic: Dynamic, device: str, options: SolveOptions, name: str, *, train: bool
-) -> SizeRegions:
+) -> SizeRegions | SizeBox:
     from optfuse.schedule.resized import regions_of
 
     if options.rules or options.peak_bytes is not None:

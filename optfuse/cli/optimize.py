@@ -40,10 +40,10 @@ def command(
         Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
     ] = None,
     dynamic: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="ARG.DIM[,ARG.DIM]=LEAST:MOST",
-            help="Where the schedule holds when a size changes, as in input_ids.1=16:1024 or 0.0=1:64.",
+            help="Where the schedule holds when a size changes, as in input_ids.1=16:1024; given twice: two sizes.",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Save instance, solution, kernels, report.")] = None,
@@ -75,7 +75,7 @@ def command(
         recompute=recompute or None,
     )
     chosen = known_size(size)
-    sizes = None if dynamic is None else changing_size(dynamic)
+    sizes = changing_sizes(dynamic) if dynamic else None
     load_device(device)
     if out is not None and out.exists() and not out.is_dir():
         raise OutputError(f"{out}: exists and is not a folder; name another with --out")
@@ -150,23 +150,26 @@ def schedule_model(
     return schedules
 
 
-def changing_size(text: str) -> Dynamic:
-    """The arguments' dimensions and the range of ``--dynamic``.
+def changing_sizes(texts: Sequence[str]) -> Dynamic:
+    """The arguments' dimensions and their ranges that ``--dynamic`` gives.
 
-    >>> changing_size("input_ids.1,0.1=16:1024")
-    {'input_ids': {1: (16, 1024)}, 0: {1: (16, 1024)}}
+    >>> changing_sizes(["input_ids.1,0.1=16:1024", "input_ids.0=1:8"])
+    {'input_ids': {1: (16, 1024), 0: (1, 8)}, 0: {1: (16, 1024)}}
 
     Raises:
-        InvalidOptionError: If the text has another form.
+        InvalidOptionError: If a text has another form.
     """
-    found = re.fullmatch(r"(\w+\.\d+(?:,\w+\.\d+)*)=(\d+):(\d+)", text)
-    if found is None:
-        raise InvalidOptionError(f"--dynamic: not ARG.DIM[,ARG.DIM]=LEAST:MOST, as in input_ids.1=16:1024: {text!r}")
     sizes: dict[int | str, dict[int, tuple[int, int]]] = {}
-    for one in found[1].split(","):
-        argument, dim = one.split(".")
-        key = int(argument) if argument.isdecimal() else argument
-        sizes.setdefault(key, {})[int(dim)] = (int(found[2]), int(found[3]))
+    for text in texts:
+        found = re.fullmatch(r"(\w+\.\d+(?:,\w+\.\d+)*)=(\d+):(\d+)", text)
+        if found is None:
+            raise InvalidOptionError(
+                f"--dynamic: not ARG.DIM[,ARG.DIM]=LEAST:MOST, as in input_ids.1=16:1024: {text!r}"
+            )
+        for one in found[1].split(","):
+            argument, dim = one.split(".")
+            key = int(argument) if argument.isdecimal() else argument
+            sizes.setdefault(key, {})[int(dim)] = (int(found[2]), int(found[3]))
     return sizes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,11 +14,22 @@ from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.instance import Instance
 from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.size_box import SizeBox, size_box
 from optfuse.solver.size_regions import SizeRegions, size_regions
 
 #: By argument, its position or its keyword: by dimension the least and the most size.
 Dynamic = Mapping[int | str, Mapping[int, tuple[int, int]]]
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangingSize:
+    """One size that changes: what it is in the example, its range, and the dimensions (argument, dim) that have it."""
+
+    hint: int
+    least: int
+    most: int
+    places: tuple[tuple[int | str, int], ...]
 
 
 def regions_of(
@@ -26,54 +38,63 @@ def regions_of(
     dynamic: Dynamic,
     device: str,
     options: SolveOptions,
-) -> SizeRegions:
-    """Where the schedule of the example inputs holds when one size of theirs changes.
+) -> SizeRegions | SizeBox:
+    """Where the schedule of the example inputs holds when one or two sizes of theirs change.
 
     ``captured``: the graphs of some inputs.
 
     Raises:
-        InvalidOptionError: If ``dynamic`` names no tensor argument or dimension, or more than one size.
+        InvalidOptionError: If ``dynamic`` names no tensor argument or dimension, or more than two sizes.
     """
-    hint, (least, most) = one_size(inputs, dynamic)
+    changing = changing_sizes(inputs, dynamic)
 
-    def problem(size: int) -> Sequence[Instance]:
-        return [fusion_problem(graph, device).instance for graph in captured(*resized(inputs, dynamic, size))]
+    def problem(sizes: Sequence[int]) -> Sequence[Instance]:
+        graphs = captured(*resized(inputs, changing, sizes))
+        return [fusion_problem(graph, device).instance for graph in graphs]
 
-    return size_regions(problem, hint, least, most, options)
+    if len(changing) == 1:
+        (one,) = changing
+        return size_regions(lambda size: problem([size]), one.hint, one.least, one.most, options)
+    one, other = changing
+    return size_box(problem, (one.hint, other.hint), ((one.least, one.most), (other.least, other.most)), options)
 
 
-def one_size(inputs: Inputs, dynamic: Dynamic) -> tuple[int, tuple[int, int]]:
-    """The example's size of the dimensions that ``dynamic`` names, and its range: all must agree.
+def changing_sizes(inputs: Inputs, dynamic: Dynamic) -> tuple[ChangingSize, ...]:
+    """The one or two sizes that ``dynamic`` names: dimensions of equal size and equal range are one.
 
     Raises:
-        InvalidOptionError: If an argument or a dimension is unknown, or the sizes or ranges differ.
+        InvalidOptionError: If an argument or a dimension is unknown, a size is not in its range, or there are more
+            sizes or none.
     """
-    found: set[tuple[int, tuple[int, int]]] = set()
+    found: dict[tuple[int, int, int], list[tuple[int | str, int]]] = {}
     for key, dims in dynamic.items():
         value = _argument(inputs, key)
         if not isinstance(value, Tensor):
             raise InvalidOptionError(f"dynamic: argument {key!r} is {type(value).__name__}, not a tensor")
-        for dim, span in dims.items():
+        for dim, (least, most) in dims.items():
             if not -value.ndim <= dim < value.ndim:
                 raise InvalidOptionError(f"dynamic: argument {key!r} has {value.ndim} dimensions, not dimension {dim}")
-            found.add((value.shape[dim], (span[0], span[1])))
-    if len(found) != 1:
-        said = ", ".join(f"{size} in {least}..{most}" for size, (least, most) in sorted(found)) or "none"
-        raise InvalidOptionError(f"dynamic: one size at a time, equal in all that it names, not {said}")
-    hint, (least, most) = found.pop()
-    if not 1 <= least <= hint <= most:
-        raise InvalidOptionError(f"dynamic: the example's size {hint} is not in its range, {least}..{most}")
-    return hint, (least, most)
+            found.setdefault((value.shape[dim], least, most), []).append((key, dim))
+    if not 1 <= len(found) <= 2:
+        said = ", ".join(f"{hint} in {least}..{most}" for hint, least, most in sorted(found)) or "none"
+        raise InvalidOptionError(
+            f"dynamic: one or two sizes, each equal in all dimensions that have the same range, not {said}"
+        )
+    for hint, least, most in found:
+        if not 1 <= least <= hint <= most:
+            raise InvalidOptionError(f"dynamic: the example's size {hint} is not in its range, {least}..{most}")
+    return tuple(ChangingSize(*span, tuple(places)) for span, places in found.items())
 
 
-def resized(inputs: Inputs, dynamic: Dynamic, size: int) -> Inputs:
-    """The inputs with another size of the dimensions that ``dynamic`` names; what they hold is zeros."""
+def resized(inputs: Inputs, changing: Sequence[ChangingSize], sizes: Sequence[int]) -> Inputs:
+    """The inputs with other sizes, one for each that changes; what they hold is zeros."""
     args, kwargs = list(inputs[0]), dict(inputs[1])
-    for key, dims in dynamic.items():
+    shapes: dict[int | str, list[int]] = {}
+    for one, size in zip(changing, sizes, strict=True):
+        for key, dim in one.places:
+            shapes.setdefault(key, list(_argument(inputs, key).shape))[dim] = size
+    for key, shape in shapes.items():
         value: Tensor = _argument(inputs, key)
-        shape = list(value.shape)
-        for dim in dims:
-            shape[dim] = size
         order = sorted(range(value.ndim), key=value.stride, reverse=True)
         dense = torch.zeros([shape[k] for k in order], dtype=value.dtype, device=value.device)
         other = dense.permute([order.index(k) for k in range(value.ndim)]).requires_grad_(value.requires_grad)

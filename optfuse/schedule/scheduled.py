@@ -23,6 +23,7 @@ from optfuse.solver.explain.explain import explain
 from optfuse.solver.explain.explanation import Explanation
 from optfuse.solver.overlap.overlap import Overlap
 from optfuse.solver.result import SolveResult
+from optfuse.solver.size_box import SizeBox
 from optfuse.solver.size_regions import SizeRegions
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class ScheduledGraph:
         interface: How the graph's flat inputs and outputs belong to the model.
         tiles: By kernel name, the tiles that ``tune`` has measured to be faster than the chosen ones.
         ranking: The plans that were run before this one was taken (``optimize(..., measure=k)``).
-        regions: Where the schedule holds when a size changes (``optimize(..., dynamic=...)``).
+        regions: Where the schedule holds when one or two sizes change (``optimize(..., dynamic=...)``).
     """
 
     extraction: Extraction
@@ -69,7 +70,7 @@ class ScheduledGraph:
     interface: Interface
     tiles: Mapping[str, TileConfig] = field(default_factory=dict)
     ranking: tuple[PlanTime, ...] = ()
-    regions: SizeRegions | None = None
+    regions: SizeRegions | SizeBox | None = None
 
     @property
     def name(self) -> str:
@@ -274,7 +275,7 @@ class ScheduledStep:
     kwargs: dict[str, Any]
     capture: TrainingCapture | None = field(default=None, repr=False, compare=False)
     saving: StepSaving | None = None
-    regions: SizeRegions | None = None
+    regions: SizeRegions | SizeBox | None = None
 
     def __iter__(self) -> Iterator[ScheduledGraph]:
         """Forward, then backward."""
@@ -297,7 +298,7 @@ class ScheduledStep:
         _save_page(self.forward.name.removesuffix(".forward"), tuple(self), path)
 
 
-def _size_figure(regions: SizeRegions | None) -> Figure:
+def _size_figure(regions: SizeRegions | SizeBox | None) -> Figure:
     from optfuse.report.size_plot import plot_sizes
 
     if regions is None:

@@ -12,11 +12,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from optfuse.problem.instance import Instance
-from optfuse.problem.solution import Solution
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.result import SolveResult
-from optfuse.solver.solve import solve
-from optfuse.solver.transfer import transferred
+from optfuse.solver.size_plans import SizePlans
 
 #: Bisection ends where the two sizes that a switch lies between differ by no more than this share.
 CLOSE = 0.02
@@ -136,13 +133,10 @@ def size_regions(
         points: About how many sizes are solved.
         threshold: The share that a plan may lose before another one is taken.
     """
-    plans = _Plans(problem, options)
+    plans = SizePlans(problem, options)
     sizes = grid(least, most, hint, points)
-    chosen = [hint]
-    for size in sorted(sizes, key=lambda size: -abs(size - hint) / (size + hint)):
-        best = plans.best(size)
-        if all((cost := plans.cost(plan, size)) is None or cost > (1 + threshold) * best for plan in chosen):
-            chosen.append(size)
+    furthest_first = sorted(sizes, key=lambda size: -abs(size - hint) / (size + hint))
+    chosen = plans.needed(hint, furthest_first, threshold)
     found = [
         SizePoint(size, plans.best(size), plans.bound(size), tuple(plans.cost(plan, size) for plan in chosen))
         for size in sizes
@@ -168,7 +162,7 @@ def _uses(points: Sequence[SizePoint], start: int, threshold: float) -> list[int
 
 
 def _ranges(
-    plans: _Plans, points: Sequence[SizePoint], chosen: Sequence[int], uses: Sequence[int], threshold: float
+    plans: SizePlans[int], points: Sequence[SizePoint], chosen: Sequence[int], uses: Sequence[int], threshold: float
 ) -> tuple[SizeRange, ...]:
     ranges: list[SizeRange] = []
     least = points[0].size
@@ -178,80 +172,25 @@ def _ranges(
         if own[-1] + 1 < len(points):
             below, above = points[own[-1]].size, points[own[-1] + 1].size
             pair = (chosen[plan], chosen[uses[own[-1] + 1]])
-            most = plans.last_of(pair, below, above, threshold, upward=below >= chosen[0])
+            most = _last_of(plans, pair, below, above, threshold, upward=below >= chosen[0])
         loss = max((points[k].loss(plan) or 0.0 for k in own), default=0.0)
         ranges.append(SizeRange(least, most, plan, loss))
         least = most + 1
     return tuple(ranges)
 
 
-@dataclass(slots=True)
-class _Plans:
-    """Instances, solutions and prices by size, each made once. A plan goes by the size at which it was solved."""
+def _last_of(
+    plans: SizePlans[int], pair: tuple[int, int], below: int, above: int, threshold: float, *, upward: bool
+) -> int:
+    """The last size that is for the first plan of a pair, which is for ``below``; the second is for ``above``.
 
-    problem: Problem
-    options: SolveOptions
-    _instances: dict[int, Sequence[Instance]] = field(default_factory=dict, init=False)
-    _solved: dict[int, Sequence[SolveResult]] = field(default_factory=dict, init=False)
-    _prices: dict[tuple[int, int], int | str] = field(default_factory=dict, init=False)
-
-    def best(self, size: int) -> int:
-        """Picoseconds of the size's own plan."""
-        return sum(result.objective for result in self._results(size))
-
-    def bound(self, size: int) -> int:
-        """What no plan goes below at this size."""
-        return sum(result.bound for result in self._results(size))
-
-    def cost(self, plan: int, size: int) -> int | None:
-        """Picoseconds of a plan at a size; None where it does not hold."""
-        price = self._price(plan, size)
-        return price if isinstance(price, int) else None
-
-    def why(self, plan: int, size: int) -> str:
-        """Why a plan does not hold at a size; empty where it does."""
-        price = self._price(plan, size)
-        return "" if isinstance(price, int) else price
-
-    def last_of(self, pair: tuple[int, int], below: int, above: int, threshold: float, *, upward: bool) -> int:
-        """The last size that is for the first plan of a pair, which is for ``below``; the second is for ``above``.
-
-        The plan nearer to the hint's size is kept until it loses more than the threshold to the other. ``upward``: that
-        is the first one.
-        """
-        kept, other = pair if upward else reversed(pair)
-        while above - below > max(1, CLOSE * above):
-            middle = (below + above) // 2
-            own, others = self.cost(kept, middle), self.cost(other, middle)
-            keeps = own is not None and (others is None or own <= (1 + threshold) * others)
-            below, above = (middle, above) if keeps == upward else (below, middle)
-        return below
-
-    def _results(self, size: int) -> Sequence[SolveResult]:
-        if size not in self._solved:
-            self._solved[size] = [solve(instance, self.options) for instance in self._stated(size)]
-        return self._solved[size]
-
-    def _stated(self, size: int) -> Sequence[Instance]:
-        if size not in self._instances:
-            self._instances[size] = self.problem(size)
-        return self._instances[size]
-
-    def _price(self, plan: int, size: int) -> int | str:
-        if (plan, size) not in self._prices:
-            self._prices[plan, size] = self._transferred(plan, size)
-        return self._prices[plan, size]
-
-    def _transferred(self, plan: int, size: int) -> int | str:
-        if plan == size:
-            return self.best(size)
-        here, there = self._stated(plan), self._stated(size)
-        if len(here) != len(there):
-            return "its graph is split otherwise"
-        total = 0
-        for own, other, result in zip(here, there, self._results(plan), strict=True):
-            moved: Solution | str = transferred(result.solution, own, other)
-            if isinstance(moved, str):
-                return moved
-            total += moved.objective
-        return total
+    The plan nearer to the hint's size is kept until it loses more than the threshold to the other. ``upward``: that
+    is the first one.
+    """
+    kept, other = pair if upward else reversed(pair)
+    while above - below > max(1, CLOSE * above):
+        middle = (below + above) // 2
+        own, others = plans.cost(kept, middle), plans.cost(other, middle)
+        keeps = own is not None and (others is None or own <= (1 + threshold) * others)
+        below, above = (middle, above) if keeps == upward else (below, middle)
+    return below

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 import optfuse
 from optfuse.errors import InvalidOptionError
-from optfuse.schedule.resized import one_size, resized
+from optfuse.schedule.resized import changing_sizes, resized
+from optfuse.solver.size_box import SizeBox
+from optfuse.solver.size_regions import SizeRegions
 
 OPTIONS = optfuse.SolveOptions(time_limit=10, workers=1)
 
@@ -29,7 +31,7 @@ def test_each_size_is_held_against_a_schedule_of_its_own() -> None:
     schedule = optfuse.optimize(model, inputs, dynamic={0: {0: (1, 4096)}, 1: {0: (1, 4096)}}, options=OPTIONS)
     assert isinstance(schedule, optfuse.Schedule)
     regions = schedule.regions
-    assert regions is not None
+    assert isinstance(regions, SizeRegions)
     assert regions.plans[0] == 64
     for point in (regions.points[0], regions.points[-1]):
         fresh = optfuse.optimize(model, (torch.randn(point.size, 256), torch.randn(point.size, 1)), options=OPTIONS)
@@ -43,20 +45,39 @@ def test_each_size_is_held_against_a_schedule_of_its_own() -> None:
     assert schedule.plot_sizes().axes
 
 
+def test_two_sizes_are_priced_each_with_each() -> None:
+    model = nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256))
+    dynamic: dict[int | str, dict[int, tuple[int, int]]] = {0: {0: (2, 32), 1: (16, 1024)}}
+    schedule = optfuse.optimize(model, (torch.randn(8, 128, 256),), dynamic=dynamic, options=OPTIONS)
+    assert isinstance(schedule, optfuse.Schedule)
+    box = schedule.regions
+    assert isinstance(box, SizeBox)
+    assert {(2, 16), (2, 1024), (32, 16), (32, 1024), (8, 128)} <= {point.sizes for point in box.points}
+    own = next(point for point in box.points if point.sizes == (8, 128))
+    assert own.costs[0] == own.best == schedule.objective
+    corner = box.points[-1]
+    fresh = optfuse.optimize(model, (torch.randn(32, 1024, 256),), options=OPTIONS)
+    assert isinstance(fresh, optfuse.Schedule)
+    assert (corner.sizes, corner.best, corner.bound) == ((32, 1024), fresh.objective, fresh.bound)
+    assert schedule.plot_sizes().axes
+
+
 def test_a_training_step_adds_both_graphs() -> None:
     inputs = (torch.randn(32, 256), torch.randn(32, 1))
-    dynamic = {0: {0: (16, 64)}, 1: {0: (16, 64)}}
+    dynamic: dict[int | str, dict[int, tuple[int, int]]] = {0: {0: (16, 64)}, 1: {0: (16, 64)}}
     step = optfuse.optimize(Normed(), inputs, train=True, dynamic=dynamic, options=OPTIONS)
     assert isinstance(step, optfuse.TrainingSchedule)
-    assert step.regions is not None
+    assert isinstance(step.regions, SizeRegions)
     own = next(point for point in step.regions.points if point.size == 32)
     assert own.best == sum(schedule.objective for schedule in step)
 
 
 def test_resized_inputs_keep_their_order_of_dimensions() -> None:
     image = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last).requires_grad_()
-    ((other,), kwargs) = resized(((image,), {"count": 3}), {0: {0: (1, 9)}}, 5)
-    assert other.shape == (5, 3, 8, 8)
+    inputs: tuple[tuple[Tensor, ...], dict[str, int]] = (image,), {"count": 3}
+    changing = changing_sizes(inputs, {0: {0: (1, 9), 2: (8, 16), 3: (8, 16)}})
+    ((other,), kwargs) = resized(inputs, changing, (5, 12))
+    assert other.shape == (5, 3, 12, 12)
     assert other.is_contiguous(memory_format=torch.channels_last)
     assert other.requires_grad
     assert kwargs == {"count": 3}
@@ -68,15 +89,16 @@ def test_resized_inputs_keep_their_order_of_dimensions() -> None:
         ({2: {0: (1, 9)}}, "no argument 2; those given are 0, 1, 'n'"),
         ({"n": {0: (1, 9)}}, "is int, not a tensor"),
         ({0: {2: (1, 9)}}, "has 2 dimensions, not dimension 2"),
-        ({0: {0: (1, 9)}, 1: {0: (2, 9)}}, "one size at a time"),
-        ({0: {0: (1, 9), 1: (1, 9)}}, "one size at a time"),
-        ({}, "one size at a time, equal in all that it names, not none"),
+        ({0: {0: (1, 9), 1: (1, 9)}, 1: {0: (2, 9)}}, "one or two sizes, .*, not 4 in 1..9, 5 in 1..9, 5 in 2..9"),
+        ({}, "one or two sizes, .*, not none"),
         ({0: {0: (6, 9)}}, "the example's size 5 is not in its range, 6..9"),
     ],
 )
-def test_what_names_no_one_size_is_refused(dynamic: dict[int | str, dict[int, tuple[int, int]]], message: str) -> None:
+def test_what_names_no_size_or_too_many_is_refused(
+    dynamic: dict[int | str, dict[int, tuple[int, int]]], message: str
+) -> None:
     with pytest.raises(InvalidOptionError, match=message):
-        one_size(((torch.randn(5, 4), torch.randn(5, 1)), {"n": 3}), dynamic)
+        changing_sizes(((torch.randn(5, 4), torch.randn(5, 1)), {"n": 3}), dynamic)
 
 
 def test_sizes_are_not_compared_under_a_cap() -> None:

@@ -23,8 +23,19 @@ CASES: list[tuple[str, Axis]] = [*((name, "batch") for name in NAMES), *((name, 
 
 #: Models of which each size has a schedule of its own, or some, and why.
 BY_SIZE = {
-    ("diffusion_unet", "batch"): "a window's places are computed of the tracer's sizes and ours together",
-    ("mobilenetv2", "batch"): "an op is placed on no walk where height and width are symbols, too",
+    **dict.fromkeys(
+        [(name, "batch") for name in ("bart", "densenet", "marian", "mobilenetv2", "t5")],
+        "training: the example's batch is so small that decisions hold for it alone; larger ones have a range",
+    ),
+    **dict.fromkeys(
+        [(name, "batch") for name in ("clip", "deberta")], "training: the minimum cut saves other values at other sizes"
+    ),
+    **dict.fromkeys(
+        [(name, "batch") for name in ("dit", "lstm_cells")], "training: constants filled with a size are folded"
+    ),
+    **dict.fromkeys(
+        [(name, "batch") for name in ("mamba", "mamba2", "mixtral")], "training: an equality of sizes becomes a guard"
+    ),
 }
 
 

@@ -27,6 +27,7 @@ from optfuse.compiler.analysis.iteration_orders import (
 from optfuse.compiler.analysis.iteration_orders import weights as digit_weights
 from optfuse.compiler.analysis.mixed_radix import is_chain, point_count
 from optfuse.compiler.ir.nodes import LoopNest
+from optfuse.compiler.ir.sizes import hint
 
 Layout = tuple[int, ...]  # coefficients over the digits (x, then r) and, last, the offset
 
@@ -180,7 +181,7 @@ class _Drafts:
         if len(stores) != 1 or len({(a.coefficients, a.offset) for a in loads}) != 1 or not loads[0].exact:
             return
         for walk, (cover, fitting) in self.found[dependence.dst].items():
-            if walk not in self.found[dependence.src] and prod(producer.sizes) < walk.points:
+            if walk not in self.found[dependence.src] and hint(prod(producer.sizes)) < hint(walk.points):
                 shown = projection(producer, stores[0], cover, loads[0])
                 role = None if shown is None else fit_projection(shown, fitting.on_x, walk)
                 if shown is not None and role is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, View
+from optfuse.compiler.ir.sizes import hint
 
 #: Elements of a half type in 16 bytes.
 VECTOR = 8
@@ -41,7 +42,8 @@ def matmul_parts(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tuple[Part
     buffer = buffers[call.outputs[0]]
     out = View(buffer.name, buffer.shape, buffer.stride)
     extents = (*a.shape, b.shape[1])
-    if buffer.dtype not in ("bfloat16", "float16") or prod(extents) < LEAST_WORK or not all(map(_aligned, (a, b, out))):
+    small = hint(prod(extents)) < LEAST_WORK
+    if buffer.dtype not in ("bfloat16", "float16") or small or not all(map(_aligned, (a, b, out))):
         return ()
     if bias is not None and len(bias.shape) != 1:
         return ()

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.compiler.codegen.kernel_writer import Writer
-from optfuse.compiler.codegen.triton_expressions import BIT_OR, SUM, Value, cast, constant, triton_type
+from optfuse.compiler.codegen.triton_expressions import BIT_OR, SUM, Value, cast, constant, tensor, triton_type
 from optfuse.compiler.ir.dtypes import FLOATING, integer_range
 from optfuse.compiler.ir.nodes import ReductionKind
+from optfuse.compiler.ir.sizes import Size
 
 TILE = frozenset({"x", "r"})
 OUTER = frozenset({"x"})
@@ -266,6 +267,8 @@ def _deviations(writer: Writer, fold: Fold, value: Value) -> tuple[Value, ...]:
     """Mean, squared deviations and count in two steps over a tile of all values: more exact than Welford's update."""
     value = writer.name(tile_of(value, frozenset({"r"})), f"{fold.name}_operand")
     count = constant(fold.points, fold.held)
+    if isinstance(fold.points, Size):  # an integer until it is converted
+        count = tensor(count)
     total = f"tl.sum({_in_lanes(fold, value, '0.0').text}, 1, keep_dims=True)"
     mean = writer.name(Value(f"divide({total}, {count.text})", fold.held, OUTER), f"{fold.name}_mean")
     deviation = _in_lanes(fold, Value(f"{value.text} - {mean.text}", fold.held, TILE, SUM), "0.0")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, View
+from optfuse.compiler.ir.sizes import hint
 
 #: Elements of a half type in 16 bytes.
 VECTOR = 8
@@ -75,7 +76,7 @@ def by_rows(call: LibraryCall, buffers: Mapping[str, Buffer]) -> ByRows | None:
     rows, columns = out.shape
     gapless = out.stride == (columns, 1) and columns % VECTOR != 0 and columns >= 2 * VECTOR
     work = rows * columns * a.shape[1]
-    large = work >= LEAST_WORK and rows * gcd(columns, VECTOR) >= LEAST_ROWS * VECTOR
+    large = hint(work) >= LEAST_WORK and hint(rows) * gcd(columns, VECTOR) >= LEAST_ROWS * VECTOR
     plain = bias is None or (len(bias.shape) == 1 and tuple(bias.stride) == (1,))
     if out.dtype not in ("bfloat16", "float16") or not (gapless and large and plain):
         return None

@@ -32,8 +32,8 @@ from optfuse.errors import CaptureError
 GROUP = 8
 #: Compiled sizes that a graph keeps, and sizes that it remembers to have run; the least recently used one goes.
 MOST, REMEMBERED = 64, 10_000
-#: The most ranges of sizes for which a graph is compiled.
-RANGES = 8
+#: The most ranges of sizes for which a graph is compiled, and how often that may fail: the first sizes may be odd ones.
+RANGES, FAILURES = 8, 2
 
 Number = int | float
 #: The values of a graph's symbols, in the order of ``SizeReader.symbols``.
@@ -192,6 +192,7 @@ class BySize:
     #: how often sizes that are not compiled have come
     seen: OrderedDict[Sizes, int] = field(default_factory=OrderedDict)
     compiles: int = 0
+    failures: int = 0
     silent: bool = False
 
     def __call__(self, *arguments: Any) -> Any:
@@ -241,7 +242,8 @@ class BySize:
                 self.numbers_vary = False
                 self.varying.clear()
                 return self._in_range(sizes, arguments)
-            if found is None or len(self.ranges) == RANGES - 1:
+            self.failures += found is None
+            if self.failures == FAILURES or len(self.ranges) == RANGES - 1:
                 self.compile_range = None
             if found is not None:
                 if len(kept) < len(arguments):

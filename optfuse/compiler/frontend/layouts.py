@@ -272,7 +272,7 @@ def _uses(matmul: Node) -> int:
     """How many products of a matmul each element of its larger operand takes part in, at least."""
     first = _MATMULS[matmul.target]
     a, b = (fake(operand) for operand in matmul.args[first : first + 2])  # type: ignore[arg-type]
-    return 0 if a is None or b is None else min(a.shape[-2], b.shape[-1])
+    return 0 if a is None or b is None else min(hint_of(a.shape[-2]), hint_of(b.shape[-1]))
 
 
 def _copy_inputs(graph: GraphModule, names: Collection[str]) -> list[str]:
@@ -304,7 +304,7 @@ def _in_place(node: Node, seen: set[Node]) -> bool:
     (rows, terms), columns = a.shape, b.shape[1]
     vector = VECTOR_BYTES // a.element_size()
     whole = terms % vector == 0 and a.stride() == (terms, 1) and b.stride() == (1, terms)
-    many = rows * terms * columns >= LEAST_PRODUCT and rows >= LEAST_ROWS
+    many = hint_of(rows * terms * columns) >= LEAST_PRODUCT and hint_of(rows) >= LEAST_ROWS
     views = [user for user in _through_views(node)]
     last = [user for n in (node, *views) for user in n.users if user not in views]
     return whole and many and not seen.isdisjoint((node, *views)) and all(user.op == "output" for user in last)
@@ -336,7 +336,7 @@ def _is_ragged(value: torch.Tensor | None) -> bool:
     if is_symbolic(row):
         return False
     ragged = row * value.element_size() % VECTOR_BYTES != 0
-    return ragged and row >= SHORTEST_ROW and value.numel() >= LEAST_ELEMENTS
+    return ragged and row >= SHORTEST_ROW and hint_of(value.numel()) >= LEAST_ELEMENTS
 
 
 # --- strides

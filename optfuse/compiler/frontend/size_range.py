@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from optfuse.compiler.frontend.torch_bridge import expression_of, is_symbolic
+from optfuse.compiler.frontend.torch_bridge import choose_at, expression_of, is_symbolic
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
 
@@ -117,7 +117,7 @@ def checked_range(
         ranged = for_range(graph, sizes, arguments, build)
         for other in islice(ranged.other_sizes(), CHECKS):
             try:
-                for_range(graph, other, arguments, build)
+                for_range(graph, other, arguments, build, chosen_at=sizes)
             except Exception as error:  # a choice for speed may be another one there
                 reason = reason or f"{type(error).__name__}: {error}"
             else:
@@ -128,8 +128,16 @@ def checked_range(
     return None
 
 
-def for_range(graph: GraphModule, sizes: Mapping[str, int], arguments: Sequence[Any], build: Build) -> Ranged:
+def for_range(
+    graph: GraphModule,
+    sizes: Mapping[str, int],
+    arguments: Sequence[Any],
+    build: Build,
+    chosen_at: Mapping[str, int] | None = None,
+) -> Ranged:
     """The graph compiled at ``sizes``, for every size at which the same decisions hold.
+
+    ``chosen_at``: sizes at which choices for speed are made, if not at these, as another build has made them.
 
     Raises
     ------
@@ -146,7 +154,9 @@ def for_range(graph: GraphModule, sizes: Mapping[str, int], arguments: Sequence[
         symbol = environment.create_symbol(size, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
         names[symbol] = name
         traced[name] = environment.create_symintnode(symbol, hint=size, source=source)
-    decisions = Decisions(dict(sizes), dict.fromkeys(sizes, (LEAST, MOST)), traced=traced)
+    decisions = Decisions(dict(sizes), dict.fromkeys(sizes, (LEAST, MOST)), traced=traced, chosen_at=chosen_at)
+    if chosen_at is not None:
+        choose_at(environment, {symbol: sympy.Integer(chosen_at[name]) for symbol, name in names.items()})
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     placeholders = graph.graph.find_nodes(op="placeholder")
     fakes = [

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sympy
 import torch
@@ -323,9 +324,21 @@ def expression_of(value: Any) -> sympy.Basic:
     return value.node.expr
 
 
+#: By the environment of a trace's symbols: their values at which choices for speed are made.
+_CHOSEN_AT: WeakKeyDictionary[Any, Mapping[sympy.Symbol, int]] = WeakKeyDictionary()
+
+
+def choose_at(environment: Any, values: Mapping[sympy.Symbol, int]) -> None:
+    """Let ``hint_of`` take these values for the symbols of an environment, not those that they are traced with."""
+    _CHOSEN_AT[environment] = values
+
+
 def hint_of(value: int | torch.SymInt) -> int:
     """The number that a size was traced with, without a guard: for choices that affect speed or memory alone."""
-    return int(value.node.hint) if isinstance(value, torch.SymInt) else value
+    if not isinstance(value, torch.SymInt):
+        return value
+    chosen = _CHOSEN_AT.get(value.node.shape_env)
+    return int(value.node.hint if chosen is None else value.node.expr.xreplace(chosen))
 
 
 def unbacked_symbols(value: Any) -> set[sympy.Symbol]:

@@ -99,6 +99,8 @@ def divide(a: Formula, b: Formula, ranges: Mapping[str, Interval], *, below: boo
     if a == b:
         return number(1), number(0)
     whole, rest = _divisible(a, b)
+    if not rest.terms:
+        return whole, rest
     low, high = bounds(rest, ranges)
     divisor = b.constant
     if divisor is not None and rest.constant is not None:
@@ -115,7 +117,10 @@ def divide(a: Formula, b: Formula, ranges: Mapping[str, Interval], *, below: boo
 
 
 def _divisible(a: Formula, b: Formula) -> tuple[Formula, Formula]:
-    """(q, r) with ``a == q * b + r``: q from the terms that are multiples of ``b``, a single term, by themselves."""
+    """(q, r) with ``a == q * b + r``: q from the terms that have multiples of ``b``, a single term, by themselves.
+
+    What is left of a number is not negative, so that ``(s - 1) // 2`` and ``(s + 1) // 2 - 1`` are equal as data.
+    """
     if len(b.terms) != 1:
         exact = _exact_quotient(a, b)
         return (number(0), a) if exact is None else (exact, number(0))
@@ -124,10 +129,12 @@ def _divisible(a: Formula, b: Formula) -> tuple[Formula, Formula]:
     rest: dict[Monomial, int] = {}
     for monomial, coefficient in a.terms:
         left = _without(monomial, factors)
-        if left is None or coefficient % size:
+        if left is None:
             rest[monomial] = coefficient
         else:
-            whole[left] = coefficient // size
+            whole[left], rest[monomial] = divmod(coefficient, size)
+            if coefficient < 0 and monomial and rest[monomial]:  # -s // 2 is -((s + 1) // 2) later, and not s // 2 - s
+                whole[left], rest[monomial] = whole[left] + 1, rest[monomial] - size
     return _formula(whole), _formula(rest)
 
 

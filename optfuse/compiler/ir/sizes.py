@@ -66,6 +66,8 @@ class Decisions:
     guards: dict[Relation, None] = field(default_factory=dict)
     #: what the frontend's tracer has for each symbol
     traced: Mapping[str, Any] = field(default_factory=dict)
+    #: the sizes at which choices for speed are made, if not at the hints: those of the build that is repeated
+    chosen_at: Mapping[str, int] | None = None
     #: sizes of different builds never match in a dictionary: what is cached of one has recorded that one's guards
     serial: int = field(default_factory=count().__next__)
 
@@ -224,7 +226,7 @@ class Size(int):
 
     def __int__(self) -> int:
         """The hint; the formula must have this value from then on."""
-        value = hint(self)
+        value = int.__int__(self)
         self.decisions.decide(add(self.formula, number(value), -1), "==")
         return value
 
@@ -252,12 +254,45 @@ class Size(int):
         return format(int(self), specification) if specification else str(self.formula)
 
 
+class SizeFloat(float):
+    """A float that is computed of sizes, with its value at the hint: ``operator`` ("add", "mul", "div") of two parts.
+
+    Arithmetic sees the plain number and leaves no guard, as C code that takes a ``Size`` does.
+    """
+
+    operator: str
+    parts: tuple[float, float]
+
+    @classmethod
+    def of(cls, operator: str, one: float, other: float) -> Self:
+        """The sum, product or quotient of two numbers, sizes or floats of sizes."""
+        a, b = (float(int.__int__(part)) if isinstance(part, int) else float(part) for part in (one, other))
+        made = super().__new__(cls, a + b if operator == "add" else a * b if operator == "mul" else a / b)
+        made.operator, made.parts = operator, (one, other)
+        return made
+
+    def __repr__(self) -> str:
+        """The formula in Python's own syntax."""
+        one, other = self.parts
+        return f"({one!r} {_SIGNS[self.operator]} {other!r})"
+
+    __str__ = __repr__
+
+
+_SIGNS = {"add": "+", "mul": "*", "div": "/"}
+
+
 def _of(value: int) -> Formula:
     return value.formula if isinstance(value, Size) else number(value)
 
 
 def hint(value: int) -> int:
-    """The plain number of a size at the hint, without a guard: for choices that affect speed alone."""
+    """The plain number of a size at the hint, without a guard: for choices that affect speed alone.
+
+    Where a build is repeated at other hints, the number at the first ones: its choices are repeated as well.
+    """
+    if isinstance(value, Size) and value.decisions.chosen_at is not None:
+        return evaluate(value.formula, value.decisions.chosen_at)
     return int.__int__(value)
 
 

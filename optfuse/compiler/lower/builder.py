@@ -29,10 +29,10 @@ from optfuse.compiler.ir.nodes import (
     TorchValue,
     View,
 )
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.sizes import Decisions, Size, SizeFloat
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.compiler.lower.collapse import collapse
-from optfuse.compiler.lower.expressions import call, const, within
+from optfuse.compiler.lower.expressions import call, const, scalar, within
 from optfuse.compiler.lower.origin import origin_of
 from optfuse.compiler.lower.overloads import concrete
 from optfuse.compiler.lower.registry import Declined, Uniform
@@ -154,10 +154,10 @@ class Builder:
         node = value.origin.node
         if node not in self._fills:
             spec = Spec(value.shape, row_major(value.shape), value.dtype, value.device)
-            scalar = const(value.value, value.dtype)
+            fill = scalar(value.value, value.dtype)
             out = self._fills[node] = self.allocate(spec, name=node)
             if value.device == self.main:
-                self.store_into(out, lambda index: scalar, name=out.buffer, origin=value.origin)
+                self.store_into(out, lambda index: fill, name=out.buffer, origin=value.origin)
             else:
                 kwargs = (("dtype", TorchValue("dtype", value.dtype)), ("device", TorchValue("device", value.device)))
                 self.call("aten.full.default", (value.shape, value.value), out, value.origin, kwargs)
@@ -180,7 +180,8 @@ class Builder:
         to be inside of it.
         """
         if isinstance(value, Uniform) and not guards:
-            return Const(value.value, value.dtype)
+            sized = isinstance(value.value, Size | SizeFloat)
+            return scalar(value.value, value.dtype) if sized else Const(value.value, value.dtype)
         view = self.in_memory(value)
         where = strided_index(view.shape, view.stride, view.offset, tuple(index))
         indirect = within(view.shape, index, indirect) if checked else indirect

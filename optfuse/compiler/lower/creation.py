@@ -8,7 +8,7 @@ import sympy
 import torch
 
 from optfuse.compiler.ir.nodes import Expr, Iota, View
-from optfuse.compiler.ir.sizes import Size
+from optfuse.compiler.ir.sizes import Size, SizeFloat
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import DTYPES, call, cast, compute_dtype, const
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
@@ -23,6 +23,16 @@ def uniform(builder: Builder, value: Any, dtype: str | None = None) -> Value:
     spec = builder.spec
     if not isinstance(value, bool | int | float) or spec.dtype not in DTYPES:
         raise Declined(f"{value!r} as {spec.dtype}")
+    if isinstance(value, Size | SizeFloat):  # kernels convert it: where that takes one step, as it does here
+        whole = isinstance(value, Size) and dtype in (None, "int64")
+        if spec.dtype not in (("int64", "float32", "float64") if whole else ("float32", "float64")) or dtype not in (
+            None,
+            "int64" if whole else "float64",
+            spec.dtype,
+        ):
+            raise Declined(f"{value} as {spec.dtype}")
+        tensor = Uniform(value, spec.dtype, spec.shape, builder.origin, spec.device)
+        return builder.in_memory(tensor) if builder.node in builder.written else tensor
     scalar = torch.full((), value, dtype=getattr(torch, dtype or spec.dtype)).to(getattr(torch, spec.dtype))
     tensor = Uniform(scalar.item(), spec.dtype, spec.shape, builder.origin, spec.device)
     return builder.in_memory(tensor) if builder.node in builder.written else tensor

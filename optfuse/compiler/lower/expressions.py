@@ -11,7 +11,7 @@ import torch
 from optfuse.compiler.ir.dtypes import FLOATING, NARROW, integer_range
 from optfuse.compiler.ir.nodes import Call, Const, DType, Expr, tvar
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
-from optfuse.compiler.ir.sizes import Size
+from optfuse.compiler.ir.sizes import Size, SizeFloat
 
 DTYPES: frozenset[str] = frozenset(get_args(DType))
 
@@ -39,6 +39,8 @@ def scalar(value: int | float, dtype: str) -> Expr:
     dtype = compute_dtype(dtype)
     if dtype in FLOATING and isinstance(value, Size) and -(2**31) <= value < 2**31:
         return Call("cast", (Const(value, "int32"),), dtype)
+    if isinstance(value, SizeFloat):
+        return cast(Call(value.operator, tuple(scalar(part, "float64") for part in value.parts), "float64"), dtype)
     return const(value, dtype)
 
 

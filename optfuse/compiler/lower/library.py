@@ -21,6 +21,7 @@ from optfuse.compiler.lower.overloads import (
     written_label,
 )
 from optfuse.compiler.lower.registry import Uniform, Value
+from optfuse.compiler.lower.traced_sizes import float_of
 from optfuse.errors import CaptureError
 
 
@@ -140,6 +141,8 @@ def plain(node: fx.Node, value: object, decisions: Decisions | None = None) -> b
             return value
         case torch.SymInt() if decisions is not None:
             return size_in(value, decisions)
+        case torch.SymFloat() if decisions is not None:
+            return float_of(value, decisions)
         case torch.SymInt() | torch.SymFloat() | torch.SymBool():
             if decisions is not None:
                 raise CaptureError(f"{node.name}: the number {value} depends on sizes")

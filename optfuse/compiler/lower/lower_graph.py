@@ -323,7 +323,8 @@ def _settle(
     """An output in its promised layout, and in no buffer that is about to be overwritten."""
     builder.enter(source)
     view = builder.in_memory(value)
-    spec = builder.spec if stride is None else replace(builder.spec, stride=stride)
+    promised = builder.spec.stride if stride is None else tuple(size_in(step, builder.decisions) for step in stride)
+    spec = replace(builder.spec, stride=promised)
     if view.buffer not in overwritten and same_layout(view.shape, view.stride, spec.stride):
         return view
     if overlaps(spec.shape, spec.stride):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import Expr, Reduction, View
+from optfuse.compiler.ir.sizes import hint
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
@@ -35,7 +36,7 @@ def lower_addmm(builder: Builder, bias: Tensor, a: Tensor, b: Tensor, *, beta: f
 
 def _matvec(builder: Builder, a: Tensor, b: Tensor, bias: Tensor | None) -> Value:
     (rows, terms), columns = a.shape, b.shape[1]
-    if (rows != 1 and columns != 1) or terms < LEAST_TERMS:
+    if (rows != 1 and columns != 1) or hint(terms) < LEAST_TERMS:
         raise Declined("a product of matrices")
     if builder.spec.dtype not in FLOATING:
         raise Declined("a product of integers")

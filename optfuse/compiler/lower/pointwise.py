@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from optfuse.compiler.ir.dtypes import LIMITED, NARROW
 from optfuse.compiler.ir.nodes import Expr, View
-from optfuse.compiler.ir.sizes import Size
+from optfuse.compiler.ir.sizes import Size, SizeFloat
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import cast, computable, compute_dtype, scalar
 from optfuse.compiler.lower.limited_dtypes import computes_in
@@ -88,7 +88,7 @@ def lower_pointwise(
 def _operand(builder: Builder, value: Any) -> Operand:
     if isinstance(value, View | Uniform):
         return builder.dtype(value), bool(value.shape)
-    return int if isinstance(value, Size) else type(value)
+    return int if isinstance(value, Size) else float if isinstance(value, SizeFloat) else type(value)
 
 
 def _promoted(builder: Builder, value: Any, index: Index, promotion: Promotion) -> Expr | None:

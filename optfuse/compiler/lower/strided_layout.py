@@ -20,7 +20,7 @@ def strided_index(shape: tuple[int, ...], stride: tuple[int, ...], offset: int, 
     """The element offset of ``index`` in a strided window, aligned from the right and broadcast where a size is 1."""
     aligned = index[len(index) - len(shape) :]
     terms = [i * s for i, n, s in zip(aligned, shape, stride, strict=True) if n != 1 and s != 0]
-    return sympy.Add(sympy.Integer(offset), *terms)
+    return sympy.Add(sympy.sympify(offset), *terms)
 
 
 def memory_order(dims: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod, ToFloat
 
 from optfuse.compiler.ir.size_formula import evaluate
-from optfuse.compiler.ir.sizes import Decisions, Size
+from optfuse.compiler.ir.sizes import Decisions, Size, SizeFloat
 from optfuse.errors import CaptureError
 
 
@@ -42,6 +42,34 @@ def _value(expr: sympy.Basic, names: dict[sympy.Basic, str], decisions: Decision
     total = parts[0]
     for part in parts[1:]:
         total = total + part if isinstance(expr, sympy.Add) else total * part
+    return total
+
+
+def float_of(value: torch.SymFloat, decisions: Decisions) -> float:
+    """The traced float as one of sizes of the loop IR, a plain number if its expression is one.
+
+    Raises:
+        CaptureError: An expression other than sums, products and quotients of sizes and numbers.
+    """
+    names = {traced.node.expr: name for name, traced in decisions.traced.items()}
+    return _float(value.node.expr, names, decisions)
+
+
+def _float(expr: sympy.Basic, names: dict[sympy.Basic, str], decisions: Decisions) -> float:
+    if isinstance(expr, (sympy.Integer, sympy.Float)):
+        return float(expr)
+    if isinstance(expr, ToFloat):
+        return SizeFloat.of("mul", _value(expr.args[0], names, decisions), 1.0)
+    if isinstance(expr, IntTrueDiv):
+        one, other = (_value(part, names, decisions) for part in expr.args)
+        return SizeFloat.of("div", one, other)
+    operators = {FloatTrueDiv: "div", sympy.Add: "add", sympy.Mul: "mul"}
+    operator = next((name for kind, name in operators.items() if isinstance(expr, kind)), None)
+    if operator is None:
+        raise CaptureError(f"the number {expr} is no sum, product or quotient of sizes")
+    total, *rest = (_float(part, names, decisions) for part in expr.args)
+    for part in rest:
+        total = SizeFloat.of(operator, total, part)
     return total
 
 

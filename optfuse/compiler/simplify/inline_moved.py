@@ -21,6 +21,7 @@ from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Expr, LibraryCall, Load, LoopGraph, LoopNest, Op, View, views
 from optfuse.compiler.ir.scalar_functions import FREE, FUNCTIONS
+from optfuse.compiler.ir.sizes import hint
 from optfuse.compiler.ir.traversal import operands, stored, subexpressions
 from optfuse.compiler.simplify.substitute import by_address, extents_of, inside, rewritten, with_value
 
@@ -142,7 +143,7 @@ class _Moving:
     def _traffic(self, nest: LoopNest, names: set[str]) -> int:
         """An upper bound of the bytes that a nest reads of some buffers, and that are written for it to read."""
         items = {name: ITEM_BYTES.get(self.buffers[name].dtype, 8) * (1 if name in self.held else 2) for name in names}
-        return sum(_elements(load, nest) * items[load.buffer] for load in _loads(nest, names))
+        return sum(hint(_elements(load, nest)) * items[load.buffer] for load in _loads(nest, names))
 
 
 def moves(nest: LoopNest, buffer: Buffer) -> bool:

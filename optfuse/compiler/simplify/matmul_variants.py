@@ -178,7 +178,7 @@ def _index(view: View, variables: tuple[sympy.Symbol, ...]) -> sympy.Expr:
     """The index of a view's element that is broadcast to these variables."""
     last = variables[len(variables) - len(view.shape) :]
     terms = (i * step for i, size, step in zip(last, view.shape, view.stride, strict=True) if size > 1)
-    return sympy.Add(sympy.Integer(view.offset), *terms)
+    return sympy.Add(sympy.sympify(view.offset), *terms)
 
 
 def _best_of_those_that_meet(graph: LoopGraph, margins: Mapping[int, int]) -> set[int]:

@@ -37,6 +37,7 @@ from optfuse.compiler.ir.nodes import (
     ivar,
     rvar,
 )
+from optfuse.compiler.ir.sizes import Size, divides, hint
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.problem.cost import MIB
 from optfuse.problem.instance import Device
@@ -128,11 +129,11 @@ def plan_chunks(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -
     if at_full_rate * (device.saturating_programs - programs) * 100 <= LOST_PERCENT * device.launch_ps * programs:
         return None
     rsizes = nest.rsizes
-    wanted = min(-(-device.saturating_programs * WAVES // programs), prod(rsizes) // SHORTEST_CHUNK)
+    wanted = min(-(-device.saturating_programs * WAVES // programs), hint(prod(rsizes)) // SHORTEST_CHUNK)
     whole = 0
-    while whole < len(rsizes) and prod(rsizes[: whole + 1]) <= wanted:
+    while whole < len(rsizes) and hint(prod(rsizes[: whole + 1])) <= wanted:
         whole += 1
-    counted = prod(rsizes[:whole])
+    counted = hint(prod(rsizes[:whole]))
     parts = max((d for d in _divisors(rsizes[whole]) if d * counted <= wanted), default=1) if whole < len(rsizes) else 1
     return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
 
@@ -190,10 +191,10 @@ def combine(
             mean, m2 = (Load(partials[k].name, index, partials[k].dtype) for k in (old, old + 1))
             dtype = mean.dtype
             reductions += [Reduction("welford", mean), Reduction("sum", m2)]
-            spread = Call("mul", (Result(new + 1, dtype), Const(float(points), dtype)), dtype)
+            spread = Call("mul", (Result(new + 1, dtype), _count(points, dtype)), dtype)
             results[old] = Result(new, dtype)
             results[old + 1] = Call("add", (Result(new + 3, dtype), spread), dtype)
-            results[old + 2] = Const(float(points * prod(outer)), dtype)
+            results[old + 2] = _count(points * prod(outer), dtype)
             old, new = old + 3, new + 4
         else:
             load = Load(partials[old].name, index, partials[old].dtype)
@@ -201,6 +202,13 @@ def combine(
             results[old] = Result(new, load.dtype)
             old, new = old + 1, new + 1
     return tuple(reductions), results
+
+
+def _count(points: int, dtype: str) -> Expr:
+    """A number of points as a float; where sizes change it is converted in the kernel."""
+    if isinstance(points, Size) and points < 2**31:
+        return Call("cast", (Const(points, "int32"),), dtype)
+    return Const(float(points), dtype)
 
 
 def kept_results(nest: LoopNest) -> tuple[int, ...]:
@@ -276,7 +284,10 @@ def with_results(expr: Expr, results: Mapping[int, Expr]) -> Expr:
 
 
 def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    """All divisors of a number; of a size the small ones that it has whatever it is."""
+    small = [d for d in range(1, int(hint(number) ** 0.5) + 1) if divides(d, number)]
+    if isinstance(number, Size):
+        return small
     return sorted({*small, *(number // d for d in small)})
 
 

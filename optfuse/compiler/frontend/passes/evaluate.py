@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.torch_bridge import (
     OpOverload,
+    hint_of,
     is_mutating,
     is_random,
     is_symbolic,
@@ -69,6 +70,8 @@ def _is_computable(node: Node, constant: Mapping[Node, None]) -> bool:
         return False
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if len(tensors) != len(leaves) or any(map(is_symbolic, (n for tensor in tensors for n in tensor.shape))):
+        return False
+    if any(map(is_symbolic, tree_leaves((node.args, node.kwargs)))):
         return False
     if any(_bytes(tensor) > LARGEST_VALUE for tensor in tensors):
         return False
@@ -156,4 +159,4 @@ class Evaluator:
         if node in self._constants:
             return self._values[node]
         model = node_value(node)  # only its metadata is looked at
-        return torch.zeros((), dtype=model.dtype, device=model.device).expand(tuple(int(size) for size in model.shape))
+        return torch.zeros((), dtype=model.dtype, device=model.device).expand(tuple(map(hint_of, model.shape)))

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.flat import same_form
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, with_graph
-from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, operator_name
+from optfuse.compiler.frontend.torch_bridge import OpOverload, hint_of, is_mutating, operator_name
 
 aten = torch.ops.aten
 
@@ -116,7 +116,7 @@ def _fits(node: Node, base: Node) -> bool:
     value, update = fake(base), node.args[1] if node.target in WINDOWS else None
     if value is None or not same_form(node, base):
         return False
-    if node.target in LOOPS and value.numel() * value.itemsize < LEAST_BYTES:
+    if node.target in LOOPS and hint_of(value.numel()) * value.itemsize < LEAST_BYTES:
         return False
     if any(step == 0 and size > 1 for size, step in zip(value.shape, value.stride(), strict=True)):
         return False
