@@ -240,7 +240,9 @@ def compile_flat(
             leave(adapted.captured.name, f"no plan can hold {', '.join(adapted.captured.remainder)}")
         compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
         traced = TracedGraph(module, adapted.captured.name)
-        bound = unless_simulated(adapted.convention.bind(compile_one(adapted.captured)), traced)
+        bound = adapted.convention.bind(compile_one(adapted.captured))
+        if leave is not None or decisions is not None:  # what optimize makes is watched in such modes
+            bound = unless_simulated(bound, traced)
         if kind == "forward":
             split.kept = kept_values(adapted.captured, _output_names(module))
         if keep is not None:
