@@ -17,9 +17,10 @@ A graph saves the host's time and holds memory: temporaries, what a forward grap
 So ``"auto"`` records one only where the GPU waits for the host in plain calls, and keeps it where a step gets shorter:
 ``runtime.pace``.
 
-Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``. Collectives do so under
-``"auto"``, since NCCL ends no communicator that a graph holds. ``True`` takes them into the graph; what is recorded is
-released before a process group ends (``runtime.process_groups``).
+Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``. ``"auto"`` records no program with
+collectives, since NCCL ends no communicator that a graph holds, and graphs between them gained nothing. ``True`` takes
+them into the graph, or lets them cut a program that is cut anyway; what is recorded is released before a process group
+ends (``runtime.process_groups``).
 
 Random numbers differ from replay to replay: the program draws its seed from torch's generator, which a graph advances.
 """
@@ -195,6 +196,8 @@ class GraphedProgram:
             return "random numbers are drawn on the host"
         if self.program.is_part_of_collective:
             return "a collective begins or ends in another graph"
+        if self.choice is not True and self.program.has_collectives:
+            return "collectives cut the program into graphs that were measured to save no time"
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return "inside of another capture"
         return ""

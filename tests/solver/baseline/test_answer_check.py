@@ -11,7 +11,7 @@ from optfuse.errors import DefectError
 from optfuse.problem.checker import check
 from optfuse.problem.instance import Limits, Rules
 from optfuse.problem.solution import Solution
-from optfuse.solver import solve as stages
+from optfuse.solver import final_plan as stages
 from optfuse.solver.baseline.answer_check import checked_or_unfused
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.control.options import SolveOptions
