@@ -17,10 +17,9 @@ A graph saves the host's time and holds memory: temporaries, what a forward grap
 So ``"auto"`` records one only where the GPU waits for the host in plain calls, and keeps it where a step gets shorter:
 ``runtime.pace``.
 
-Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``. ``"auto"`` records no program with
-collectives, since NCCL ends no communicator that a graph holds, and graphs between them gained nothing. ``True`` takes
-them into the graph, or lets them cut a program that is cut anyway; what is recorded is released before a process group
-ends (``runtime.process_groups``).
+Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``. Of programs with collectives
+``"auto"`` records none, since NCCL ends no communicator that a graph holds; what ``True`` has recorded is released
+before a process group ends (``runtime.process_groups``).
 
 Random numbers differ from replay to replay: the program draws its seed from torch's generator, which a graph advances.
 """
@@ -109,7 +108,6 @@ class GraphedProgram:
     _is_running: bool = False
 
     def __post_init__(self) -> None:
-        self._partition.takes_collectives = self.choice is True
         written = {k for k, expected in enumerate(self.program.inputs) if expected.mutated}
         self._bindings.fixed = tuple(sorted(self.interest.fixed | written))
 
@@ -197,7 +195,7 @@ class GraphedProgram:
         if self.program.is_part_of_collective:
             return "a collective begins or ends in another graph"
         if self.choice is not True and self.program.has_collectives:
-            return "collectives cut the program into graphs that were measured to save no time"
+            return "a CUDA graph with collectives would hold communicators"
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return "inside of another capture"
         return ""

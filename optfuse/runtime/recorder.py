@@ -5,8 +5,9 @@ replaces it: in the first call to note what the steps return, in a recording to 
 begin another behind it. A recording runs nothing. So the step's results are memory of the form noted, into which every
 replay copies what the step then returns: later graphs read them there.
 
-All graphs of a program share one pool. A buffer that is freed in one may be taken by a later one: replays of a program
-follow each other, and what they leave behind, results and what a step outside reads, is kept as long as the recording.
+All graphs of a recording share one pool. A buffer that is freed in one may be taken by a later one, which is replayed
+behind it; what a step outside reads is kept as long as the recording. Recordings share none: the allocator takes a pool
+for a further capture only while a graph of it lives.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from typing import Any, Protocol
 
 import torch
 
-from optfuse.compiler.codegen.uncaptured_steps import BEGINS, COLLECTIVE, ENDS
 from optfuse.compiler.frontend.torch_bridge import copy_all, tree_leaves
 from optfuse.errors import PlanError
 from optfuse.runtime.pace import Mark
@@ -84,7 +84,7 @@ class CudaMark:
 
 
 class CudaRecorder:
-    """Records on a stream of its own, or the one given, into a pool of its own."""
+    """Records on a stream of its own, or the one given. Every recording has memory of its own."""
 
     def __init__(self, device: torch.device, stream: Any = None) -> None:
         self.device = device
@@ -115,9 +115,7 @@ class CudaRecorder:
 
     def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
         """Capture. Only what this thread does is looked at: others may use the GPU meanwhile."""
-        self._steps, self._tables = [], []
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+        self._steps, self._pool, self._tables = [], torch.cuda.graph_pool_handle(), []
         torch.cuda.synchronize(self.device)
         if torch.cuda.mem_get_info(self.device)[0] < torch.cuda.memory_reserved(self.device):
             torch.cuda.empty_cache()  # a recording cannot take what plain calls have left there
@@ -133,11 +131,8 @@ class CudaRecorder:
             if self._tables:
                 self._steps.append(Step(lambda: None, keeps=self._tables))
             return self._steps, results
-        except BaseException:
-            self._pool = None  # the allocator may not take it for another capture
-            raise
         finally:  # graphs belong to who has asked for them; those of a capture that failed go
-            self._steps, self._tables = [], []
+            self._steps, self._pool, self._tables = [], None, []
 
     def table(self, addresses: Sequence[int], device: torch.device) -> torch.Tensor:
         """Memory that is filled when the recording has ended: in one, nothing runs."""
@@ -213,22 +208,17 @@ class Partition:
     """The steps of a program that are called through ``apart``: what they return, and why some cut the graph.
 
     ``cuts`` has a reason by the number of such a step in the order of calls. ``refused``: why there can be no graphs.
-    ``takes_collectives``: a graph holds collectives, unless something else cuts the program.
     """
 
-    takes_collectives: bool = False
     cuts: dict[int, str] = field(default_factory=dict)
     refused: str = ""
-    _collectives: dict[int, str] = field(default_factory=dict)
     _forms: list[list[_Form | None] | _Form | None] = field(default_factory=list)
 
     def note(self, reason: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Run a step for real and note what it returns: the ``apart`` of a program's first call."""
         results = call(*arguments, **named)
-        number = len(self._forms)
         if reason:
-            held = self.takes_collectives and reason in COLLECTIVE
-            (self._collectives if held else self.cuts)[number] = reason
+            self.cuts[len(self._forms)] = reason
         given = _tensors(arguments, named)
         several = isinstance(results, (tuple, list))
         forms = [self._form(value, given) for value in (results if several else [results])]
@@ -240,9 +230,7 @@ class Partition:
 
         A step that is tried and fails is a cut from then on; the error is raised, and the recording must begin anew.
         """
-        if self.cuts:
-            self.cuts |= self._collectives  # in a graph one could begin, and end in the next
-        number, in_flight = -1, _InFlight()
+        number = -1
 
         def apart(reason: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
             nonlocal number
@@ -258,13 +246,8 @@ class Partition:
             kept = [None if one is None else one.memory(given) for one in (form if several else [form])]
 
             def again() -> None:
-                if reason == ENDS and in_flight.end(call, given[0]):
-                    return
                 results = call(*arguments, **named)
-                if reason == BEGINS:
-                    in_flight.begin(kept, results if several else [results])
-                else:
-                    _keep(reason, kept, results if several else [results])
+                _keep(reason, kept, results if several else [results])
 
             recorder.interrupt(Step(again))
             return kept if several else kept[0]
@@ -283,29 +266,6 @@ class Partition:
             if value.numel() and x.numel() and x.untyped_storage().data_ptr() == storage and x.dtype == value.dtype:
                 return _Form(*facts, k, int(value.storage_offset()) - int(x.storage_offset()))
         return _Form(*facts)
-
-
-class _InFlight:
-    """Results of collectives that have begun and are not complete: by the memory that graphs read them in."""
-
-    def __init__(self) -> None:
-        self._pending: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def begin(self, kept: Sequence[torch.Tensor | None], results: Sequence[Any]) -> None:
-        """Note those that do not lie where graphs read them; they must not be copied yet."""
-        for target, value in zip(kept, results, strict=True):
-            if target is not None and value.data_ptr() != target.data_ptr():
-                self._pending[target.untyped_storage().data_ptr()] = target, value
-
-    def end(self, wait: Callable[[torch.Tensor], Any], given: torch.Tensor) -> bool:
-        """Wait for what stands for ``given`` and copy it there. False if that is the result itself."""
-        found = self._pending.pop(given.untyped_storage().data_ptr(), None)
-        if found is None:
-            return False
-        target, value = found
-        wait(value)
-        once(target).copy_(once(value))
-        return True
 
 
 def _tensors(arguments: Any, named: Any) -> list[torch.Tensor]:

@@ -2,8 +2,7 @@
 
 A step that certainly cannot be captured is known here, by its devices and its operator's tags. One that may not be (an
 operator of which only its author knows whether it waits for the device) is tried when the program is recorded. The
-host program calls both through ``apart``, which a recorder replaces. A graph can hold a collective, but its
-communicator then does not end while the graph lives: the recorder knows these steps by their reasons.
+host program calls both through ``apart``, which a recorder replaces.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any
 import torch
 
 from optfuse.compiler.codegen.kernel_source import KernelSource
-from optfuse.compiler.codegen.uncaptured_steps import BEGINS, BESIDE, COLLECTIVE, ENDS, WHOLE, moved_numbers
-from optfuse.compiler.ir.collectives import communicates, is_start, is_wait
+from optfuse.compiler.codegen.uncaptured_steps import moved_numbers
+from optfuse.compiler.ir.collectives import communicates
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, views
 from optfuse.compiler.ops.opaque_operators import NAMESPACE as OPAQUE
@@ -54,10 +53,6 @@ def cut_reason(call: LibraryCall, buffers: Mapping[str, Buffer], main: str, move
     space, _, name = call.target.partition(".")
     if space == OPAQUE and name.startswith(_BRANCHES):
         return f"{call.name} ({operator}): the host waits for the value that decides how it goes on"
-    if is_wait(call):
-        return ENDS
-    if communicates(call):
-        return BEGINS if is_start(call) else WHOLE
     return ""
 
 
@@ -70,11 +65,12 @@ def only_a_trial_tells(call: LibraryCall) -> bool:
 def steps_apart(graph: LoopGraph, steps: Sequence[KernelSource | LibraryCall]) -> dict[int, str]:
     """By position, why a step runs outside of CUDA graphs; "" for one that is tried.
 
-    Runs of fewer than ``SHORTEST_RUN`` steps beside a cut run outside, too.
+    Runs of fewer than ``SHORTEST_RUN`` steps beside a cut run outside, too. A program with collectives has no cuts: one
+    in flight would begin in one graph and end in another.
     """
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     main = main_device(buffer.device for buffer in graph.buffers)
-    if main == HOST:
+    if main == HOST or any(communicates(op) for op in graph.ops):
         return {}
     moved = moved_numbers(graph, steps)
     found: dict[int, str] = {}
@@ -87,9 +83,7 @@ def steps_apart(graph: LoopGraph, steps: Sequence[KernelSource | LibraryCall]) -
     for before, after in pairwise(cuts):
         run = range(before + 1, after)
         if len(cuts) > 2 and len(run) < SHORTEST_RUN:
-            by_collectives = all(found.get(k, BESIDE) in COLLECTIVE for k in (before, after))
-            reason = BESIDE if by_collectives else "too few steps between cuts for a graph"
-            found.update(dict.fromkeys(run, reason))
+            found.update(dict.fromkeys(run, "too few steps between cuts for a graph"))
     return dict(sorted(found.items()))
 
 

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from optfuse.compiler.codegen.uncaptured_steps import moved_numbers
 from optfuse.compiler.extract.extraction import Extraction
+from optfuse.compiler.ir.collectives import communicates
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.errors import InvalidSolutionError
@@ -27,10 +28,10 @@ MORE_MEMORY = 1.05
 
 
 def graph_cuts(graph: LoopGraph) -> dict[int, str]:
-    """By op, why no CUDA graph holds it. Empty for a graph on the host."""
+    """By op, why no CUDA graph can hold it. Empty for a graph on the host or with collectives, which is never cut."""
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     main = main_device(buffer.device for buffer in graph.buffers)
-    if main == HOST:
+    if main == HOST or any(communicates(op) for op in graph.ops):
         return {}
     moved = moved_numbers(graph, graph.ops)
     calls = [(k, op) for k, op in enumerate(graph.ops) if isinstance(op, LibraryCall)]

@@ -136,10 +136,10 @@ class ScheduledGraph:
 
     @property
     def cuda_graph_cuts(self) -> tuple[str, ...]:
-        """Why ops run between CUDA graphs where a program is recorded; collectives are said once."""
+        """The ops that no CUDA graph can hold, each with why: they run between graphs where a program is recorded."""
         from optfuse.schedule.graph_partition import graph_cuts
 
-        return tuple(dict.fromkeys(graph_cuts(self.graph).values()))
+        return tuple(graph_cuts(self.graph).values())
 
     @property
     def cuda_graphs(self) -> int:

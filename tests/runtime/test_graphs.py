@@ -539,7 +539,7 @@ def test_a_process_group_ends_although_graphs_held_it(tmp_path: Path, group: Com
 @pytest.mark.parametrize(
     ("choice", "fact", "reason"),
     [
-        ("auto", "HAS_COLLECTIVES", "measured to save no time"),
+        ("auto", "HAS_COLLECTIVES", "would hold communicators"),
         ("auto", "IS_PART_OF_COLLECTIVE", "begins or ends in another graph"),
         (True, "IS_PART_OF_COLLECTIVE", "begins or ends in another graph"),
     ],

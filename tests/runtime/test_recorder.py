@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from optfuse.runtime.graphs import GraphedProgram, Interest
 from optfuse.runtime.pace import Mark
 from optfuse.runtime.program import Program, Value
-from optfuse.runtime.recorder import Partition, Step, without_collection
+from optfuse.runtime.recorder import Step, without_collection
 
 HEAD = """
 import pytest
@@ -196,70 +196,6 @@ def test_where_all_runs_outside_there_is_no_graph(tmp_path: Path) -> None:
         assert torch.as_tensor(got[0]).tolist() == [float(k)]
     assert graphed.statistics.replays == 0
     assert "long enough" in graphed.statistics.reason
-
-
-COLLECTIVES = """
-IN_FLIGHT, BEGUN = {}, []
-
-def begin(x):
-    # a sum over two ranks that both have x: its elements are there once it has been waited for
-    BEGUN.append(CAPTURING)
-    result = torch.full_like(x, float("nan"))
-    IN_FLIGHT[result.data_ptr()] = 2 * x
-    return result
-
-def begin_in_place(x):
-    BEGUN.append(CAPTURING)
-    IN_FLIGHT[x.data_ptr()] = 2 * x
-    return x.fill_(float("nan"))
-
-def end(x):
-    return x.copy_(IN_FLIGHT.pop(x.data_ptr()))
-
-def call(inputs, constants):
-    weight, x, count = inputs
-    inputs.clear()
-    y = weight * x
-    total = apart("a collective begins", begin, y)
-    count += 1
-    beside = (y + 1) * 3
-    total = apart("a collective ends", end, total)
-    w = total + beside
-    w = apart("a collective begins", begin_in_place, w)
-    v = apart("{reason}", torch.mul, beside, beside)
-    w = apart("a collective ends", end, w)
-    return w + v, count + 0
-"""
-
-
-def test_collectives_begin_and_end_between_graphs(tmp_path: Path) -> None:
-    """What has begun is in flight beside the graphs, and lies where they read it once it is complete."""
-    program = Program(HEAD + COLLECTIVES.replace("{reason}", ""), folder=tmp_path)
-    count, weight = torch.zeros(4), torch.arange(4.0) + 1
-    graphed = GraphedProgram(program, "auto", Interest(fixed=frozenset({0})), Replaying(program, [count]))
-    for k in range(5):
-        got = graphed.run([weight, torch.full((4,), k + 1.0), count])
-        y = weight * (k + 1.0)
-        beside = 3 * (y + 1)
-        assert torch.equal(torch.as_tensor(got[0]), 2 * (2 * y + beside) + beside * beside)
-        assert torch.equal(torch.as_tensor(got[1]), torch.full((4,), k + 1.0))
-        assert not program.module.IN_FLIGHT
-        del got
-    assert (graphed.statistics.plain, graphed.statistics.replays, graphed.statistics.graphs) == (1, 4, 5)
-    assert program.module.BEGUN == [False] * 10, "a recording begins none"
-
-
-@pytest.mark.parametrize(("reason", "captured"), [("", [True] * 2), ("it waits", [])])
-def test_a_graph_takes_collectives_if_it_may_and_is_the_only_one(
-    tmp_path: Path, reason: str, captured: list[bool]
-) -> None:
-    program = Program(HEAD + COLLECTIVES.replace("{reason}", reason) + "\n# may take them\n", folder=tmp_path)
-    recorder = Replaying(program, [torch.zeros(4)])
-    inputs = [torch.ones(4), torch.ones(4), torch.zeros(4)]
-    partition = Partition(takes_collectives=True)
-    program.execute(list(inputs), torch.device("cpu"), apart=partition.note)
-    recorder.record(lambda: program.execute(list(inputs), torch.device("cpu"), apart=partition.recording(recorder)))
-    assert [False, False, *captured] == program.module.BEGUN
 
 
 @pytest.mark.parametrize("was_on", [True, False])

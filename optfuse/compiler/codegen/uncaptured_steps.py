@@ -15,15 +15,6 @@ def apart(reason, call, *arguments, **named):
     """Call what a CUDA graph cannot hold (for a reason) or perhaps cannot (""); a recorder of graphs replaces this."""
     return call(*arguments, **named)
 '''
-#: The reasons for which collectives are called through it: where they begin, where they are waited for, those that do
-#: both, and runs of steps beside them that are too short for a graph.
-BEGINS, ENDS, WHOLE, BESIDE = (
-    "a collective begins",
-    "a collective ends",
-    "a collective",
-    "too few steps by a collective",
-)
-COLLECTIVE = frozenset({BEGINS, ENDS, WHOLE, BESIDE})
 
 
 def moved_numbers(graph: LoopGraph, steps: Sequence[KernelSource | Op]) -> frozenset[str]:

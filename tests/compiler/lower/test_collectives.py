@@ -12,7 +12,6 @@ from optfuse.compiler.analysis.dependence import dependences
 from optfuse.compiler.analysis.link_time import transfer_ps
 from optfuse.compiler.codegen.host_program import MemoryLayout, host_program
 from optfuse.compiler.codegen.module import emit_module
-from optfuse.compiler.codegen.uncaptured_steps import BEGINS, BESIDE, ENDS
 from optfuse.compiler.extract.extraction import Extraction, extract
 from optfuse.compiler.frontend.passes.evaluate import constant_nodes
 from optfuse.compiler.frontend.passes.rewrite import is_impure
@@ -20,8 +19,6 @@ from optfuse.compiler.ir.collectives import is_start, never_waited_for
 from optfuse.compiler.ir.graph_json import graph_from_json, graph_to_json
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, View, views
 from optfuse.problem.device_files import load_device
-from optfuse.schedule.graph_cuts import steps_apart
-from optfuse.schedule.graph_partition import graph_cuts
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.solve import solve
 from tests.compiler.lower.test_shared_memory import aten, c10d, traced
@@ -194,18 +191,6 @@ def test_collectives_are_neither_merged_nor_computed_at_compile_time() -> None:
     module = fx.GraphModule(root, graph)
     assert {node.op for node in constant_nodes(module, {"weight": torch.ones(4)})} == {"get_attr"}
     assert all(is_impure(node) for node in graph.nodes if node.op == "call_function")
-
-
-def test_on_a_gpu_collectives_run_between_graphs() -> None:
-    graph = traced(reduced_in_place)
-    steps = [op for op in graph.ops if isinstance(op, LibraryCall)]
-    assert steps_apart(graph, steps) == {}, "a program on the host is not cut"
-    there = replace(graph, buffers=tuple(replace(buffer, device="cuda:0") for buffer in graph.buffers))
-    assert steps_apart(there, steps) == {0: BEGINS, 1: ENDS}
-    begins, ends = steps
-    beside = replace(begins, target="aten.mm.default")  # too few for a graph
-    assert steps_apart(there, [begins, beside, ends]) == {0: BEGINS, 1: BESIDE, 2: ENDS}
-    assert list(graph_cuts(there).values()) == [BEGINS, ENDS]
 
 
 def test_a_module_says_that_it_has_collectives_and_whether_it_has_them_whole() -> None:
