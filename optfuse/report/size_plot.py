@@ -47,12 +47,12 @@ def _plot_box(axes: Axes, box: SizeBox) -> None:
     for point in box.points:
         loss = point.loss(0)
         text = "does not hold" if loss is None else f"{loss:.1%}"
-        axes.annotate(text, point.sizes, ha="center", va="bottom", xytext=(0, 4), textcoords="offset points")
-    axes.scatter(*zip(*(point.sizes for point in box.points), strict=True), color="0.3")
+        axes.annotate(text, point.size, ha="center", va="bottom", xytext=(0, 4), textcoords="offset points")
+    axes.scatter(*zip(*(point.size for point in box.points), strict=True), color="0.3")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     for sizes, setter in zip(
-        zip(*(p.sizes for p in box.points), strict=True), (axes.set_xticks, axes.set_yticks), strict=True
+        zip(*(p.size for p in box.points), strict=True), (axes.set_xticks, axes.set_yticks), strict=True
     ):
         ticks = sorted(set(sizes))
         setter(ticks, [str(size) for size in ticks])

@@ -60,27 +60,17 @@ def compile_kernels(
 ) -> list[KernelReport]:
     """Compile every kernel of an emitted module. The module is imported (in other processes): give only your own.
 
-    Parameters
-    ----------
-    source_path
-        The emitted module.
-    target
-        "cuda:90" for compute capability 9.0.
-    python
-        The Python to use; this one by default. It needs torch and triton.
-    processes
-        How many compile side by side, at most.
-    cache
-        A folder for reports, by what the machine code depends on; in the user's cache by default.
+    Args:
+        source_path: The emitted module.
+        target: "cuda:90" for compute capability 9.0.
+        python: The Python to use; this one by default. It needs torch and triton.
+        processes: How many compile side by side, at most.
+        cache: A folder for reports, by what the machine code depends on; in the user's cache by default.
 
-    Raises
-    ------
-    InvalidOptionError
-        An unknown target.
-    PlanError
-        No such file.
-    VerificationError
-        A module that cannot be imported. A kernel that does not compile has its error in its report.
+    Raises:
+        InvalidOptionError: An unknown target.
+        PlanError: No such file.
+        VerificationError: A module that cannot be imported. A kernel that does not compile has its error in its report.
     """
     path = Path(source_path).resolve()
     if not path.is_file():

@@ -108,21 +108,16 @@ class Arena:
 class Program:
     """A compiled schedule over flat lists of tensors. It runs where its inputs live.
 
-    Parameters
-    ----------
-    source
-        The text of an emitted module, which is loaded (executed) here.
-    constants
-        A tensor for each name in the module's CONSTANTS. They are copied to the inputs' device when that differs.
-    folder
-        Where the module's file is kept; the user's cache by default.
-    module
-        What stands for the module instead, with its INPUTS, CONSTANTS, DEVICE and ``call``; ``source`` is not loaded.
+    Args:
+        source: The text of an emitted module, which is loaded (executed) here.
+        constants: A tensor for each name in the module's CONSTANTS. They are copied to the inputs' device when that
+            differs.
+        folder: Where the module's file is kept; the user's cache by default.
+        module: What stands for the module instead, with its INPUTS, CONSTANTS, DEVICE and ``call``; ``source`` is not
+            loaded.
 
-    Raises
-    ------
-    PlanError
-        A constant is missing, or has another shape or dtype.
+    Raises:
+        PlanError: A constant is missing, or has another shape or dtype.
     """
 
     def __init__(
@@ -161,11 +156,9 @@ class Program:
 
         An input whose strides are not those that the kernels were generated for is copied first.
 
-        Raises
-        ------
-        InvalidInputError
-            A wrong number of inputs; an input of another dtype, shape or device; another layout of an input that the
-            graph writes in place.
+        Raises:
+            InvalidInputError: A wrong number of inputs; an input of another dtype, shape or device; another layout of
+                an input that the graph writes in place.
         """
         return self.consume(list(inputs))
 

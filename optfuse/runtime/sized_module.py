@@ -30,12 +30,9 @@ class _Parts:
 class SizedModule:
     """Makes the module of each size that comes.
 
-    Parameters
-    ----------
-    source
-        The text of the module, at some sizes of its range.
-    names
-        The names of its sizes.
+    Args:
+        source: The text of the module, at some sizes of its range.
+        names: The names of its sizes.
     """
 
     source: str

@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement, product
 
 from optfuse.problem.instance import Instance
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.size_plans import SizePlans
+from optfuse.solver.size_plans import FIGURES, SizePlans, SizePoint
 from optfuse.solver.size_regions import grid
 
 Pair = tuple[int, int]
@@ -17,47 +17,23 @@ Box = tuple[Pair, Pair]
 
 
 @dataclass(frozen=True, slots=True)
-class BoxPoint:
-    """Two sizes at which plans were priced; figures as in ``SizePoint``."""
-
-    sizes: Pair
-    best: int
-    bound: int
-    costs: tuple[int | None, ...]
-
-    def loss(self, plan: int) -> float | None:
-        """The share that a plan proves to lose at most against any other; None where it does not hold."""
-        cost = self.costs[plan]
-        return None if cost is None else cost / self.bound - 1 if self.bound else 0.0
-
-    @property
-    def plan(self) -> int:
-        """The number of the cheapest plan here, the schedule's own among equals."""
-        return min((cost, k) for k, cost in enumerate(self.costs) if cost is not None)[1]
-
-
-@dataclass(frozen=True, slots=True)
 class SizeBox:
     """Where plans hold over the ranges of two sizes.
 
-    Attributes
-    ----------
-    plans
-        The sizes at which each was solved; the first is the schedule's own.
-    points
-        The sizes that were priced, a grid in the order of both sizes.
-    reasons
-        By sizes, why the schedule's own plan does not hold there.
+    Attributes:
+        plans: The sizes at which each was solved; the first is the schedule's own.
+        points: The sizes that were priced, a grid in the order of both sizes.
+        reasons: By sizes, why the schedule's own plan does not hold there.
     """
 
     plans: tuple[Pair, ...]
-    points: tuple[BoxPoint, ...]
+    points: tuple[SizePoint[Pair], ...]
     reasons: dict[Pair, str] = field(default_factory=dict)
 
     def within(self, share: float) -> tuple[Box, ...]:
         """The largest boxes at all of whose priced sizes the own plan is proven to lose no more than a share."""
-        held = {point.sizes for point in self.points if (loss := point.loss(0)) is not None and loss <= share}
-        first, second = (sorted({point.sizes[axis] for point in self.points}) for axis in (0, 1))
+        held = {point.size for point in self.points if (loss := point.loss(0)) is not None and loss <= share}
+        first, second = (sorted({point.size[axis] for point in self.points}) for axis in (0, 1))
         found = [
             (rows, columns)
             for rows in combinations_with_replacement(first, 2)
@@ -72,17 +48,14 @@ class SizeBox:
         return tuple(box for box in found if not any(box != other and _inside(box, other) for other in found))
 
     def __str__(self) -> str:
-        lines = [f"{'sizes':>14} {'best us':>10} {'bound us':>10}  plans' loss"]
-        for point in self.points:
-            losses = [point.loss(plan) for plan in range(len(self.plans))]
-            shown = "  ".join("does not hold" if loss is None else f"{loss:.1%}" for loss in losses)
-            lines.append(f"{_text(point.sizes):>14} {point.best / 1e6:>10,.1f} {point.bound / 1e6:>10,.1f}  {shown}")
+        lines = [f"{'sizes':>14} {FIGURES}"]
+        lines += [f"{_text(point.size):>14} {point.figures()}" for point in self.points]
         own = _text(self.plans[0])
         for share in (0.0, 0.01, 0.05):
             boxes = ", ".join(f"{a}..{b} x {c}..{d}" for (a, b), (c, d) in self.within(share)) or "no priced sizes"
             lines.append(f"the plan of {own} is within {share:.0%} of the best one at {boxes}")
         for number, plan in enumerate(self.plans[1:], start=1):
-            sizes = ", ".join(_text(point.sizes) for point in self.points if point.plan == number) or "none"
+            sizes = ", ".join(_text(point.size) for point in self.points if point.plan == number) or "none"
             lines.append(f"the plan of {_text(plan)} is the best one at {sizes}")
         lines += [f"at {_text(sizes)} the plan of {own} does not hold: {why}" for sizes, why in self.reasons.items()]
         return "\n".join(lines)
@@ -114,8 +87,5 @@ def size_box(
     pairs = list(product(first, second))
     furthest_first = sorted(pairs, key=lambda pair: -max(abs(a - b) / (a + b) for a, b in zip(pair, hint, strict=True)))
     chosen = plans.needed(hint, furthest_first, threshold)
-    found = [
-        BoxPoint(pair, plans.best(pair), plans.bound(pair), tuple(plans.cost(plan, pair) for plan in chosen))
-        for pair in pairs
-    ]
-    return SizeBox(tuple(chosen), tuple(found), {pair: why for pair in pairs if (why := plans.why(hint, pair))})
+    found = tuple(plans.priced(pair, chosen) for pair in pairs)
+    return SizeBox(tuple(chosen), found, {pair: why for pair in pairs if (why := plans.why(hint, pair))})

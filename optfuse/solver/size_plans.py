@@ -17,6 +17,41 @@ from optfuse.solver.transfer import transferred
 At = TypeVar("At", bound=Hashable)
 
 
+@dataclass(frozen=True, slots=True)
+class SizePoint(Generic[At]):
+    """A size, or several, at which plans were priced.
+
+    Attributes:
+        best, bound: Picoseconds of the best schedules that were found here, and what no schedule goes below.
+        costs: By plan, its picoseconds; None where it does not hold.
+    """
+
+    size: At
+    best: int
+    bound: int
+    costs: tuple[int | None, ...]
+
+    def loss(self, plan: int) -> float | None:
+        """The share that a plan proves to lose at most against any other; None where it does not hold."""
+        cost = self.costs[plan]
+        return None if cost is None else cost / self.bound - 1 if self.bound else 0.0
+
+    @property
+    def plan(self) -> int:
+        """The number of the cheapest plan here, the schedule's own among equals."""
+        return min((cost, k) for k, cost in enumerate(self.costs) if cost is not None)[1]
+
+    def figures(self) -> str:
+        """The best cost, the bound and each plan's loss, as a row of a table."""
+        losses = [self.loss(plan) for plan in range(len(self.costs))]
+        shown = "  ".join("does not hold" if loss is None else f"{loss:.1%}" for loss in losses)
+        return f"{self.best / 1e6:>10,.1f} {self.bound / 1e6:>10,.1f}  {shown}"
+
+
+#: What stands above the rows of ``SizePoint.figures``.
+FIGURES = f"{'best us':>10} {'bound us':>10}  plans' loss"
+
+
 @dataclass(slots=True)
 class SizePlans(Generic[At]):
     """Instances, solutions and prices by size; ``problem`` states the instances of one."""
@@ -44,6 +79,10 @@ class SizePlans(Generic[At]):
         """Why a plan does not hold at a size; empty where it does."""
         price = self._price(plan, size)
         return "" if isinstance(price, int) else price
+
+    def priced(self, size: At, plans: Sequence[At]) -> SizePoint[At]:
+        """The figures of a size, and what some plans cost there."""
+        return SizePoint(size, self.best(size), self.bound(size), tuple(self.cost(plan, size) for plan in plans))
 
     def needed(self, hint: At, sizes: Sequence[At], threshold: float) -> list[At]:
         """The plan of ``hint``, and those of sizes at which all taken before them lose more than the threshold."""

@@ -13,32 +13,12 @@ from itertools import groupby
 
 from optfuse.problem.instance import Instance
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.size_plans import SizePlans
+from optfuse.solver.size_plans import FIGURES, SizePlans, SizePoint
 
 #: Bisection ends where the two sizes that a switch lies between differ by no more than this share.
 CLOSE = 0.02
 
 Problem = Callable[[int], Sequence[Instance]]
-
-
-@dataclass(frozen=True, slots=True)
-class SizePoint:
-    """A size at which plans were priced.
-
-    Attributes:
-        best, bound: Picoseconds of the best schedules that were found at this size, and what no schedule goes below.
-        costs: By plan, its picoseconds; None where it does not hold.
-    """
-
-    size: int
-    best: int
-    bound: int
-    costs: tuple[int | None, ...]
-
-    def loss(self, plan: int) -> float | None:
-        """The share that a plan proves to lose at most against any other; None where it does not hold."""
-        cost = self.costs[plan]
-        return None if cost is None else cost / self.bound - 1 if self.bound else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +43,7 @@ class SizeRegions:
     """
 
     plans: tuple[int, ...]
-    points: tuple[SizePoint, ...]
+    points: tuple[SizePoint[int], ...]
     ranges: tuple[SizeRange, ...]
     reasons: dict[int, str] = field(default_factory=dict)
 
@@ -80,7 +60,7 @@ class SizeRegions:
         """Runs of priced sizes, as least and most, at which the own plan is proven to lose no more than a share."""
         runs: list[tuple[int, int]] = []
 
-        def holds(point: SizePoint) -> bool:
+        def holds(point: SizePoint[int]) -> bool:
             loss = point.loss(0)
             return loss is not None and loss <= share
 
@@ -91,11 +71,8 @@ class SizeRegions:
         return tuple(runs)
 
     def __str__(self) -> str:
-        lines = [f"{'size':>8} {'best us':>10} {'bound us':>10}  plans' loss"]
-        for point in self.points:
-            losses = [point.loss(plan) for plan in range(len(self.plans))]
-            shown = "  ".join("does not hold" if loss is None else f"{loss:.1%}" for loss in losses)
-            lines.append(f"{point.size:>8} {point.best / 1e6:>10,.1f} {point.bound / 1e6:>10,.1f}  {shown}")
+        lines = [f"{'size':>8} {FIGURES}"]
+        lines += [f"{point.size:>8} {point.figures()}" for point in self.points]
         for share in (0.0, 0.01, 0.05):
             runs = ", ".join(f"{least}..{most}" for least, most in self.within(share)) or "no size that was priced"
             lines.append(f"the plan of size {self.plans[0]} is within {share:.0%} of the best one at {runs}")
@@ -137,17 +114,14 @@ def size_regions(
     sizes = grid(least, most, hint, points)
     furthest_first = sorted(sizes, key=lambda size: -abs(size - hint) / (size + hint))
     chosen = plans.needed(hint, furthest_first, threshold)
-    found = [
-        SizePoint(size, plans.best(size), plans.bound(size), tuple(plans.cost(plan, size) for plan in chosen))
-        for size in sizes
-    ]
+    found = [plans.priced(size, chosen) for size in sizes]
     uses = _uses(found, sizes.index(hint), threshold)
     ranges = _ranges(plans, found, chosen, uses, threshold)
     reasons = {size: why for size in sizes if (why := plans.why(hint, size))}
     return SizeRegions(tuple(chosen), tuple(found), ranges, reasons)
 
 
-def _uses(points: Sequence[SizePoint], start: int, threshold: float) -> list[int]:
+def _uses(points: Sequence[SizePoint[int]], start: int, threshold: float) -> list[int]:
     """By point the number of the plan that it takes: from the hint outward the neighbour's as long as that is good."""
     uses = {start: 0}
     for order in (range(start - 1, -1, -1), range(start + 1, len(points))):
@@ -162,7 +136,11 @@ def _uses(points: Sequence[SizePoint], start: int, threshold: float) -> list[int
 
 
 def _ranges(
-    plans: SizePlans[int], points: Sequence[SizePoint], chosen: Sequence[int], uses: Sequence[int], threshold: float
+    plans: SizePlans[int],
+    points: Sequence[SizePoint[int]],
+    chosen: Sequence[int],
+    uses: Sequence[int],
+    threshold: float,
 ) -> tuple[SizeRange, ...]:
     ranges: list[SizeRange] = []
     least = points[0].size

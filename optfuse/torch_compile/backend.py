@@ -43,36 +43,29 @@ def backend(
 ) -> Callable[..., Any]:
     """Compile a graph of torch.compile's, for inference or training.
 
-    Parameters
-    ----------
-    graph, example_inputs
-        As torch.compile hands them over.
-    options
-        Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file (by default the shipped one
-        that this process's GPU is; "h200" for others and without a GPU);
-        ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are
-        searched on the GPU, as by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``;
-        ``saving``: what decides what a training step saves, as for ``optfuse.optimize``; ``checkpoint_price``: whether
-        regions that the model hands to ``torch.utils.checkpoint`` are priced (False by default: it takes as long as
-        scheduling the step twice), which is logged and kept in ``compiled_graphs()``;
-        ``cache``: whether solutions and compiled graphs are kept between processes (True by default), see
-        ``schedule.solve_once`` and ``compiler.frontend.kept_code``; and
-        ``strict``: whether a defect of optfuse is raised (False by default, True under ``OPTFUSE_STRICT=1``). Else the
-        graph that met it runs as it was traced, which is said, with the traceback, and counted.
-        ``rules`` may be rules, a table as in a TOML file, or the path of one. A rule that matches no op of a graph is
-        logged and kept in the record: torch.compile may still bring the graph that it is meant for.
-    mode
-        torch.compile's own, with its usual meaning: see ``options_of_mode``.
+    Args:
+        graph, example_inputs: As torch.compile hands them over.
+        options: Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file (by default the
+            shipped one that this process's GPU is; "h200" for others and without a GPU); ``cudagraphs``: True, False or
+            "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are searched on the GPU, as by
+            ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``; ``saving``: what decides
+            what a training step saves, as for ``optfuse.optimize``; ``checkpoint_price``: whether regions that the
+            model hands to ``torch.utils.checkpoint`` are priced (False by default: it takes as long as scheduling the
+            step twice), which is logged and kept in ``compiled_graphs()``; ``cache``: whether solutions and compiled
+            graphs are kept between processes (True by default), see ``schedule.solve_once`` and
+            ``compiler.frontend.kept_code``; and ``strict``: whether a defect of optfuse is raised (False by default,
+            True under ``OPTFUSE_STRICT=1``). Else the graph that met it runs as it was traced, which is said, with the
+            traceback, and counted. ``rules`` may be rules, a table as in a TOML file, or the path of one. A rule that
+            matches no op of a graph is logged and kept in the record: torch.compile may still bring the graph that it
+            is meant for.
+        mode: torch.compile's own, with its usual meaning: see ``options_of_mode``.
 
-    Returns
-    -------
-    The compiled function. Its attribute ``record`` tells what was compiled: schedules, library operators, and graphs
-    that could not be scheduled.
+    Returns:
+        The compiled function. Its attribute ``record`` tells what was compiled: schedules, library operators, and
+        graphs that could not be scheduled.
 
-    Raises
-    ------
-    InvalidOptionError
-        An unknown option or device, or a value out of range.
+    Raises:
+        InvalidOptionError: An unknown option or device, or a value out of range.
     """
     options = {**options_of_mode(mode), **(options or {})}
     device, solve_options = parse_options(options)
@@ -121,10 +114,8 @@ def options_of_mode(mode: str | None) -> dict[str, Any]:
     "default": none. "reduce-overhead": CUDA graphs whose results are valid until the next call. "max-autotune": those,
     and tiles that are searched where there is a GPU; "max-autotune-no-cudagraphs": the search alone.
 
-    Raises
-    ------
-    InvalidOptionError
-        If there is no such mode.
+    Raises:
+        InvalidOptionError: If there is no such mode.
     """
     search = {"tune": torch.cuda.is_available()}
     modes: dict[str, dict[str, Any]] = {
@@ -141,10 +132,8 @@ def options_of_mode(mode: str | None) -> dict[str, Any]:
 def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
     """The device and the solver's options.
 
-    Raises
-    ------
-    InvalidOptionError
-        An unknown key, with the nearest known one; an unknown device; a value out of range.
+    Raises:
+        InvalidOptionError: An unknown key, with the nearest known one; an unknown device; a value out of range.
     """
     known = [*_OWN, *(item.name for item in fields(SolveOptions))]
     for key in options:

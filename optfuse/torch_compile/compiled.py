@@ -24,33 +24,26 @@ MOST = 10_000
 class CompiledGraph:
     """One graph that torch.compile has handed over.
 
-    Attributes
-    ----------
-    name
-        "compiled0.inference", "compiled1.backward" and so on.
-    why_not
-        Why the graph is not scheduled and runs operator by operator, as it was traced; "" where it is scheduled.
-    status, gap
-        What was proved of the schedule: "OPTIMAL" or "FEASIBLE", and the relative distance of its bound.
-    predicted_us
-        Microseconds of the schedule under the cost model.
-    kernels, launches
-        Triton kernels that it runs, and the launches for them: several kernels may share one.
-    library_calls
-        Operators that it calls as they are, with how often.
-    communication_us, exposed_us
-        Predicted microseconds of its collectives, and how many of them the device waits for.
-    opaque
-        Nodes that only torch can run (control flow, operators that write their arguments), each a call of its own.
-    cuda_graphs, cuts
-        As planned: how many CUDA graphs a call launches where it is recorded, and the operations between them, each
-        with why no graph can hold it.
-    calls
-        How calls have been served until now, replayed from CUDA graphs or without them, and why not. A recording may
-        find more cuts than were planned. For a range of sizes, those of all of them. Nothing with ``cudagraphs=False``.
-    checkpoints
-        Of a backward graph, what the regions that the model hands to ``torch.utils.checkpoint`` cost in time and save
-        in peak memory; None without such regions, or without torch.compile's option ``checkpoint_price``.
+    Attributes:
+        name: "compiled0.inference", "compiled1.backward" and so on.
+        why_not: Why the graph is not scheduled and runs operator by operator, as it was traced; "" where it is
+            scheduled.
+        status, gap: What was proved of the schedule: "OPTIMAL" or "FEASIBLE", and the relative distance of its bound.
+        predicted_us: Microseconds of the schedule under the cost model.
+        kernels, launches: Triton kernels that it runs, and the launches for them: several kernels may share one.
+        library_calls: Operators that it calls as they are, with how often.
+        communication_us, exposed_us: Predicted microseconds of its collectives, and how many of them the device waits
+            for.
+        opaque: Nodes that only torch can run (control flow, operators that write their arguments), each a call of its
+            own.
+        cuda_graphs, cuts: As planned: how many CUDA graphs a call launches where it is recorded, and the operations
+            between them, each with why no graph can hold it.
+        calls: How calls have been served until now, replayed from CUDA graphs or without them, and why not. A recording
+            may find more cuts than were planned. For a range of sizes, those of all of them. Nothing with
+            ``cudagraphs=False``.
+        checkpoints: Of a backward graph, what the regions that the model hands to ``torch.utils.checkpoint`` cost in
+            time and save in peak memory; None without such regions, or without torch.compile's option
+            ``checkpoint_price``.
     """
 
     name: str

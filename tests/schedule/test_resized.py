@@ -52,13 +52,13 @@ def test_two_sizes_are_priced_each_with_each() -> None:
     assert isinstance(schedule, optfuse.Schedule)
     box = schedule.regions
     assert isinstance(box, SizeBox)
-    assert {(2, 16), (2, 1024), (32, 16), (32, 1024), (8, 128)} <= {point.sizes for point in box.points}
-    own = next(point for point in box.points if point.sizes == (8, 128))
+    assert {(2, 16), (2, 1024), (32, 16), (32, 1024), (8, 128)} <= {point.size for point in box.points}
+    own = next(point for point in box.points if point.size == (8, 128))
     assert own.costs[0] == own.best == schedule.objective
     corner = box.points[-1]
     fresh = optfuse.optimize(model, (torch.randn(32, 1024, 256),), options=OPTIONS)
     assert isinstance(fresh, optfuse.Schedule)
-    assert (corner.sizes, corner.best, corner.bound) == ((32, 1024), fresh.objective, fresh.bound)
+    assert (corner.size, corner.best, corner.bound) == ((32, 1024), fresh.objective, fresh.bound)
     assert schedule.plot_sizes().axes
 
 

@@ -16,7 +16,7 @@ def test_a_plan_that_is_illegal_in_one_corner_holds_in_the_boxes_around_it() -> 
     fused, split = example(), apart(example())
     found = size_box(lambda at: [split if min(at) > 4 else fused], (2, 4), ((2, 8), (2, 16)), OPTIONS)
     assert found.plans[0] == (2, 4)
-    assert [point.sizes for point in found.points] == [(a, b) for a in (2, 4, 8) for b in (2, 4, 6, 16)]
+    assert [point.size for point in found.points] == [(a, b) for a in (2, 4, 8) for b in (2, 4, 6, 16)]
     assert found.within(0.0) == (((2, 4), (2, 16)), ((2, 8), (2, 4)))
     assert set(found.reasons) == {(8, 6), (8, 16)}
     assert "cannot share a kernel" in found.reasons[8, 16]
@@ -27,7 +27,7 @@ def test_a_plan_that_is_illegal_in_one_corner_holds_in_the_boxes_around_it() -> 
 def test_losses_are_against_the_bound_of_each_pair() -> None:
     small, large = example(), larger(example())
     found = size_box(lambda at: [small if at[0] * at[1] < 8 else large], (1, 1), ((1, 4), (1, 4)), OPTIONS)
-    corner = next(point for point in found.points if point.sizes == (4, 4))
+    corner = next(point for point in found.points if point.size == (4, 4))
     assert corner.best == solve(large, OPTIONS).objective
     assert corner.costs[0] is not None
     assert corner.loss(0) == corner.costs[0] / corner.bound - 1

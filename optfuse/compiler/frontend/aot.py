@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -12,154 +12,44 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from optfuse.compiler.frontend.adapt import Feed
 from optfuse.compiler.frontend.by_size import at_any_size, size_reader
 from optfuse.compiler.frontend.captured import Captured, InputSource
-from optfuse.compiler.frontend.convention import Convention, Program, symbol_positions
+from optfuse.compiler.frontend.convention import Program
 from optfuse.compiler.frontend.data_parts import finds_sizes, in_parts
 from optfuse.compiler.frontend.decompositions import decompositions
 from optfuse.compiler.frontend.flat import (
-    Binding,
-    attribute_tensors,
-    bind_placeholders,
     is_object,
-    specialize_sizes,
-    take_literals,
-    take_objects,
-    take_writes,
 )
 from optfuse.compiler.frontend.joint import (
-    Choice,
     Chooser,
-    JointStep,
-    cut_as_chosen,
-    has_own_choice,
-    joint_values,
-    name_nodes,
-    regions_of,
-    without_own_choice,
 )
 from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, keeping
-from optfuse.compiler.frontend.kept_values import Kept, kept_values
-from optfuse.compiler.frontend.layouts import choose_layouts
-from optfuse.compiler.frontend.passes import normalize
+from optfuse.compiler.frontend.kept_values import kept_values
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
-from optfuse.compiler.frontend.passes.draws import seed_draws
-from optfuse.compiler.frontend.passes.effects import drop_effect_tokens
-from optfuse.compiler.frontend.passes.in_place import update_in_place
-from optfuse.compiler.frontend.passes.matmuls import take_out_biases
-from optfuse.compiler.frontend.passes.max_pooling import keep_offsets, release_pooled
-from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
-from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
-from optfuse.compiler.frontend.remainder import is_sparse_argument, take_remainder
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
+from optfuse.compiler.frontend.split_step import Split, output_names
 from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
     boxed,
     compile_lock,
-    expression_of,
-    flat_input_index,
     has_unbacked_size,
     min_cut_partition,
-    mode_of_values,
     outside_of_modes,
     tree_leaves,
-    without_repeats,
 )
-from optfuse.compiler.frontend.windows import take_windows
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
 from optfuse.problem.garbage_collection import rarely_collecting
 
 CompileGraph = Callable[[Captured], Program]
 
-Feed = InputSource | torch.Tensor
-
 #: Told a graph's name and the reason for which it runs as it was traced.
 Leave = Callable[[str, str], None]
 #: Told a graph's name and the error that compiling it raised; raises it again if the graph is not to run as traced.
 Survive = Callable[[str, Exception], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Adapted:
-    """A graph of AOTAutograd's as a Captured, and how torch calls it."""
-
-    captured: Captured
-    convention: Convention
-
-
-@dataclass(slots=True)
-class _Split:
-    """What the partition found (how many outputs of the forward graph are the user's), and the layouts of the rest."""
-
-    name: str
-    feeds: Sequence[Feed]
-    choose: Chooser | None = None
-    decisions: Decisions | None = None
-    user_outputs: int | None = None
-    may_leave: bool = False
-    #: what the forward graph keeps, by the names of the backward graph's placeholders
-    kept: Mapping[str, Kept] = field(default_factory=dict)
-
-    def partition(self, joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-        """Torch's partitioner: the two graphs of a joint one."""
-        self.user_outputs = options.get("num_fwd_outputs")
-        keep_offsets(joint)
-        release_pooled(joint)
-        take_out_biases(joint)
-        choice, own = None, has_own_choice(joint)
-        if own:
-            seed_draws(joint)  # torch would hand generators to both graphs
-        if self.choose is not None and self.user_outputs is not None:
-            if not own:
-                without_repeats(joint)
-                seed_draws(joint)
-            with outside_of_modes(), rarely_collecting():
-                choice = self.choose(self._step(joint, inputs, options, own=own))
-        return self._cut(joint, choice, inputs, options)
-
-    def _step(self, joint: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any], *, own: bool) -> JointStep:
-        """The step of a joint graph; ``own``: the user has decided what it saves."""
-
-        def halves(graph: GraphModule, choice: Choice | None) -> tuple[Captured, Captured]:
-            with mode_of_values(graph) if own else nullcontext():
-                forward, backward = self._cut(graph, choice, inputs, options)
-            adapted = self.adapt(forward, "forward")
-            kept = kept_values(adapted.captured, _output_names(forward))
-            return adapted.captured, self.adapt(backward, "backward", kept).captured
-
-        def split(choice: Choice | None) -> tuple[Captured, Captured]:
-            return halves(copied(joint), choice)
-
-        if own:
-            return JointStep(
-                self.name, (), {}, split, regions_of(joint), lambda: halves(without_own_choice(joint), None)
-            )
-        name_nodes(joint)
-        return JointStep(self.name, *joint_values(joint, self.user_outputs or 0), split)
-
-    def _cut(self, joint: GraphModule, choice: Choice | None, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        if choice is not None and self.user_outputs is not None:
-            return cut_as_chosen(joint, choice, self.user_outputs)
-        forward, backward = min_cut_partition(joint, inputs, **options)
-        if self.user_outputs is not None:
-            rebuild_spread(forward, backward, self.user_outputs)
-        return forward, backward
-
-    def adapt(self, module: GraphModule, kind: str, given: Mapping[str, Kept] | None = None) -> Adapted:
-        """One of the two graphs, or the inference graph, as a Captured."""
-        visible = range(self.user_outputs) if kind == "forward" and self.user_outputs is not None else None
-        return adapt(
-            module,
-            f"{self.name}.{kind}",
-            self.feeds,
-            None if visible is None else frozenset(visible),
-            given or {},
-            self.decisions,
-            may_leave=self.may_leave,
-        )
 
 
 def compile_flat(
@@ -179,78 +69,28 @@ def compile_flat(
 ) -> Callable[..., Any]:
     """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
 
-    Parameters
-    ----------
-    graph, inputs
-        What torch.compile hands to a backend: real or fake tensors, numbers.
-    feeds
-        Per tensor or number among the inputs of ``graph`` (one may be a list of them): where it comes from, or the
-        value of a constant.
-    name, eager_backward
-        Graphs are called ``name.inference``, or ``name.forward`` and ``name.backward``. The latter is compiled at
-        the first backward pass unless ``eager_backward``; then ``compile_graph`` sees every graph, also one that
-        computes nothing and hands its inputs on.
-    leave
-        Called for a graph that runs as it was traced, because it has a size that only its run tells. Without it such a
-        graph is an error.
-    survive
-        Called with an error that is raised while a graph is compiled: it raises it again, or the graph runs as it was
-        traced. Without it every error is raised.
-    why_not
-        A reason for which none of the graphs is to be scheduled.
-    choose
-        Decides what the forward graph saves for the backward graph. None: the fewest bytes, by torch's minimum cut.
-    decisions
-        ``inputs`` have symbolic sizes, which stay what they are.
-    keep
-        How the compiled graphs are kept between processes. None: they are not.
+    Args:
+        graph, inputs: What torch.compile hands to a backend: real or fake tensors, numbers.
+        feeds: Per tensor or number among the inputs of ``graph`` (one may be a list of them): where it comes from, or
+            the value of a constant.
+        name, eager_backward: Graphs are called ``name.inference``, or ``name.forward`` and ``name.backward``. The
+            latter is compiled at the first backward pass unless ``eager_backward``; then ``compile_graph`` sees every
+            graph, also one that computes nothing and hands its inputs on.
+        leave: Called for a graph that runs as it was traced, because it has a size that only its run tells. Without it
+            such a graph is an error.
+        survive: Called with an error that is raised while a graph is compiled: it raises it again, or the graph runs as
+            it was traced. Without it every error is raised.
+        why_not: A reason for which none of the graphs is to be scheduled.
+        choose: Decides what the forward graph saves for the backward graph. None: the fewest bytes, by torch's minimum
+            cut.
+        decisions: ``inputs`` have symbolic sizes, which stay what they are.
+        keep: How the compiled graphs are kept between processes. None: they are not.
 
-    Returns
-    -------
-    A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
+    Returns:
+        A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
-    split = _Split(name, feeds, choose, decisions, may_leave=leave is not None)
-
-    def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
-        def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
-            reason = why_not or _data_dependent(module) or _uses_objects(module)
-            if reason is not None and leave is not None:
-                leave(f"{name}.{kind}", reason)
-                return as_it_is(module, kind)
-            try:
-                # torch calls us while tensors are fake
-                with compile_lock, outside_of_modes(), rarely_collecting():
-                    return compile_adapted(module, kind)
-            except Exception as error:
-                if survive is None:
-                    raise
-                survive(f"{name}.{kind}", error)
-                split.kept = {}
-                return as_it_is(module, kind)
-
-        return compile_ if keep is None else keepable(compile_)
-
-    def as_it_is(module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
-        run = boxed(lambda arguments: module(*arguments))
-        return run if keep is None else KeptCode(kind, run=run)
-
-    def compile_adapted(module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
-        adapted = split.adapt(module, kind, split.kept if kind == "backward" else None)
-        if adapted.captured.remainder and leave is not None and not computes(adapted.captured):
-            leave(adapted.captured.name, f"no plan can hold {', '.join(adapted.captured.remainder)}")
-        compile_one = compile_graph if eager_backward else partial(compile_or_pass, compile_graph=compile_graph)
-        traced = TracedGraph(module, adapted.captured.name)
-        bound = adapted.convention.bind(compile_one(adapted.captured))
-        if leave is not None or decisions is not None:  # what optimize makes is watched in such modes
-            bound = unless_simulated(bound, traced)
-        if kind == "forward":
-            split.kept = kept_values(adapted.captured, _output_names(module))
-        if keep is not None:
-            product = keep.products.pop(adapted.captured.name, None)
-            product = None if adapted.convention.remainder else product  # pickle would take its graph for text alone
-            return KeptCode(kind, adapted.convention, product, traced, bound)
-        return bound
-
+    split = Split(name, feeds, choose, decisions, may_leave=leave is not None)
+    compiler = _Compiler(split, compile_graph, eager_backward, leave, survive, why_not, keep)
     known = {
         node.name: feed
         for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=False)
@@ -259,14 +99,73 @@ def compile_flat(
     return aot_compile(
         graph if why_not else keep_attention_whole(simplify_attention_masks(recognize_attention(graph), known)),
         inputs,
-        forward=compiler("forward"),
-        backward=compiler("backward"),
-        inference=compiler("inference"),
+        forward=compiler.of("forward"),
+        backward=compiler.of("backward"),
+        inference=compiler.of("inference"),
         partition=min_cut_partition if why_not else split.partition,
         decompositions={} if why_not else decompositions(),  # ours are for known sizes
         eager_backward=eager_backward,
         around=nullcontext() if keep is None else keeping(keep),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    """What ``compile_flat`` makes of each graph that AOTAutograd hands over; the fields are its arguments."""
+
+    split: Split
+    compile_graph: CompileGraph
+    eager_backward: bool
+    leave: Leave | None
+    survive: Survive | None
+    why_not: str | None
+    keep: Keeping | None
+
+    def of(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
+        """The compiler of the "forward", the "backward" or the "inference" graph."""
+
+        def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            name = f"{self.split.name}.{kind}"
+            reason = self.why_not or _data_dependent(module) or _uses_objects(module)
+            if reason is not None and self.leave is not None:
+                self.leave(name, reason)
+                return self._as_it_is(module, kind)
+            try:
+                # torch calls us while tensors are fake
+                with compile_lock, outside_of_modes(), rarely_collecting():
+                    return self._adapted(module, kind)
+            except Exception as error:
+                if self.survive is None:
+                    raise
+                self.survive(name, error)
+                self.split.kept = {}
+                return self._as_it_is(module, kind)
+
+        return compile_ if self.keep is None else keepable(compile_)
+
+    def _as_it_is(self, module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
+        run = boxed(lambda arguments: module(*arguments))
+        return run if self.keep is None else KeptCode(kind, run=run)
+
+    def _adapted(self, module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
+        adapted = self.split.adapt(module, kind, self.split.kept if kind == "backward" else None)
+        captured, convention = adapted.captured, adapted.convention
+        if captured.remainder and self.leave is not None and not computes(captured):
+            self.leave(captured.name, f"no plan can hold {', '.join(captured.remainder)}")
+        traced = TracedGraph(module, captured.name)
+        compile_one = (
+            self.compile_graph if self.eager_backward else partial(compile_or_pass, compile_graph=self.compile_graph)
+        )
+        bound = convention.bind(compile_one(captured))
+        if self.leave is not None or self.split.decisions is not None:  # what optimize makes is watched in such modes
+            bound = unless_simulated(bound, traced)
+        if kind == "forward":
+            self.split.kept = kept_values(captured, output_names(module))
+        if self.keep is None:
+            return bound
+        product = self.keep.products.pop(captured.name, None)
+        product = None if convention.remainder else product  # pickle would take its graph for text alone
+        return KeptCode(kind, convention, product, traced, bound)
 
 
 def _data_dependent(module: GraphModule) -> str | None:
@@ -286,65 +185,6 @@ def _uses_objects(module: GraphModule) -> str | None:
         if users:
             return f"{users[0].name} ({users[0].target}) takes {node.name}, which is neither a tensor nor a number"
     return None
-
-
-def _output_names(module: GraphModule) -> list[str | None]:
-    return [node.name if isinstance(node, torch.fx.Node) else None for node in module.graph.output_node().args[0]]  # type: ignore[union-attr]
-
-
-def adapt(
-    module: GraphModule,
-    name: str,
-    feeds: Sequence[Feed],
-    visible: frozenset[int] | None = None,
-    given: Mapping[str, Kept] | None = None,
-    decisions: Decisions | None = None,
-    *,
-    may_leave: bool = False,
-) -> Adapted:
-    """One of AOTAutograd's graphs, over tensors alone, normalized and laid out.
-
-    ``given``: by placeholder of a backward graph, how the forward graph keeps it. ``may_leave``: nodes that no plan can
-    hold may run after the program; else they are an error.
-    """
-    given = given or {}
-    graph = copied(module)
-    specialize_sizes(graph, keep=decisions is not None)
-    tokens = drop_effect_tokens(graph)
-    remainder = take_remainder(graph) if may_leave else None
-    placeholders = graph.graph.find_nodes(op="placeholder")
-    backward = name.endswith(".backward")
-    bindings = [
-        None
-        if node in tokens or (may_leave and is_sparse_argument(node))
-        else _binding(node, k, len(placeholders), feeds, backward)
-        for k, node in enumerate(placeholders)
-    ]
-    if remainder is not None and visible is not None:  # torch reads them: they leave as traced
-        visible |= frozenset(remainder.results)
-    returned = range(len(graph.graph.output_node().args[0]))  # type: ignore[arg-type]
-    written = take_writes(graph)
-    windows = take_windows(graph, returned if visible is None else visible)
-    objects = take_objects(graph)
-    literals = take_literals(graph)
-    inputs, constants = bind_placeholders(graph, bindings)
-    kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
-    numbers = {} if decisions is None else symbol_positions(bindings, decisions)
-    mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
-    constants |= attribute_tensors(graph)
-    memory = {node.name: given[node.name].memory for node in placeholders if node.name in given}
-    captured = Captured(
-        name, graph, inputs, constants, mutations, visible, memory=memory, decisions=decisions, numbers=tuple(numbers)
-    )
-    if remainder is not None:
-        captured = replace(captured, remainder=remainder.names)
-    symbols = tuple(expression_of(value) for k, value in enumerate(bindings) if k in numbers.values())
-    if any(window.symbols - set(symbols) for window in windows):
-        raise CaptureError(f"{name} returns windows of one memory, of a size that no argument is")
-    strides = {name: one.strides for name, one in given.items()}
-    captured = update_in_place(choose_layouts(normalize(captured), strides))
-    convention = Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols, remainder)
-    return Adapted(captured, convention)
 
 
 def compile_or_pass(captured: Captured, compile_graph: CompileGraph) -> Program:
@@ -371,18 +211,6 @@ def as_traced(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence
         return [value for k, value in enumerate(outputs) if k not in written]
 
     return run
-
-
-def _binding(node: torch.fx.Node, k: int, total: int, feeds: Sequence[Feed], backward: bool) -> Binding:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return value
-    if backward:
-        return InputSource("saved", node.name)
-    index = flat_input_index(node)
-    if index is None and total == len(feeds):
-        index = k
-    return InputSource("user", node.name) if index is None else feeds[index]
 
 
 def as_aot_traces(compiled: Callable[..., Any], error: Exception) -> Callable[..., Any] | None:

@@ -88,10 +88,8 @@ def size_reader(graph: GraphModule, example_inputs: Sequence[Any]) -> SizeReader
 
     A symbol is a size, an integer, or a float, which torch.compile hands over as a tensor whose item is taken.
 
-    Raises
-    ------
-    CaptureError
-        If a symbol occurs only inside of expressions.
+    Raises:
+        CaptureError: If a symbol occurs only inside of expressions.
     """
     found: dict[sympy.Symbol, tuple[int, Place]] = {}
     wanted: dict[sympy.Symbol, None] = {}
@@ -158,22 +156,15 @@ class BySize:
 
     Threads compile one after another, under Dynamo's lock: a trace patches torch's modules.
 
-    Parameters
-    ----------
-    graph
-        As torch.compile hands it over; valid for every size that its guards let through.
-    reader
-        Where the sizes are read.
-    compile_size
-        Compiles the graph at one size.
-    at_once
-        Whether the first sizes are compiled when they first come; if not, when they come the second time.
-    compile_range
-        Compiles the graph for a range of sizes, as long as it can: ``ranges``, each with the values that it is made for
-        of symbols that are no sizes: under ``dynamic=True`` Dynamo makes some of constants. So floats have one value in
-        a range, and integers until they change.
-    said
-        Called once, with a reason, when a size first runs as it was traced.
+    Args:
+        graph: As torch.compile hands it over; valid for every size that its guards let through.
+        reader: Where the sizes are read.
+        compile_size: Compiles the graph at one size.
+        at_once: Whether the first sizes are compiled when they first come; if not, when they come the second time.
+        compile_range: Compiles the graph for a range of sizes, as long as it can: ``ranges``, each with the values that
+            it is made for of symbols that are no sizes: under ``dynamic=True`` Dynamo makes some of constants. So
+            floats have one value in a range, and integers until they change.
+        said: Called once, with a reason, when a size first runs as it was traced.
     """
 
     graph: GraphModule

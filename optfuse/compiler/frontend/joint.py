@@ -27,25 +27,19 @@ _NAME = "optfuse_joint_name"
 class JointValue:
     """What a node yields that depends on no gradient.
 
-    Attributes
-    ----------
-    name
-        The node's.
-    inputs
-        The nodes of this kind that it is computed from, by position; what the step is given is left out.
-    in_forward, is_result
-        Whether the step's results need it, so that any forward graph computes it; whether it is a result of the
-        backward graph.
-    is_view, is_part
-        Whether it is a view of its one input, or of what the step is given; whether it is one of a tuple's values.
-    bytes
-        Its size; None for a tuple or a number.
-    elements
-        How many it has; 0 for a tuple or a number.
-    repeatable
-        Whether it may be computed again: it draws no random number, writes nothing and talks to no other device.
-    backward_readers, readers
-        The names of the nodes of the backward half that read it, and of the others; of these also through views.
+    Attributes:
+        name: The node's.
+        inputs: The nodes of this kind that it is computed from, by position; what the step is given is left out.
+        in_forward, is_result: Whether the step's results need it, so that any forward graph computes it; whether it is
+            a result of the backward graph.
+        is_view, is_part: Whether it is a view of its one input, or of what the step is given; whether it is one of a
+            tuple's values.
+        bytes: Its size; None for a tuple or a number.
+        elements: How many it has; 0 for a tuple or a number.
+        repeatable: Whether it may be computed again: it draws no random number, writes nothing and talks to no other
+            device.
+        backward_readers, readers: The names of the nodes of the backward half that read it, and of the others; of these
+            also through views.
     """
 
     name: str
@@ -73,20 +67,16 @@ class Choice:
 class JointStep:
     """A training step that is not split yet.
 
-    Attributes
-    ----------
-    name
-        The graphs' name, without ".forward".
-    values
-        What depends on no gradient, in program order.
-    backward
-        The names of the nodes of the backward half, in program order, each with those of this half that it reads.
-    halves
-        Given a choice (None: torch's, the fewest bytes), the forward and the backward graph as ``adapt`` makes them.
-    regions
-        How many regions the user has checkpointed. Where there are any, or torch is asked for a budget, the step is
-        split as they say: there are no values to choose from, and ``free`` yields both graphs as torch would split
-        them without.
+    Attributes:
+        name: The graphs' name, without ".forward".
+        values: What depends on no gradient, in program order.
+        backward: The names of the nodes of the backward half, in program order, each with those of this half that it
+            reads.
+        halves: Given a choice (None: torch's, the fewest bytes), the forward and the backward graph as ``adapt`` makes
+            them.
+        regions: How many regions the user has checkpointed. Where there are any, or torch is asked for a budget, the
+            step is split as they say: there are no values to choose from, and ``free`` yields both graphs as torch
+            would split them without.
     """
 
     name: str

@@ -23,16 +23,11 @@ aten = torch.ops.aten
 class Remainder:
     """The nodes that run after a program.
 
-    Attributes
-    ----------
-    graph
-        A function of some of torch's arguments and some of the program's results to results of torch's.
-    arguments, results
-        The positions of those arguments, and of those results, which follow torch's own.
-    positions
-        Where in torch's results its own results belong.
-    names
-        The nodes, for a user who asks what is not scheduled.
+    Attributes:
+        graph: A function of some of torch's arguments and some of the program's results to results of torch's.
+        arguments, results: The positions of those arguments, and of those results, which follow torch's own.
+        positions: Where in torch's results its own results belong.
+        names: The nodes, for a user who asks what is not scheduled.
     """
 
     graph: GraphModule

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from optfuse.compiler.frontend.aot import CompileGraph, Feed, Program, compile_flat
+from optfuse.compiler.frontend.adapt import Feed
+from optfuse.compiler.frontend.aot import CompileGraph, Program, compile_flat
 from optfuse.compiler.frontend.calling import Feed as Take
 from optfuse.compiler.frontend.calling import checked_leaves, feed_of, lookup
 from optfuse.compiler.frontend.captured import CallSpec, Captured, InputSource

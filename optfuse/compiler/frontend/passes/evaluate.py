@@ -41,12 +41,9 @@ def node_value(node: Node) -> Any:
 def constant_nodes(graph: GraphModule, known: Mapping[str, torch.Tensor]) -> frozenset[Node]:
     """Nodes whose value no input, parameter or random number changes.
 
-    Parameters
-    ----------
-    graph
-        Functional or not: a value that is written in place anywhere, and what shares it, counts as changing.
-    known
-        Constants by ``get_attr`` target or by placeholder name.
+    Args:
+        graph: Functional or not: a value that is written in place anywhere, and what shares it, counts as changing.
+        known: Constants by ``get_attr`` target or by placeholder name.
     """
     constant: dict[Node, None] = {}
     tainted: list[Node] = []

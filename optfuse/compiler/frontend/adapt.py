@@ -1,0 +1,113 @@
+"""State a graph of AOTAutograd's as a Captured: over tensors alone, normalized and laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch.fx import GraphModule
+
+from optfuse.compiler.frontend.captured import Captured, InputSource
+from optfuse.compiler.frontend.convention import Convention, symbol_positions
+from optfuse.compiler.frontend.flat import (
+    Binding,
+    attribute_tensors,
+    bind_placeholders,
+    specialize_sizes,
+    take_literals,
+    take_objects,
+    take_writes,
+)
+from optfuse.compiler.frontend.kept_values import Kept
+from optfuse.compiler.frontend.layouts import choose_layouts
+from optfuse.compiler.frontend.passes import normalize
+from optfuse.compiler.frontend.passes.effects import drop_effect_tokens
+from optfuse.compiler.frontend.passes.in_place import update_in_place
+from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.remainder import is_sparse_argument, take_remainder
+from optfuse.compiler.frontend.torch_bridge import (
+    expression_of,
+    flat_input_index,
+)
+from optfuse.compiler.frontend.windows import take_windows
+from optfuse.compiler.ir.sizes import Decisions
+from optfuse.errors import CaptureError
+
+#: Where an input comes from, or the value of a constant.
+Feed = InputSource | torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A graph of AOTAutograd's as a Captured, and how torch calls it."""
+
+    captured: Captured
+    convention: Convention
+
+
+def adapt(
+    module: GraphModule,
+    name: str,
+    feeds: Sequence[Feed],
+    visible: frozenset[int] | None = None,
+    given: Mapping[str, Kept] | None = None,
+    decisions: Decisions | None = None,
+    *,
+    may_leave: bool = False,
+) -> Adapted:
+    """One of AOTAutograd's graphs, over tensors alone, normalized and laid out.
+
+    ``given``: by placeholder of a backward graph, how the forward graph keeps it. ``may_leave``: nodes that no plan can
+    hold may run after the program; else they are an error.
+    """
+    given = given or {}
+    graph = copied(module)
+    specialize_sizes(graph, keep=decisions is not None)
+    tokens = drop_effect_tokens(graph)
+    remainder = take_remainder(graph) if may_leave else None
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    backward = name.endswith(".backward")
+    bindings = [
+        None
+        if node in tokens or (may_leave and is_sparse_argument(node))
+        else _binding(node, k, len(placeholders), feeds, backward)
+        for k, node in enumerate(placeholders)
+    ]
+    if remainder is not None and visible is not None:  # torch reads them: they leave as traced
+        visible |= frozenset(remainder.results)
+    returned = range(len(graph.graph.output_node().args[0]))  # type: ignore[arg-type]
+    written = take_writes(graph)
+    windows = take_windows(graph, returned if visible is None else visible)
+    objects = take_objects(graph)
+    literals = take_literals(graph)
+    inputs, constants = bind_placeholders(graph, bindings)
+    kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
+    numbers = {} if decisions is None else symbol_positions(bindings, decisions)
+    mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
+    constants |= attribute_tensors(graph)
+    memory = {node.name: given[node.name].memory for node in placeholders if node.name in given}
+    captured = Captured(
+        name, graph, inputs, constants, mutations, visible, memory=memory, decisions=decisions, numbers=tuple(numbers)
+    )
+    if remainder is not None:
+        captured = replace(captured, remainder=remainder.names)
+    symbols = tuple(expression_of(value) for k, value in enumerate(bindings) if k in numbers.values())
+    if any(window.symbols - set(symbols) for window in windows):
+        raise CaptureError(f"{name} returns windows of one memory, of a size that no argument is")
+    strides = {name: one.strides for name, one in given.items()}
+    captured = update_in_place(choose_layouts(normalize(captured), strides))
+    convention = Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols, remainder)
+    return Adapted(captured, convention)
+
+
+def _binding(node: torch.fx.Node, k: int, total: int, feeds: Sequence[Feed], backward: bool) -> Binding:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return value
+    if backward:
+        return InputSource("saved", node.name)
+    index = flat_input_index(node)
+    if index is None and total == len(feeds):
+        index = k
+    return InputSource("user", node.name) if index is None else feeds[index]
