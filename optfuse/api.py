@@ -34,7 +34,7 @@ from optfuse.tuning.rank import rank, require_measurable
 if TYPE_CHECKING:
     import pandas as pd
 
-    from optfuse.runtime.graphs import Choice
+    from optfuse.runtime.graph_choice import Choice
     from optfuse.runtime.model_program import ModelProgram
     from optfuse.schedule.checkpoint_price import CheckpointPrice
     from optfuse.schedule.resized import Dynamic, Inputs
@@ -78,7 +78,7 @@ class Schedule(ScheduledGraph):
                 valid until the next call. False: launch every kernel.
             tune: Search tiles and warps on the GPU first, as ``tune`` does.
         """
-        from optfuse.runtime.graphs import checked_choice
+        from optfuse.runtime.graph_choice import checked_choice
         from optfuse.runtime.model_program import bind
 
         return bind(self.tune() if tune else self, model, cudagraphs=checked_choice(cudagraphs))
@@ -109,7 +109,7 @@ class TrainingSchedule(ScheduledStep):
         ``cudagraphs`` and ``tune`` as for ``Schedule.compile``. Gradients, and what a forward call saves for its
         backward call, are never overwritten while they are in use.
         """
-        from optfuse.runtime.graphs import checked_choice
+        from optfuse.runtime.graph_choice import checked_choice
         from optfuse.runtime.training_program import bind_training
 
         return bind_training(self.tune() if tune else self, cudagraphs=checked_choice(cudagraphs))

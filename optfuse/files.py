@@ -33,7 +33,7 @@ def whole_file(path: Path, way_out: str = "name another place") -> Generator[Pat
     Raises:
         OutputError: When either cannot be written; the message ends with ``way_out``.
     """
-    draft = path.with_name(f".{uuid.uuid4().hex}.part")  # however long the name, and whoever else writes it
+    draft = path.with_name(f".{uuid.uuid4().hex}.part")  # short and unique, for any name and any other writer
     try:
         _refuse_what_is_no_file(path)
         yield draft

@@ -34,19 +34,16 @@ from typing import Any, Literal
 
 import torch
 
-from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.torch_bridge import storage_users
-from optfuse.errors import InvalidOptionError
 from optfuse.runtime.bindings import Binding, Bindings
 from optfuse.runtime.graph_budget import GraphBudget
+from optfuse.runtime.graph_choice import Choice, Interest
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Arena, Launched, Program, Value, around_calls
 from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, Step, like, once
 from optfuse.runtime.recording import Copies, Recording, Result, handed_on, is_own
-
-Choice = bool | Literal["auto"]
 
 #: How an input is fed: from its own address, which must not change, or through a copy.
 Role = Literal["static", "copied"]
@@ -61,15 +58,6 @@ PATIENCE = 3
 RELEASE_S = 10.0
 #: Recordings that take turns, for inference.
 TURNS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Interest:
-    """Who needs a program's results: positions that the caller sees (None: all), and which inputs are parameters."""
-
-    visible: frozenset[int] | None = None
-    fixed: frozenset[int] = frozenset()
-    training: bool = False
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -438,24 +426,6 @@ class GraphedProgram:
         return kept
 
 
-def interest_of(captured: Captured) -> Interest:
-    """Whose the results of one of AOTAutograd's graphs are, which come in the order of the graph's outputs."""
-    fixed = frozenset(k for k, source in enumerate(captured.inputs) if source.kind in ("parameter", "buffer"))
-    training = captured.visible is not None or captured.name.endswith(".backward")
-    return Interest(captured.visible, fixed, training)
-
-
-def checked_choice(value: object) -> Choice:
-    """The option ``cudagraphs``.
-
-    Raises:
-        InvalidOptionError: Anything but True, False and "auto".
-    """
-    if value is True or value is False or value == "auto":
-        return value  # type: ignore[return-value]
-    raise InvalidOptionError(f'cudagraphs must be True, False or "auto", not {value!r}')
-
-
 def runner(
     program: Program,
     choice: Choice,
@@ -483,11 +453,6 @@ def runner(
         budget.number = number
         graphed.budget, graphed.statistics = budget, budget.statistics
     return graphed.consume
-
-
-def choice_under(cap: int | None, choice: Choice) -> Choice:
-    """Whether there are CUDA graphs under a cap on memory: "auto" means none, for they hold what it does not count."""
-    return False if cap is not None and choice == "auto" else choice
 
 
 def statistics_of(runs: Sequence[Callable[..., Any]]) -> tuple[GraphStatistics, ...]:

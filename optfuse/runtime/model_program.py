@@ -11,8 +11,9 @@ from optfuse.compiler.frontend.calling import Feed, checked_leaves, feed_of
 from optfuse.compiler.frontend.captured import CallSpec, InputSource
 from optfuse.compiler.frontend.torch_bridge import tree_unflatten
 from optfuse.errors import PlanError
+from optfuse.runtime.graph_choice import Choice, Interest, choice_under
 from optfuse.runtime.graph_statistics import GraphStatistics
-from optfuse.runtime.graphs import Choice, Interest, choice_under, runner, statistics_of
+from optfuse.runtime.graphs import runner, statistics_of
 from optfuse.runtime.pace import pace_of_process
 from optfuse.runtime.program import Program, Value
 from optfuse.schedule.scheduled import ScheduledGraph

@@ -11,7 +11,8 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.training import train_module
 from optfuse.compiler.stages import loop_graph
 from optfuse.errors import PlanError
-from optfuse.runtime.graphs import Choice, choice_under, interest_of, runner, statistics_of
+from optfuse.runtime.graph_choice import Choice, choice_under, interest_of
+from optfuse.runtime.graphs import runner, statistics_of
 from optfuse.runtime.model_program import Make
 from optfuse.runtime.pace import pace_of_process
 from optfuse.runtime.program import Arena, Program

@@ -22,7 +22,7 @@ from optfuse.problem.device_files import load_device
 from optfuse.problem.rules import rules_from_plain
 from optfuse.rules import load_rules
 from optfuse.runtime.environment import device_here
-from optfuse.runtime.graphs import checked_choice, choice_under
+from optfuse.runtime.graph_choice import checked_choice, choice_under
 from optfuse.schedule.solve_once import solution_cache
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.compilation import Asked, Compilation, Record

@@ -17,7 +17,7 @@ from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, Op
 from optfuse.compiler.ops.opaque_operators import NAMESPACE
 from optfuse.problem.device_files import load_device
 from optfuse.runtime import environment
-from optfuse.runtime.graphs import Interest
+from optfuse.runtime.graph_choice import Interest
 from optfuse.torch_compile.compiled import CompiledGraph
 from optfuse.version import code_digest
 

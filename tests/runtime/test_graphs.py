@@ -15,7 +15,8 @@ import torch
 
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.graph_budget import GraphBudget
-from optfuse.runtime.graphs import PATIENCE, GraphedProgram, GraphStatistics, Interest, checked_choice, choice_under
+from optfuse.runtime.graph_choice import Interest, checked_choice, choice_under
+from optfuse.runtime.graphs import PATIENCE, GraphedProgram, GraphStatistics
 from optfuse.runtime.pace import Clock, Mark, Pace
 from optfuse.runtime.program import Arena, Program, Value
 from optfuse.runtime.recorder import Step

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import optfuse
-from optfuse.compiler.frontend import aot
+from optfuse.compiler.frontend import aot, split_step
 from optfuse.runtime.environment import mode
 from optfuse.torch_compile import compilation as module
 
@@ -39,7 +39,7 @@ def fails_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, when: st
 
 
 @pytest.mark.parametrize(
-    ("owner", "stage"), [(module, "schedule_graph"), (module, "fusion_problem"), (aot, "adapt")], ids=str
+    ("owner", "stage"), [(module, "schedule_graph"), (module, "fusion_problem"), (split_step, "adapt")], ids=str
 )
 @pytest.mark.parametrize("which", ["forward", "backward"])
 def test_only_the_graph_that_meets_a_defect_runs_as_traced(

@@ -73,7 +73,7 @@ def lower_index(builder: Builder, x: Tensor, positions: Sequence[Tensor | None])
     if len(builder.spec.shape) != len(x.shape) - len(dims) + rank:
         raise Declined("a result of another rank")  # tracing is mistaken where scalars and vectors index together
     start = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
-    checked = "_unsafe_index" not in str(builder.node.target)  # whoever calls that one has computed them
+    checked = "_unsafe_index" not in str(builder.node.target)  # its callers have computed the places
 
     def at(index: Index) -> Expr:
         where = index[start : start + rank]

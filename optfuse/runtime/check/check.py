@@ -16,7 +16,7 @@ from optfuse.compiler.ir.nodes import LibraryCall
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.check.replays import ReplayCheck, Replayed
 from optfuse.runtime.check.steps import StepCheck, Watch, steps_of
-from optfuse.runtime.graphs import Interest
+from optfuse.runtime.graph_choice import Interest
 from optfuse.runtime.model_program import Make, bind
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.training_program import bind_training

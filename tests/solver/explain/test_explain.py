@@ -147,7 +147,7 @@ def test_no_scheme_in_common() -> None:
     assert "no scheme in common: gelu in flat and sum in rows can run" in str(found)
 
 
-def test_a_value_that_cannot_pass_is_told_by_whoever_knows_more() -> None:
+def test_the_most_specific_reason_is_given_for_a_value_that_cannot_pass() -> None:
     plain = example()
     edges = tuple(replace(e, schemes=()) if (e.src, e.dst) == (ADD, GELU) else e for e in plain.edges)
     instance = replace(plain, edges=edges)

@@ -1,0 +1,43 @@
+"""What a program's CUDA graphs depend on: the option ``cudagraphs``, and who needs the program's results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.errors import InvalidOptionError
+
+Choice = bool | Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """Who needs a program's results: positions that the caller sees (None: all), and which inputs are parameters."""
+
+    visible: frozenset[int] | None = None
+    fixed: frozenset[int] = frozenset()
+    training: bool = False
+
+
+def interest_of(captured: Captured) -> Interest:
+    """Whose the results of one of AOTAutograd's graphs are, which come in the order of the graph's outputs."""
+    fixed = frozenset(k for k, source in enumerate(captured.inputs) if source.kind in ("parameter", "buffer"))
+    training = captured.visible is not None or captured.name.endswith(".backward")
+    return Interest(captured.visible, fixed, training)
+
+
+def checked_choice(value: object) -> Choice:
+    """The option ``cudagraphs``.
+
+    Raises:
+        InvalidOptionError: Anything but True, False and "auto".
+    """
+    if value is True or value is False or value == "auto":
+        return value  # type: ignore[return-value]
+    raise InvalidOptionError(f'cudagraphs must be True, False or "auto", not {value!r}')
+
+
+def choice_under(cap: int | None, choice: Choice) -> Choice:
+    """Whether there are CUDA graphs under a cap on memory: "auto" means none, for they hold what it does not count."""
+    return False if cap is not None and choice == "auto" else choice
