@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,16 @@ BY_SIZE = {
     **dict.fromkeys(
         [(name, "batch") for name in ("mamba", "mamba2", "mixtral")], "training: an equality of sizes becomes a guard"
     ),
+    ("diffusion_unet", "batch"): "an element of float64 is filled with a size",
+    ("beit", "batch"): "training: AOTAutograd meets a size that it does not track",
+    ("deberta", "length"): "training: the backward graph reads a size that the forward graph does not keep",
+    ("dlrm", "batch"): "training: a quotient of two sizes that must not be zero becomes a guard",
+    ("mamba", "length"): "a scan over a changing length fits no order of its own loops",
+    ("mamba2", "length"): "a padding to a multiple of four is not seen to stay inside",
 }
+
+#: Models whose batch norms see two elements, so that gradients in float32 are rounding errors alone.
+IN_FLOAT64 = frozenset({"mobilenetv2"})
 
 
 def still(model: torch.nn.Module) -> torch.nn.Module:
@@ -50,8 +60,8 @@ def still(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def as_float(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
@@ -61,8 +71,9 @@ def test_models_at_sizes_that_change(compiled: Compiler, name: str, axis: Axis, 
     entry = load_model_file(MODELS / f"{name}.py")
     if train and not entry.trains:
         pytest.skip("does not train")
-    model = still(entry.model("small", torch.float32).float().train(train)).requires_grad_(train)
-    inputs: Call = pytree.tree_map(as_float, entry.inputs("small", torch.float32, train=train))
+    dtype = torch.float64 if name in IN_FLOAT64 else torch.float32
+    model = still(entry.model("small", torch.float32).to(dtype).train(train)).requires_grad_(train)
+    inputs: Call = pytree.tree_map(partial(cast, dtype=dtype), entry.inputs("small", torch.float32, train=train))
     dims = dimensions(name, inputs, axis)
     key = next(iter(dims))
     hint = (inputs[0][key] if isinstance(key, int) else inputs[1][key]).shape[dims[key]]

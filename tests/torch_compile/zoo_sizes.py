@@ -13,7 +13,7 @@ Axis = Literal["batch", "length"]
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 #: Dimensions that are not the first one, by model and by the input's name or position.
-BATCHES: dict[str, dict[int | str, int]] = {"dlrm": {0: 0, 1: 1, 2: 0}}
+BATCHES: dict[str, dict[int | str, int]] = {"dlrm": {0: 0, 1: 1, "clicks": 0}}
 #: Language models, whose ids and masks have the length as their second dimension.
 LENGTHS = (
     *("albert", "bart", "bert", "deberta", "distilbert", "falcon", "gemma3", "gpt2", "gptneox", "llama", "lstm"),
