@@ -271,16 +271,21 @@ def _kernels(instance: Instance, masks: Sequence[int], recomputed_before: int) -
     kernels: list[Kernel] = []
     for place, mask in enumerate(masks):
         ops = tuple(bits(mask))
-        made = {write.buffer for op in ops for write in instance.ops[op].offers[0].writes}
+        made = _made(instance, mask)
         makes = {buffer for buffer in made if buffer in taken or _must_be_stored(instance, buffer)} - written
         if not makes and mask & repeated == mask:
             continue  # other kernels recompute all of its ops
-        written |= makes if mask & repeated else set()
+        written |= makes & _made(instance, mask & repeated)
         writes = tuple(sorted(makes))
         costs = {s: kernel_cost(instance, ops, s, writes) for s in _schemes(instance, mask, recomputed_before)}
         places.append(place)
         kernels.append(Kernel(ops, min(costs, key=lambda s: (costs[s], s)), writes))
     return places, kernels
+
+
+def _made(instance: Instance, mask: int) -> set[int]:
+    """The buffers that ops write."""
+    return {write.buffer for op in bits(mask) for write in instance.ops[op].offers[0].writes}
 
 
 def _must_be_stored(instance: Instance, number: int) -> bool:

@@ -46,3 +46,18 @@ def gated() -> tuple[Captured, Extraction]:
     """The graph of ``Gated`` and its fusion problem."""
     captured = capture(Gated(), (torch.zeros(8, 1024, 768), torch.zeros(768)), name="gated.inference")
     return captured, fusion_problem(captured, "h200")
+
+
+class Rows(torch.nn.Module):
+    """Rows added into zeros by index: two ops write one buffer. Other readers of the rows may compute them again."""
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sums, and a pointwise value of the same rows."""
+        rows = torch.tanh(x.sum(1, keepdim=True) + x)
+        return torch.zeros(64, 32).index_add(0, index, rows), rows.exp()
+
+
+def rows_added() -> Extraction:
+    """The fusion problem of ``Rows``."""
+    args = (torch.zeros(4096, 32), torch.zeros(4096, dtype=torch.int64))
+    return fusion_problem(capture(Rows(), args, name="rows.inference"), "h200")

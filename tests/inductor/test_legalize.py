@@ -10,7 +10,7 @@ from optfuse.problem.checker import check
 from optfuse.problem.instance import Instance
 from optfuse.problem.recompute import recomputable_ops
 from optfuse.solver.baseline.greedy import greedy, greedy_partition
-from tests.inductor.models import small
+from tests.inductor.models import rows_added, small
 from tests.strategies import instances, share
 
 
@@ -75,3 +75,12 @@ def test_an_op_given_twice_is_computed_twice_only_where_it_may_be() -> None:
     assert found.once == (norm,)
     assert sum(rsqrt in kernel.ops for kernel in found.solution.kernels) == 2
     assert check(instance, found.solution) == ()
+
+
+def test_what_is_written_in_two_steps_keeps_its_first_step_beside_recomputed_producers() -> None:
+    instance = rows_added().instance
+    op = {found.name: number for number, found in enumerate(instance.ops)}
+    rows = {op["add"], op["tanh"]}
+    found = legalize(instance, [{*rows, op["index_add_1"]}, {op["index_add"]}, {*rows, op["exp"]}])
+    assert check(instance, found.solution) == ()
+    assert sum(op["tanh"] in kernel.ops for kernel in found.solution.kernels) == 2
