@@ -335,6 +335,7 @@ def _times(profile: Any) -> Row:
         "exposed_ms": round(length(both) - length(kernels), 3),
         "kernels_ms": round(length(kernels), 3),
         "idle_ms": round(idle, 3),
+        "span_ms": round(length(both) + idle, 3),
         "launches": len(spans),
     }
 

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
 
 from optfuse.runtime.graph_statistics import GraphStatistics
 
@@ -22,7 +19,7 @@ SIZES = 16
 
 @dataclass(slots=True)
 class GraphBudget:
-    """What the programs of a range share: the right to hold graphs, a stream to record on, and the statistics.
+    """What the programs of a range share: the right to hold graphs, and the statistics.
 
     Attributes:
         number: The programs' in ``runtime.pace``, once it has one.
@@ -35,7 +32,6 @@ class GraphBudget:
     number: int | None = None
     recordings: int = 0
     holders: OrderedDict[int, Callable[[], None]] = field(default_factory=OrderedDict)
-    _streams: dict[torch.device, Any] = field(default_factory=dict)
 
     def may_record(self, program: int, calls: int) -> bool:
         """Whether a program that has been called so often may hold graphs."""
@@ -49,9 +45,3 @@ class GraphBudget:
         self.holders.move_to_end(program)
         if len(self.holders) > self.most:
             self.holders.popitem(last=False)[1]()
-
-    def stream(self, device: torch.device) -> Any:
-        """The stream on which all of them are recorded: libraries set up a workspace for each."""
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
-        return self._streams[device]

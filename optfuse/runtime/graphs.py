@@ -27,7 +27,7 @@ Random numbers differ from replay to replay: the program draws its seed from tor
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -35,13 +35,14 @@ from typing import Any, Literal
 import torch
 
 from optfuse.compiler.frontend.torch_bridge import storage_users
+from optfuse.runtime.arena import Arena, Block
 from optfuse.runtime.bindings import Binding, Bindings
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice, Interest
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import release_before_groups_end
-from optfuse.runtime.program import Arena, Launched, Program, Value, around_calls
+from optfuse.runtime.program import Launched, Program, Value, around_calls
 from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, Step, like, once
 from optfuse.runtime.recording import Copies, Recording, Result, handed_on, is_own
 
@@ -69,8 +70,7 @@ class GraphedProgram:
         choice: True or "auto": see the module's text. (For False, use the program itself.)
         interest: Whose results are whose.
         recorder: The GPU's by default.
-        arena: Memory of temporaries, shared by programs whose replays follow each other (a training step's two). None:
-            each recording has its own.
+        arena: What a training step's two programs share. None: this one has no other.
         pace, number: What decides whether "auto" records at all, and which of its programs this is. None: it does.
         budget: What this program shares with those of other sizes: see ``runtime.graph_budget``. None: it has no other
             sizes.
@@ -89,7 +89,7 @@ class GraphedProgram:
     _bindings: Bindings = field(default_factory=Bindings)
     _pointers: list[int] | None = None
     _calls: int = 0
-    _place: object = None
+    _place: Hashable = None
     _given_up: bool = False
     _is_decided: bool = False
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -123,7 +123,7 @@ class GraphedProgram:
             elsewhere = any(x.device != main for x in given)
             if main.type != "cuda" or (elsewhere and not self.program.has_cuts):
                 return self._plain(given, main, "not every input is on the GPU")
-            self.recorder = CudaRecorder(main, None if self.budget is None else self.budget.stream(main))
+            self.recorder = CudaRecorder(main, shares=not self.program.has_cuts)
         unfit = self._why_unfit()
         if unfit:
             return self._plain(given, main, unfit)
@@ -233,10 +233,10 @@ class GraphedProgram:
         self._note_recorded()
 
     def _note_recorded(self) -> None:
-        """Let a backward program know what lies in the memory of recordings, and the arena whether there are any."""
+        """Let a backward program know what lies in the memory of recordings."""
         recordings = self._bindings.recordings()
         if self.arena is not None and not recordings:
-            self.arena.leave(id(self))
+            self.arena.saved.recorded.pop(id(self), None)
         elif self.arena is not None and self.interest.visible is not None:
             results = [(k, x) for recording in recordings for k, x in enumerate(recording.results)]
             saved = frozenset(x.value.data_ptr() for k, x in results if is_own(x) and self._is_guarded(k))
@@ -342,8 +342,6 @@ class GraphedProgram:
         if not release_before_groups_end(self):
             self._give_up("its process group could not end any more")
             return None
-        if self.arena is not None:
-            self.arena.users.add(id(self))
         if self.pace is not None:
             self.pace.disturb(is_again=binding.recorded >= TURNS)
         roles = [self._role(k, x, before[k], binding) for k, x in enumerate(given)]
@@ -374,7 +372,9 @@ class GraphedProgram:
         self, recorder: Recorder, fed: Sequence[torch.Tensor], main: torch.device
     ) -> tuple[list[Step], list[Value]] | None:
         """Graphs of the program, cut at the steps that turn out to need it. None, with a reason, if there are none."""
-        take, partition = None if self.arena is None else self.arena.take, self._partition
+        arena, partition, held = self.arena or Arena(), self._partition, list[Block]()
+        place = id(self.arena or self) if self.program.has_cuts else self._place  # see runtime.recorder
+        take = partial(arena.take, place=place, held=held)
         while True:
             known, apart = len(partition.cuts), partition.recording(recorder)
             try:
@@ -390,6 +390,7 @@ class GraphedProgram:
         if not self.statistics.graphs:
             self.statistics.reason = "no run of steps between cuts is long enough for a graph"
             return None
+        steps.append(Step(lambda: None, keeps=held))
         return steps, values
 
     def _role(self, k: int, x: torch.Tensor, before: int, binding: Binding | None = None) -> Role:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,59 +50,8 @@ Take = Callable[[int, torch.device], torch.Tensor]
 Apart = Callable[..., Any]
 #: Makes of the function that launches a kernel another one.
 Launched = Callable[[Callable[..., None]], Callable[..., None]]
-
 #: Gives memory of a device that holds some addresses: ``compiler.codegen.launch_table``.
 Tabulate = Callable[[Sequence[int], torch.device], torch.Tensor]
-
-
-@dataclass(slots=True)
-class Saved:
-    """Addresses of what forward programs save for backward ones.
-
-    ``recorded``: by program, those in the memory of its recording, where they stay. ``passing``: those of a forward
-    call that ran without a graph but soon will with one: they will lie elsewhere.
-    """
-
-    recorded: dict[int, frozenset[int]] = field(default_factory=dict)
-    passing: frozenset[int] = frozenset()
-
-    def stays(self, pointer: int) -> bool:
-        """Whether memory at an address belongs to a forward program's recording."""
-        return any(pointer in pointers for pointers in self.recorded.values())
-
-
-@dataclass(slots=True)
-class Arena:
-    """Memory for the temporaries of programs that run one after the other, as large as the largest has asked for.
-
-    ``users``: programs whose recordings refer to it. ``saved``: what they save for each other.
-    """
-
-    bytes: int = 0
-    memory: list[torch.Tensor] = field(default_factory=list)
-    users: set[int] = field(default_factory=set)
-    saved: Saved = field(default_factory=Saved)
-
-    def probe(self, size: int, device: torch.device) -> torch.Tensor:
-        """Memory of its own for one run, which tells how much a program needs."""
-        self.bytes = max(self.bytes, size)
-        return torch.empty(size, dtype=torch.uint8, device=device)
-
-    def take(self, size: int, device: torch.device) -> torch.Tensor:
-        """The first ``size`` bytes. They stay where they are: recordings refer to them."""
-        self.bytes = max(self.bytes, size)
-        found = next((m for m in self.memory if m.numel() >= size and m.device == device), None)
-        if found is None:
-            found = torch.empty(self.bytes, dtype=torch.uint8, device=device)
-            self.memory.append(found)
-        return found[:size]
-
-    def leave(self, user: int) -> None:
-        """A program has dropped its recordings: memory that no other one's refers to is freed."""
-        self.saved.recorded.pop(user, None)
-        self.users.discard(user)
-        if not self.users:
-            self.memory.clear()
 
 
 class Program:

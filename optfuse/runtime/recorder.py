@@ -6,8 +6,10 @@ begin another behind it. A recording runs nothing. So the step's results are mem
 replay copies what the step then returns: later graphs read them there.
 
 All graphs of a recording share one pool. A buffer that is freed in one may be taken by a later one, which is replayed
-behind it; what a step outside reads is kept as long as the recording. Recordings share none: the allocator takes a pool
-for a further capture only while a graph of it lives.
+behind it; what a step outside reads is kept as long as the recording. Recordings of programs without such steps share
+one pool, and the stream they are made on, for each stream that they are replayed on: a replay is one launch there, so
+that what is temporary in one is dead when the next begins, and results are held by their recordings. A replay with
+steps between its graphs could meet another thread's, so its pool is its own.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from __future__ import annotations
 import gc
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -56,7 +59,7 @@ class Recorder(Protocol):
         """Inside of ``record``: memory that holds some addresses when the recording is replayed."""
         ...
 
-    def place(self) -> object:
+    def place(self) -> Hashable:
         """Where work is queued now: replays of one program must all be queued in one place."""
         ...
 
@@ -83,18 +86,49 @@ class CudaMark:
         return 1e3 * earlier.event.elapsed_time(self.event)
 
 
-class CudaRecorder:
-    """Records on a stream of its own, or the one given. Every recording has memory of its own."""
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Pool:
+    """A pool of torch's allocator. Who records in it holds it: torch takes it again only while a graph of it lives."""
 
-    def __init__(self, device: torch.device, stream: Any = None) -> None:
-        self.device = device
-        self.stream = torch.cuda.Stream(device) if stream is None else stream
+    handle: Any
+
+
+class Shared:
+    """What recordings share that are replayed on one stream: the stream that records them, and a pool.
+
+    Libraries set up a workspace for each stream that they are called on.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)
+        self.lock = threading.RLock()
+        self._pool: weakref.ref[Pool] | None = None
+
+    def pool(self) -> Pool:
+        """The pool of the recordings that live."""
+        found = None if self._pool is None else self._pool()
+        if found is None:
+            found = Pool(torch.cuda.graph_pool_handle())
+            self._pool = weakref.ref(found)
+        return found
+
+
+_SHARED: dict[tuple[torch.device, int], Shared] = {}
+
+
+class CudaRecorder:
+    """Records what is replayed on the current stream. ``shares``: in the pool of other recordings, see the module."""
+
+    def __init__(self, device: torch.device, *, shares: bool = True) -> None:
+        self.device, self.shares = device, shares
+        key = device, torch.cuda.current_stream(device).cuda_stream
+        self._shared = _SHARED.get(key) or _SHARED.setdefault(key, Shared(device))
         self._steps: list[Step] = []
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._pool: Any = None
+        self._pool: Pool | None = None
         self._tables: list[tuple[torch.Tensor, Sequence[int]]] = []
 
-    def place(self) -> object:
+    def place(self) -> Hashable:
         """The current stream."""
         return torch.cuda.current_stream(self.device).cuda_stream
 
@@ -105,22 +139,28 @@ class CudaRecorder:
         return CudaMark(event, self.device)
 
     def warm(self, call: Callable[[], list[Value]]) -> list[Value]:
-        """Run on the recording stream, so that libraries set up their workspaces for it."""
-        current = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            results = call()
-        current.wait_stream(self.stream)
+        """Run on the recording stream, so that libraries set up their workspaces for it. Else, if that is in use."""
+        current, is_free = torch.cuda.current_stream(self.device), self._shared.lock.acquire(blocking=False)
+        stream = self._shared.stream if is_free else torch.cuda.Stream(self.device)
+        try:
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                results = call()
+            current.wait_stream(stream)
+        finally:
+            if is_free:
+                self._shared.lock.release()
         return results
 
     def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
         """Capture. Only what this thread does is looked at: others may use the GPU meanwhile."""
-        self._steps, self._pool, self._tables = [], torch.cuda.graph_pool_handle(), []
+        self._steps, self._tables = [], []
+        self._pool = self._shared.pool() if self.shares else Pool(torch.cuda.graph_pool_handle())
         torch.cuda.synchronize(self.device)
         if torch.cuda.mem_get_info(self.device)[0] < torch.cuda.memory_reserved(self.device):
             torch.cuda.empty_cache()  # a recording cannot take what plain calls have left there
         try:
-            with without_collection(), torch.cuda.stream(self.stream):
+            with self._shared.lock, without_collection(), torch.cuda.stream(self._shared.stream):
                 self._begin()
                 try:
                     results = call()
@@ -148,7 +188,8 @@ class CudaRecorder:
 
     def _begin(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
-        self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        assert self._pool is not None, "record has taken one"
+        self._graph.capture_begin(pool=self._pool.handle, capture_error_mode="thread_local")
 
     def _end(self) -> None:
         graph, self._graph = self._graph, None
@@ -159,9 +200,9 @@ class CudaRecorder:
             graph.capture_end()
         empty = any("graph is empty" in str(warning.message).lower() for warning in said)
         if empty:  # it is kept, for its pool, and not launched
-            self._steps.append(Step(lambda: None, keeps=graph))
+            self._steps.append(Step(lambda: None, keeps=(graph, self._pool)))
         else:
-            self._steps.append(Step(graph.replay, launches_graph=True))
+            self._steps.append(Step(graph.replay, launches_graph=True, keeps=self._pool))
 
 
 _RECORDING = threading.Lock()

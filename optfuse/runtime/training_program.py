@@ -11,11 +11,12 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.training import train_module
 from optfuse.compiler.stages import loop_graph
 from optfuse.errors import PlanError
+from optfuse.runtime.arena import Arena
 from optfuse.runtime.graph_choice import Choice, choice_under, interest_of
 from optfuse.runtime.graphs import runner, statistics_of
 from optfuse.runtime.model_program import Make
 from optfuse.runtime.pace import pace_of_process
-from optfuse.runtime.program import Arena, Program
+from optfuse.runtime.program import Program
 from optfuse.schedule.scheduled import ScheduledStep
 
 

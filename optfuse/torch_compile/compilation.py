@@ -30,13 +30,14 @@ from optfuse.errors import (
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning
 from optfuse.runtime import environment
+from optfuse.runtime.arena import Arena
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice as GraphChoice
 from optfuse.runtime.graph_choice import interest_of
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.graphs import runner
 from optfuse.runtime.pace import Pace, pace_of_process
-from optfuse.runtime.program import Arena, Program
+from optfuse.runtime.program import Program
 from optfuse.runtime.sized_module import SizedModule
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.artifacts import show_left, show_scheduled

@@ -89,6 +89,44 @@ def test_training_steps(net: Net, choice: Any) -> None:
     assert all(graph.replays > LAYOUT_COPY // 2 for graph in program.graphs), program.graphs
 
 
+class Wide(nn.Module):
+    """Several sums of one large value that lies in memory between kernels: temporaries of many times its result."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((1024, 1), scale))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        value = torch.tanh(x * self.scale)
+        for _ in range(3):  # over rows, then over columns: no kernel holds both
+            value = value - value.mean(0, keepdim=True)
+            value = torch.tanh(value - value.mean(1, keepdim=True))
+        return value.sum(1)
+
+
+def test_programs_share_the_memory_of_temporaries_and_not_of_results() -> None:
+    torch.cuda.empty_cache()
+    models = [Wide(0.5 + k).cuda().eval() for k in range(6)]
+    x = torch.randn(1024, 4096, device="cuda")
+    programs = [optfuse.optimize(m, (x,), options=OPTIONS, name="wide").compile() for m in models]  # type: ignore[union-attr]
+    before = torch.cuda.memory_allocated()
+    with torch.no_grad():
+        held = [
+            (program(x * k), model(x * k)) for k in range(6) for program, model in zip(programs, models, strict=True)
+        ]
+        for got, wanted in held:
+            torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
+        assert all(program.graphs[0].replays for program in programs)
+        del held, got, wanted
+        assert torch.cuda.memory_allocated() - before < 4 * x.nbytes  # six of their own would be more
+        for model in models:  # all recordings but those of the last programs go, and come again
+            model.scale = nn.Parameter(model.scale.detach() + 1)
+        for k in range(LAYOUT_COPY):
+            for program, model in zip(programs, models, strict=True):
+                torch.testing.assert_close(program(x * k), model(x * k), rtol=1e-3, atol=1e-4)
+    assert all(program.graphs[0].recordings >= 2 for program in programs), [p.graphs for p in programs]
+
+
 @pytest.mark.parametrize("choice", [True, "auto"])
 def test_gradients_add_up_over_several_forward_calls(net: Net, choice: Any) -> None:
     program, other = trained(net, choice), copy.deepcopy(net)

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from optfuse.errors import InvalidOptionError
+from optfuse.runtime.arena import Arena, Block
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Interest, checked_choice, choice_under
 from optfuse.runtime.graphs import PATIENCE, GraphedProgram, GraphStatistics
 from optfuse.runtime.pace import Clock, Mark, Pace
-from optfuse.runtime.program import Arena, Program, Value
+from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
 
 SOURCE = """
@@ -303,22 +304,24 @@ def test_numbers_drawn_on_the_host_are_not_recorded(tmp_path: Path) -> None:
 
 
 def test_an_arena_is_as_large_as_its_largest_user() -> None:
-    arena, device = Arena(), torch.device("cpu")
+    arena, device, held = Arena(), torch.device("cpu"), list[Block]()
     assert arena.probe(100, device).numel() == 100
-    first, second = arena.take(40, device), arena.take(100, device)
+    first, second = (arena.take(size, device, "here", held) for size in (40, 100))
     assert first.data_ptr() == second.data_ptr()
-    third = arena.take(200, device)
+    third = arena.take(200, device, "here", held)
     assert third.data_ptr() != first.data_ptr()
-    assert arena.take(50, device).data_ptr() == first.data_ptr()
+    assert arena.take(50, device, "here", held).data_ptr() == first.data_ptr()
 
 
-def test_an_arena_is_freed_when_no_recording_refers_to_it() -> None:
-    arena = Arena(users={1, 2})
-    arena.take(40, torch.device("cpu"))
-    arena.leave(1)
-    assert arena.memory
-    arena.leave(2)
-    assert not arena.memory
+def test_recordings_of_other_programs_share_temporaries_where_replays_follow_each_other() -> None:
+    device, held, other = torch.device("cpu"), list[Block](), list[Block]()
+    first = Arena().take(100, device, "one stream", held).data_ptr()
+    assert Arena().take(80, device, "one stream", other).data_ptr() == first
+    assert Arena().take(80, device, "another stream", other).data_ptr() != first
+    freed = weakref.ref(held.pop())
+    assert freed() is not None  # the other's recording refers to it
+    other.clear()
+    assert freed() is None
 
 
 @pytest.mark.parametrize("value", ["yes", 1, None, 0])

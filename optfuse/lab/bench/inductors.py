@@ -20,11 +20,11 @@ from optfuse.inductor.compare import inductor_answer
 from optfuse.inductor.partition import Wanted, wanted
 from optfuse.inductor.run import InductorProgram, compile_inductor
 from optfuse.lab.bench.records import Record
+from optfuse.runtime.arena import Arena
 from optfuse.runtime.graph_choice import Choice, interest_of
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.graphs import runner, statistics_of
 from optfuse.runtime.model_program import ModelProgram
-from optfuse.runtime.program import Arena
 from optfuse.schedule.interface import interface_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,71 @@
+"""Memory of recorded programs' temporaries, and what the programs of a training step tell each other.
+
+Replays that are queued on one stream follow each other, and what is temporary in one is dead when the next begins. So
+recordings share that memory, those of other programs included: a model in many graphs holds the temporaries of one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from weakref import WeakSet
+
+import torch
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Block:
+    """Memory that recordings refer to. It is freed with the last of them."""
+
+    memory: torch.Tensor
+
+
+_BLOCKS: dict[Hashable, WeakSet[Block]] = {}
+_LOCK = threading.Lock()
+
+
+@dataclass(slots=True)
+class Saved:
+    """Addresses of what forward programs save for backward ones.
+
+    ``recorded``: by program, those in the memory of its recording, where they stay. ``passing``: those of a forward
+    call that ran without a graph but soon will with one: they will lie elsewhere.
+    """
+
+    recorded: dict[int, frozenset[int]] = field(default_factory=dict)
+    passing: frozenset[int] = frozenset()
+
+    def stays(self, pointer: int) -> bool:
+        """Whether memory at an address belongs to a forward program's recording."""
+        return any(pointer in pointers for pointers in self.recorded.values())
+
+
+@dataclass(slots=True)
+class Arena:
+    """The temporaries of a training step's programs: the most bytes that one of them needs; and what they save."""
+
+    bytes: int = 0
+    saved: Saved = field(default_factory=Saved)
+
+    def probe(self, size: int, device: torch.device) -> torch.Tensor:
+        """Memory of its own for one run, which tells how much a program needs."""
+        self.bytes = max(self.bytes, size)
+        return torch.empty(size, dtype=torch.uint8, device=device)
+
+    def take(self, size: int, device: torch.device, place: Hashable, held: list[Block]) -> torch.Tensor:
+        """Return ``size`` bytes, shared by the recordings whose replays are queued in one place.
+
+        They stay where they are as long as ``held``, which gains them, is part of a recording.
+        """
+        self.bytes = max(self.bytes, size)
+        with _LOCK:
+            blocks = _BLOCKS.setdefault((device, place), WeakSet())
+            fitting = [block for block in blocks if block.memory.numel() >= size]
+            if fitting:
+                block = min(fitting, key=lambda block: block.memory.numel())
+            else:
+                block = Block(torch.empty(self.bytes, dtype=torch.uint8, device=device))
+                blocks.add(block)
+        held.append(block)
+        return block.memory[:size]
