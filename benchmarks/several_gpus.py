@@ -11,7 +11,8 @@ Rows: ``ddp`` (DistributedDataParallel), ``fsdp`` (FSDP2 of each layer), ``simpl
 gathered inside of the graph), ``tp`` (tensor parallel, training), ``tpi`` (tensor parallel, inference).
 
 Systems: ``eager``, ``inductor``, ``inductor-overlap`` (its reordering for communication on), ``inductor-async`` (the
-same, with products cut into pieces around collectives), ``optfuse``, ``optfuse-nograph`` (without CUDA graphs).
+same, with products cut into pieces around collectives), ``optfuse``, ``optfuse-nograph`` (without CUDA graphs),
+``optfuse-graphs`` (with them in any case, collectives included).
 
 Measured: medians of milliseconds a step on rank 0; NCCL's kernels, how long they take and how long nothing runs beside
 them; the first step's seconds; peak memory; and the largest relative L2 distance of result and gradients from eager's.
@@ -41,7 +42,7 @@ Row = dict[str, Any]
 Step = Callable[[], torch.Tensor]
 
 ROWS = ("ddp", "fsdp", "simple", "tp", "tpi")
-SYSTEMS = ("eager", "inductor", "inductor-overlap", "inductor-async", "optfuse", "optfuse-nograph")
+SYSTEMS = ("eager", "inductor", "inductor-overlap", "inductor-async", "optfuse", "optfuse-nograph", "optfuse-graphs")
 #: Calls before the clock: optfuse decides about CUDA graphs in the first 25.
 WARM = 26
 PROFILED = 4
@@ -125,6 +126,7 @@ def _measure(row: str, system: str, options: argparse.Namespace) -> tuple[Row, l
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+        print(f"{row} {system} begins with {torch.cuda.memory_allocated() >> 20} MiB", flush=True)
     step, parameters = _step(row, system, options)
     begun = time.monotonic()
     step()
@@ -210,7 +212,7 @@ def _compiled(model: nn.Module, system: str) -> Callable[..., Any]:
         return model
     if system.startswith("inductor"):
         return torch.compile(model)
-    options = {"cudagraphs": False} if system == "optfuse-nograph" else {}
+    options = {"optfuse-nograph": {"cudagraphs": False}, "optfuse-graphs": {"cudagraphs": True}}.get(system, {})
     return torch.compile(model, backend="optfuse", options=options)
 
 

@@ -111,9 +111,8 @@ def test_programs_share_the_memory_of_temporaries_and_not_of_results() -> None:
     programs = [optfuse.optimize(m, (x,), options=OPTIONS, name="wide").compile() for m in models]  # type: ignore[union-attr]
     before = torch.cuda.memory_allocated()
     with torch.no_grad():
-        held = [
-            (program(x * k), model(x * k)) for k in range(6) for program, model in zip(programs, models, strict=True)
-        ]
+        pairs = list(zip(programs, models, strict=True))
+        held = [(program(x * k), model(x * k)) for k in range(6) for program, model in pairs]
         for got, wanted in held:
             torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
         assert all(program.graphs[0].replays for program in programs)
@@ -122,7 +121,7 @@ def test_programs_share_the_memory_of_temporaries_and_not_of_results() -> None:
         for model in models:  # all recordings but those of the last programs go, and come again
             model.scale = nn.Parameter(model.scale.detach() + 1)
         for k in range(LAYOUT_COPY):
-            for program, model in zip(programs, models, strict=True):
+            for program, model in pairs:
                 torch.testing.assert_close(program(x * k), model(x * k), rtol=1e-3, atol=1e-4)
     assert all(program.graphs[0].recordings >= 2 for program in programs), [p.graphs for p in programs]
 
