@@ -1,4 +1,4 @@
-"""Memory of recorded programs' temporaries, and what the programs of a training step tell each other.
+"""Memory of recorded programs' temporaries, and where programs' results lie.
 
 Replays that are queued on one stream follow each other, and what is temporary in one is dead when the next begins. So
 recordings share that memory, those of other programs included: a model in many graphs holds the temporaries of one.
@@ -7,11 +7,12 @@ recordings share that memory, those of other programs included: a model in many 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -26,27 +27,40 @@ _LOCK = threading.Lock()
 
 
 @dataclass(slots=True)
-class Saved:
-    """Addresses of what forward programs save for backward ones.
+class Results:
+    """Addresses of results that programs hand to each other: saved values, and what passes between a model's graphs.
 
-    ``recorded``: by program, those in the memory of its recording, where they stay. ``passing``: those of a forward
-    call that ran without a graph but soon will with one: they will lie elsewhere.
+    ``recorded``: by program, those in the memory of its recording, where they stay. ``passing``: those of a call that
+    ran without a graph but soon will with one, as long as they are in use: they will lie elsewhere.
     """
 
-    recorded: dict[int, frozenset[int]] = field(default_factory=dict)
-    passing: frozenset[int] = frozenset()
+    recorded: WeakKeyDictionary[object, frozenset[int]] = field(default_factory=WeakKeyDictionary)
+    passing: WeakKeyDictionary[object, dict[int, StorageWeakRef]] = field(default_factory=WeakKeyDictionary)
 
     def stays(self, pointer: int) -> bool:
-        """Whether memory at an address belongs to a forward program's recording."""
-        return any(pointer in pointers for pointers in self.recorded.values())
+        """Whether memory at an address belongs to a recording."""
+        return any(pointer in pointers for pointers in list(self.recorded.values()))
+
+    def passes(self, pointers: Collection[int]) -> bool:
+        """Whether some of the memory will lie elsewhere soon."""
+        found = (known[pointer] for known in list(self.passing.values()) for pointer in pointers if pointer in known)
+        return any(not storage.expired() for storage in found)
+
+
+_OF_PROCESS = Results()
+
+
+def results_of_process() -> Results:
+    """Those of all programs in this process."""
+    return _OF_PROCESS
 
 
 @dataclass(slots=True)
 class Arena:
-    """The temporaries of a training step's programs: the most bytes that one of them needs; and what they save."""
+    """The temporaries of a training step's programs: the most bytes that one of them needs; and results they read."""
 
+    results: Results = field(default_factory=Results)
     bytes: int = 0
-    saved: Saved = field(default_factory=Saved)
 
     def probe(self, size: int, device: torch.device) -> torch.Tensor:
         """Memory of its own for one run, which tells how much a program needs."""

@@ -7,6 +7,7 @@ caller, and the others have moved.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import eq
@@ -26,7 +27,10 @@ class Binding:
     """A program with the parameters of one caller.
 
     ``pointers``: the inputs' addresses at its last call, ``called`` the number of that. ``moved``: inputs that are
-    copied, since they have moved. ``unsettled``: calls in a row for which they had. ``recorded``: recordings made.
+    copied, since they have moved. ``unsettled``: calls in a row for which they had. ``behind``: calls that waited for
+    the recording of another program. ``held``: how often results were still in use at the next call; ``handed_out``:
+    those of which the caller gets copies, therefore; ``in_use``: calls in a row for which some were. ``recorded``:
+    recordings made.
     """
 
     pointers: list[int]
@@ -34,6 +38,10 @@ class Binding:
     recordings: list[Recording] = field(default_factory=list)
     moved: set[int] = field(default_factory=set)
     unsettled: int = 0
+    behind: int = 0
+    held: Counter[int] = field(default_factory=Counter)
+    handed_out: set[int] = field(default_factory=set)
+    in_use: int = 0
     recorded: int = 0
 
     def drop(self) -> None:

@@ -8,10 +8,11 @@ What a replay reads and writes must lie where it lay at the recording:
 - Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
   calls (what a forward graph saved for this one) is left where it is.
 - Results lie in the graph's memory. A replay writes there again, so it must not happen while a caller still uses them.
-  ``"auto"`` makes sure of that for every result: two recordings take turns for inference, a training step's own results
-  are copied, and while a caller holds on to more, the call runs without a graph. ``True`` leaves the results that the
-  caller sees in place, valid until the next call; values saved for a backward graph and gradients are guarded all the
-  same, so several forward calls before a backward call, and accumulated gradients, are right.
+  ``"auto"`` makes sure of that for every result: two recordings take turns for inference, and while a caller holds on
+  to a result, the call runs without a graph. Of a training step's results that were held so at several calls (what the
+  loop sees of the forward graph, gradients that add up) callers get copies from then on. ``True`` leaves the results
+  that the caller sees in place, valid until the next call; values saved for a backward graph and gradients are guarded
+  all the same, so several forward calls before a backward call, and accumulated gradients, are right.
 
 A graph saves the host's time and holds memory: temporaries, what a forward graph saved, copies of inputs and results.
 So ``"auto"`` records one only where the GPU waits for the host in plain calls, and keeps it where a step gets shorter:
@@ -27,12 +28,13 @@ Random numbers differ from replay to replay: the program draws its seed from tor
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from optfuse.compiler.frontend.torch_bridge import storage_users
 from optfuse.runtime.arena import Arena, Block
@@ -55,6 +57,10 @@ SMALL = 1 << 20
 RECORDINGS = 8
 #: So many calls in a row may run without a graph because an input has moved; then one is recorded for where it is.
 PATIENCE = 3
+#: So many calls wait for the recording of a program that comes before.
+MOST_BEHIND = 12
+#: A result that a caller still holds at so many calls is copied.
+HELD_OFTEN = 2
 #: A program that is in a call for so many seconds is stuck: its recordings are dropped all the same.
 RELEASE_S = 10.0
 #: Recordings that take turns, for inference.
@@ -89,6 +95,7 @@ class GraphedProgram:
     _bindings: Bindings = field(default_factory=Bindings)
     _pointers: list[int] | None = None
     _calls: int = 0
+    _handed: list[tuple[StorageWeakRef, int]] = field(default_factory=list)
     _place: Hashable = None
     _given_up: bool = False
     _is_decided: bool = False
@@ -196,32 +203,39 @@ class GraphedProgram:
         if slowing is not None:
             slowing.wait()
         spent = 0.0 if slowing is None else slowing.spent
-        copied += self._copied_results(results)
+        copied += self._still_held(results)
         pace.leave(self.number, pace.clock.now() - start - spent, spent, copied)
-        self._note_saved(results)
+        self._note_passing(results)
         return results
 
     def _copied_inputs(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> int:
-        """Bytes that a graph would copy of inputs: those that move, but for what a forward graph would hold still."""
-        saved = () if self.arena is None else self.arena.saved.passing
+        """Bytes that a graph would copy of inputs: those that move, but for what other graphs would hold still."""
         moving = [given[k] for k in self._moving(given, before) if self._role(k, given[k], before[k]) == "copied"]
-        return sum(x.nbytes for x in moving if x.data_ptr() not in saved)
+        return sum(x.nbytes for x in moving if self.arena is None or not self.arena.results.passes([x.data_ptr()]))
 
-    def _copied_results(self, results: Sequence[Value]) -> int:
-        """Bytes that a graph would copy of results."""
+    def _still_held(self, results: Sequence[Value]) -> int:
+        """Bytes of a training step's results of the call before that are held: a graph would have to copy them."""
+        if not self.interest.training or self.choice is True:
+            return 0
+        held = sum(size for storage, size in self._handed if not storage.expired())
+        own = self._own([x for k, x in enumerate(results) if self._is_seen(k)])
+        self._handed = [(StorageWeakRef(x.untyped_storage()), x.nbytes) for x in own]
+        return held
+
+    def _own(self, results: Sequence[Value]) -> list[torch.Tensor]:
+        """The results that are not inputs."""
         pointers = set(self._pointers or ())
-        copied = [x for k, x in enumerate(results) if isinstance(x, torch.Tensor) and self._is_copied(k)]
-        return sum(x.nbytes for x in copied if x.data_ptr() not in pointers)
+        return [x for x in results if isinstance(x, torch.Tensor) and x.data_ptr() not in pointers]
 
-    def _note_saved(self, results: Sequence[Value]) -> None:
-        """Let a backward program know what will lie elsewhere when this one has a graph."""
-        if self.arena is not None and self.interest.visible is not None:
-            values = [x for k, x in enumerate(results) if isinstance(x, torch.Tensor) and self._is_guarded(k)]
-            self.arena.saved.passing = frozenset(x.data_ptr() for x in values) - set(self._pointers or ())
+    def _note_passing(self, results: Sequence[Value]) -> None:
+        """Let the programs that read results know that they will lie elsewhere with a graph."""
+        if self.arena is not None:
+            own = {x.data_ptr(): x for x in self._own(results)}
+            self.arena.results.passing[self] = {at: StorageWeakRef(x.untyped_storage()) for at, x in own.items()}
 
-    def _forget_saved(self) -> None:
-        if self.arena is not None and self.interest.visible is not None:
-            self.arena.saved.passing = frozenset()
+    def _forget_passing(self) -> None:
+        if self.arena is not None:
+            self.arena.results.passing.pop(self, None)
 
     def _give_up(self, reason: str) -> None:
         self._given_up = True
@@ -233,14 +247,10 @@ class GraphedProgram:
         self._note_recorded()
 
     def _note_recorded(self) -> None:
-        """Let a backward program know what lies in the memory of recordings."""
-        recordings = self._bindings.recordings()
-        if self.arena is not None and not recordings:
-            self.arena.saved.recorded.pop(id(self), None)
-        elif self.arena is not None and self.interest.visible is not None:
-            results = [(k, x) for recording in recordings for k, x in enumerate(recording.results)]
-            saved = frozenset(x.value.data_ptr() for k, x in results if is_own(x) and self._is_guarded(k))
-            self.arena.saved.recorded[id(self)] = saved
+        """Let the programs that read results know which lie in the memory of recordings."""
+        if self.arena is not None:
+            results = [x for recording in self._bindings.recordings() for x in recording.results]
+            self.arena.results.recorded[self] = frozenset(x.value.data_ptr() for x in results if x.is_left)
 
     def release(self) -> None:
         """Drop all recordings, since a process group ends. A program with collectives runs without graphs from then on.
@@ -264,8 +274,9 @@ class GraphedProgram:
     ) -> list[Value]:
         recordings = binding.recordings
         moved = recordings[0].moved(given) if recordings else self._moving(given, before)
-        if (moved or not recordings) and self._reads_passing():
-            return self._waiting(given, main, "the forward graph comes first")
+        if (moved or not recordings) and binding.behind < MOST_BEHIND and self._reads_passing():
+            binding.behind += 1
+            return self._waiting(given, main, "the graph of what it reads comes first")
         if moved and binding.unsettled < PATIENCE:
             binding.unsettled += 1
             return self._waiting(given, main, f"input {self.program.inputs[moved[0]].name} has moved")
@@ -273,11 +284,12 @@ class GraphedProgram:
             binding.drop()
             self._note_recorded()
             self._bindings.copy(moved, binding)
-        binding.unsettled = 0
+        binding.unsettled = binding.behind = 0
         free = next((recording for recording in recordings if not recording.in_use()), None)
         if free is not None:
+            binding.in_use = 0
             return self._replay(free, given, main)
-        if len(recordings) >= (1 if self.interest.training else TURNS):
+        if len(recordings) >= (1 if self.interest.training else TURNS) and self._must_wait(binding):
             return self._waiting(given, main, "results of an earlier call are still in use")
         if binding.recorded >= RECORDINGS:
             self._give_up("inputs move too often")
@@ -290,14 +302,34 @@ class GraphedProgram:
     def _waiting(self, given: list[torch.Tensor], main: torch.device, reason: str) -> list[Value]:
         """A plain call of a program that has a graph, or soon will."""
         results = self._plain(given, main, reason)
-        self._note_saved(results)
+        self._note_passing(results)
         return results
 
+    def _must_wait(self, binding: Binding) -> bool:
+        """Whether a call runs plainly since results are held. If not, its recording is dropped: the results are kept.
+
+        Results that are held often are copied from now on.
+        """
+        if not self.interest.training:
+            return True
+        recording = binding.recordings[0]
+        held = recording.held()
+        seen = [k for k in held if self._is_seen(k)]
+        binding.held.update(seen)
+        binding.handed_out |= {k for k in seen if binding.held[k] >= HELD_OFTEN}
+        recording.hand_out_copies(binding.handed_out)
+        self._note_recorded()
+        binding.in_use += 1
+        if binding.in_use <= PATIENCE or not binding.handed_out.issuperset(held):
+            return True
+        binding.in_use = 0
+        binding.drop()
+        self._note_recorded()
+        return False
+
     def _reads_passing(self) -> bool:
-        """Whether this is a backward program that reads what a forward call without a graph saved, for the time."""
-        if self.arena is None or not self.interest.training or self.interest.visible is not None:
-            return False
-        return not self.arena.saved.passing.isdisjoint(self._pointers or ())
+        """Whether this program reads what another has computed without a graph, for the time."""
+        return self.arena is not None and self.arena.results.passes(self._pointers or ())
 
     def _moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
         """Large inputs whose address is another one than at the call before: a graph may come too early."""
@@ -306,23 +338,22 @@ class GraphedProgram:
         ]
 
     def _lies_still(self, x: torch.Tensor) -> bool:
-        """Whether an input is what a forward graph has saved."""
-        return self.arena is not None and self.arena.saved.stays(x.data_ptr())
+        """Whether an input lies in the memory of a recording."""
+        return self.arena is not None and self.arena.results.stays(x.data_ptr())
+
+    def _is_seen(self, k: int) -> bool:
+        """Whether the caller sees a result: of a backward graph all, which are gradients."""
+        return self.interest.visible is None or k in self.interest.visible
 
     def _is_guarded(self, k: int) -> bool:
         """Whether a result must be out of use before a replay: see the module's text."""
-        if not self.interest.training:
-            return self.choice is not True
-        return self.interest.visible is None or k not in self.interest.visible
+        if self.choice is not True:
+            return True
+        return self.interest.training and (self.interest.visible is None or not self._is_seen(k))
 
-    def _is_copied(self, k: int) -> bool:
-        """Whether the caller gets a copy of a result: see the module's text."""
-        seen = self.interest.visible is not None and k in self.interest.visible
-        return self.interest.training and seen and self.choice is not True
-
-    def _result(self, k: int, value: Value, fed: Sequence[torch.Tensor]) -> Result:
+    def _result(self, k: int, value: Value, fed: Sequence[torch.Tensor], copied: Collection[int]) -> Result:
         source, offset = handed_on(value, fed)
-        is_left = isinstance(value, torch.Tensor) and source is None and not self._is_copied(k)
+        is_left = isinstance(value, torch.Tensor) and source is None and k not in copied
         if isinstance(value, torch.Tensor) and source is not None:  # its form: to hold an input would keep it in use
             value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
         return Result(value, source, offset, is_left)
@@ -332,7 +363,7 @@ class GraphedProgram:
     ) -> list[Value]:
         self.statistics.plain += 1
         self.statistics.reason = reason
-        self._forget_saved()
+        self._forget_passing()
         return self.program.execute(given, main, launched=launched)
 
     def _record(
@@ -355,10 +386,10 @@ class GraphedProgram:
             self._give_up(self.statistics.reason)
             return None
         steps, values = found
-        results = [self._result(k, value, fed) for k, value in enumerate(values)]
+        results = [self._result(k, value, fed, binding.handed_out) for k, value in enumerate(values)]
         del values
-        guarded = [x.value.untyped_storage() for k, x in enumerate(results) if is_own(x) and self._is_guarded(k)]
-        counted = [(storage, storage_users(storage)) for storage in guarded]
+        own = {k: x.value.untyped_storage() for k, x in enumerate(results) if is_own(x) and self._is_guarded(k)}
+        counted = {k: (storage, storage_users(storage)) for k, storage in own.items()}
         static = {k: x.data_ptr() for k, x in enumerate(given) if roles[k] == "static"}
         recording = Recording(steps, copies, static, results, counted)
         binding.recordings.append(recording)
@@ -397,14 +428,15 @@ class GraphedProgram:
         has_moved = binding is not None and k in binding.moved
         if self.program.inputs[k].mutated or (k in self.interest.fixed and not has_moved):
             return "static"
-        if self._lies_still(x):  # a step between graphs would hold it, so that the forward graph would wait for ever
+        if self._lies_still(x) and not has_moved:
+            # a step between graphs would hold it, so that the graph that it is of would wait for ever
             return "copied" if self.program.has_cuts else "static"
         return "static" if x.nbytes > SMALL and x.data_ptr() == before else "copied"
 
     def _replay(self, recording: Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
         if self.budget is not None:
             self.budget.use(id(self), self.let_go)
-        self._forget_saved()
+        self._forget_passing()
         with around_calls(main):
             recording.copies.feed(given)
             for step in recording.steps:

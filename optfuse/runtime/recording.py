@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -56,12 +56,20 @@ class Recording:
     copies: Copies
     static: dict[int, int]
     results: list[Result]
-    # memory of results that a replay must not overwrite while a caller uses it, with its users while none does
-    guarded: list[tuple[torch.UntypedStorage, int]]
+    # by result, memory that a replay must not overwrite while a caller uses it, with its users while none does
+    guarded: dict[int, tuple[torch.UntypedStorage, int]]
 
     def in_use(self) -> bool:
         """Whether a replay would overwrite results that a caller may still read."""
-        return any(storage_users(storage) > users for storage, users in self.guarded)
+        return any(storage_users(storage) > users for storage, users in self.guarded.values())
+
+    def held(self) -> list[int]:
+        """The results that a caller may still read."""
+        return [k for k, (storage, users) in self.guarded.items() if storage_users(storage) > users]
+
+    def hand_out_copies(self, positions: Collection[int]) -> None:
+        """From now on callers get copies of some results."""
+        self.results = [replace(x, is_left=False) if k in positions else x for k, x in enumerate(self.results)]
 
     def moved(self, given: Sequence[torch.Tensor]) -> list[int]:
         """Inputs that are not where they were."""

@@ -11,7 +11,7 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.training import train_module
 from optfuse.compiler.stages import loop_graph
 from optfuse.errors import PlanError
-from optfuse.runtime.arena import Arena
+from optfuse.runtime.arena import Arena, results_of_process
 from optfuse.runtime.graph_choice import Choice, choice_under, interest_of
 from optfuse.runtime.graphs import runner, statistics_of
 from optfuse.runtime.model_program import Make
@@ -31,7 +31,7 @@ def bind_training(
     Raises:
         PlanError: If the model's training graphs are not those that were scheduled (it was changed since).
     """
-    arena, pace = Arena(), pace_of_process()
+    arena, pace = Arena(results_of_process()), pace_of_process()
     cudagraphs = choice_under(schedule.forward.instance.rules.peak_memory, cudagraphs)
     runs: list[Callable[[list[torch.Tensor]], Sequence[Any]]] = []
     made = {half.name: half for half in schedule}

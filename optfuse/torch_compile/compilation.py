@@ -30,7 +30,7 @@ from optfuse.errors import (
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning
 from optfuse.runtime import environment
-from optfuse.runtime.arena import Arena
+from optfuse.runtime.arena import Arena, results_of_process
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice as GraphChoice
 from optfuse.runtime.graph_choice import interest_of
@@ -145,7 +145,7 @@ class Compilation:
 
     asked: Asked
     record: Record
-    arena: Arena = field(default_factory=Arena)
+    arena: Arena = field(default_factory=lambda: Arena(results_of_process()))
     pace: Pace = field(default_factory=pace_of_process)
     products: dict[str, Product | None] = field(default_factory=dict)
     searches: dict[str, SavingSearch] = field(default_factory=dict)

@@ -114,7 +114,7 @@ def test_programs_share_the_memory_of_temporaries_and_not_of_results() -> None:
         pairs = list(zip(programs, models, strict=True))
         held = [(program(x * k), model(x * k)) for k in range(6) for program, model in pairs]
         for got, wanted in held:
-            torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-3)
         assert all(program.graphs[0].replays for program in programs)
         del held, got, wanted
         assert torch.cuda.memory_allocated() - before < 4 * x.nbytes  # six of their own would be more
@@ -122,7 +122,7 @@ def test_programs_share_the_memory_of_temporaries_and_not_of_results() -> None:
             model.scale = nn.Parameter(model.scale.detach() + 1)
         for k in range(LAYOUT_COPY):
             for program, model in pairs:
-                torch.testing.assert_close(program(x * k), model(x * k), rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(program(x * k), model(x * k), rtol=1e-3, atol=1e-3)
     assert all(program.graphs[0].recordings >= 2 for program in programs), [p.graphs for p in programs]
 
 

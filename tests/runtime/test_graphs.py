@@ -17,7 +17,7 @@ from optfuse.errors import InvalidOptionError
 from optfuse.runtime.arena import Arena, Block
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Interest, checked_choice, choice_under
-from optfuse.runtime.graphs import PATIENCE, GraphedProgram, GraphStatistics
+from optfuse.runtime.graphs import HELD_OFTEN, PATIENCE, GraphedProgram, GraphStatistics
 from optfuse.runtime.pace import Clock, Mark, Pace
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
@@ -153,6 +153,7 @@ def test_inputs_of_one_storage_are_handed_on_as_themselves(tmp_path: Path) -> No
         for got, wanted in zip(results, (first, second, second[1:3], x * second), strict=True):
             assert torch.equal(torch.as_tensor(got), wanted)
         assert torch.as_tensor(results[1]).data_ptr() == second.data_ptr()
+        del results, got  # results that are held are not overwritten
     assert graphed.statistics.replays == 2
 
 
@@ -258,18 +259,40 @@ def test_a_large_input_that_stays_is_not_copied(tmp_path: Path) -> None:
     assert case.graphed.statistics.copied == ("x",)
 
 
-def test_saved_values_guard_a_forward_graph_and_the_rest_is_the_callers(tmp_path: Path) -> None:
+def test_results_of_a_training_step_that_are_often_held_are_copied_from_then_on(tmp_path: Path) -> None:
     case = Case(tmp_path, training=True, visible=frozenset({0, 1, 2, 3}))
     case(case.fresh(0))
-    seen = [case(case.fresh(k))[0] for k in range(1, 4)]
-    assert [float(torch.as_tensor(x)[1]) for x in seen] == [2, 3, 4], "what the caller sees is a copy"
-    assert case.graphed.statistics.replays == 3
+    seen = [case(case.fresh(k))[0] for k in range(1, 9)]
+    assert [float(torch.as_tensor(x)[1]) for x in seen] == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert (case.graphed.statistics.replays, case.graphed.statistics.recordings) == (1 + 8 - 1 - PATIENCE, 2)
+
+
+def test_a_result_that_is_rebound_is_copied_without_another_recording(tmp_path: Path) -> None:
+    case = Case(tmp_path, training=True, visible=frozenset({0, 1, 2, 3}))
+    case(case.fresh(0))
+    result: Any = None
+    for k in range(9):
+        result = torch.as_tensor(case(case.fresh(k))[0])
+        assert float(result[1]) == k + 1
+    # held at the second call, gone at the third, held at the fourth, and copied from then on
+    assert (case.graphed.statistics.replays, case.graphed.statistics.recordings) == (9 - HELD_OFTEN, 1)
+
+
+def test_results_of_a_training_step_that_are_let_go_stay_where_they_lie(tmp_path: Path) -> None:
+    case = Case(tmp_path, training=True, visible=frozenset({0, 1, 2, 3}))
+    places = {torch.as_tensor(case(case.fresh(k))[0]).data_ptr() for k in range(6)}
+    assert (case.graphed.statistics.replays, len(places)) == (5, 2), "the first call is plain"
+
+
+def test_saved_values_guard_a_forward_graph(tmp_path: Path) -> None:
+    case = Case(tmp_path, training=True, visible=frozenset({0, 1, 2, 3}))
+    case(case.fresh(0))
     saved = [case(case.fresh(k))[4] for k in range(1, 4)]
     assert [float(torch.as_tensor(x)[1]) for x in saved] == [2, 4, 6]
-    assert case.graphed.statistics.replays == 4, "the second and third call run while the first one's values are held"
+    assert case.graphed.statistics.replays == 1, "the second and third call run while the first one's values are held"
     del saved
     case(case.fresh(0))
-    assert case.graphed.statistics.replays == 5
+    assert case.graphed.statistics.replays == 2
 
 
 def test_another_stream_runs_plainly(tmp_path: Path) -> None:
@@ -461,7 +484,7 @@ def test_a_backward_graph_comes_after_its_forward_and_reads_what_that_saved_wher
     for k in range(PATIENCE + 4):
         x = torch.full((LARGE,), float(k))
         kept.append(x)  # elsewhere at each call: the forward graph waits for a while
-        _, *saved = forward.run([weight, x])
+        saved = forward.run([weight, x])[1:]
         (gradient,) = backward.run([*map(torch.as_tensor, saved), tangent])
         assert torch.equal(torch.as_tensor(gradient), torch.full((LARGE,), 2.0 * k + 12 * k))
         assert forward.statistics.replays >= backward.statistics.replays
@@ -605,8 +628,7 @@ def test_layers_that_are_alike_have_graphs_of_their_own(tmp_path: Path, training
         layers.step(torch.full((layers.n,), float(k)))
     statistics = layers.graphed.statistics
     assert (statistics.plain, statistics.recordings, statistics.replays) == (3, 3, 12)
-    # a result stays in the memory of its graph, unless the caller gets a copy
-    assert statistics.copied == (("x",) if training else ())
+    assert not statistics.copied, "each reads the one before where that has its result"
 
 
 def test_inputs_that_move_between_alike_layers_are_copied_in_the_end(tmp_path: Path) -> None:
