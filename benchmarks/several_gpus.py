@@ -339,7 +339,17 @@ def _times(profile: Any) -> Row:
         "idle_ms": round(idle, 3),
         "span_ms": round(length(both) + idle, 3),
         "launches": len(spans),
+        "by_name": _longest(events),
     }
+
+
+def _longest(events: Sequence[Any], most: int = 24) -> list[list[Any]]:
+    """Names of what ran longest, with microseconds in all and how often."""
+    found: dict[str, list[float]] = {}
+    for event in events:
+        found.setdefault(event.name[:60], []).append(event.time_range.elapsed_us())
+    longest = sorted(found.items(), key=lambda item: -sum(item[1]))[:most]
+    return [[name, round(sum(times), 1), len(times)] for name, times in longest]
 
 
 def _merged(spans: Iterator[tuple[float, float]]) -> list[list[float]]:
