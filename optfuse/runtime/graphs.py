@@ -28,10 +28,10 @@ Random numbers differ from replay to replay: the program draws its seed from tor
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -45,8 +45,8 @@ from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Launched, Program, Value, around_calls
-from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, Step, like, once
-from optfuse.runtime.recording import Copies, Recording, Result, handed_on, is_own
+from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, Step, like
+from optfuse.runtime.recording import Copies, Recording, is_own, result_of
 
 #: How an input is fed: from its own address, which must not change, or through a copy.
 Role = Literal["static", "copied"]
@@ -351,13 +351,6 @@ class GraphedProgram:
             return True
         return self.interest.training and (self.interest.visible is None or not self._is_seen(k))
 
-    def _result(self, k: int, value: Value, fed: Sequence[torch.Tensor], copied: Collection[int]) -> Result:
-        source, offset = handed_on(value, fed)
-        is_left = isinstance(value, torch.Tensor) and source is None and k not in copied
-        if isinstance(value, torch.Tensor) and source is not None:  # its form: to hold an input would keep it in use
-            value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        return Result(value, source, offset, is_left)
-
     def _plain(
         self, given: list[torch.Tensor], main: torch.device, reason: str, launched: Launched | None = None
     ) -> list[Value]:
@@ -386,7 +379,7 @@ class GraphedProgram:
             self._give_up(self.statistics.reason)
             return None
         steps, values = found
-        results = [self._result(k, value, fed, binding.handed_out) for k, value in enumerate(values)]
+        results = [result_of(value, fed, k in binding.handed_out) for k, value in enumerate(values)]
         del values
         own = {k: x.value.untyped_storage() for k, x in enumerate(results) if is_own(x) and self._is_guarded(k)}
         counted = {k: (storage, storage_users(storage)) for k, storage in own.items()}
@@ -438,57 +431,5 @@ class GraphedProgram:
             self.budget.use(id(self), self.let_go)
         self._forget_passing()
         with around_calls(main):
-            recording.copies.feed(given)
-            for step in recording.steps:
-                step.run()
             self.statistics.replays += 1
-            # a tensor of the caller's own: the memory's users can be counted
-            return [r.value.detach() if r.is_left else self._handed_out(r, given) for r in recording.results]
-
-    def _handed_out(self, result: Result, given: Sequence[torch.Tensor]) -> Value:
-        value = result.value
-        if not isinstance(value, torch.Tensor):
-            return value
-        if result.source is not None:
-            source = given[result.source]
-            if not result.offset and source.shape == value.shape and source.stride() == value.stride():
-                return source
-            return source.as_strided(value.shape, value.stride(), source.storage_offset() + result.offset)
-        kept = like(value.shape, value.stride(), value.dtype, value.device)
-        once(kept).copy_(once(value))
-        return kept
-
-
-def runner(
-    program: Program,
-    choice: Choice,
-    interest: Interest | None = None,
-    arena: Arena | None = None,
-    pace: Pace | None = None,
-    gpu_us: float = 0.0,
-    budget: GraphBudget | None = None,
-) -> Callable[[list[torch.Tensor]], list[Value]]:
-    """The function that runs a program as chosen, with a list of inputs that it empties.
-
-    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" do without graphs. ``budget`` is
-    shared by the programs of other sizes.
-    """
-    if choice is False:
-        return program.consume
-    paced = pace if choice == "auto" else None
-    number = 0
-    if paced is not None and budget is not None and budget.number is not None:
-        number = budget.number
-    elif paced is not None:
-        number = paced.add(gpu_us)
-    graphed = GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=paced, number=number)
-    if budget is not None:
-        budget.number = number
-        graphed.budget, graphed.statistics = budget, budget.statistics
-    return graphed.consume
-
-
-def statistics_of(runs: Sequence[Callable[..., Any]]) -> tuple[GraphStatistics, ...]:
-    """What the functions that ``runner`` made have done, one record a program that uses graphs."""
-    owners = [getattr(run, "__self__", None) for run in runs]
-    return tuple(owner.statistics for owner in owners if isinstance(owner, GraphedProgram))
+            return recording.replay(given)

@@ -13,9 +13,9 @@ from optfuse.compiler.frontend.torch_bridge import tree_unflatten
 from optfuse.errors import PlanError
 from optfuse.runtime.graph_choice import Choice, Interest, choice_under
 from optfuse.runtime.graph_statistics import GraphStatistics
-from optfuse.runtime.graphs import runner, statistics_of
 from optfuse.runtime.pace import pace_of_process
 from optfuse.runtime.program import Program, Value
+from optfuse.runtime.runner import runner, statistics_of
 from optfuse.schedule.scheduled import ScheduledGraph
 
 #: Makes the function that runs a graph: of its schedule, its constants, and whose its results are (``runtime.graphs``).

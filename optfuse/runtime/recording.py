@@ -10,7 +10,7 @@ import torch
 
 from optfuse.compiler.frontend.torch_bridge import copy_all, storage_users
 from optfuse.runtime.program import Value
-from optfuse.runtime.recorder import Step, once
+from optfuse.runtime.recorder import Step, like, once
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,36 @@ class Recording:
     def moved(self, given: Sequence[torch.Tensor]) -> list[int]:
         """Inputs that are not where they were."""
         return [k for k, pointer in self.static.items() if given[k].data_ptr() != pointer]
+
+    def replay(self, given: Sequence[torch.Tensor]) -> list[Value]:
+        """Run the graphs with these inputs: the results, each a tensor of the caller's own, so that users count."""
+        self.copies.feed(given)
+        for step in self.steps:
+            step.run()
+        return [r.value.detach() if r.is_left else _handed_out(r, given) for r in self.results]
+
+
+def _handed_out(result: Result, given: Sequence[torch.Tensor]) -> Value:
+    value = result.value
+    if not isinstance(value, torch.Tensor):
+        return value
+    if result.source is not None:
+        source = given[result.source]
+        if not result.offset and source.shape == value.shape and source.stride() == value.stride():
+            return source
+        return source.as_strided(value.shape, value.stride(), source.storage_offset() + result.offset)
+    kept = like(value.shape, value.stride(), value.dtype, value.device)
+    once(kept).copy_(once(value))
+    return kept
+
+
+def result_of(value: Value, fed: Sequence[torch.Tensor], is_copied: bool) -> Result:
+    """A recorded call's result, given the memory that its inputs were read from, and whether callers get copies."""
+    source, offset = handed_on(value, fed)
+    is_left = isinstance(value, torch.Tensor) and source is None and not is_copied
+    if isinstance(value, torch.Tensor) and source is not None:  # its form: to hold an input would keep it in use
+        value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return Result(value, source, offset, is_left)
 
 
 def is_own(result: Result) -> bool:

@@ -13,10 +13,10 @@ from optfuse.compiler.stages import loop_graph
 from optfuse.errors import PlanError
 from optfuse.runtime.arena import Arena, results_of_process
 from optfuse.runtime.graph_choice import Choice, choice_under, interest_of
-from optfuse.runtime.graphs import runner, statistics_of
 from optfuse.runtime.model_program import Make
 from optfuse.runtime.pace import pace_of_process
 from optfuse.runtime.program import Program
+from optfuse.runtime.runner import runner, statistics_of
 from optfuse.schedule.scheduled import ScheduledStep
 
 

@@ -35,9 +35,9 @@ from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice as GraphChoice
 from optfuse.runtime.graph_choice import interest_of
 from optfuse.runtime.graph_statistics import GraphStatistics
-from optfuse.runtime.graphs import runner
 from optfuse.runtime.pace import Pace, pace_of_process
 from optfuse.runtime.program import Program
+from optfuse.runtime.runner import runner
 from optfuse.runtime.sized_module import SizedModule
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.artifacts import show_left, show_scheduled

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from optfuse.compiler.ir.nodes import LibraryCall
 from optfuse.compiler.ops.opaque_operators import NAMESPACE
 from optfuse.runtime.graph_statistics import GraphStatistics
-from optfuse.runtime.graphs import statistics_of
+from optfuse.runtime.runner import statistics_of
 from optfuse.schedule.scheduled import ScheduledGraph
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def compiled_graphs() -> tuple[CompiledGraph, ...]:
 def remember(
     graph: CompiledGraph, run: Callable[..., object] | None = None, calls: GraphStatistics | None = None
 ) -> None:
-    """Note a graph, and the function that ``runtime.graphs.runner`` made to run it, or how its calls are served."""
+    """Note a graph, and the function that ``runtime.runner.runner`` made to run it, or how its calls are served."""
     served = statistics_of([] if run is None else [run])
     _GRAPHS.append(replace(graph, calls=served[0] if served else calls))
 

@@ -23,8 +23,8 @@ from optfuse.lab.bench.records import Record
 from optfuse.runtime.arena import Arena
 from optfuse.runtime.graph_choice import Choice, interest_of
 from optfuse.runtime.graph_statistics import GraphStatistics
-from optfuse.runtime.graphs import runner, statistics_of
 from optfuse.runtime.model_program import ModelProgram
+from optfuse.runtime.runner import runner, statistics_of
 from optfuse.schedule.interface import interface_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,51 @@
+"""The function that runs a program as the option ``cudagraphs`` says, and what is told of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from optfuse.runtime.arena import Arena
+from optfuse.runtime.graph_budget import GraphBudget
+from optfuse.runtime.graph_choice import Choice, Interest
+from optfuse.runtime.graph_statistics import GraphStatistics
+from optfuse.runtime.graphs import GraphedProgram
+from optfuse.runtime.pace import Pace
+from optfuse.runtime.program import Program, Value
+
+
+def runner(
+    program: Program,
+    choice: Choice,
+    interest: Interest | None = None,
+    arena: Arena | None = None,
+    pace: Pace | None = None,
+    gpu_us: float = 0.0,
+    budget: GraphBudget | None = None,
+) -> Callable[[list[torch.Tensor]], list[Value]]:
+    """The function that runs a program as chosen, with a list of inputs that it empties.
+
+    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" do without graphs. ``budget`` is
+    shared by the programs of other sizes.
+    """
+    if choice is False:
+        return program.consume
+    paced = pace if choice == "auto" else None
+    number = 0
+    if paced is not None and budget is not None and budget.number is not None:
+        number = budget.number
+    elif paced is not None:
+        number = paced.add(gpu_us)
+    graphed = GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=paced, number=number)
+    if budget is not None:
+        budget.number = number
+        graphed.budget, graphed.statistics = budget, budget.statistics
+    return graphed.consume
+
+
+def statistics_of(runs: Sequence[Callable[..., Any]]) -> tuple[GraphStatistics, ...]:
+    """What the functions that ``runner`` made have done, one record a program that uses graphs."""
+    owners = [getattr(run, "__self__", None) for run in runs]
+    return tuple(owner.statistics for owner in owners if isinstance(owner, GraphedProgram))
