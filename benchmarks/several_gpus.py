@@ -145,6 +145,7 @@ def _measure(row: str, system: str, options: argparse.Namespace) -> tuple[Row, l
     measured: Row = {
         "ms": round(statistics.median(times), 3),
         "least_ms": round(min(times), 3),
+        "all_ms": [round(one, 2) for one in times],
         "first_s": round(first, 1),
     }
     if on_gpu:
