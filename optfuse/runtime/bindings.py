@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import eq
 
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
 from optfuse.runtime.recording import Recording
 
 #: Callers that are remembered: the layers of a deep model.
@@ -20,6 +23,11 @@ MOST = 128
 IDLE_CALLS = 4
 #: That is looked at once in so many calls.
 LOOK_EVERY = 16
+#: So many calls in a row may run without a graph because an input has moved, or since results are held; then one is
+#: recorded for where things are.
+PATIENCE = 3
+#: A result that a caller still holds at so many calls is copied.
+HELD_OFTEN = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +51,26 @@ class Binding:
     handed_out: set[int] = field(default_factory=set)
     in_use: int = 0
     recorded: int = 0
+    _last: list[tuple[StorageWeakRef, int]] = field(default_factory=list)
+
+    def still_held(self, results: Sequence[torch.Tensor]) -> int:
+        """Bytes of the results of the call before that are held now: a graph would have to copy them."""
+        held = sum(size for storage, size in self._last if not storage.expired())
+        self._last = [(StorageWeakRef(x.untyped_storage()), x.nbytes) for x in results]
+        return held
+
+    def note_held(self, held: Sequence[int], seen: Sequence[int]) -> bool:
+        """Whether results that are held keep the recording from being used, so that it is to be made anew.
+
+        Those of them that the caller sees are copied from now on, if they are held often.
+        """
+        self.held.update(seen)
+        self.handed_out |= {k for k in seen if self.held[k] >= HELD_OFTEN}
+        self.in_use += 1
+        if self.in_use <= PATIENCE or not self.handed_out.issuperset(held):
+            return False
+        self.in_use = 0
+        return True
 
     def drop(self) -> None:
         """End the graphs, whatever else refers to the recordings."""

@@ -38,7 +38,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from optfuse.compiler.frontend.torch_bridge import storage_users
 from optfuse.runtime.arena import Arena, Block
-from optfuse.runtime.bindings import Binding, Bindings
+from optfuse.runtime.bindings import PATIENCE, Binding, Bindings
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice, Interest
 from optfuse.runtime.graph_statistics import GraphStatistics
@@ -55,12 +55,8 @@ Role = Literal["static", "copied"]
 SMALL = 1 << 20
 #: A program whose addresses change more often runs without a graph from then on.
 RECORDINGS = 8
-#: So many calls in a row may run without a graph because an input has moved; then one is recorded for where it is.
-PATIENCE = 3
 #: So many calls wait for the recording of a program that comes before.
 MOST_BEHIND = 12
-#: A result that a caller still holds at so many calls is copied.
-HELD_OFTEN = 2
 #: A program that is in a call for so many seconds is stuck: its recordings are dropped all the same.
 RELEASE_S = 10.0
 #: Recordings that take turns, for inference.
@@ -95,7 +91,6 @@ class GraphedProgram:
     _bindings: Bindings = field(default_factory=Bindings)
     _pointers: list[int] | None = None
     _calls: int = 0
-    _handed: list[tuple[StorageWeakRef, int]] = field(default_factory=list)
     _place: Hashable = None
     _given_up: bool = False
     _is_decided: bool = False
@@ -153,7 +148,7 @@ class GraphedProgram:
             verdict = self.pace.enter(self.number, self.recorder.mark)
             self._is_decided = verdict in ("graphs", "plain")
             if verdict == "open":
-                return self._timed(given, main, before or self._pointers, self.pace)
+                return self._timed(given, main, binding, before or self._pointers, self.pace)
             if verdict == "plain":
                 self._give_up(self.pace.reason(self.number))
         if self._given_up:
@@ -195,7 +190,9 @@ class GraphedProgram:
             return "inside of another capture"
         return ""
 
-    def _timed(self, given: list[torch.Tensor], main: torch.device, before: list[int], pace: Pace) -> list[Value]:
+    def _timed(
+        self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int], pace: Pace
+    ) -> list[Value]:
         """A plain call that takes the host longer in some rounds, see ``runtime.pace``."""
         slowing, copied = pace.slowing(), self._copied_inputs(given, before)
         start = pace.clock.now()
@@ -203,7 +200,8 @@ class GraphedProgram:
         if slowing is not None:
             slowing.wait()
         spent = 0.0 if slowing is None else slowing.spent
-        copied += self._still_held(results)
+        if self.interest.training:
+            copied += binding.still_held(self._own([x for k, x in enumerate(results) if self._is_seen(k)]))
         pace.leave(self.number, pace.clock.now() - start - spent, spent, copied)
         self._note_passing(results)
         return results
@@ -212,15 +210,6 @@ class GraphedProgram:
         """Bytes that a graph would copy of inputs: those that move, but for what other graphs would hold still."""
         moving = [given[k] for k in self._moving(given, before) if self._role(k, given[k], before[k]) == "copied"]
         return sum(x.nbytes for x in moving if self.arena is None or not self.arena.results.passes([x.data_ptr()]))
-
-    def _still_held(self, results: Sequence[Value]) -> int:
-        """Bytes of a training step's results of the call before that are held: a graph would have to copy them."""
-        if not self.interest.training or self.choice is True:
-            return 0
-        held = sum(size for storage, size in self._handed if not storage.expired())
-        own = self._own([x for k, x in enumerate(results) if self._is_seen(k)])
-        self._handed = [(StorageWeakRef(x.untyped_storage()), x.nbytes) for x in own]
-        return held
 
     def _own(self, results: Sequence[Value]) -> list[torch.Tensor]:
         """The results that are not inputs."""
@@ -306,26 +295,17 @@ class GraphedProgram:
         return results
 
     def _must_wait(self, binding: Binding) -> bool:
-        """Whether a call runs plainly since results are held. If not, its recording is dropped: the results are kept.
-
-        Results that are held often are copied from now on.
-        """
+        """Whether a call runs plainly since results are held. If not, its recording is dropped, with results kept."""
         if not self.interest.training:
             return True
         recording = binding.recordings[0]
         held = recording.held()
-        seen = [k for k in held if self._is_seen(k)]
-        binding.held.update(seen)
-        binding.handed_out |= {k for k in seen if binding.held[k] >= HELD_OFTEN}
+        ends = binding.note_held(held, [k for k in held if self._is_seen(k)])
         recording.hand_out_copies(binding.handed_out)
+        if ends:
+            binding.drop()
         self._note_recorded()
-        binding.in_use += 1
-        if binding.in_use <= PATIENCE or not binding.handed_out.issuperset(held):
-            return True
-        binding.in_use = 0
-        binding.drop()
-        self._note_recorded()
-        return False
+        return not ends
 
     def _reads_passing(self) -> bool:
         """Whether this program reads what another has computed without a graph, for the time."""

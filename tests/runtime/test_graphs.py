@@ -15,9 +15,10 @@ import torch
 
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.arena import Arena, Block
+from optfuse.runtime.bindings import HELD_OFTEN, PATIENCE
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Interest, checked_choice, choice_under
-from optfuse.runtime.graphs import HELD_OFTEN, PATIENCE, GraphedProgram, GraphStatistics
+from optfuse.runtime.graphs import GraphedProgram, GraphStatistics
 from optfuse.runtime.pace import Clock, Mark, Pace
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
@@ -150,10 +151,9 @@ def test_inputs_of_one_storage_are_handed_on_as_themselves(tmp_path: Path) -> No
     for k in range(3):
         x = torch.full((4,), float(k))
         results = graphed.run([first, second, x])
-        for got, wanted in zip(results, (first, second, second[1:3], x * second), strict=True):
-            assert torch.equal(torch.as_tensor(got), wanted)
+        assert all(map(torch.equal, map(torch.as_tensor, results), (first, second, second[1:3], x * second)))
         assert torch.as_tensor(results[1]).data_ptr() == second.data_ptr()
-        del results, got  # results that are held are not overwritten
+        del results  # results that are held are not overwritten
     assert graphed.statistics.replays == 2
 
 
