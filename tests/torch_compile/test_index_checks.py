@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from optfuse.runtime.environment import mode
 from optfuse.torch_compile.backend import backend
@@ -30,6 +31,8 @@ READS = {
 WRITES = {
     "index_put": (updated, 6),
     "index_add": (lambda x, rows: torch.zeros(6, 8).index_add(0, rows, x[:3]) * 2, 6),
+    "scatter": (lambda x, rows: torch.zeros(3, 8).scatter(1, rows[:, None], x[:3]) * 2, 8),
+    "scatter_and_pad": (lambda x, rows: F.pad(x[:3].scatter(1, rows[:, None], 7.0), (1, 1, 1, 1)) * 2, 8),
     "scatter_add": (lambda x, rows: torch.zeros(3, 8).scatter_add(1, rows[:, None], x[:3]) * 2, 8),
 }
 
@@ -44,6 +47,34 @@ def test_an_index_out_of_bounds_is_an_error(name):
         function(X, outside)
     with pytest.raises(IndexError, match="out of bounds"):
         compiled(X, outside)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.one_hot(x, 6) * 2,
+        lambda x: (F.one_hot(x, 6).float() @ X).relu(),
+    ],
+)
+def test_what_a_model_asserts_is_asserted(function):
+    compiled = torch.compile(function, backend=backend)
+    assert torch.equal(compiled(ROWS), function(ROWS))
+    with pytest.raises(RuntimeError):
+        function(ROWS + 5)
+    with pytest.raises(RuntimeError):
+        compiled(ROWS + 5)
+
+
+def test_an_index_is_checked_only_where_it_is_read():
+    """Around the padding there is no row, and nothing to be inside of."""
+
+    def function(x, rows):
+        return F.pad(x[:3].scatter(1, rows[:, None] - 1, 7.0), (1, 1, 1, 1)) * 2
+
+    compiled = torch.compile(function, backend=backend)
+    assert torch.equal(compiled(X, ROWS + 1), function(X, ROWS + 1))
+    with pytest.raises(IndexError, match="out of bounds"):
+        compiled(X, ROWS)
 
 
 @pytest.mark.parametrize(

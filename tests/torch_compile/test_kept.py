@@ -107,6 +107,20 @@ def test_functions_are_taken_from_the_cache(
         assert torch.equal(found[1][1], x)
 
 
+def test_sparse_gradients_are_taken_from_the_cache(compiled_names: list[str]) -> None:
+    table = nn.Embedding(20, 3, sparse=True)
+    ids, found = torch.tensor([1, 4, 4]), []
+    for _ in range(2):
+        table.zero_grad()
+        afresh(lambda x: table(x).sin())(ids).sum().backward()
+        assert table.weight.grad is not None
+        assert table.weight.grad.is_sparse
+        found.append(table.weight.grad.to_dense().clone())
+    assert len(compiled_names) == 2, "forward and backward, once"
+    assert torch.equal(*found)
+    torch.testing.assert_close(found[0], torch.autograd.grad(table(ids).sin().sum(), table.weight)[0].to_dense())
+
+
 def test_what_only_its_process_can_run_is_not_kept(compiled_names: list[str]) -> None:
     """A branch on data stays a node of torch's, which is an operator of this process."""
 

@@ -181,6 +181,9 @@ class MemberWriter:
                 numbers = self._random(self.value(seed), linearize(index, self._env, self.addresses.division))
                 if numbers is not None:
                     return numbers
+            case Call("position", (index, _)):  # not an index itself: it is compared with indices
+                self._check(expr, ())
+                return self.value(index)
             case _:
                 pass
         args = [self.value(arg) for arg in expr.args]
@@ -240,8 +243,8 @@ class MemberWriter:
         env = self._with_indirect(load)
         form = linearize(load.index, env, self.addresses.division)
         guards = [part for guard in load.guards for part in self._guard(guard, env)]
-        if load.indirect:
-            self._check(load, guards)
+        for position in load.indirect:
+            self._check(position, guards)
         offset = self.addresses.index(form, self._wide(form, load.buffer))
         mask = self._mask(offset.axes, guards)
         spread = offset.axes | (mask.axes if mask is not None else frozenset())
@@ -269,7 +272,8 @@ class MemberWriter:
         """The variables of an access's index, its indirect indices included."""
         env = dict(self._env)
         for k, expr in enumerate(access.indirect):
-            position = cast(self.value(expr), "int64")
+            found = checked_position(expr)
+            position = cast(self.value(expr if found is None else found[0]), "int64")
             if not position.literal:
                 position = self.writer.name(position, f"{identifier(access.buffer)}_index")
                 env[tvar(k)] = Linear({Named(position.text, position.axes, None, wide=True): 1})
@@ -289,8 +293,8 @@ class MemberWriter:
         """
         dtype = self.buffers[store.buffer].dtype
         form = linearize(store.index, self._with_indirect(store), self.addresses.division)
-        if store.indirect:
-            self._check(store, ())
+        for position in store.indirect:
+            self._check(position, ())
         offset = self.addresses.index(form, self._wide(form, store.buffer))
         shape = offset.axes | value.axes | (self._axes_of_points() if store.adds else frozenset())
         repeats = [digit for digit in once if digit in self.sizes]  # a digit of size 1 is on no axis, and always 0
@@ -363,20 +367,19 @@ class MemberWriter:
                 found.append(Value(text, "bool", left.axes, COMPARISON))
         return found
 
-    def _check(self, access: Load | Store, guards: Sequence[Value]) -> None:
-        """Assert that the access's indirect indices lie in their dimensions, where its guards hold."""
-        for expr in access.indirect:
-            found = checked_position(expr)
-            if found is None or is_inside(*found, self._bounds):
-                continue
-            position = tensor(cast(self.value(expr), "int64"))
-            position = position if position.text.isidentifier() else self.writer.name(position, "index")
-            inside = f"({position.text} >= 0) & ({position.text} < {found[1]})"
-            mask = self._mask(position.axes, guards)
-            axes = position.axes | (frozenset[str]() if mask is None else mask.axes)
-            ignored = f", mask={mask.text}" if mask is not None else ""
-            text = f'tl.device_assert({inside}, "index out of bounds for size {found[1]}"{ignored})'
-            self.writer.statement_once(text, axes)
+    def _check(self, expr: Expr, guards: Sequence[Value]) -> None:
+        """Assert that an index which has to lie in a dimension does so, where the guards hold."""
+        found = checked_position(expr)
+        if found is None or is_inside(*found, self._bounds):
+            return
+        position = tensor(cast(self.value(found[0]), "int64"))
+        position = position if position.text.isidentifier() else self.writer.name(position, "index")
+        inside = f"({position.text} >= 0) & ({position.text} < {found[1]})"
+        mask = self._mask(position.axes, guards)
+        axes = position.axes | (frozenset[str]() if mask is None else mask.axes)
+        ignored = f", mask={mask.text}" if mask is not None else ""
+        text = f'tl.device_assert({inside}, "index out of bounds for size {found[1]}"{ignored})'
+        self.writer.statement_once(text, axes)
 
     def _bounds(self, leaf: Iota | Load) -> Interval | None:
         """What a place lies between; of a value in a register, what its member knows."""

@@ -164,7 +164,7 @@ class _Compiler:
         if self.keep is None:
             return bound
         product = self.keep.products.pop(captured.name, None)
-        product = None if convention.remainder else product  # pickle would take its graph for text alone
+        product = None if convention.remainder and convention.remainder.is_of_process() else product
         return KeptCode(kind, convention, product, traced, bound)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from optfuse.compiler.frontend.torch_bridge import graph_module, is_symbolic, tree_leaves
+from optfuse.compiler.frontend.torch_bridge import HigherOrderOperator, graph_module, is_symbolic, tree_leaves
 
 aten = torch.ops.aten
 
@@ -42,6 +42,10 @@ class Remainder:
         del outputs[len(outputs) - len(self.results) :]
         for position, value in zip(self.positions, found, strict=True):
             outputs[position] = value
+
+    def is_of_process(self) -> bool:
+        """Whether another process may not know a node: its subgraph or kernel may be a number of this one."""
+        return any(isinstance(x.target, HigherOrderOperator) for x in self.graph.graph.nodes)
 
 
 def take_remainder(graph: GraphModule) -> Remainder | None:

@@ -85,10 +85,15 @@ def within(shape: Sequence[int], index: Sequence[sympy.Expr], indirect: tuple[Ex
     sizes = dict(zip(index[::-1], shape[::-1], strict=False))
 
     def at(k: int) -> Expr:
-        wide = cast(indirect[k], "int64")
-        return call("position", wide, like(sizes[tvar(k)], wide)) if tvar(k) in sizes else indirect[k]
+        return placed(indirect[k], sizes[tvar(k)]) if tvar(k) in sizes else indirect[k]
 
     return tuple(map(at, range(len(indirect))))
+
+
+def placed(index: Expr, size: int) -> Expr:
+    """``index``, known to be a position in a dimension of that size: a kernel asserts it."""
+    wide = cast(index, "int64")
+    return call("position", wide, like(size, wide))
 
 
 def rounded(value: bool | int | float, dtype: str) -> bool | int | float:

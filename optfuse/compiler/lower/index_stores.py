@@ -18,7 +18,7 @@ from optfuse.compiler.ir.dtypes import ADDED, HALF
 from optfuse.compiler.ir.nodes import Expr, Iota, View, memory_of, tvar
 from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.lower.builder import Builder
-from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like
+from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like, placed
 from optfuse.compiler.lower.gathers import POSITIONS, wrapped
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index, overlaps
@@ -126,7 +126,7 @@ def lower_scatter(builder: Builder, x: Tensor, dim: int, positions: Tensor, sour
         value = cast(builder.load(x, index), dtype)
         for j in range(few):
             place = (*index[:along], sympy.Integer(j), *index[along + 1 :])
-            hit = call("eq", Iota(index[along], "int64"), cast(builder.load(positions, place), "int64"))
+            hit = call("eq", Iota(index[along], "int64"), placed(builder.load(positions, place), x.shape[along]))
             new = builder.load(source, place) if isinstance(source, View | Uniform) else like(source, value)
             value = call("where", hit, cast(new, dtype), value)
         return value

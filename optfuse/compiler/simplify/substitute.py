@@ -149,7 +149,7 @@ def _within(load: Load, expr: Expr, extents: Mapping[sympy.Symbol, int]) -> Expr
             if needed:
                 bound = Call(function, (position, Const(limit, "int32")), "bool")
                 held = bound if held is None else Call("bitwise_and", (held, bound), "bool")
-    expr = _guarded(expr, load.guards)
+    expr = _guarded(expr, load.guards, held)
     return expr if held is None else _chosen(held, expr, load.other)
 
 
@@ -163,10 +163,16 @@ def _chosen(held: Expr, expr: Expr, other: Const) -> Expr:
     return made if wide is expr else Call("cast", (made,), expr.dtype)
 
 
-def _guarded(expr: Expr, guards: tuple[Guard, ...]) -> Expr:
-    """The expression with each load under those of the guards whose variables its index uses."""
+def _guarded(expr: Expr, guards: tuple[Guard, ...], held: Expr | None) -> Expr:
+    """The expression with each load under those of the guards whose variables its index uses.
+
+    An index that has to lie in a dimension does so only where all guards hold (``held``).
+    """
     if isinstance(expr, Call):
-        return replace(expr, args=tuple(_guarded(arg, guards) for arg in expr.args))
+        args = [_guarded(arg, guards, held) for arg in expr.args]
+        if expr.function == "position" and held is not None:
+            args[0] = Call("where", (held, args[0], Const(0, args[0].dtype)), args[0].dtype)
+        return replace(expr, args=tuple(args))
     if not isinstance(expr, Load):
         return expr
     bounding = tuple(guard for guard in guards if variables_of(guard.expr) & variables_of(expr.index))

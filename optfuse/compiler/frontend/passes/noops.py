@@ -1,4 +1,4 @@
-"""Remove nodes that change nothing: assertions, aliases, copies to the same layout, views to the same shape."""
+"""Remove nodes that change nothing: checks that hold, aliases, copies to the same layout, views to the same shape."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import torch
 from torch.fx import Node
 
 from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.passes.index_bounds import holds
 from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, escaping, fake, insert, swap, with_graph
 from optfuse.compiler.frontend.torch_bridge import TO_COPY
 
 aten = torch.ops.aten
 
+#: Checks of sizes and dtypes, which tracing has made.
 ASSERTIONS = frozenset(
     getattr(getattr(aten, name), overload)
     for name in (
         "_assert_tensor_metadata",
         "_assert_scalar",
-        "_assert_async",
-        "_functional_assert_async",
         "sym_constrain_range",
         "sym_constrain_range_for_size",
     )
     for overload in getattr(aten, name).overloads()
 )
+#: Checks of a tensor's values.
+_VALUES = frozenset({aten._assert_async.default, aten._assert_async.msg})  # noqa: SLF001
 
 _ALIASES = frozenset({aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default})
 _COPIES = frozenset({aten.clone.default, TO_COPY, aten.lift_fresh_copy.default, aten.constant_pad_nd.default})
@@ -40,13 +42,16 @@ _RESHAPES = frozenset(
 
 
 def drop_assertions(captured: Captured) -> Captured:
-    """Checks that hold by construction for static shapes disappear.
+    """Checks that hold disappear: those of sizes and dtypes, and those of indices that are known to be in range.
 
-    Before: ``_assert_tensor_metadata(x, ...); y = relu(x)``. After: ``y = relu(x)``.
+    Before: ``_assert_tensor_metadata(x, ...); y = relu(x)``. After: ``y = relu(x)``. A check of other values stays, as
+    a library call.
     """
     graph = copied(captured.graph)
     for node in list(graph.graph.nodes):
-        if node.op == "call_function" and node.target in ASSERTIONS and not node.users:
+        if node.op != "call_function" or node.users:
+            continue
+        if node.target in ASSERTIONS or (node.target in _VALUES and holds(node.args[0])):
             graph.graph.erase_node(node)
     return with_graph(captured, graph)
 

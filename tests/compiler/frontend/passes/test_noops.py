@@ -80,6 +80,41 @@ def test_assertions_go() -> None:
     assert operators(drop_assertions(captured)) == ["exp.default"]
 
 
+def one_hot(places: torch.Tensor) -> tuple[torch.Tensor]:
+    inside = aten.ge.Scalar(places, 0).all(), aten.lt.Scalar(places, 4).all()
+    for each in inside:
+        aten._assert_async.msg(each, "outside")  # noqa: SLF001
+    return (places[:, None] == torch.arange(4),)
+
+
+IN_RANGE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "topk": lambda x: one_hot(x.topk(2)[1].flatten()),
+    "topk of columns": lambda x: one_hot(aten.topk(x, 2, 0)[1].flatten()),
+    "sort": lambda x: one_hot(aten.sort.stable(x, stable=True, dim=1)[1][0]),
+    "argmax": lambda x: one_hot(x.argmax(1)),
+    "remainder": lambda x: one_hot(x[0].long() % 4),
+    "clamp": lambda x: one_hot(x[0].long().clamp(0, 3)),
+}
+OUT_OF_RANGE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "values": lambda x: one_hot(x[0].long()),
+    "argmax of all": lambda x: one_hot(x.argmax()[None]),
+    "sort of more": lambda x: one_hot(aten.sort.stable(x.view(2, 6), stable=True, dim=1)[1][0]),
+    "remainder": lambda x: one_hot(x[0].long() % 5),
+    "clamp": lambda x: one_hot(x[0].long().clamp(0)),
+}
+
+
+@pytest.mark.parametrize("name", IN_RANGE)
+def test_checks_of_places_that_are_in_range_go(name: str) -> None:
+    assert "_assert_async.msg" not in operators(drop_assertions(traced(IN_RANGE[name], X)))
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_checks_of_other_values_stay(name: str) -> None:
+    after = operators(drop_assertions(traced(OUT_OF_RANGE[name], X)))
+    assert "_assert_async.msg" in after
+
+
 def test_input_graph_is_not_changed() -> None:
     captured = traced(GONE["several in a row"], X)
     before = operators(captured)
