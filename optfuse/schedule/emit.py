@@ -10,22 +10,22 @@ from typing import Literal
 from optfuse.compiler.codegen.deduplicate import share_kernels
 from optfuse.compiler.codegen.host_program import MemoryLayout, Step
 from optfuse.compiler.codegen.kernel_source import KernelSource
-from optfuse.compiler.codegen.library_calls import owns_results
 from optfuse.compiler.codegen.module import emit_module
 from optfuse.compiler.codegen.shared_launch import share_launch
 from optfuse.compiler.codegen.tiles import TileConfig
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.extract.solution_kernel import kernel_spec
-from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.kernel_spec import KernelSpec
-from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopNest
+from optfuse.compiler.ir.nodes import Buffer, LoopNest
 from optfuse.compiler.ir.sizes import Size
 from optfuse.errors import PlanError
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.report.summary import certificate
 from optfuse.schedule.graph_cuts import steps_apart
+from optfuse.schedule.lent_buffers import lent_buffers
+from optfuse.schedule.size_peak import always_equal, buffer_bytes
 from optfuse.solver.memory.footprint import Footprint, apart_footprint, arena_footprint, footprint
 from optfuse.solver.memory.launch_order import all_launches
 from optfuse.solver.result import SolveResult
@@ -108,22 +108,9 @@ def kernel_specs(extraction: Extraction, result: SolveResult, memory: Memory = "
 
 def held(extraction: Extraction, solution: Solution, memory: Memory = "least") -> Footprint:
     """How the emitted program holds memory, and what the allocator will have handed out at most."""
-    instance = extraction.instance
-    numbers = {buffer.name: number for number, buffer in enumerate(instance.buffers)}
-    devices = {buffer.name: buffer.device for buffer in extraction.graph.buffers}
-    main = main_device(devices.values())
-    shared = {buffer.base for buffer in extraction.graph.buffers}
-    lent = {
-        numbers[name]
-        for op in extraction.graph.ops
-        if isinstance(op, LibraryCall) and owns_results(op.target)
-        for name in op.outputs
-        if name is not None and name not in shared
-        if not instance.buffers[numbers[name]].output and devices[name] == main
-    }
+    instance, lent = extraction.instance, lent_buffers(extraction)
     if any(isinstance(size, Size) for buffer in extraction.graph.buffers for size in buffer.shape):
-        # which buffers fit in others' memory depends on the sizes
-        return replace(apart_footprint(instance, solution, lent), heirs={})
+        return apart_footprint(instance, solution, lent, always_equal(buffer_bytes(extraction)))
     match memory:
         case "arena":
             return arena_footprint(instance, solution)

@@ -39,6 +39,7 @@ from optfuse.runtime.pace import Pace, pace_of_process
 from optfuse.runtime.program import Program
 from optfuse.runtime.runner import runner
 from optfuse.runtime.sized_module import SizedModule
+from optfuse.schedule.size_peak import size_peak
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.artifacts import show_left, show_scheduled
 from optfuse.torch_compile.compiled import CompiledGraph, facts_of, remember
@@ -232,10 +233,13 @@ class Compilation:
             chosen = _with_matching_rules(problem.instance, self.asked.solver, self.record)
             made = first[captured.name] = schedule_graph(captured, problem, chosen, cache=self.asked.cache)
             require_one_order(made.graph, made.solution)
+            peak, cap = size_peak(made.extraction, made.solution), self.asked.solver.peak_bytes
+            if cap is not None and not peak.within(cap):
+                raise CaptureError(f"its buffers, allocated one by one, need {peak} bytes, above the cap")
             self.record.schedules.append(made)
             interest, choice, predicted = interest_of(captured), self.asked.cudagraphs, made.objective / 1e6
             budget = GraphBudget(GraphStatistics())
-            remember(facts_of(made), calls=budget.statistics if choice is not False else None)
+            remember(replace(facts_of(made), peak=str(peak)), calls=budget.statistics if choice is not False else None)
             show_scheduled(captured, made)
 
             def run_of(module: ModuleType) -> Run:

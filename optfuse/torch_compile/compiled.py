@@ -41,6 +41,8 @@ class CompiledGraph:
         calls: How calls have been served until now, replayed from CUDA graphs or without them, and why not. A recording
             may find more cuts than were planned. For a range of sizes, those of all of them. Nothing with
             ``cudagraphs=False``.
+        peak: Of a schedule for a range of sizes, the bytes that are live at once, inputs and constants included, as an
+            expression of the sizes.
         checkpoints: Of a backward graph, what the regions that the model hands to ``torch.utils.checkpoint`` cost in
             time and save in peak memory; None without such regions, or without torch.compile's option
             ``checkpoint_price``.
@@ -60,6 +62,7 @@ class CompiledGraph:
     cuda_graphs: int = 0
     cuts: tuple[str, ...] = ()
     calls: GraphStatistics | None = None
+    peak: str = ""
     checkpoints: CheckpointPrice | None = None
 
 

@@ -35,6 +35,7 @@ from optfuse.compiler.ir.buffer_layout import padding, span
 from optfuse.compiler.ir.collectives import is_start
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, Output, View, views
+from optfuse.compiler.ir.sizes import same
 from optfuse.errors import PlanError
 
 ALIGNMENT = 16  # bytes: what kernels assume of every pointer that the plan has placed
@@ -285,7 +286,7 @@ class _Host:
         """The tensor in whose place a buffer is written, as one of the buffer's dtype."""
         old, new = self.buffers[self.memory.heirs[name]], self.buffers[name]
         free = old.kind == "temporary" and old.name not in self.returned and old.name in self.alive
-        free = free and old.device == new.device and bytes_of(old) == bytes_of(new)
+        free = free and old.device == new.device and same((bytes_of(old),), (bytes_of(new),))
         if not free or self.last_use[old.name] != self.position:
             raise PlanError(
                 f"the plan lets {name} take the place of {old.name}, which is not free then, or not as large"

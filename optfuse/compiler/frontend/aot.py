@@ -65,6 +65,7 @@ def compile_flat(
     why_not: str | None = None,
     choose: Chooser | None = None,
     decisions: Decisions | None = None,
+    cuts: dict[str, tuple[str, ...]] | None = None,
     keep: Keeping | None = None,
 ) -> Callable[..., Any]:
     """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
@@ -84,12 +85,13 @@ def compile_flat(
         choose: Decides what the forward graph saves for the backward graph. None: the fewest bytes, by torch's minimum
             cut.
         decisions: ``inputs`` have symbolic sizes, which stay what they are.
+        cuts: What steps of some names have saved at other sizes, which is saved again; this one's is added.
         keep: How the compiled graphs are kept between processes. None: they are not.
 
     Returns:
         A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
-    split = Split(name, feeds, choose, decisions, may_leave=leave is not None)
+    split = Split(name, feeds, choose, decisions, {} if cuts is None else cuts, may_leave=leave is not None)
     compiler = _Compiler(split, compile_graph, eager_backward, leave, survive, why_not, keep)
     known = {
         node.name: feed
@@ -268,9 +270,13 @@ def make_backend(
         pairs = zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)
         feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
 
+        cuts: dict[str, tuple[str, ...]] = {}
+
         def build(traced: GraphModule, fakes: Sequence[Any], decisions: Decisions) -> Callable[..., Any]:
             # the backward graph is built now, so that its guards and its text are known with the forward graph's
-            return compile_flat(traced, fakes, feeds, called, compile_one, decisions=decisions, eager_backward=True)
+            return compile_flat(
+                traced, fakes, feeds, called, compile_one, decisions=decisions, cuts=cuts, eager_backward=True
+            )
 
         return checked_range(graph, sizes, inputs, build, lambda reason: leave_range and leave_range(called, reason))
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from optfuse.compiler.frontend.torch_bridge import is_symbolic, operators_of
+from optfuse.compiler.frontend.torch_bridge import is_symbolic, operators_of, outside_of_modes
 from optfuse.compiler.ops.registered import attention, attention_dropout, padded_rows
 
 
@@ -52,7 +52,9 @@ def attend(
     query, key, value = (x.to(expected.dtype) for x in (query, key, value))  # as autocast has it
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     out = _attend_batched(query, key, value, _added(attn_mask, query.dtype), dropout_p, is_causal, scale, draw)
-    return out if any_layout or not expected.is_contiguous() else out.contiguous()
+    with outside_of_modes():  # sizes that change: the tracer does not know those of what ran without it
+        dense = not any_layout and expected.is_contiguous()
+    return out.contiguous() if dense else out
 
 
 def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:

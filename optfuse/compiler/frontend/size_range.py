@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import combinations, islice, product
 from typing import Any
 
 import sympy
@@ -27,6 +27,9 @@ CHECKS = 3
 
 #: How far two or three sizes are changed apart from each other to find others at which a graph is valid.
 NEAR = 8
+
+#: Of so many sizes some may be held at one number where guards leave no others at which all of them change.
+MOST_HELD = 4
 
 #: Given the graph, its fake arguments and the decisions that these record: the compiled function.
 Build = Callable[[GraphModule, Sequence[Any], Decisions], Callable[..., Any]]
@@ -54,7 +57,8 @@ class Ranged:
     def other_sizes(self) -> Iterator[dict[str, int]]:
         """Sizes near the hints at which the function is valid, nearest first.
 
-        Each of them is another number, but for those that a guard holds at one.
+        Each of them is another number, but for those that a guard holds at one. Where guards on several sizes leave
+        none of that kind (``h * h == 25``), as many sizes as possible are others, and ``hold`` must fix the rest.
 
         Raises
         ------
@@ -63,15 +67,24 @@ class Ranged:
         """
         found = False
         hints, fixed = self.decisions.hints, self._fixed()
-        free = [name for name in hints if name not in fixed]
-        for steps in _steps([hints[name] for name in free]):
-            tried = {**hints, **{name: hints[name] + step for name, step in zip(free, steps, strict=True)}}
-            if free and self.holds(tried):
-                found = True
-                yield tried
-        if not found:
-            guards = ", ".join(map(str, (*self.traced, *self.decisions.guards)))
-            raise CaptureError(f"valid at one size only: {guards}")
+        names = [name for name in hints if name not in fixed]
+        for count in range(len(names), 0, -1):
+            for free in combinations(names, count) if count == len(names) or len(names) <= MOST_HELD else ():
+                for steps in _steps([hints[name] for name in free]):
+                    tried = {**hints, **{name: hints[name] + step for name, step in zip(free, steps, strict=True)}}
+                    if self.holds(tried):
+                        found = True
+                        yield tried
+            if found:
+                return
+        guards = ", ".join(map(str, (*self.traced, *self.decisions.guards)))
+        raise CaptureError(f"valid at one size only: {guards}")
+
+    def hold(self, sizes: Mapping[str, int]) -> None:
+        """Hold those sizes at one number that are the hints among ``sizes``, at which the function was checked."""
+        for name, size in self.decisions.hints.items():
+            if sizes[name] == size:
+                self.decisions.require(name, size)
 
     def _fixed(self) -> set[str]:
         """The sizes that may be one number only."""
@@ -121,6 +134,7 @@ def checked_range(
             except Exception as error:  # a choice for speed may be another one there
                 reason = reason or f"{type(error).__name__}: {error}"
             else:
+                ranged.hold(other)
                 return ranged
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from optfuse.compiler.frontend.torch_bridge import TO_COPY, hint_of
+from optfuse.compiler.frontend.torch_bridge import TO_COPY, hint_of, is_symbolic
 from optfuse.compiler.ops import registered
 
 aten = torch.ops.aten
@@ -55,12 +55,13 @@ def sum_rows(values: Tensor, places: Tensor, count: int) -> Tensor:
     """Row v of (count, D) is the sum of those rows of ``values``, (*places, D), whose place is v; D is what is left."""
     number = places.numel()
     rows, places = values.reshape(number, -1), places.reshape(number)
-    meeting = count <= MOST_ROWS and hint_of(number) >= MEETING * count
-    if meeting and number * count <= MOST_ELEMENTS:
+    # a product with a table whose size changes would grow with its square
+    meeting = not is_symbolic(count) and count <= MOST_ROWS and hint_of(number) >= MEETING * count
+    if meeting and hint_of(number) * count <= MOST_ELEMENTS:
         return _by_product(rows, places, count)
     wide = TO_COPY(rows, dtype=torch.promote_types(rows.dtype, torch.float32))
     places = TO_COPY(places, dtype=torch.int64)
-    if hint_of(count) <= hint_of(number) or count * rows.shape[1] <= SMALL_TABLE:
+    if hint_of(count) <= hint_of(number) or hint_of(count) * hint_of(rows.shape[1]) <= SMALL_TABLE:
         sums = registered.sum_rows(wide, places, count)
     else:
         sums = _by_last(wide, places, count)

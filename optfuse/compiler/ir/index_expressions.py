@@ -62,8 +62,20 @@ def bounds(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> 
 
     ``ranges`` gives the interval of each symbol. None when a symbol has no range or a divisor is not constant.
     """
-    interval = _interval(expr, ranges)
+    form = affine(expr) if expr.has(SizeSymbol) else None
+    known = form is not None and form[0].keys() <= ranges.keys()
+    interval = _affine_interval(*form, ranges) if form is not None and known else _interval(expr, ranges)
     return None if interval is None else (_whole(interval[0]), _whole(interval[1]))
+
+
+def _affine_interval(
+    factors: Mapping[sympy.Symbol, int], constant: int, ranges: Mapping[sympy.Symbol, tuple[int, int]]
+) -> Interval:
+    low = high = constant
+    for symbol, factor in factors.items():
+        ends = ranges[symbol] if factor >= 0 else ranges[symbol][::-1]
+        low, high = low + factor * ends[0], high + factor * ends[1]
+    return low, high
 
 
 def _whole(value: int | Fraction) -> int:

@@ -170,16 +170,52 @@ def _formula(terms: Mapping[Monomial, int]) -> Formula:
 
 def bounds(formula: Formula, ranges: Mapping[str, Interval]) -> Interval:
     """An interval that holds the formula's value wherever the symbols are in their ranges."""
+    low, high = _bounds_of_terms(formula, ranges)
+    if low < 0 < high and len(formula.terms) > 1:
+        least, most = _bounds_from_least(formula, ranges)
+        for other in (_with_quotients(formula), _with_remainders(formula)):
+            if other != formula:
+                ends = _bounds_of_terms(other, ranges)
+                least, most = max(least, ends[0]), min(most, ends[1])
+        return max(low, least), min(high, most)
+    return low, high
+
+
+def _bounds_of_terms(formula: Formula, ranges: Mapping[str, Interval]) -> Interval:
+    """The sum of the terms' own bounds."""
     low, high = 0.0, 0.0
     for monomial, coefficient in formula.terms:
         ends: Interval = (coefficient, coefficient)
         for atom in monomial:
             ends = _product(ends, ranges[atom] if isinstance(atom, str) else _divided_bounds(atom, ranges))
         low, high = low + ends[0], high + ends[1]
-    if low < 0 < high and len(formula.terms) > 1:
-        least, most = _bounds_from_least(formula, ranges)
-        return max(low, least), min(high, most)
     return low, high
+
+
+def _with_quotients(formula: Formula) -> Formula:
+    """The formula with ``a - n * (a // n)`` for remainders by a number: ``s - s % 4`` is never below 0."""
+    return _rewritten(formula, "%", "//")
+
+
+def _with_remainders(formula: Formula) -> Formula:
+    """The formula with ``a - a % n`` for multiples ``n * (a // n)``: ``4 * ((s + 3) // 4)`` is never below ``s``."""
+    return _rewritten(formula, "//", "%")
+
+
+def _rewritten(formula: Formula, old: Literal["//", "%"], new: Literal["//", "%"]) -> Formula:
+    made = number(0)
+    for monomial, coefficient in formula.terms:
+        term = Formula(((monomial, coefficient),))
+        for k, atom in enumerate(monomial):
+            by = None if isinstance(atom, str) or atom.operator != old else atom.divisor.constant
+            if isinstance(atom, Divided) and by and (old == "%" or coefficient % by == 0):
+                other = multiply(Formula((((Divided(new, atom.numerator, atom.divisor),), 1),)), number(-1))
+                other = add(atom.numerator, other if old == "//" else multiply(other, number(by)))
+                rest = _formula({(*monomial[:k], *monomial[k + 1 :]): coefficient if old == "%" else coefficient // by})
+                term = multiply(rest, other)
+                break
+        made = add(made, term)
+    return made
 
 
 def _bounds_from_least(formula: Formula, ranges: Mapping[str, Interval]) -> Interval:

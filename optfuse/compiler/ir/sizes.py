@@ -87,6 +87,12 @@ class Decisions:
             self._narrow(guard)
         return answer
 
+    def require(self, name: str, value: int) -> None:
+        """Make it a guard that a symbol has this value."""
+        guard = Relation(add(symbol(name), number(value), -1), "==")
+        self.guards[guard] = None
+        self._narrow(guard)
+
     def _known(self, formula: Formula, comparison: str) -> bool | None:
         low, high = bounds(formula, self.ranges)
         match comparison:

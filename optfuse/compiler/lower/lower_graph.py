@@ -144,7 +144,8 @@ def _lower_input(builder: Builder, node: fx.Node) -> Value:
     fake = node.meta.get("val")
     if not isinstance(fake, torch.Tensor):
         return plain(node, fake)
-    return builder.allocate(builder.spec_of(fake), kind="input", storage_offset=int(fake.storage_offset()))
+    offset = size_in(fake.storage_offset(), builder.decisions)
+    return builder.allocate(builder.spec_of(fake), kind="input", storage_offset=offset)
 
 
 def _lower_constant(builder: Builder, node: fx.Node, constants: Mapping[str, torch.Tensor], *, inline: bool) -> Value:

@@ -11,6 +11,7 @@ import sympy
 
 from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import Const, Expr, Guard, Iota, View
+from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
@@ -85,14 +86,22 @@ def lower_pad(builder: Builder, x: Tensor, pad: Sequence[int], value: float = 0)
     rank = len(x.shape)
     before, after = [0] * rank, [0] * rank
     for k in range(len(pad) // 2):
-        before[rank - 1 - k], after[rank - 1 - k] = int(pad[2 * k]), int(pad[2 * k + 1])
+        before[rank - 1 - k], after[rank - 1 - k] = pad[2 * k], pad[2 * k + 1]
+    # by a size that changes it may be padded or cropped: then it is guarded at any size
+    padded = [d for d in range(rank) if any(isinstance(n, Size) or n > 0 for n in (before[d], after[d]))]
 
     def at(index: Index) -> Expr:
-        source = tuple(i - b for i, b in zip(index, before, strict=True))
-        guards = tuple(Guard(source[d], 0, x.shape[d]) for d in range(rank) if before[d] > 0 or after[d] > 0)
+        source = tuple(i - sympy.sympify(b) for i, b in zip(index, before, strict=True))
+        guards = tuple(Guard(source[d], 0, x.shape[d]) for d in padded)
         return guarded(builder, x, source, guards, value)
 
     return builder.pointwise(at)
+
+
+def _clamped(position: int, size: int) -> int:
+    """An end of a slice of a dimension, counted from its begin and inside of it."""
+    position = position + size if position < 0 else position
+    return 0 if position < 0 else size if position > size else position
 
 
 @lowers("aten.slice_scatter.default")
@@ -107,8 +116,8 @@ def lower_slice_scatter(
 ) -> Value:
     """``x`` with ``source`` written over ``x[start:end:step]`` along ``dim``."""
     dim %= len(x.shape)
-    first, last, _ = slice(start, end, step).indices(x.shape[dim])
-    count = len(range(first, last, step))
+    first, last = (_clamped(n, x.shape[dim]) for n in (start or 0, x.shape[dim] if end is None else end))
+    count = max(0, (last - first + step - 1) // step)
 
     def at(index: Index) -> Expr:
         past = index[dim] - first

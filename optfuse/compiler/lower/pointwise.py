@@ -12,6 +12,7 @@ half types), all other arguments as in the graph. The result is cast to the outp
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import add, mul, sub
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from optfuse.compiler.ir.dtypes import LIMITED, NARROW
 from optfuse.compiler.ir.nodes import Expr, View
 from optfuse.compiler.ir.sizes import Size, SizeFloat
 from optfuse.compiler.lower.builder import Builder
+from optfuse.compiler.lower.creation import uniform
 from optfuse.compiler.lower.expressions import cast, computable, compute_dtype, scalar
 from optfuse.compiler.lower.limited_dtypes import computes_in
 from optfuse.compiler.lower.promotion import Kind, Operand, Promotion, promote
@@ -64,8 +66,12 @@ def lower_pointwise(
     Raises:
         Declined: If promotion gives another dtype than eager does, or one that the operator is not known to have.
     """
-    if not any(isinstance(v, View) for v in pytree.tree_leaves((args, kwargs))):
-        return _fold(builder, args, kwargs)
+    leaves = pytree.tree_leaves((args, kwargs))
+    if not any(isinstance(v, View) for v in leaves):
+        if not any(isinstance(v.value if isinstance(v, Uniform) else v, Size | SizeFloat) for v in leaves):
+            return _fold(builder, args, kwargs)
+        if not kwargs and (size := _size(builder, args)) is not None:
+            return uniform(builder, size)
     operands = (args[k] for k in promoted if k < len(args) and args[k] is not None)
     promotion = promote(kind, tuple(_operand(builder, v) for v in operands))
     dtype = builder.spec.dtype
@@ -108,6 +114,16 @@ def _promoted(builder: Builder, value: Any, index: Index, promotion: Promotion) 
 
 def _as_it_is(builder: Builder, value: Any, index: Index) -> Any:
     return computable(builder.load(value, index)) if isinstance(value, View | Uniform) else value
+
+
+def _size(builder: Builder, args: tuple[Any, ...]) -> int | None:
+    """The size that a sum or product of sizes is, where all are int64; None where it is none."""
+    values = [arg.value if isinstance(arg, Uniform) else arg for arg in args]
+    whole = [value for value in values if isinstance(value, int)]
+    operator = {"aten.add.Tensor": add, "aten.sub.Tensor": sub, "aten.mul.Tensor": mul}.get(str(builder.node.target))
+    if operator is None or builder.spec.dtype != "int64" or len(whole) != len(values) or len(whole) != 2:
+        return None
+    return operator(*whole)
 
 
 def _fold(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:

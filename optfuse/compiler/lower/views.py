@@ -146,9 +146,9 @@ def _relative_offset(
     """
     base = builder.storage_offset(source.buffer)
     if builder.buffers[source.buffer].kind == "temporary":
-        base = int(node.args[0].meta["val"].storage_offset()) - int(source.offset)
+        base = size_in(node.args[0].meta["val"].storage_offset(), builder.decisions) - source.offset
     if len(args) > 2 and args[2] is not None:
-        return (*args[:2], args[2] - base), kwargs
+        return (*args[:2], size_in(args[2], builder.decisions) - base), kwargs
     if kwargs.get("storage_offset") is not None:
-        return args, {**kwargs, "storage_offset": kwargs["storage_offset"] - base}
+        return args, {**kwargs, "storage_offset": size_in(kwargs["storage_offset"], builder.decisions) - base}
     return args, kwargs

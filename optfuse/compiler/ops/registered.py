@@ -174,7 +174,7 @@ def _addmm_activation_fake(bias: torch.Tensor, x: torch.Tensor, weight: torch.Te
 to_depth = _operator(
     "to_depth", space_to_depth.to_depth, "(Tensor x, int[] before, int[] blocks, int channels) -> Tensor"
 )
-from_depth = _operator("from_depth", space_to_depth.from_depth, "(Tensor x, int[] before, int[] size) -> Tensor")
+from_depth = _operator("from_depth", space_to_depth.from_depth, "(Tensor x, int[] before, SymInt[] size) -> Tensor")
 
 
 @to_depth.register_fake
@@ -187,7 +187,7 @@ def _from_depth_fake(x: torch.Tensor, _: Any, size: Any) -> Any:
     return x.new_empty(size)
 
 
-sum_rows = _operator("sum_rows", row_sums.sum_rows, "(Tensor rows, Tensor places, int count) -> Tensor")
+sum_rows = _operator("sum_rows", row_sums.sum_rows, "(Tensor rows, Tensor places, SymInt count) -> Tensor")
 sum_rows.register_fake(lambda rows, _, count: rows.new_empty((count, rows.shape[1])))
 
 
@@ -196,6 +196,6 @@ step_seed.register_fake(lambda like: like.new_empty((), dtype=torch.int64))
 seeded_random = _operator(
     "seeded_random",
     seeded.seeded_random,
-    "(Tensor seed, int draw, bool normal, int[] size, int[] stride, ScalarType dtype) -> Tensor",
+    "(Tensor seed, int draw, bool normal, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor",
 )
 seeded_random.register_fake(seeded.seeded_random_fake)

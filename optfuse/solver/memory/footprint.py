@@ -9,7 +9,7 @@ unless separate buffers lower the peak.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from optfuse.problem.instance import Instance
@@ -18,6 +18,9 @@ from optfuse.solver.memory.arena import Span
 from optfuse.solver.memory.launch_order import in_launches
 from optfuse.solver.memory.order_problem import lifetimes, order_problem, running_sum
 from optfuse.solver.memory.reuse import inplace_pairs, join_spans, matched_pairs
+
+#: Whether a buffer's memory (the first) may be another one's, as far as their sizes go.
+Fits = Callable[[int, int], bool]
 
 #: Bytes that a caching allocator rounds every allocation up to.
 ROUNDING = 512
@@ -55,17 +58,28 @@ def arena_footprint(instance: Instance, solution: Solution) -> Footprint:
     return Footprint(_peak([*outside, *arena], kept, length), arena=True)
 
 
-def apart_footprint(instance: Instance, solution: Solution, lent: Collection[int] = ()) -> Footprint:
-    """The footprint with separate buffers, as many as possible in the memory of another."""
+def apart_footprint(
+    instance: Instance, solution: Solution, lent: Collection[int] = (), fits: Fits | None = None
+) -> Footprint:
+    """The footprint with separate buffers, as many as possible in the memory of another, where that one ``fits``."""
+    joined, heirs, kept = separate_spans(instance, solution, lent, fits)
+    return Footprint(_peak(joined, kept, len(solution.kernels)), arena=False, heirs=heirs)
+
+
+def separate_spans(
+    instance: Instance, solution: Solution, lent: Collection[int] = (), fits: Fits | None = None
+) -> tuple[tuple[Span, ...], dict[int, int], int]:
+    """Lifetimes of separate buffers, those joined that share memory; by buffer the one it reuses; bytes always live."""
     kept, spans = _spans(instance, solution)
     pairs = [
         (old, new)
         for old, new in inplace_pairs(instance, solution.kernels, spans, solution.launches)
         if _placed(instance, spans[old].buffer) or spans[old].buffer in lent
+        if fits is None or fits(spans[old].buffer, spans[new].buffer)
     ]
     heirs = matched_pairs(pairs)
-    peak = _peak(join_spans(spans, heirs).spans, kept, len(solution.kernels))
-    return Footprint(peak, arena=False, heirs={spans[new].buffer: spans[old].buffer for old, new in heirs.items()})
+    reused = {spans[new].buffer: spans[old].buffer for old, new in heirs.items()}
+    return join_spans(spans, heirs).spans, reused, kept
 
 
 def _placed(instance: Instance, number: int) -> bool:
