@@ -12,7 +12,7 @@ from optfuse.compiler.stages import fusion_problem
 from optfuse.problem.cost import MIB
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
-from optfuse.schedule.saving import proposal_of, unseen_bytes, workspace_bytes
+from optfuse.schedule.proposals import proposal_of, unseen_bytes, workspace_bytes
 from optfuse.schedule.scheduled import ScheduledStep
 from optfuse.schedule.step_saving import Proposal
 from optfuse.solver.control.options import SolveOptions

@@ -62,6 +62,7 @@ class ForwardValue:
         view: Whether it is a view of its one input, or of what the graph is given.
         called: The least level of the library calls of the backward half that read it; None if none does.
         looped: The levels of the loops of the backward half that read it.
+        last_called: As ``called``, the greatest level.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ForwardValue:
     view: bool = False
     called: int | None = None
     looped: frozenset[int] = frozenset()
+    last_called: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,7 @@ def _free(value: ForwardValue, again_ps: int) -> ForwardValue:
         write_ps=0,
         read_ps=0,
         called=None if value.called is None else 0,
+        last_called=None if value.called is None else 0,
         looped=frozenset({0}) if value.looped else frozenset(),
     )
 

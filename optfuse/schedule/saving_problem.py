@@ -1,0 +1,116 @@
+"""The problem of what a training step saves: its forward values with their prices, from the joint graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from optfuse.compiler.extract.extraction import Extraction
+from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.joint import JointStep, joint_names
+from optfuse.compiler.frontend.kept_values import held_memory
+from optfuse.compiler.simplify.inline_cheap import LEAST_BYTES
+from optfuse.problem.cost import MIB, kernel_price
+from optfuse.problem.instance import Device
+from optfuse.solver.saving import ForwardValue
+from optfuse.solver.saving_lifetimes import Lifetimes, forward_levels
+
+
+@dataclass(frozen=True, slots=True)
+class SavingProblem:
+    """The constraint model's data.
+
+    Attributes:
+        values: What depends on no gradient.
+        levels: By node of the backward half: the number of library calls on a longest path to it.
+        lifetimes: The values that may take room while the backward graph runs.
+    """
+
+    values: tuple[ForwardValue, ...]
+    levels: Mapping[str, int]
+    lifetimes: Lifetimes
+
+    def levels_of_halves(self) -> tuple[dict[str, int], dict[str, int]]:
+        """By node of the forward half, and of the backward half, its level as ``lifetimes`` counts them."""
+        names = [value.name for value in self.values]
+        later = self.lifetimes.forward_levels
+        forward = dict(zip(names, forward_levels(self.values), strict=True))
+        return forward, {name: later + level for name, level in self.levels.items()}
+
+
+def saving_problem(
+    step: JointStep, halves: Sequence[Captured], problems: Sequence[Extraction], device: Device
+) -> SavingProblem:
+    """The constraint model's data, from the joint graph, and one way to split it with both fusion problems.
+
+    A library call, a reduction and a loop with several results take their time alone, other loops that of what they
+    read and write: they share kernels with their readers, but for small values, which are not computed by each reader
+    and cost a launch. A value that a library call of the forward graph reads or makes is in memory in any case, so that
+    saving it adds no write. A result of the step stays in memory, so that saving it costs no bytes; one that leaves in
+    other strides than its node's is a copy, which may be saved in place of what it is a view of.
+    """
+    alone: Counter[str] = Counter()
+    calls = set()
+    reduced = set()
+    for half, problem in zip(halves, problems, strict=True):
+        names = joint_names(half)
+        for k, (op, loop) in enumerate(zip(problem.instance.ops, problem.graph.ops, strict=True)):
+            name = names.get(loop.origin.node, loop.origin.node)
+            alone[name] += min(kernel_price(problem.instance, (k,), offer.scheme).total for offer in op.offers)
+            if op.kind != "loop":
+                calls.add(name)
+            elif any(offer.reduces for offer in op.offers):
+                reduced.add(name)
+    levels = _levels(step, calls)
+    held, copies = _results(halves[0])
+    forward_calls = {value.name for value in step.values if value.in_forward and value.name in calls}
+    values: list[ForwardValue] = []
+    for value in step.values:
+        view = value.is_view and value.name not in copies
+        size = 0 if view or value.bytes is None else value.bytes
+        moved = size * device.dram_ps_per_mib // MIB
+        part = value.is_part and step.values[value.inputs[0]].name in calls  # of what a library call returns
+        in_memory = part or value.name in forward_calls or not forward_calls.isdisjoint(value.readers)
+        called = [levels[name] for name in value.backward_readers if name in calls]
+        called += [max(levels.values(), default=0)] if value.is_result else []
+        again = 0
+        if value.name in calls | reduced or (value.bytes is None and not view):
+            again = alone[value.name]
+        elif value.inputs and 0 < size < LEAST_BYTES:
+            again = device.launch_ps
+        values.append(
+            ForwardValue(
+                value.name,
+                value.inputs,
+                None if view or value.bytes is None else 0 if value.name in held | copies else size,
+                save_ps=0 if in_memory or value.name in held | copies else moved,
+                again_ps=again if value.repeatable else None,
+                write_ps=moved,
+                read_ps=moved,
+                library=part or value.name in calls,
+                view=view,
+                called=min(called, default=None),
+                last_called=max(called, default=None),
+                looped=frozenset(levels[name] for name in value.backward_readers if name not in calls),
+            )
+        )
+    return SavingProblem(tuple(values), levels, Lifetimes.of(values))
+
+
+def _results(forward: Captured) -> tuple[set[str], set[str]]:
+    """The names of the joint graph's nodes whose memory holds the step's results, and of results that are copies."""
+    names = joint_names(forward)
+    held = {names.get(memory.name, memory.name) for memory in held_memory(forward)}
+    copied = (forward.outputs[k] for k in forward.visible or () if k in forward.strides)
+    return held, {names[node.name] for node in copied if isinstance(node, Node)}
+
+
+def _levels(step: JointStep, calls: Collection[str]) -> dict[str, int]:
+    """By node of the backward half: the number of library calls on a longest path to it."""
+    levels: dict[str, int] = {}
+    for name, sources in step.backward.items():
+        levels[name] = max((levels[source] + (source in calls) for source in sources), default=0)
+    return levels
