@@ -12,7 +12,7 @@ from optfuse.compiler.ir.nodes import View
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import DTYPES
 from optfuse.compiler.lower.limited_dtypes import MOVING
-from optfuse.compiler.lower.pointwise import POINTWISE
+from optfuse.compiler.lower.pointwise import POINTWISE, TAKE_NUMBERS_WIDE
 from optfuse.compiler.lower.registry import Uniform
 
 
@@ -36,7 +36,8 @@ def loops_cover(builder: Builder, node: fx.Node, args: Any, kwargs: Any) -> bool
 def _reads_numbers(builder: Builder, node: fx.Node) -> bool:
     """Whether loops may read operands without dimensions from the host: kernels get copies of them.
 
-    Eager execution does not round such a number to a half type in which it computes; loops would.
+    Whether eager execution rounds such a number to a half type in which it computes is known of some operators alone.
     """
-    computed = str(node.target) in POINTWISE and all(spec.device == builder.main for spec in builder.specs)
-    return computed and all(spec.dtype not in HALF for spec in builder.specs)
+    target = str(node.target)
+    computed = target in POINTWISE and all(spec.device == builder.main for spec in builder.specs)
+    return computed and (target in TAKE_NUMBERS_WIDE or all(spec.dtype not in HALF for spec in builder.specs))

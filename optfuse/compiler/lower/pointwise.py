@@ -40,6 +40,9 @@ _EXACT_IN_HALF = frozenset({"bool", "uint8", "int8"})
 #: Operators that round a Python number to the tensor's half type first, as comparisons do; others take it as float32.
 _ROUND_SCALARS = frozenset({"aten.fmod.Scalar", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"})
 
+#: Operators that take a number in the host's memory as float32 beside half tensors on a GPU, as they do Python's.
+TAKE_NUMBERS_WIDE = frozenset({f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div")})
+
 #: Arguments that concern the placement of a tensor, not its values.
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "non_blocking", "memory_format"})
 
@@ -107,6 +110,9 @@ def _promoted(builder: Builder, value: Any, index: Index, promotion: Promotion) 
         narrow = rounds and promotion.common in NARROW
         return cast(cast(given, promotion.common), promotion.compute) if narrow else given
     expr = builder.load(value, index)
+    elsewhere = builder.device(value) != builder.main and not value.shape
+    if elsewhere and str(builder.node.target) in TAKE_NUMBERS_WIDE:
+        return cast(expr, promotion.compute)
     if promotion.common in NARROW and (expr.dtype not in _EXACT_IN_HALF or promotion.common in LIMITED):
         expr = cast(expr, promotion.common)
     return cast(expr, promotion.compute)

@@ -183,26 +183,36 @@ def by_hand(*operations: Any, inputs: tuple[torch.Tensor, ...]) -> fx.GraphModul
 
 
 @pytest.mark.parametrize(
-    ("number", "dtype", "first"),
-    [((), torch.float32, LoopNest), ((), torch.float16, LibraryCall), ((1,), torch.float32, LibraryCall)],
+    ("operator", "number", "dtype", "first"),
+    [
+        (aten.mul.Tensor, (), torch.float32, LoopNest),
+        (aten.mul.Tensor, (), torch.float16, LoopNest),
+        (aten.maximum.default, (), torch.float16, LibraryCall),
+        (aten.mul.Tensor, (1,), torch.float32, LibraryCall),
+    ],
 )
-def test_loops_read_numbers_of_the_host_that_they_need_not_round(
-    number: tuple[int, ...], dtype: torch.dtype, first: type
+def test_loops_read_numbers_of_the_host(
+    operator: Any, number: tuple[int, ...], dtype: torch.dtype, first: type
 ) -> None:
-    """Eager execution multiplies halves by a number in float32; loops would round it. Rows stay on the host."""
+    """Eager execution multiplies halves by a number in float32; whether a maximum rounds it is not known."""
     with FakeTensorMode():
         inputs = (torch.empty(3, device="cuda", dtype=dtype), torch.empty(number, device="cpu"))
         nodes = fx.Graph()
         x, y = nodes.placeholder("x0"), nodes.placeholder("x1")
         x.meta["val"], y.meta["val"] = inputs
-        product = nodes.call_function(aten.mul.Tensor, (x, y))
+        product = nodes.call_function(operator, (x, y))
         product.meta["val"] = torch.empty_like(inputs[0])
         root = nodes.call_function(aten.exp.default, (product,))
         root.meta["val"] = torch.empty_like(inputs[0])
-        nodes.output((root,))
+        nodes.output((product, root))
         graph = lower(fx.GraphModule({}, nodes), name="test", constants={})
     assert [type(op) for op in graph.ops] == [first, LoopNest]
     assert [b.device for b in graph.buffers] == ["cuda:0", "cpu", "cuda:0", "cuda:0"]
+    if first is LoopNest and dtype is torch.float16:
+        halves = torch.tensor([1.0, 3.0, 7.0], dtype=dtype)
+        found, _ = interpret(graph, [halves, torch.tensor(0.1)])
+        assert torch.equal(found, halves * 0.1), "0.1 is not rounded before"
+        assert not torch.equal(found, halves * torch.tensor(0.1, dtype=dtype))
 
 
 def test_loops_write_nothing_on_the_host_of_a_graph_on_a_gpu() -> None:
