@@ -29,6 +29,7 @@ MODELS = Path(__file__).parents[1] / "models"
 #: Two layers, and as many heads as there may be ranks; one row of tokens.
 CONFIG = {"num_hidden_layers": 2, "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 1024}
 TOKENS = 1024
+RANKS_OF_A_HOST = 8
 
 
 def parallel_llama(ranks: int) -> torch.nn.Module:
@@ -47,10 +48,11 @@ def parallel_llama(ranks: int) -> torch.nn.Module:
 
 def saver(folder: Path, ranks: int) -> Callable[[Captured], Callable[[Sequence[torch.Tensor]], Sequence[Any]]]:
     """What compiles a graph: it saves the graph's fusion problem, and runs it as it was traced."""
+    device = "h200" if ranks <= RANKS_OF_A_HOST else "h200-hosts"
 
     def save(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
         half = captured.name.rpartition(".")[2]
-        instance = replace(fusion_problem(captured, "h200").instance, name=f"llama-{ranks}-ranks.{half}")
+        instance = replace(fusion_problem(captured, device).instance, name=f"llama-{ranks}-ranks.{half}")
         save_instance(instance, folder / f"{instance.name}.json.gz")
         print(f"{instance.name}: {len(instance.ops):,} ops")
         return as_traced(captured)

@@ -175,6 +175,8 @@ class Device:
     ``l2_write_ps_per_mib``: writes of temporaries that L2 holds until they are read; 0 prices them like other writes.
     A collective among n ranks takes ``link_start_ps``, ``link_hop_ps`` for each of its steps from rank to rank, and
     ``link_ps_per_mib`` for what a rank sends. All 0: communication takes no time, and the order does not regard it.
+    A group of more than ``host_ranks`` ranks (0: as many as one likes) spans hosts, so many of its ranks on each; what
+    passes between them takes ``host_link_start_ps``, ``host_link_hop_ps`` and ``host_link_ps_per_mib`` more.
     A kernel that runs beside a transfer takes ``link_slowdown_percent`` longer, for it has fewer processors and less of
     the memory's rate.
     ``attention_percent``, ``convolution_percent`` and ``depthwise_percent`` scale the tensor operations of such calls;
@@ -211,6 +213,10 @@ class Device:
     link_hop_ps: int = 0
     link_ps_per_mib: int = 0
     link_slowdown_percent: int = 0
+    host_ranks: int = 0
+    host_link_start_ps: int = 0
+    host_link_hop_ps: int = 0
+    host_link_ps_per_mib: int = 0
     workspace_bytes: int = 0
     dot_percent: int = 0
     dot_overlap_percent: int = 100

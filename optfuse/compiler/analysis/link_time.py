@@ -2,6 +2,10 @@
 
 Ring algorithms, as NCCL runs them: an all-reduce among n ranks has 2 (n - 1) steps, in each of which a rank sends an
 n-th of the data; gathering, scattering and exchanging have n - 1 of them.
+
+A group that spans h hosts with r ranks on each does the same inside of each host, with an r-th of the data a step, and
+between the hosts, where each of a host's ranks has an r-th of the data for itself and sends an h-th of that in a step.
+An all-reduce between hosts runs up and down a tree: it sends as much, in 2 log2(h) steps.
 """
 
 from __future__ import annotations
@@ -21,15 +25,24 @@ def transfer_ps(call: LibraryCall, buffers: Mapping[str, Buffer], device: Device
     given = sum(buffer_bytes(buffers[name]) for name in {view.buffer for view in views(call)})
     made = sum(buffer_bytes(buffers[name]) for name in call.outputs if name is not None)
     whole = max(given, made)  # gathered, or to be scattered
-    return ring_ps(ring_steps(call.target, call.ranks), call.ranks, whole, device)
+    return collective_ps(call.target, call.ranks, whole, device)
 
 
-def ring_steps(collective: str, ranks: int) -> int:
-    """The steps from rank to rank of a collective, by its name."""
-    return (2 if "all_reduce" in collective else 1) * (ranks - 1)
-
-
-def ring_ps(steps: int, ranks: int, whole: int, device: Device) -> int:
-    """Picoseconds of so many steps, in each of which a rank sends its part of the ``whole`` bytes."""
-    sent = whole * steps // ranks
-    return device.link_start_ps + steps * device.link_hop_ps + sent * device.link_ps_per_mib // MIB
+def collective_ps(collective: str, ranks: int, whole: int, device: Device) -> int:
+    """Picoseconds of a collective among two ranks or more, by its name, which handles ``whole`` bytes in all."""
+    inside = min(ranks, device.host_ranks) or ranks
+    hosts = -(-ranks // inside)
+    times = 2 if "all_reduce" in collective else 1
+    steps = times * (inside - 1)
+    between, hops = times * (hosts - 1), hosts - 1
+    if times == 2:
+        hops = 2 * (hosts - 1).bit_length()
+    if "all_to_all" in collective:  # each part goes straight to its rank, most of them to other hosts
+        sent, sent_between = whole * (inside - 1) // ranks, whole * (ranks - inside) // ranks
+    else:
+        sent, sent_between = whole * steps // inside, whole // inside * between // hosts
+    taken = device.link_start_ps + steps * device.link_hop_ps + sent * device.link_ps_per_mib // MIB
+    if hosts > 1:
+        taken += device.host_link_start_ps + hops * device.host_link_hop_ps
+        taken += sent_between * device.host_link_ps_per_mib // MIB
+    return taken

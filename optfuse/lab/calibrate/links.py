@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from optfuse.compiler.analysis.link_time import ring_ps, ring_steps
+from optfuse.compiler.analysis.link_time import collective_ps
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.cost import MIB
 from optfuse.problem.instance import Device
@@ -112,12 +112,12 @@ def link_quality(device: Device, transfers: Sequence[Transfer]) -> LinkQuality:
 
 def predicted_us(device: Device, one: Transfer) -> float:
     """What the model says of a transfer."""
-    return ring_ps(ring_steps(one.collective, one.ranks), one.ranks, one.whole, device) / PS
+    return collective_ps(one.collective, one.ranks, one.whole, replace(device, host_ranks=0)) / PS
 
 
 def _rates(base: Device, transfers: Sequence[Transfer]) -> dict[str, int]:
     """The three figures of transfers by name; the hop only where the numbers of ranks differ."""
-    steps = np.array([ring_steps(one.collective, one.ranks) for one in transfers], dtype=float)
+    steps = np.array([(2 if "all_reduce" in one.collective else 1) * (one.ranks - 1) for one in transfers], dtype=float)
     sent = np.array([one.whole / one.ranks / MIB for one in transfers]) * steps
     measured = np.array([one.us * PS for one in transfers])
     target = measured

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from optfuse.compiler.analysis.dependence import dependences
-from optfuse.compiler.analysis.link_time import transfer_ps
+from optfuse.compiler.analysis.link_time import collective_ps, transfer_ps
 from optfuse.compiler.codegen.host_program import MemoryLayout, host_program
 from optfuse.compiler.codegen.module import emit_module
 from optfuse.compiler.extract.extraction import Extraction, extract
@@ -167,6 +167,27 @@ def test_an_all_reduce_sends_everything_twice() -> None:
     assert call.ranks == 0  # this process has no such group
     assert transfer_ps(call, buffers, device) == 0
     assert transfer_ps(replace(call, ranks=4), buffers, device) == 6 * 100 + 96 * 6 // 4 * 10
+
+
+def test_a_group_over_several_hosts_pays_for_the_links_between_them() -> None:
+    """16 ranks on 2 hosts, 1,600 bytes: each rank has 200 of them for itself between the hosts."""
+    inside = replace(load_device("h200"), link_start_ps=1000, link_hop_ps=100, link_ps_per_mib=10 << 20)
+    hosts = replace(inside, host_ranks=8, host_link_start_ps=5000, host_link_hop_ps=700, host_link_ps_per_mib=30 << 20)
+    assert collective_ps("all_reduce", 8, 1600, hosts) == collective_ps("all_reduce", 8, 1600, inside)
+    gathered = 1000 + 7 * 100 + 1400 * 10 + 5000 + 1 * 700 + 100 * 30
+    reduced = 1000 + 14 * 100 + 2800 * 10 + 5000 + 2 * 700 + 200 * 30
+    assert collective_ps("all_gather_into_tensor", 16, 1600, hosts) == gathered
+    assert collective_ps("reduce_scatter_tensor", 16, 1600, hosts) == gathered
+    assert collective_ps("all_reduce", 16, 1600, hosts) == reduced
+    exchanged = 1000 + 7 * 100 + 700 * 10 + 5000 + 1 * 700 + 800 * 30
+    assert collective_ps("all_to_all_single", 16, 1600, hosts) == exchanged
+
+
+def test_all_reduces_between_hosts_have_as_many_hops_as_a_tree_is_deep() -> None:
+    device = replace(load_device("h200"), link_start_ps=0, link_hop_ps=0, link_ps_per_mib=0, host_ranks=8)
+    device = replace(device, host_link_hop_ps=1)
+    assert [collective_ps("all_reduce", 8 * n, 64, device) for n in (1, 2, 3, 4, 8, 9)] == [0, 2, 4, 4, 6, 8]
+    assert [collective_ps("all_gather", 8 * n, 64, device) for n in (1, 2, 3, 4, 8, 9)] == [0, 1, 2, 3, 7, 8]
 
 
 def test_a_collective_without_users_stays() -> None:
