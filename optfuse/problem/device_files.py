@@ -45,8 +45,11 @@ def load_device(name: str) -> Device:
         return _read(source)
     if name not in known_devices():
         near = difflib.get_close_matches(name, known_devices(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known_devices())}"
-        raise InvalidOptionError(f"unknown device {name!r}{hint}")
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        shipped = ", ".join(known_devices())
+        raise InvalidOptionError(
+            f"unknown device {name!r}{hint} (known: {shipped}, or the path of a file that `optfuse calibrate` wrote)"
+        )
     return _read(resources.files("optfuse.problem") / "devices" / f"{name}.json")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._inductor import list_options
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.aot import make_backend
@@ -32,6 +33,9 @@ logger = logging.getLogger("optfuse")
 
 #: Options that are not the solver's.
 _OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving", "ranges", "checkpoint_price")
+
+#: Ours for some of Inductor's options, by a part of their names.
+_INDUCTORS = {"cudagraphs": '{"cudagraphs": True}', "max_autotune": '{"tune": True}'}
 
 
 def backend(
@@ -67,6 +71,8 @@ def backend(
     Raises:
         InvalidOptionError: An unknown option or device, or a value out of range.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidOptionError(f'options must be a dictionary such as {{"time_limit": 10}}, not {options!r}')
     options = {**options_of_mode(mode), **(options or {})}
     device, solve_options = parse_options(options)
     cudagraphs = choice_under(solve_options.peak_bytes, checked_choice(options.get("cudagraphs", "auto")))
@@ -138,12 +144,14 @@ def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
     known = [*_OWN, *(item.name for item in fields(SolveOptions))]
     for key in options:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
-            raise InvalidOptionError(f"unknown option {key!r}; did you mean {near!r}? (known: {', '.join(known)})")
+            raise InvalidOptionError(f"unknown option {key!r}{_instead(str(key), known)} (known: {', '.join(known)})")
     for key in ("tune", "cache", "strict", "ranges", "checkpoint_price"):
         if not isinstance(options.get(key, False), bool):
             raise InvalidOptionError(f"{key} must be True or False, not {options[key]!r}")
-    device = str(options.get("device") or device_here())
+    device = options.get("device") or device_here()
+    if not isinstance(device, str | Path):
+        raise InvalidOptionError(f"device must be a device's name or the path of a device file, not {device!r}")
+    device = str(device)
     load_device(device)
     values = {key: value for key, value in options.items() if key not in _OWN}
     if isinstance(values.get("rules"), (str, Path)):
@@ -151,3 +159,12 @@ def parse_options(options: Mapping[str, Any]) -> tuple[str, SolveOptions]:
     elif isinstance(values.get("rules"), Mapping):
         values["rules"] = rules_from_plain(values["rules"])
     return device, SolveOptions.from_mapping(values)
+
+
+def _instead(key: str, known: Sequence[str]) -> str:
+    """What to write in place of an unknown option, in words that follow its name."""
+    if key in list_options():
+        ours = next((ours for part, ours in _INDUCTORS.items() if part in key), None)
+        return ", which is Inductor's; " + (f"write {ours}" if ours else "leave it out")
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

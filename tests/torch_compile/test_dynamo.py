@@ -96,13 +96,25 @@ def test_other_sizes_compile_again(model):
         ({"tim_limit": 3}, "did you mean 'time_limit'"),
         ({"devise": "h200"}, "did you mean 'device'"),
         ({"time_limit": 0}, "time_limit must be"),
-        ({"device": "h2000"}, "h200"),
+        ({"device": "h2000"}, "did you mean 'h200'"),
+        ({"device": "rtx"}, "known: h100, h200, or the path"),
+        ({"device": 3}, "device must be"),
+        ({"triton.cudagraphs": True}, 'is Inductor\'s; write {"cudagraphs": True}'),
+        ({"max_autotune": True}, 'is Inductor\'s; write {"tune": True}'),
+        ({"epilogue_fusion": True}, "is Inductor's; leave it out"),
+        ({"unheard_of": 1}, r"unknown option 'unheard_of' \(known: device, "),
         ({"tune": "yes"}, "tune must be"),
     ],
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(InvalidOptionError, match=message):
         parse_options(options)
+
+
+@pytest.mark.parametrize("options", ["time_limit", ["time_limit"]])
+def test_options_are_a_dictionary(options):
+    with pytest.raises(Exception, match="options must be a dictionary"):
+        torch.compile(lambda x: x + 1, backend="optfuse", options=options)(torch.ones(2))
 
 
 def test_options():
