@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch.export import ExportedProgram
+
 from optfuse.cache import Cache
 from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
@@ -129,7 +131,7 @@ class TrainingSchedule(ScheduledStep):
 @rarely_collecting()
 def optimize(
     model: Any,
-    args: tuple[Any, ...],
+    args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     train: bool = False,
@@ -144,8 +146,10 @@ def optimize(
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is.
 
     Args:
-        model: A ``torch.nn.Module``. It is traced with fake tensors, never run; its weights may live anywhere.
-        args, kwargs: Example inputs. Their shapes, dtypes and strides are what the schedule holds for.
+        model: A ``torch.nn.Module``, or a program of ``torch.export``. It is traced with fake tensors, never run; its
+            weights may live anywhere.
+        args, kwargs: Example inputs; by default those that a program was exported with. Their shapes, dtypes and
+            strides are what the schedule holds for.
         train: Schedule a training step's forward and backward graphs instead of the inference graph.
         device: A shipped device's name, or the path of a device file.
         options: The solver's limits and choices.
@@ -164,7 +168,8 @@ def optimize(
             in ``{"input_ids": {1: (16, 1024)}}``. Dimensions of equal size and range are one size; two may change. The
             schedule is that of the example's sizes, and its ``regions`` say at which sizes it is proven to be how good,
             and where which other one is better. Each of about seven sizes is traced and solved, or three of each with
-            each of the other. Not with a cap on peak memory or rules.
+            each of the other. Not with a cap on peak memory or rules. By default the dynamic dimensions of an exported
+            program (one without an upper bound up to four times the example's size); ``{}``: none of them.
 
     Raises:
         CaptureError: If the model cannot be traced to one graph: the message names the line.
@@ -177,6 +182,13 @@ def optimize(
     load_device(device)
     require_measurable(measure)
     name = type(model).__name__.lower() if name is None else name
+    if isinstance(model, ExportedProgram):
+        from optfuse.compiler.frontend import exported
+
+        args, kwargs = exported.inputs_of(model, args, kwargs)
+        if dynamic is None and not options.rules and options.peak_bytes is None:
+            dynamic = exported.ranges_of(model, (args, kwargs))
+        model, dynamic = model.module(), dynamic or None
     regions = None
     if dynamic is not None:
         regions = _regions(model, (args, dict(kwargs or {})), dynamic, device, options, name, train=train)

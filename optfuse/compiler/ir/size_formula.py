@@ -109,10 +109,11 @@ def divide(a: Formula, b: Formula, ranges: Mapping[str, Interval], *, below: boo
         return whole, rest
     if high < 0 and bounds(add(rest, b), ranges)[0] >= 0:  # from -b to -1: the multiple below is one less
         return add(whole, number(-1)), add(rest, b)
-    if high < 0 or below:  # floor(n / b) == -((b - 1 - n) // b)
-        turned = Formula((((Divided("//", add(add(b, number(-1)), rest, -1), b),), 1),))
+    over = add(add(b, number(-1)), rest, -1)
+    if high < 0 or below or (low < 0 and bounds(over, ranges)[0] >= 0):  # floor(n / b) == -((b - 1 - n) // b)
+        turned = Formula((((Divided("//", over, b),), 1),))
         return add(whole, turned, -1), add(rest, multiply(b, turned))
-    quotient = Formula((((Divided("//", rest, b),), 1),))
+    quotient = Formula((((_quotient_atom(rest, b),), 1),))
     return add(whole, quotient), Formula((((Divided("%", rest, b),), 1),))
 
 
@@ -164,14 +165,49 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
 
 
 def _formula(terms: Mapping[Monomial, int]) -> Formula:
-    kept = [(monomial, coefficient) for monomial, coefficient in terms.items() if coefficient]
-    return Formula(tuple(sorted(kept, key=lambda term: (not term[0], [str(atom) for atom in term[0]]))))
+    kept = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
+    for monomial in [each for each in kept if any(_rounds_half_up(atom) for atom in each)]:
+        if (joined := _joined_halves(monomial, kept)) is not None:
+            return add(*joined)
+    ordered = sorted(kept.items(), key=lambda term: (not term[0], [str(atom) for atom in term[0]]))
+    return Formula(tuple(ordered))
+
+
+def _rounds_half_up(atom: Atom) -> bool:
+    """Whether an atom is ``(x + 1) // 2``, with an odd number."""
+    if isinstance(atom, str) or atom.operator != "//" or atom.divisor.constant != 2:
+        return False
+    return any(not monomial and number % 2 for monomial, number in atom.numerator.terms)
+
+
+def _joined_halves(monomial: Monomial, terms: Mapping[Monomial, int]) -> tuple[Formula, Formula] | None:
+    """Two summands of the terms where ``(x + 1) // 2`` and ``x // 2`` occur equally often, which are ``x`` together."""
+    atom = next(atom for atom in monomial if _rounds_half_up(atom))
+    assert isinstance(atom, Divided)
+    whole, rest = add(atom.numerator, number(1), -1), _without(monomial, (atom,)) or ()
+    other = tuple(sorted((_quotient_atom(whole, atom.divisor), *rest), key=str))
+    if other == monomial or terms.get(other) != terms[monomial]:
+        return None
+    left = {each: count for each, count in terms.items() if each not in (monomial, other)}
+    return _formula(left), multiply(whole, Formula(((rest, terms[monomial]),)))
+
+
+def _quotient_atom(a: Formula, b: Formula) -> Divided:
+    """``a // b``; a quotient by a number, divided by a number, is one quotient."""
+    match a.terms:
+        case [([Divided("//", numerator, divisor)], 1)]:
+            inner, outer = divisor.constant or 0, b.constant or 0
+            if inner > 0 and outer > 0:
+                return Divided("//", numerator, number(inner * outer))
+        case _:
+            pass
+    return Divided("//", a, b)
 
 
 def bounds(formula: Formula, ranges: Mapping[str, Interval]) -> Interval:
     """An interval that holds the formula's value wherever the symbols are in their ranges."""
     low, high = _bounds_of_terms(formula, ranges)
-    if low < 0 < high and len(formula.terms) > 1:
+    if low <= 0 <= high and len(formula.terms) > 1:
         least, most = _bounds_from_least(formula, ranges)
         for other in (_with_quotients(formula), _with_remainders(formula)):
             if other != formula:
@@ -248,11 +284,11 @@ def _divided_bounds(atom: Divided, ranges: Mapping[str, Interval]) -> Interval:
     if atom.operator == "%":
         return 0, divisor[1] - 1
     low, high = bounds(atom.numerator, ranges)
-    least = min(_quotient(low, d) for d in divisor)
-    return least, max(_quotient(high, d) for d in divisor)
+    least = min(_quotient_of_ends(low, d) for d in divisor)
+    return least, max(_quotient_of_ends(high, d) for d in divisor)
 
 
-def _quotient(a: float, b: float) -> float:
+def _quotient_of_ends(a: float, b: float) -> float:
     if math.isinf(b):
         return -1 if a < 0 else 0 if not math.isinf(a) else a
     return a if math.isinf(a) else a // b

@@ -15,7 +15,8 @@ import pytest
 import sympy
 
 from optfuse.compiler.ir.index_expressions import bounds
-from optfuse.compiler.ir.size_formula import evaluate
+from optfuse.compiler.ir.size_formula import Formula, add, divide, evaluate, multiply, number, symbol
+from optfuse.compiler.ir.size_formula import bounds as formula_bounds
 from optfuse.compiler.ir.sizes import Decisions, Size, hint
 
 ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
@@ -191,3 +192,38 @@ def test_quotients_in_kernels_have_numerators_that_are_not_negative() -> None:
                 for atom in monomial:
                     assert isinstance(atom, str) or evaluate(atom.numerator, made.hints) >= 0
     assert (hint((-s) // 5), hint((s - 20) // 3), hint((3 - t) % s)) == (-12 // 5, -8 // 3, -4 % 12)
+
+
+def test_sizes_rounded_up_are_seen_to_hold_what_they_round() -> None:
+    """A length padded to a multiple of four, and the halves of one that a scan splits again and again."""
+    made = decisions(s0=12)
+    s = made.size("s0")
+    padded = s + (4 - s % 4) % 4
+    assert padded >= s
+    assert padded - s < 4
+    assert s - s % 4 >= 0
+    halves = (s // 2 + 1) // 2 + (s + 1) // 2 + s // 4
+    assert str(halves * 48) == "(s0*48)"
+    assert str(s // 2 // 2) == "(s0 // 4)"
+    assert not made.guards
+
+
+def test_formulas_are_inside_of_their_bounds() -> None:
+    draw, ranges = random.Random(0), {"s": (2.0, 40.0), "t": (2.0, 40.0)}
+
+    def drawn(depth: int) -> Formula:
+        kind = draw.randrange(5) if depth else 0
+        if kind == 0:
+            return draw.choice([symbol("s"), symbol("t"), number(draw.randrange(-3, 6))])
+        one = drawn(depth - 1)
+        if kind == 1:
+            return multiply(one, drawn(depth - 1))
+        if kind == 2:
+            return add(one, drawn(depth - 1), draw.choice([1, -1, 2]))
+        return divide(one, number(draw.choice([2, 3, 4, 6])), ranges)[kind - 3]
+
+    for _ in range(2000):
+        formula, sizes = drawn(4), {name: draw.randint(2, 40) for name in ranges}
+        low, high = formula_bounds(formula, ranges)
+        assert low <= evaluate(formula, sizes) <= high
+        assert evaluate(formula, sizes) == eval(str(formula), {}, dict(sizes))
