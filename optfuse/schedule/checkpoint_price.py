@@ -36,7 +36,7 @@ class CheckpointPrice:
     @property
     def slowdown(self) -> float:
         """The share of the step's time without them that they add."""
-        return self.obeyed.objective / self.free.objective - 1
+        return self.obeyed.time_ps / self.free.time_ps - 1
 
     @property
     def saved_bytes(self) -> int:

@@ -106,7 +106,8 @@ def proposal_of(
     """
     peak = max(solution.peak_bytes + out for (_, solution), out in zip(solved, unseen.values(), strict=True))
     saved = _saved_values(*halves)
-    return Proposal(name, sum(objective for objective, _ in solved), sum(one.bytes for one in saved), peak, saved)
+    objective, shared = sum(one for one, _ in solved), sum(solution.saved_ps for _, solution in solved)
+    return Proposal(name, objective, sum(one.bytes for one in saved), peak, saved, shared)
 
 
 def _saved_values(forward: Captured, backward: Captured) -> tuple[SavedValue, ...]:

@@ -2,8 +2,7 @@
 
 The first proposal is torch's, the fewest bytes by a minimum cut. Without a cap on peak memory the others are choices of
 the constraint model of ``solver.saving``. Under a cap they are choices of ``solver.saving_descent``, whose memory is
-that of each level of the backward graph, and choices of the constraint model that save ever less, until a step keeps
-the cap. What is compared is the cost of schedules.
+that of each level of both graphs, until a step keeps the cap. What is compared is the cost of schedules.
 
 ``schedule.saving_bound`` has a bound that holds for every choice.
 """
@@ -67,11 +66,11 @@ class SavingSearch:
         if cap is not None and all(one.proposal.peak_bytes > cap for one in search.priced):
             search.by_lifetimes(cap)
             if all(one.proposal.peak_bytes > cap for one in search.priced):
-                search.shrink(cap)
+                search.descent(search.priced[-1], None)
         fitting = [one for one in search.priced if cap is None or one.proposal.peak_bytes <= cap]
         if cap is not None and not fitting:
             raise InfeasibleError(_infeasible(search, cap))
-        best = min(fitting, key=lambda one: (one.proposal.objective, one.proposal.peak_bytes))
+        best = min(fitting, key=lambda one: (one.proposal.time_ps, one.proposal.peak_bytes))
         self._take(best, search.priced, search.bound.within(cap))
         return best.choice
 
@@ -101,18 +100,14 @@ class SavingSearch:
         self._take(own, [own], sum(found.bound for _, found in own.solved))
 
     def sweep(self, step: JointStep, points: int) -> list[tuple[Proposal, int]]:
-        """Torch's proposal and ``points`` of the constraint model, ever fewer bytes, each with a bound.
+        """Torch's proposal and ``points`` others, from the cheapest one to that of the least peak, each with a bound.
 
         A bound holds for every step whose peak is not above the proposal's. None where the user says what is saved.
         """
         if step.free is not None:
             return []
         search = StepSearch(step, self.device, self.options)
-        free = search.by_bytes(None)
-        fewest = search.least_saved()
-        most = search.fewest.proposal.saved_bytes if free is None else free.bytes
-        for k in range(1, points):
-            search.by_bytes(most - k * (most - fewest) // points)
+        search.front(points)
         proposals = [one.proposal for one in search.priced]
         return [(one, min(one.objective, search.bound.within(one.peak_bytes))) for one in proposals]
 

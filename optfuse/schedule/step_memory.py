@@ -16,7 +16,7 @@ from optfuse.problem.solution import Solution
 from optfuse.schedule.saving_problem import SavingProblem
 from optfuse.solver.memory.order_problem import live_bytes, order_problem
 from optfuse.solver.saving import uses
-from optfuse.solver.saving_lifetimes import SMALL_BYTES, forward_levels
+from optfuse.solver.saving_lifetimes import forward_levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def memory_beside(
     stored = {values[one.value].name: k for k, one in enumerate(lifetimes.stored)}
     mine = list(lifetimes.outcome(stored[name] for name in saved if name in stored).live)
     for value, used, level in zip(values, uses(values), forward_levels(values), strict=True):
-        if value.name in saved and value.name not in stored and (value.bytes or 0) >= SMALL_BYTES:
+        if value.name in saved and value.name not in stored and (value.bytes or 0) >= lifetimes.small:
             last = lifetimes.forward_levels + max((*used.levels, value.last_called or 0), default=0)
             for k in range(level, min(last + 1, len(mine))):
                 mine[k] += value.bytes or 0
@@ -79,7 +79,7 @@ def choice_of(problem: SavingProblem, saved: Collection[int]) -> Choice:
         if k in found or k in again:
             continue
         size = None if value.view or k in stored else value.bytes
-        small = size is not None and size < SMALL_BYTES and (value.inputs or value.again_ps is None)
+        small = size is not None and size < problem.lifetimes.small and (value.inputs or value.again_ps is None)
         if k in kept or small:
             found.add(k)
         else:

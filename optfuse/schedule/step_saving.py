@@ -32,6 +32,7 @@ class Proposal:
             ``SolveOptions.optimizer_states`` says. Results that are written in place of others count as apart: an upper
             bound, which ``allocated_peak_bytes`` makes exact.
         saved: The values that are kept, in program order.
+        shared_ps: Picoseconds of the objective, in which each kernel pays for a launch, that shared launches save.
     """
 
     name: str
@@ -39,6 +40,12 @@ class Proposal:
     saved_bytes: int
     peak_bytes: int
     saved: tuple[SavedValue, ...]
+    shared_ps: int = 0
+
+    @property
+    def time_ps(self) -> int:
+        """Picoseconds of both graphs, with shared launches."""
+        return self.objective - self.shared_ps
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,15 @@ from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.saving import ForwardValue, Saving, choose_saving, least_bytes
 from optfuse.solver.saving_descent import descend
 
-#: Seconds for one solve of the constraint model, and for one descent.
-MODEL_S, DESCENT_S = 2.0, 2.0
+#: Seconds for one solve of the constraint model.
+MODEL_S = 2.0
+#: Choices that one descent judges at least, and all their stored values together: a microsecond each.
+MIN_JUDGED, JUDGED_VALUES = 2_000, 1_500_000
 #: A choice of the constraint model is good enough when what it costs is above its bound by no more than this share of
 #: the step's time: solving both graphs prices it anew.
 GAP = 0.002
-#: Proposals that are priced at most, torch's included; of these by descent.
-MOST_PROPOSALS, MOST_DESCENTS = 8, 4
+#: Proposals that are priced at most by descent under one cap.
+MOST_DESCENTS = 4
 #: The search ends at a step whose peak is below the cap by no more than this share of it; choices whose bytes differ by
 #: no more are alike.
 CLOSE = 0.02
@@ -64,48 +66,46 @@ class StepSearch:
         return found
 
     def by_lifetimes(self, cap: int) -> None:
-        """Price choices whose backward graph is within the cap at each level, by what is known of its memory.
+        """Price choices that are within the cap at each level by what is known of the memory of both graphs.
 
-        Each that is priced tells more of that, until one comes close to the cap.
+        Each that is priced tells more of that, until one comes close to the cap, or two in turn lower no peak.
         """
-        latest = self.priced[-1]
+        latest, least, failures = self.priced[-1], min(one.proposal.peak_bytes for one in self.priced), 0
         for _ in range(MOST_DESCENTS):
-            known = latest
-            latest = self._descent(known, cap)
-            if latest is None or cap - CLOSE * cap <= latest.proposal.peak_bytes <= cap:
+            found = self.descent(latest, cap)
+            if found is None or cap - CLOSE * cap <= found.proposal.peak_bytes <= cap:
                 break
+            failures = 0 if found.proposal.peak_bytes < max(least, cap) else failures + 1
+            if failures == 2:
+                break
+            latest, least = found, min(least, found.proposal.peak_bytes)
 
-    def _descent(self, known: Priced, cap: int) -> Priced | None:
-        """The proposal of a descent from a priced one; None if it is known already."""
+    def descent(self, known: Priced, cap: int | None) -> Priced | None:
+        """The proposal of a descent from a priced one; None if it is known already.
+
+        ``cap``: None for the least peak.
+        """
         problem, values = self.problem.lifetimes, self.problem.values
         beside = memory_beside(known.memory, self.problem, known.kept)
         starts = [
             frozenset(k for k, stored in enumerate(problem.stored) if values[stored.value].name in one.kept)
             for one in {id(one): one for one in (self.fewest, known)}.values()
         ]
-        deadline = self.clock.now() + self._seconds(DESCENT_S)
-        found = descend(problem, beside, cap, starts, self.clock, deadline, self.options.seed)
-        return self._price(f"within {cap / MIB:,.1f} MiB at each level", choice_of(self.problem, found.saved))
+        most = max(MIN_JUDGED, JUDGED_VALUES // max(1, len(problem.stored)))
+        limit = max(beside, default=0) if cap is None else cap
+        found = descend(problem, beside, limit, starts, self.clock, most, self.options.seed)
+        said = "least peak" if cap is None else f"within {cap / MIB:,.1f} MiB at each level"
+        return self._price(said, choice_of(self.problem, found.saved))
 
-    def shrink(self, cap: int) -> None:
-        """Price choices that save ever less until a step keeps the cap and comes close to it.
-
-        The peak falls by about a byte for each that is not saved, until what is computed again counts.
-        """
-        start = min((one.proposal for one in self.priced), key=lambda proposal: proposal.peak_bytes)
-        fewest = self.least_saved()
-        limit = start.saved_bytes - (start.peak_bytes - cap)
-        tried: set[int] = set()
-        while len(self.priced) < MOST_PROPOSALS and limit not in tried:
-            limit = min(start.saved_bytes, max(fewest, limit))
-            tried.add(limit)
-            count = len(self.priced)
-            if self.by_bytes(limit) is None or len(self.priced) == count:
-                break
-            peak = self.priced[-1].proposal.peak_bytes
-            if cap - CLOSE * cap <= peak <= cap:
-                break
-            limit += cap - peak
+    def front(self, points: int) -> None:
+        """Price ``points`` choices from the cheapest one to that of the least peak."""
+        self.by_bytes(None)
+        known = self.priced[-1]
+        least = self.descent(known, None)
+        most = min(self.priced, key=lambda one: one.proposal.objective).proposal.peak_bytes
+        low = min(one.proposal.peak_bytes for one in self.priced) if least is None else least.proposal.peak_bytes
+        for k in range(1, points - 1):
+            known = self.descent(known, most - k * (most - low) // (points - 1)) or known
 
     def _price(self, name: str, choice: Choice) -> Priced | None:
         """Price a choice and add it; None if it is there already."""

@@ -19,8 +19,6 @@ from optfuse.solver.saving_lifetimes import Lifetimes
 BYTE_PS = 2_000
 #: Values that are exchanged for each other stand at most so many places apart; random changes, at most so many.
 NEAR, CHANGED = 12, 4
-#: Rough seconds of following one stored value through the levels.
-VALUE_SECONDS = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ def descend(
     cap: int,
     starts: Sequence[frozenset[int]],
     clock: Clock,
-    deadline: float,
+    most: int,
     seed: int = 0,
 ) -> Kept:
     """The cheapest choice found whose peak is at most ``cap``; if none was found, one that comes near.
@@ -46,10 +44,11 @@ def descend(
     Args:
         beside: By level, the bytes in memory beside the stored values.
         starts: Choices to start from; what cannot be computed again is saved in any case.
-        deadline: A time of ``clock``.
+        clock: Ends the search when it is stopped; the time does not count.
+        most: Choices that are judged.
     """
     fixed = frozenset(k for k, one in enumerate(problem.stored) if one.again_ps is None)
-    search = _Descent(problem, beside, cap, clock, deadline, random.Random(seed))
+    search = _Descent(problem, beside, cap, clock, most, random.Random(seed))
     climbed = [search.descent(start | fixed) for start in starts]
     best = min(climbed, key=lambda one: one[0])
     while search.free and not search.over:
@@ -61,10 +60,10 @@ def descend(
 
 class _Descent:
     def __init__(
-        self, problem: Lifetimes, beside: Sequence[int], cap: int, clock: Clock, deadline: float, chance: random.Random
+        self, problem: Lifetimes, beside: Sequence[int], cap: int, clock: Clock, most: int, chance: random.Random
     ) -> None:
-        self.problem, self.beside, self.cap, self.clock, self.deadline = problem, beside, cap, clock, deadline
-        self.chance = chance
+        self.problem, self.beside, self.cap, self.clock, self.chance = problem, beside, cap, clock, chance
+        self.left = most
         needed = {k for some in (*problem.called, *problem.looped) for k in some}
         needed |= {u for one in problem.stored for u in one.inputs}
         self.free = [k for k, one in enumerate(problem.stored) if one.again_ps is not None and k in needed]
@@ -77,11 +76,11 @@ class _Descent:
 
     @property
     def over(self) -> bool:
-        return self.clock.stopped or self.clock.now() >= self.deadline
+        return self.left <= 0 or self.clock.stopped
 
     def price(self, saved: frozenset[int]) -> int:
         """The cost with what the bytes above the cap are charged."""
-        self.clock.spend(VALUE_SECONDS * len(self.problem.stored))
+        self.left -= 1
         outcome = self.problem.outcome(saved)
         return outcome.cost_ps + BYTE_PS * outcome.excess(self.beside, self.cap)
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from optfuse.solver.saving import ForwardValue
 
-#: Values of fewer bytes are always kept: together they are small, and launches to compute them again cost more.
-SMALL_BYTES = 1 << 18
+#: Values of fewer bytes, or of fewer than this share of the largest one, are always kept: together they are small, and
+#: launches to compute them again cost more.
+SMALL_BYTES, SMALL_SHARE = 1 << 18, 64
 #: More than any step takes, in picoseconds: the cost of a choice that needs what cannot be computed again.
 IMPOSSIBLE = 1 << 60
 
@@ -53,9 +54,11 @@ class Stored:
 class Lifetimes:
     """The stored values of a step, and by level of its backward half those that library calls and loops need.
 
-    ``levels`` counts those of the forward half, ``forward_levels``, and those of the backward half after them.
+    ``levels`` counts those of the forward half, ``forward_levels``, and those of the backward half after them. Values
+    of fewer than ``small`` bytes are none of its own.
     """
 
+    small: int
     forward_levels: int
     stored: Sequence[Stored]
     called: Sequence[Sequence[int]]
@@ -157,10 +160,11 @@ class _Contraction:
         self.stored: list[Stored] = []
         self.place: dict[int, int] = {}
         self.level = forward_levels(values)
+        self.small = min(SMALL_BYTES, max((value.bytes or 0 for value in values), default=0) // SMALL_SHARE)
         self.needs: list[frozenset[int]] = []
         for k, (value, mine) in enumerate(zip(values, sources, strict=True)):
             through = frozenset[int]().union(*(self._needed(u) for u in mine))
-            small = value.bytes is not None and value.bytes < SMALL_BYTES
+            small = value.bytes is not None and value.bytes < self.small
             self.needs.append(frozenset() if small else through)
             if value.view or value.bytes is None or small:
                 continue
@@ -204,7 +208,7 @@ class _Contraction:
             return tuple(tuple(sorted(some.get(level, ()), reverse=True)) for level in range(count))
 
         forward = 1 + max(self.level, default=0)
-        return Lifetimes(forward, tuple(self.stored), by_level(called), by_level(looped))
+        return Lifetimes(self.small, forward, tuple(self.stored), by_level(called), by_level(looped))
 
 
 def forward_levels(values: Sequence[ForwardValue]) -> list[int]:
