@@ -11,8 +11,9 @@ Rows: ``ddp`` (DistributedDataParallel), ``fsdp`` (FSDP2 of each layer), ``simpl
 gathered inside of the graph), ``tp`` (tensor parallel, training), ``tpi`` (tensor parallel, inference).
 
 Systems: ``eager``, ``inductor``, ``inductor-overlap`` (its reordering for communication on), ``inductor-async`` (the
-same, with products cut into pieces around collectives), ``optfuse``, ``optfuse-nograph`` (without CUDA graphs),
-``optfuse-graphs`` (with them in any case, collectives included).
+same, with products cut into pieces around collectives), ``inductor-graphs`` (with its reordering and CUDA graphs),
+``optfuse``, ``optfuse-nograph`` (without CUDA graphs), ``optfuse-graphs`` (with them in any case, collectives
+included).
 
 Measured: medians of milliseconds a step on rank 0; NCCL's kernels, how long they take and how long nothing runs beside
 them; the first step's seconds; peak memory; and the largest relative L2 distance of result and gradients from eager's.
@@ -42,7 +43,16 @@ Row = dict[str, Any]
 Step = Callable[[], torch.Tensor]
 
 ROWS = ("ddp", "fsdp", "simple", "tp", "tpi")
-SYSTEMS = ("eager", "inductor", "inductor-overlap", "inductor-async", "optfuse", "optfuse-nograph", "optfuse-graphs")
+SYSTEMS = (
+    "eager",
+    "inductor",
+    "inductor-overlap",
+    "inductor-async",
+    "inductor-graphs",
+    "optfuse",
+    "optfuse-nograph",
+    "optfuse-graphs",
+)
 #: Calls before the clock: optfuse decides about CUDA graphs in the first 25.
 WARM = 26
 PROFILED = 4
@@ -207,12 +217,12 @@ def _step(row: str, system: str, options: argparse.Namespace) -> tuple[Step, lis
 def _compiled(model: nn.Module, system: str) -> Callable[..., Any]:
     import torch._inductor.config as inductor
 
-    inductor.reorder_for_compute_comm_overlap = system in ("inductor-overlap", "inductor-async")
+    inductor.reorder_for_compute_comm_overlap = system in ("inductor-overlap", "inductor-async", "inductor-graphs")
     inductor._micro_pipeline_tp = system == "inductor-async"  # noqa: SLF001 - the option's name
     if system == "eager":
         return model
     if system.startswith("inductor"):
-        return torch.compile(model)
+        return torch.compile(model, mode="reduce-overhead" if system == "inductor-graphs" else "default")
     options = {"optfuse-nograph": {"cudagraphs": False}, "optfuse-graphs": {"cudagraphs": True}}.get(system, {})
     return torch.compile(model, backend="optfuse", options=options)
 
