@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import optfuse
 from optfuse.compiler.frontend.float_tensors import floats_as_tensors
 from tests.torch_compile.test_torch_compile import Compiler, compiled, fresh_dynamo
 
@@ -105,3 +106,17 @@ def test_floats_go_to_the_device_of_the_tensors_that_they_scale() -> None:
         assert rewritten is not None
         devices.append(rewritten[1] and rewritten[1].type)
     assert devices == ["cuda", None]
+
+
+def test_a_number_that_makes_dynamo_trace_anew_leaves_no_graph_unscheduled() -> None:
+    def written_apart(x: Tensor, number: Tensor) -> Tensor:
+        x = x * 1
+        x[::3] = number
+        return x
+
+    run = torch.compile(written_apart, backend="optfuse", options={"cache": False})
+    before = len(optfuse.compiled_graphs())
+    for number in (2.0, 3.0):
+        value = torch.tensor(number, dtype=torch.float64)
+        torch.testing.assert_close(run(torch.ones(6), value), written_apart(torch.ones(6), value))
+    assert [graph.why_not for graph in optfuse.compiled_graphs()[before:]] == [""]

@@ -33,6 +33,7 @@ from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.split_step import Split, output_names
 from optfuse.compiler.frontend.torch_bridge import (
+    RestartAnalysis,
     aot_compile,
     boxed,
     compile_lock,
@@ -228,6 +229,13 @@ def as_aot_traces(compiled: Callable[..., Any], error: Exception) -> Callable[..
         raise error from again
 
 
+def _survivor(survive: Survive | None, error: Exception) -> Survive:
+    """Who is told of an error. It is raised if nobody is, and if Dynamo is to trace anew, knowing more of numbers."""
+    if survive is None or isinstance(error, RestartAnalysis):
+        raise error
+    return survive
+
+
 def make_backend(
     compile_graph: CompileGraph,
     *,
@@ -257,13 +265,12 @@ def make_backend(
         try:
             return compiled(survive=survive, keep=keep(called, feeds) if whole and keep is not None else None)
         except Exception as error:
-            if survive is None:
-                raise
+            survivor = _survivor(survive, error)
             left = as_aot_traces(compiled, error)
             if left is None and leave is not None:
                 leave(called, f"torch cannot trace it: {str(error).partition(chr(10))[0]}")
                 return graph  # what is wrong with it, its run says
-            survive(called, error)
+            survivor(called, error)
             return left or compiled(why_not=f"{type(error).__name__}: {error}")
 
     def for_sizes(graph: GraphModule, called: str, sizes: Mapping[str, int], inputs: Sequence[Any]) -> Ranged | None:
@@ -297,9 +304,7 @@ def make_backend(
                 raise
             leave(called, str(error))
         except Exception as error:
-            if survive is None:
-                raise
-            survive(called, error)
+            _survivor(survive, error)(called, error)
         return graph
 
     return backend

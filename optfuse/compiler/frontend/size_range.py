@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from optfuse.compiler.frontend.torch_bridge import choose_at, expression_of, is_symbolic
+from optfuse.compiler.frontend.torch_bridge import RestartAnalysis, choose_at, expression_of, is_symbolic
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
 
@@ -131,11 +131,15 @@ def checked_range(
         for other in islice(ranged.other_sizes(), CHECKS):
             try:
                 for_range(graph, other, arguments, build, chosen_at=sizes)
+            except RestartAnalysis:
+                raise
             except Exception as error:  # a choice for speed may be another one there
                 reason = reason or f"{type(error).__name__}: {error}"
             else:
                 ranged.hold(other)
                 return ranged
+    except RestartAnalysis:  # Dynamo traces the function again, with what torch has learned of its numbers
+        raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
     leave(reason)

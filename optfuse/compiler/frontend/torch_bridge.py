@@ -17,6 +17,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import compile_lock
+from torch._dynamo.exc import RestartAnalysis
 from torch._functorch import config as functorch_config
 from torch._functorch.compile_utils import fx_graph_cse, raise_getitems
 from torch._functorch.partitioners import (
@@ -60,6 +61,7 @@ __all__ = [
     "GuardOnDataDependentSymNode",
     "HigherOrderOperator",
     "OpOverload",
+    "RestartAnalysis",
     "TreeSpec",
     "aot_compile",
     "boxed",

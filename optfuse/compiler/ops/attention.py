@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 
 from optfuse.compiler.ops.attention_memory import (
+    attention_apart,
     attention_bias,
     attention_dtype,
     attention_everywhere,
@@ -61,6 +62,7 @@ def attention(
     """
     seed, offset = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
     mask = attention_everywhere(mask, query)
+    query, key, value = attention_apart(query), attention_apart(key), attention_apart(value)
     if not keep:
         out = attention_alone(query, key, value, mask, dropout_p, is_causal, scale)
         return attention_rows(out), query.new_empty((*query.shape[:2], 0), dtype=attention_dtype(query)), seed, offset
@@ -73,8 +75,6 @@ def attention(
         out = out.to(query.dtype)
     elif kernel == "cpu":
         key, value = attention_heads(key, query.shape[1]), attention_heads(value, query.shape[1])
-        # the kernel takes the elements of a row for neighbours, and does not say so
-        query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale
         )

@@ -34,6 +34,13 @@ def attention_padded(x: torch.Tensor) -> torch.Tensor:
     return x if attention_aligned(x) else x.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 
+def attention_apart(x: torch.Tensor) -> torch.Tensor:
+    """A tensor as the CPU's kernels take it, which do not ask: rows apart, each of neighbours; itself if it is so."""
+    others = [step for size, step in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
+    fits = x.stride(-1) == 1 and all(step >= x.shape[-1] for step in others)
+    return x if fits or x.is_cuda else x.contiguous()
+
+
 def attention_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
     """A mask as the GPU kernel takes it: of the query's dtype, rows aligned. What is broadcast stays so."""
     if mask is None:

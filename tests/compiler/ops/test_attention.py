@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.ops import attention as functions
 from optfuse.compiler.ops.attention import attention
 from optfuse.compiler.ops.attention_memory import attention_bias, attention_mask_memory, attention_padded
@@ -155,3 +156,14 @@ def same_layout(found: Any, promised: Any) -> None:
     assert len(found) == len(promised)
     for ours, theirs in zip(found, promised, strict=True):
         assert (ours.shape, ours.dtype, ours.stride()) == (theirs.shape, theirs.dtype, theirs.stride())
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_rows_may_overlap_in_memory(keep: bool) -> None:
+    """Sliding windows: torch's kernel for the CPU would lay out its output like the query, and not write all of it."""
+    signal = torch.randn(40)
+    windows = signal.unfold(0, 8, 1)[None, None]  # each row begins one element after the one before
+    query, key, value = windows[:, :, :5], windows[:, :, 5:12], windows[:, :, 20:27]
+    got = attention(query, key, value, None, 0.0, False, 0.5, keep, 0)[0]
+    wanted = (query.double() @ key.double().mT * 0.5).softmax(-1) @ value.double()
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
