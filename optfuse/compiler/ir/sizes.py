@@ -307,6 +307,11 @@ def same(one: Sequence[int], other: Sequence[int]) -> bool:
     return len(one) == len(other) and all(_of(a) == _of(b) for a, b in zip(one, other, strict=True))
 
 
+def equal(one: int, other: int) -> bool:
+    """Whether two sizes are equal at every size: no guard is recorded, and sizes that are equal at some differ."""
+    return _of(one) == _of(other)
+
+
 def divides(divisor: int, value: int) -> bool:
     """Whether ``value`` is a multiple of ``divisor`` at every size; no guard is recorded."""
     rest = value % divisor
