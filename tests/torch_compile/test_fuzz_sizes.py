@@ -18,7 +18,7 @@ __all__ = ["compiled"]
 
 pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
 
-WIDTH, QUICK, PART, PARTS, DRAWN = 6, 2, 10, 4, 20
+WIDTH, QUICK, PART, PARTS, DRAWN = 6, 1, 10, 4, 20
 Step = Callable[[Tensor, Tensor, int], Tensor]
 
 

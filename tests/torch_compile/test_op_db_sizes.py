@@ -119,8 +119,8 @@ def differ(operators: Any, most: int, counted: Counter[str]) -> list[str]:
 
 def test_a_sample_of_the_operators_in_pairs_of_sizes() -> None:
     counted: Counter[str] = Counter()
-    assert differ(table()[7::60], 1, counted) == []
-    assert counted["pairs"] >= 5
+    assert differ(table()[7::100], 1, counted) == []
+    assert counted["pairs"] >= 3
     assert counted["one trace"] > counted["pairs"] // 2
 
 
