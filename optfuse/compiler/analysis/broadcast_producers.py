@@ -13,7 +13,7 @@ from optfuse.compiler.analysis.access import Access
 from optfuse.compiler.analysis.iteration_orders import Cover, Fit, Piece, Walk, cuts_from_x
 from optfuse.compiler.analysis.mixed_radix import Digit, cuts, is_chain, is_dense, point_count, refine
 from optfuse.compiler.ir.nodes import LoopNest
-from optfuse.compiler.ir.sizes import divides
+from optfuse.compiler.ir.sizes import divides, equal
 
 
 def projection(producer: LoopNest, store: Access, user: Cover, load: Access) -> Cover | None:
@@ -71,5 +71,5 @@ def fit_projection(cover: Cover, on_x: bool, walk: Walk) -> Fit | None:
     points = cuts_from_x(own, walk) if on_x else own
     if points is None or not is_chain(points | walk.cuts):
         return None
-    per_x = on_x and cover.points == point_count(walk.x)
+    per_x = on_x and equal(cover.points, point_count(walk.x))
     return Fit("outer" if per_x else "projected", points | walk.cuts, on_x)

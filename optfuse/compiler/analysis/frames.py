@@ -18,6 +18,7 @@ from optfuse.compiler.analysis.access import Access, NestAccesses
 from optfuse.compiler.analysis.dependence import Dependence
 from optfuse.compiler.analysis.iteration_orders import Cover, Piece
 from optfuse.compiler.analysis.mixed_radix import Digit, cuts, is_chain, is_dense, refine
+from optfuse.compiler.ir.sizes import equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def _link(
     before, after = touched[dependence.src], touched[dependence.dst]
     if not dependence.value or src is None or dst is None or before is None or after is None:
         return None
-    if src.reduced or src.points != dst.points or src.points == 1:
+    if src.reduced or not equal(src.points, dst.points) or src.points == 1:
         return None
     stores = [a for a in before.stores if a.buffer == dependence.buffer]
     loads = [a for a in after.loads if a.buffer == dependence.buffer]
@@ -110,7 +111,7 @@ def _along(access: Access, cover: Cover) -> bool:
     if not access.exact:
         return False
     digits = [pieces[0].digit for pieces in cover.dimensions]
-    return all(d.size == 1 or c == d.stride for d, c in zip(digits, access.coefficients or (), strict=False))
+    return all(d.size == 1 or equal(c, d.stride) for d, c in zip(digits, access.coefficients or (), strict=False))
 
 
 def reframe(cover: Cover, mapping: Sequence[tuple[int, int, int]]) -> Cover | None:

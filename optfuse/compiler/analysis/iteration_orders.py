@@ -26,6 +26,7 @@ from optfuse.compiler.analysis.access import Access, NestAccesses
 from optfuse.compiler.analysis.mixed_radix import Digit, coalesce, cuts, is_chain, is_dense, point_count, refine
 from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import LoopNest
+from optfuse.compiler.ir.sizes import equal
 from optfuse.compiler.ir.traversal import dot_in
 
 Role = Literal["full", "outer", "reduces", "projected"]
@@ -165,6 +166,15 @@ def natural_walk(cover: Cover) -> Walk:
     return Walk(coalesce(cover.parallel), coalesce(cover.reduced))
 
 
+def same_order(one: Walk, other: Walk) -> bool:
+    """Whether two walks have the same digits, at every size."""
+    return all(
+        len(mine) == len(theirs)
+        and all(equal(a.size, b.size) and equal(a.stride, b.stride) for a, b in zip(mine, theirs, strict=True))
+        for mine, theirs in ((one.x, other.x), (one.r, other.r))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """How an op runs in a walk: its role and the cut points of n that it needs.
@@ -181,13 +191,13 @@ def fit(cover: Cover, kind: NestKind, walk: Walk) -> Fit | None:
     """How a nest of this cover can run in the walk; None if it cannot."""
     if kind != "pointwise":
         own = natural_walk(cover)
-        if (own.x, own.r) != (walk.x, walk.r):
+        if not same_order(own, walk):
             return None
         role = "reduces" if kind == "reduction" else "full"
         return _checked(role, cuts((*cover.parallel, *cover.reduced)) | walk.cuts)
-    if cover.points == walk.points:
+    if equal(cover.points, walk.points):
         return _checked("full", cuts(cover.parallel) | walk.cuts)
-    if walk.r and cover.points == point_count(walk.x):
+    if walk.r and equal(cover.points, point_count(walk.x)):
         return _outer(cover, walk)
     return None
 

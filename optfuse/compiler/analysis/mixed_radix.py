@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from operator import itemgetter
 
-from optfuse.compiler.ir.sizes import divides, hint
+from optfuse.compiler.ir.sizes import divides, equal, hint
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,7 +38,7 @@ def coalesce(digits: Iterable[Digit]) -> tuple[Digit, ...]:
     """The digits sorted by stride, major first, without those of one value, and with contiguous neighbours joined."""
     joined: list[Digit] = []
     for digit in sorted((d for d in digits if d.size > 1), key=lambda d: -d.stride):
-        if joined and joined[-1].stride == digit.stride * digit.size:
+        if joined and equal(joined[-1].stride, digit.stride * digit.size):
             joined[-1] = Digit(joined[-1].size * digit.size, digit.stride)
         else:
             joined.append(digit)

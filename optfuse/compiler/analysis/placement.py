@@ -23,11 +23,12 @@ from optfuse.compiler.analysis.iteration_orders import (
     kind_of,
     natural_cover,
     natural_walk,
+    same_order,
 )
 from optfuse.compiler.analysis.iteration_orders import weights as digit_weights
 from optfuse.compiler.analysis.mixed_radix import is_chain, point_count
 from optfuse.compiler.ir.nodes import LoopNest
-from optfuse.compiler.ir.sizes import hint
+from optfuse.compiler.ir.sizes import equal, hint
 
 Layout = tuple[int, ...]  # coefficients over the digits (x, then r) and, last, the offset
 
@@ -144,7 +145,7 @@ class _Drafts:
                     if cover is None or walk in self.found[other]:
                         continue
                     home = natural_walk(cover)
-                    fitting = fit(cover, self.kinds[other], walk) if (home.x, home.r) == (walk.x, walk.r) else None
+                    fitting = fit(cover, self.kinds[other], walk) if same_order(home, walk) else None
                     if fitting is not None and self._admit(other, cover, fitting, walk):
                         waiting.append(other)
 
@@ -161,7 +162,7 @@ class _Drafts:
         for walk in [walk for walk in self.chains if walk.r]:
             for op in sorted({*by_points.get(walk.points, ()), *by_points.get(point_count(walk.x), ())}):
                 own, cover = framed[walk.frame].get(op), framed[0][op]
-                if own is not None and own.points == walk.points:
+                if own is not None and equal(own.points, walk.points):
                     cover = own
                 fitting = None if walk in self.found[op] else fit(cover, "pointwise", walk)
                 if fitting is not None and (self._per_x(op, walk) if fitting.role == "outer" else cover is own):

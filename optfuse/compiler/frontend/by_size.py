@@ -32,8 +32,9 @@ from optfuse.errors import CaptureError
 GROUP = 8
 #: Compiled sizes that a graph keeps, and sizes that it remembers to have run; the least recently used one goes.
 MOST, REMEMBERED = 64, 10_000
-#: The most ranges of sizes for which a graph is compiled, and how often that may fail: the first sizes may be odd ones.
-RANGES, FAILURES = 8, 2
+#: The most ranges of sizes for which a graph is compiled (rows that a tile holds: one up to each power of two), and how
+#: often that may fail: the first sizes may be odd ones.
+RANGES, FAILURES = 16, 2
 
 Number = int | float
 #: The values of a graph's symbols, in the order of ``SizeReader.symbols``.

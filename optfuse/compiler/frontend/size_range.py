@@ -30,6 +30,8 @@ NEAR = 8
 
 #: Of so many sizes some may be held at one number where guards leave no others at which all of them change.
 MOST_HELD = 4
+#: How many others are tried where some sizes are held.
+TRIED = 64
 
 #: Given the graph, its fake arguments and the decisions that these record: the compiled function.
 Build = Callable[[GraphModule, Sequence[Any], Decisions], Callable[..., Any]]
@@ -70,7 +72,7 @@ class Ranged:
         names = [name for name in hints if name not in fixed]
         for count in range(len(names), 0, -1):
             for free in combinations(names, count) if count == len(names) or len(names) <= MOST_HELD else ():
-                for steps in _steps([hints[name] for name in free]):
+                for steps in islice(_steps([hints[name] for name in free]), None if len(free) == len(names) else TRIED):
                     tried = {**hints, **{name: hints[name] + step for name, step in zip(free, steps, strict=True)}}
                     if self.holds(tried):
                         found = True

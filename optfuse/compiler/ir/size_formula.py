@@ -166,8 +166,9 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
 
 def _formula(terms: Mapping[Monomial, int]) -> Formula:
     kept = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
-    for monomial in [each for each in kept if any(_rounds_half_up(atom) for atom in each)]:
-        if (joined := _joined_halves(monomial, kept)) is not None:
+    for monomial in [each for each in kept if not all(isinstance(atom, str) for atom in each)]:
+        joined = _joined_halves(monomial, kept) or _without_remainder(monomial, kept)
+        if joined is not None:
             return add(*joined)
     ordered = sorted(kept.items(), key=lambda term: (not term[0], [str(atom) for atom in term[0]]))
     return Formula(tuple(ordered))
@@ -182,14 +183,31 @@ def _rounds_half_up(atom: Atom) -> bool:
 
 def _joined_halves(monomial: Monomial, terms: Mapping[Monomial, int]) -> tuple[Formula, Formula] | None:
     """Two summands of the terms where ``(x + 1) // 2`` and ``x // 2`` occur equally often, which are ``x`` together."""
-    atom = next(atom for atom in monomial if _rounds_half_up(atom))
-    assert isinstance(atom, Divided)
+    atom = next((atom for atom in monomial if _rounds_half_up(atom)), None)
+    if not isinstance(atom, Divided):
+        return None
     whole, rest = add(atom.numerator, number(1), -1), _without(monomial, (atom,)) or ()
     other = tuple(sorted((_quotient_atom(whole, atom.divisor), *rest), key=str))
     if other == monomial or terms.get(other) != terms[monomial]:
         return None
     left = {each: count for each, count in terms.items() if each not in (monomial, other)}
     return _formula(left), multiply(whole, Formula(((rest, terms[monomial]),)))
+
+
+def _without_remainder(monomial: Monomial, terms: Mapping[Monomial, int]) -> tuple[Formula, Formula] | None:
+    """Two summands of the terms where ``x`` and ``x % n`` cancel but for a multiple, ``n * (x // n)``."""
+    for atom in monomial:
+        if isinstance(atom, str) or atom.operator != "%" or not atom.divisor.constant or len(atom.numerator.terms) != 1:
+            continue
+        rest = _without(monomial, (atom,)) or ()
+        factors, size = atom.numerator.terms[0]
+        other = tuple(sorted((*factors, *rest), key=str))
+        if terms.get(other) == -terms[monomial] * size:
+            left = {each: count for each, count in terms.items() if each not in (monomial, other)}
+            multiple = -terms[monomial] * atom.divisor.constant
+            whole = tuple(sorted((_quotient_atom(atom.numerator, atom.divisor), *rest), key=str))
+            return _formula(left), Formula(((whole, multiple),))
+    return None
 
 
 def _quotient_atom(a: Formula, b: Formula) -> Divided:

@@ -260,34 +260,6 @@ class Size(int):
         return format(int(self), specification) if specification else str(self.formula)
 
 
-class SizeFloat(float):
-    """A float that is computed of sizes, with its value at the hint: ``operator`` ("add", "mul", "div") of two parts.
-
-    Arithmetic sees the plain number and leaves no guard, as C code that takes a ``Size`` does.
-    """
-
-    operator: str
-    parts: tuple[float, float]
-
-    @classmethod
-    def of(cls, operator: str, one: float, other: float) -> Self:
-        """The sum, product or quotient of two numbers, sizes or floats of sizes."""
-        a, b = (float(int.__int__(part)) if isinstance(part, int) else float(part) for part in (one, other))
-        made = super().__new__(cls, a + b if operator == "add" else a * b if operator == "mul" else a / b)
-        made.operator, made.parts = operator, (one, other)
-        return made
-
-    def __repr__(self) -> str:
-        """The formula in Python's own syntax."""
-        one, other = self.parts
-        return f"({one!r} {_SIGNS[self.operator]} {other!r})"
-
-    __str__ = __repr__
-
-
-_SIGNS = {"add": "+", "mul": "*", "div": "/"}
-
-
 def _of(value: int) -> Formula:
     return value.formula if isinstance(value, Size) else number(value)
 
@@ -305,6 +277,11 @@ def hint(value: int) -> int:
 def same(one: Sequence[int], other: Sequence[int]) -> bool:
     """Whether two shapes are equal at every size: no guard is recorded, and shapes that are equal at some differ."""
     return len(one) == len(other) and all(_of(a) == _of(b) for a, b in zip(one, other, strict=True))
+
+
+def equal(one: int, other: int) -> bool:
+    """Whether two sizes are equal at every size: no guard is recorded, and sizes that are equal at some differ."""
+    return _of(one) == _of(other) if isinstance(one, Size) or isinstance(other, Size) else one == other
 
 
 def divides(divisor: int, value: int) -> bool:

@@ -29,7 +29,8 @@ from optfuse.compiler.ir.nodes import (
     TorchValue,
     View,
 )
-from optfuse.compiler.ir.sizes import Decisions, Size, SizeFloat
+from optfuse.compiler.ir.size_float import SizeFloat
+from optfuse.compiler.ir.sizes import Decisions, Size
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.compiler.lower.collapse import collapse
 from optfuse.compiler.lower.expressions import call, const, scalar, within

@@ -8,7 +8,8 @@ import sympy
 import torch
 
 from optfuse.compiler.ir.nodes import Expr, Iota, View
-from optfuse.compiler.ir.sizes import Size, SizeFloat
+from optfuse.compiler.ir.size_float import SizeFloat
+from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import DTYPES, call, cast, compute_dtype, const
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers

@@ -11,7 +11,8 @@ import torch
 from optfuse.compiler.ir.dtypes import FLOATING, NARROW, integer_range
 from optfuse.compiler.ir.nodes import Call, Const, DType, Expr, tvar
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
-from optfuse.compiler.ir.sizes import Size, SizeFloat
+from optfuse.compiler.ir.size_float import SizeFloat
+from optfuse.compiler.ir.sizes import Size
 
 DTYPES: frozenset[str] = frozenset(get_args(DType))
 

@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 
 from optfuse.compiler.ir.dtypes import LIMITED, NARROW
 from optfuse.compiler.ir.nodes import Expr, View
-from optfuse.compiler.ir.sizes import Size, SizeFloat
+from optfuse.compiler.ir.size_float import SizeFloat
+from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.creation import uniform
 from optfuse.compiler.lower.expressions import cast, computable, compute_dtype, scalar

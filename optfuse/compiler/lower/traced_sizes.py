@@ -8,8 +8,9 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod, ToFloat
 
+from optfuse.compiler.ir.size_float import SizeFloat
 from optfuse.compiler.ir.size_formula import evaluate
-from optfuse.compiler.ir.sizes import Decisions, Size, SizeFloat
+from optfuse.compiler.ir.sizes import Decisions, Size
 from optfuse.errors import CaptureError
 
 

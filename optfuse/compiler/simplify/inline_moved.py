@@ -21,7 +21,7 @@ from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Expr, LibraryCall, Load, LoopGraph, LoopNest, Op, View, views
 from optfuse.compiler.ir.scalar_functions import FREE, FUNCTIONS
-from optfuse.compiler.ir.sizes import hint
+from optfuse.compiler.ir.sizes import equal, hint
 from optfuse.compiler.ir.traversal import operands, stored, subexpressions
 from optfuse.compiler.simplify.substitute import by_address, extents_of, inside, rewritten, with_value
 
@@ -167,7 +167,7 @@ def moves(nest: LoopNest, buffer: Buffer) -> bool:
     if any(load.load is None or load.indirect or not _apart(load, nest) for load in loads):
         return False
     points = prod(extents_of(nest).values())
-    return points != prod(buffer.shape) or any(x.guarded or x.coefficients is None for x in loads)
+    return not equal(points, prod(buffer.shape)) or any(x.guarded or x.coefficients is None for x in loads)
 
 
 def _read(nest: LoopNest) -> set[str]:
