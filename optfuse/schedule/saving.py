@@ -101,7 +101,7 @@ class SavingSearch:
         self._take(own, [own], sum(found.bound for _, found in own.solved))
 
     def sweep(self, step: JointStep, points: int) -> list[tuple[Proposal, int]]:
-        """Torch's proposal and others, from the cheapest one to that of the least peak, each with a bound.
+        """Torch's proposal and others, from the cheapest to that of the least peak, none dominated, each with a bound.
 
         A bound holds for every step whose peak is not above the proposal's. None where the user says what is saved.
         """
@@ -109,8 +109,14 @@ class SavingSearch:
             return []
         search = StepSearch(step, self.device, self.options)
         search.front(points)
-        proposals = [one.proposal for one in search.priced]
+        first, *others = [one.proposal for one in search.priced]
+        proposals = [first, *(one for one in others if not any(_dominates(other, one) for other in others))]
         return [(one, min(one.objective, search.bound.within(one.peak_bytes))) for one in proposals]
+
+
+def _dominates(one: Proposal, other: Proposal) -> bool:
+    """Whether one has less memory than the other, and is no slower."""
+    return one.peak_bytes < other.peak_bytes and one.objective <= other.objective
 
 
 def _infeasible(search: StepSearch, cap: int) -> str:
