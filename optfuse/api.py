@@ -242,8 +242,7 @@ def saving_front(
     """The time of a training step against its peak memory: a row for each of several choices of what is saved.
 
     Args:
-        points: How many choices of the constraint model, from the cheapest one to the fewest bytes; torch's comes
-            first.
+        points: How many choices, from the cheapest one to that of the least peak; torch's comes first.
         model, args, kwargs, device, options, name: As for ``optimize``.
 
     Returns:

@@ -66,7 +66,8 @@ class SavingSearch:
         if cap is not None and all(one.proposal.peak_bytes > cap for one in search.priced):
             search.by_lifetimes(cap)
             if all(one.proposal.peak_bytes > cap for one in search.priced):
-                search.descent(search.priced[-1], None)
+                search.lowest()
+                search.shrink(cap)
         fitting = [one for one in search.priced if cap is None or one.proposal.peak_bytes <= cap]
         if cap is not None and not fitting:
             raise InfeasibleError(_infeasible(search, cap))
@@ -100,7 +101,7 @@ class SavingSearch:
         self._take(own, [own], sum(found.bound for _, found in own.solved))
 
     def sweep(self, step: JointStep, points: int) -> list[tuple[Proposal, int]]:
-        """Torch's proposal and ``points`` others, from the cheapest one to that of the least peak, each with a bound.
+        """Torch's proposal and others, from the cheapest to that of the least peak, none dominated, each with a bound.
 
         A bound holds for every step whose peak is not above the proposal's. None where the user says what is saved.
         """
@@ -108,8 +109,14 @@ class SavingSearch:
             return []
         search = StepSearch(step, self.device, self.options)
         search.front(points)
-        proposals = [one.proposal for one in search.priced]
+        first, *others = [one.proposal for one in search.priced]
+        proposals = [first, *(one for one in others if not any(_dominates(other, one) for other in others))]
         return [(one, min(one.objective, search.bound.within(one.peak_bytes))) for one in proposals]
+
+
+def _dominates(one: Proposal, other: Proposal) -> bool:
+    """Whether one has less memory than the other, and is no slower."""
+    return one.peak_bytes < other.peak_bytes and one.objective <= other.objective
 
 
 def _infeasible(search: StepSearch, cap: int) -> str:

@@ -24,7 +24,7 @@ MIN_JUDGED, JUDGED_VALUES = 2_000, 1_500_000
 #: A choice of the constraint model is good enough when what it costs is above its bound by no more than this share of
 #: the step's time: solving both graphs prices it anew.
 GAP = 0.002
-#: Proposals that are priced at most by descent under one cap.
+#: Proposals that are priced at most by descent under one cap, and then by bytes where none keeps it.
 MOST_DESCENTS = 4
 #: The search ends at a step whose peak is below the cap by no more than this share of it; choices whose bytes differ by
 #: no more are alike.
@@ -68,7 +68,9 @@ class StepSearch:
     def by_lifetimes(self, cap: int) -> None:
         """Price choices that are within the cap at each level by what is known of the memory of both graphs.
 
-        Each that is priced tells more of that, until one comes close to the cap, or two in turn lower no peak.
+        Each that is priced tells more of that, until one comes close to the cap, or two in turn lower no peak. Of one
+        that keeps the cap the bytes are known that may be saved: the constraint model, which knows more of the time and
+        nothing of the peak, is asked for its choice of no more.
         """
         latest, least, failures = self.priced[-1], min(one.proposal.peak_bytes for one in self.priced), 0
         for _ in range(MOST_DESCENTS):
@@ -79,6 +81,24 @@ class StepSearch:
             if failures == 2:
                 break
             latest, least = found, min(least, found.proposal.peak_bytes)
+        fitting = [one.proposal for one in self.priced if one.proposal.peak_bytes <= cap]
+        if fitting:
+            self.by_bytes(min(fitting, key=lambda one: one.time_ps).saved_bytes)
+
+    def shrink(self, cap: int) -> None:
+        """Price choices of the constraint model that save ever less, until a step keeps the cap.
+
+        The peak falls by about a byte for each that is not saved, until what is computed again counts.
+        """
+        start = min((one.proposal for one in self.priced), key=lambda proposal: proposal.peak_bytes)
+        fewest, limit = self.least_saved(), start.saved_bytes - (start.peak_bytes - cap)
+        for _ in range(MOST_DESCENTS):
+            limit, count = min(start.saved_bytes, max(fewest, limit)), len(self.priced)
+            if self.by_bytes(limit) is None or len(self.priced) == count:
+                break
+            limit += cap - self.priced[-1].proposal.peak_bytes
+            if self.priced[-1].proposal.peak_bytes <= cap:
+                break
 
     def descent(self, known: Priced, cap: int | None) -> Priced | None:
         """The proposal of a descent from a priced one; None if it is known already.
@@ -97,15 +117,22 @@ class StepSearch:
         said = "least peak" if cap is None else f"within {cap / MIB:,.1f} MiB at each level"
         return self._price(said, choice_of(self.problem, found.saved))
 
+    def lowest(self) -> int:
+        """Price choices of ever lower peaks until none is lower; returns the least peak of all proposals."""
+        for _ in range(MOST_DESCENTS):
+            least = min(one.proposal.peak_bytes for one in self.priced)
+            found = self.descent(self.priced[-1], None)
+            if found is None or found.proposal.peak_bytes >= least:
+                break
+        return min(one.proposal.peak_bytes for one in self.priced)
+
     def front(self, points: int) -> None:
-        """Price ``points`` choices from the cheapest one to that of the least peak."""
+        """Price choices from the cheapest one to that of the least peak: ``points`` of peaks that are evenly spread."""
         self.by_bytes(None)
-        known = self.priced[-1]
-        least = self.descent(known, None)
-        most = min(self.priced, key=lambda one: one.proposal.objective).proposal.peak_bytes
-        low = min(one.proposal.peak_bytes for one in self.priced) if least is None else least.proposal.peak_bytes
+        known = start = self.priced[-1]
+        least, most = self.lowest(), start.proposal.peak_bytes
         for k in range(1, points - 1):
-            known = self.descent(known, most - k * (most - low) // (points - 1)) or known
+            known = self.descent(known, most - k * (most - least) // (points - 1)) or known
 
     def _price(self, name: str, choice: Choice) -> Priced | None:
         """Price a choice and add it; None if it is there already."""
