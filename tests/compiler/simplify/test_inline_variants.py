@@ -15,12 +15,13 @@ from optfuse.compiler.ir.nodes import LoopGraph
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.stages import fusion_problem
 from optfuse.problem.device_files import load_device
+from optfuse.problem.rules import barrier, no_fuse, with_rules
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.solve import solve
 
 DEVICE = load_device("h200")
 OPTIONS = SolveOptions(time_limit=20, workers=1)
-WIDTH = 16
+WIDTH, ROWS = 16, 8192
 
 
 class Patches(nn.Module):
@@ -51,15 +52,15 @@ def chosen(graph: LoopGraph, second: bool) -> LoopGraph:
 
 
 def test_a_value_is_stored_or_computed_by_the_op_that_moves_it() -> None:
-    (variant,) = extracted(512).instance.variants
+    (variant,) = extracted(ROWS).instance.variants
     stored, computed = variant.alternatives
-    ops = extracted(512).instance.ops
+    ops = extracted(ROWS).instance.ops
     assert [ops[op].name for op in computed] == ["cat_computing"]
     assert {"cat", "add"} <= {ops[op].name for op in stored}
 
 
 def test_the_cheaper_one_of_both_graphs_is_found() -> None:
-    extraction = extracted(512)
+    extraction = extracted(ROWS)
     graph = extraction.graph
     verify(graph)
     assert rivals_of(graph)
@@ -75,8 +76,19 @@ def test_the_cheaper_one_of_both_graphs_is_found() -> None:
 
 def test_what_is_emitted_computes_what_eager_does() -> None:
     torch.manual_seed(0)
-    model, x = Patches().eval(), torch.randn(4, 512, WIDTH)
+    model, x = Patches().eval(), torch.randn(4, ROWS, WIDTH)
     schedule = optimize(model, (x,))
     assert "cat_computing" in {op.name for op in schedule.extraction.graph.ops}
     with torch.no_grad():
         torch.testing.assert_close(schedule.compile()(x), model(x))
+
+
+def test_rules_hold_for_both_forms_of_a_reader() -> None:
+    instance = extracted(ROWS).instance
+    free = solve(instance, OPTIONS).objective
+    for rule in (no_fuse("cat", "var_mean"), barrier("cat")):
+        ruled = with_rules(instance, (rule,))
+        result = solve(ruled, OPTIONS)
+        assert result.objective > free
+        together = [{instance.ops[op].name for op in kernel.ops} for kernel in result.solution.kernels]
+        assert not any("var_mean" in names and names & {"cat", "cat_computing"} for names in together)
