@@ -11,6 +11,7 @@ from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.lower import lower
 from optfuse.compiler.simplify.decisions import of_graph
+from optfuse.compiler.simplify.inline_variants import with_inlined
 from optfuse.compiler.simplify.matmul_variants import with_dots
 from optfuse.compiler.simplify.pass_list import rewrite
 from optfuse.problem.device_files import load_device
@@ -21,7 +22,7 @@ def fusion_problem(captured: Captured, device: str) -> Extraction:
     """The fusion problem of a captured graph."""
     target = load_device(device)
     made = rewrite(lowered(captured), target)
-    graph = with_dots(made.graph, target)
+    graph = with_dots(with_inlined(made.graph), target)
     problem = extract(
         graph,
         target,

@@ -16,13 +16,13 @@ from optfuse.compiler.analysis.placement import Placements, place
 from optfuse.compiler.extract.approximation import may_approximate
 from optfuse.compiler.extract.forms import op_forms
 from optfuse.compiler.extract.offered_schemes import offered_walks
+from optfuse.compiler.ir.alternatives import rivals_of, variants_of
 from optfuse.compiler.ir.collectives import is_start, is_wait, never_waited_for
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
 from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.compiler.ir.traversal import dot_in
 from optfuse.compiler.simplify.decisions import Decision
-from optfuse.compiler.simplify.matmul_variants import dots_of
 from optfuse.problem import instance as problem
 from optfuse.problem.cost import GOP
 from optfuse.problem.instance import ALONE, Device, Instance, Offer, Read, Scheme, Write
@@ -56,7 +56,7 @@ def extract(
     shared: Mapping[str, tuple[str, int]] | None = None,
     allocates: Callable[[LibraryCall], bool] = lambda _: True,
 ) -> Extraction:
-    """State the fusion problem of a verified loop graph. A dot and the library call before it are a variant.
+    """State the fusion problem of a verified loop graph, with its alternatives (``ir.alternatives``) as variants.
 
     Args:
         donated: Inputs whose memory may be reused after their last read (saved activations in a backward graph).
@@ -67,8 +67,8 @@ def extract(
         device = replace(device, shared_ps=0)  # the programs of a launch are counted before it is called
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
-    dots = dots_of(graph)
-    ordered = dependences(graph, touched, {a: b for dot in dots for a, b in ((dot, dot - 1), (dot - 1, dot))})
+    rivals = {a: b for k, first in rivals_of(graph).items() for a, b in ((k, first), (first, k))}
+    ordered = dependences(graph, touched, rivals)
     placements = place(nests, touched, ordered)
     walks = {d: shared_walks(d, placements, touched) for d in ordered}
     offered = offered_walks(graph, touched, placements, walks)
@@ -100,7 +100,7 @@ def extract(
         buffers=_buffers(graph, written, donated, shared or {}, allocates),
         ops=tuple(ops),
         edges=_one_edge_each(_edges(walks, ops, ids)),
-        variants=tuple(problem.Variant(graph.ops[dot - 1].name, ((dot - 1,), (dot,))) for dot in dots),
+        variants=tuple(problem.Variant(graph.ops[first[-1]].name, (first, then)) for first, then in variants_of(graph)),
     )
     return Extraction(graph, instance, placements, touched, ordered, may_approximate(graph))
 

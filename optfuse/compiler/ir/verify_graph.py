@@ -11,9 +11,10 @@ from keyword import iskeyword
 from math import prod
 from typing import assert_never, get_args
 
+from optfuse.compiler.ir.alternatives import is_rival
 from optfuse.compiler.ir.buffer_layout import extent
-from optfuse.compiler.ir.nodes import Buffer, BufferKind, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
-from optfuse.compiler.ir.traversal import dot_in, loads, stored_sizes
+from optfuse.compiler.ir.nodes import Buffer, BufferKind, LibraryCall, LoopGraph, LoopNest, Op, View, memory_of, views
+from optfuse.compiler.ir.traversal import loads, stored_sizes
 from optfuse.compiler.ir.verify_nest import verify_nest
 from optfuse.errors import InvalidGraphError
 
@@ -37,12 +38,11 @@ def verify(graph: LoopGraph) -> None:
         match op:
             case LoopNest():
                 _check_nest(op, state)
-                state.returned = ()
             case LibraryCall():
                 _check_call(op, state)
-                state.returned = op.outputs
             case _:
                 assert_never(op)
+        state.before = op
     for output in graph.outputs:
         if isinstance(output, View):
             _check_view(output, "the graph's outputs", state)
@@ -52,14 +52,14 @@ def verify(graph: LoopGraph) -> None:
 class _State:
     """The state at a point of the program: defined buffers, and by overwritten input the nest that wrote it.
 
-    ``returned``: what the op before returned, if it is a library call. A product of matrices may be its alternative.
+    ``before`` is the op before, whose alternative an op may be (``ir.alternatives``).
     """
 
     graph: str
     buffers: dict[str, Buffer]
     defined: set[str] = field(default_factory=set)
     overwritten: dict[str, str] = field(default_factory=dict)
-    returned: tuple[str | None, ...] = ()
+    before: Op | None = None
 
 
 def _check_buffers(graph: LoopGraph) -> dict[str, Buffer]:
@@ -103,7 +103,7 @@ def _check_nest(nest: LoopNest, state: _State) -> None:
         if store.indirect:
             _check_update(buffer, nest, state)
             continue
-        if dot_in(nest) is None or store.buffer not in state.returned:
+        if buffer.kind != "temporary" or state.before is None or not is_rival(nest, state.before):
             _check_definition(buffer, nest.name, state)
         if any(load.buffer == buffer.name and load.index != store.index for load in loads(nest)):
             raise InvalidGraphError(f"{nest.name}: loads of {buffer.name} race with the store to it at another index")

@@ -25,7 +25,7 @@ from optfuse.compiler.simplify.gathered_values import gathers_few
 from optfuse.compiler.simplify.substitute import Value, by_address, with_value
 
 #: Values of fewer bytes are not inlined: they cost launches, on which the solver decides.
-LEAST_BYTES = 1 << 16
+LEAST_BYTES = 1 << 12
 #: The operands beside the large one have together at most 1 / SMALL_SHARE of the value's bytes.
 SMALL_SHARE = 16
 #: The most scalar functions that a consumer recomputes for one value.

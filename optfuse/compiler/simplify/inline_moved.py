@@ -45,12 +45,18 @@ def inline_moved(graph: LoopGraph) -> LoopGraph:
           constant_pad_nd[512*i0 + i1] = where(index(i1):int32 < 256:int32,
           (tensors_0[256*i0 + i1] if 0 <= i1 < 256 else 0:float32) * 2.0, 0.0)
     """
-    return _Moving(graph).result()
+    return Moving(graph).result()
 
 
-class _Moving:
-    def __init__(self, graph: LoopGraph) -> None:
+class Moving:
+    """The producers of a graph that the ops which move their values may compute.
+
+    ``more``: the bytes read instead of a value may exceed its own by a share of 1 / ``more``.
+    """
+
+    def __init__(self, graph: LoopGraph, more: int = MORE) -> None:
         self.graph = graph
+        self.more = more
         self.ops: list[Op | None] = list(graph.ops)
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
         self.readers, self.writers = users(graph)
@@ -73,12 +79,26 @@ class _Moving:
         )
 
     def _follow(self, name: str) -> None:
-        """Inline the producers of a value into its consumers, as far back as these then read no more bytes."""
+        """Inline the producers of a value into its consumers."""
+        best, gone = self.inlined(name)
+        for k, nest in best.items():
+            self.ops[k] = nest
+            for read in _read(nest):
+                self.readers[read] = (self.readers[read] - gone) | {k}
+        for position in gone:
+            self.ops[position] = None
+
+    def inlined(self, name: str) -> tuple[dict[int, LoopNest], set[int]]:
+        """The consumers that compute a value themselves, by position, and the positions of the producers inlined.
+
+        Producers are followed as far back as the consumers then read no more bytes. Nothing, if not even the first may
+        be inlined.
+        """
         using = {position: self.ops[position] for position in sorted(self.readers[name])}
         readers = {position: op for position, op in using.items() if isinstance(op, LoopNest)}
         producer = self._arithmetic(name, set(readers))
         if producer is None or not self._moved(name, list(readers.values())):
-            return
+            return {}, set()
         limit = sum(self._traffic(nest, {name}) for nest in readers.values())
         others = {position: _read(nest) - {name} for position, nest in readers.items()}
         absorbed = [min(self.writers[name])]
@@ -88,15 +108,10 @@ class _Moving:
             made = {k: self._computing(nest, name, producer) for k, nest in readers.items()}
             good = {k: nest for k, nest in made.items() if nest is not None and _calls(nest) <= MOST_CALLS}
             traffic = sum(self._traffic(nest, _read(nest) - others[k]) for k, nest in good.items())
-            if len(good) == len(readers) and traffic * MORE <= limit * (MORE + 1):
+            if len(good) == len(readers) and traffic * self.more <= limit * (self.more + 1):
                 best, gone = good, set(absorbed)
             producer = self._earlier(producer, absorbed)
-        for k, nest in best.items():
-            self.ops[k] = nest
-            for read in _read(nest):
-                self.readers[read] = (self.readers[read] - gone) | {k}
-        for position in gone:
-            self.ops[position] = None
+        return best, gone
 
     def _moved(self, name: str, readers: Sequence[LoopNest]) -> bool:
         """Whether all consumers only move the value, and together read each of its elements at most once."""

@@ -73,11 +73,6 @@ def with_dots(graph: LoopGraph, device: Device) -> LoopGraph:
     return replace(graph, ops=tuple(ops))
 
 
-def dots_of(graph: LoopGraph) -> tuple[int, ...]:
-    """The positions of the dots of a graph ``with_dots``; each stands behind the library call whose rival it is."""
-    return tuple(k for k, op in enumerate(graph.ops) if isinstance(op, LoopNest) and dot_in(op) is not None)
-
-
 @dataclass(frozen=True, slots=True)
 class _Product:
     """``left @ right`` of shapes (rows, terms) and (terms, columns), and what the call adds to it.
