@@ -7,11 +7,11 @@ import os
 import runpy
 import time
 import unittest
-from collections import Counter
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -166,15 +166,21 @@ def test_a_checkpointed_layer_keeps_its_inputs_alone() -> None:
 
 def test_library_calls_are_counted_by_model_and_graph() -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "library_calls.py"))
-    some = {"inference": Counter({"aten.mm.default": 3, "aten.sort.default": 1})}
-    more = {"inference": Counter({"aten.mm.default": 1}), "backward": Counter({"aten.mm.default": 2})}
-    assert script["table"]({"one": some, "two": more})[2:] == [
-        "| `aten::mm` | 4 | 0 | 2 | one 3, two 3 |",
-        "| `aten::sort` | 1 | 0 | 0 | one 1 |",
+    found: dict[str, Any] = {"aten.sort.default": script["Calls"](), "aten.mm.default": script["Calls"]()}
+    found["aten.sort.default"].ps["one"] = 3_000_000
+    found["aten.mm.default"].ps |= {"one": 4_000_000, "two": 5_000_000}
+    found["aten.mm.default"].count["backward"] = 2
+    assert script["table"](found)[2:] == [
+        "| `aten::mm` | 0 | 0 | 2 | 9 | two 5, one 4 |",
+        "| `aten::sort` | 0 | 0 | 0 | 3 | one 3 |",
     ]
-    mlp = script["calls"](script["load_model_file"](str(ROOT / "models" / "mlp.py")))
-    assert list(mlp) == list(script["PARTS"])
-    assert all(set(found) <= {"aten.mm.default", "aten.addmm.default"} for found in mlp.values())
+    calls: dict[str, Any] = {}
+    graphs = script["graphs_of"](script["load_model_file"](str(ROOT / "models" / "mlp.py")), "small")
+    assert list(graphs) == list(script["PARTS"])
+    for part, graph in graphs.items():
+        script["add_calls"](calls, "mlp", part, graph, "h200")
+    assert {"aten.mm.default", "aten.addmm.default"} <= set(calls)
+    assert all(of.total > 0 and sum(of.count.values()) for of in calls.values())
 
 
 class _TracedOtherwise(torch.nn.Module):

@@ -27,6 +27,7 @@ from optfuse.compiler.frontend.joint import (
 from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, keeping
 from optfuse.compiler.frontend.kept_values import kept_values
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
+from optfuse.compiler.frontend.passes.bags import sum_bags
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
@@ -97,7 +98,9 @@ def compile_flat(
         if isinstance(feed, torch.Tensor)
     }
     return aot_compile(
-        graph if why_not else keep_attention_whole(simplify_attention_masks(recognize_attention(graph), known)),
+        graph
+        if why_not
+        else keep_attention_whole(simplify_attention_masks(recognize_attention(sum_bags(graph)), known)),
         inputs,
         forward=compiler.of("forward"),
         backward=compiler.of("backward"),

@@ -26,6 +26,9 @@ from optfuse.compiler.simplify.substitute import Value, by_address, with_value
 
 #: Values of fewer bytes are not inlined: they cost launches, on which the solver decides.
 LEAST_BYTES = 1 << 12
+#: A value of so many consumers that is computed from nothing (positions) is inlined: it would tie together what is
+#: independent otherwise (the tables of a recommender), and blocks of hundreds of ops are not proven.
+MANY = 8
 #: The operands beside the large one have together at most 1 / SMALL_SHARE of the value's bytes.
 SMALL_SHARE = 16
 #: The most scalar functions that a consumer recomputes for one value.
@@ -70,7 +73,7 @@ def inline_cheap(graph: LoopGraph) -> LoopGraph:
         few = all(gathers_few(ops[user], name, prod(op.sizes)) for user in using)
         if len(using) < 2 and not few:
             continue
-        value = cheap_value(op, buffers, few=few)
+        value = cheap_value(op, buffers, few=few, many=len(using) >= MANY)
         inlined = {} if value is None else {user: _computing(ops[user], name, value) for user in using}
         read = {load.buffer for load in accesses(op).loads}
         if not inlined or None in inlined.values() or any(w > position for r in read for w in writers[r]):
@@ -93,10 +96,13 @@ def _computing(reader: Op | None, name: str, value: Value) -> LoopNest | None:
     return with_value(reader, name, value)
 
 
-def cheap_value(nest: LoopNest, buffers: Mapping[str, Buffer], *, few: bool = False) -> Value | None:
+def cheap_value(
+    nest: LoopNest, buffers: Mapping[str, Buffer], *, few: bool = False, many: bool = False
+) -> Value | None:
     """The value of a nest with one store, if recomputing it reads no more bytes than it has; otherwise None.
 
-    ``few``: its consumers gather few of its elements, so that the cost of one of them does not matter.
+    ``few``: its consumers gather few of its elements, so that the cost of one of them does not matter. ``many``: it has
+    ``MANY`` consumers or more.
     """
     store, found = nest.stores[0], accesses(nest)
     buffer = buffers[store.buffer]
@@ -113,7 +119,7 @@ def cheap_value(nest: LoopNest, buffers: Mapping[str, Buffer], *, few: bool = Fa
     if (
         not written.exact
         or not all(load.exact for load in found.loads)
-        or not (few or _reads_little(found, nest.sizes, size, buffers))
+        or not (few or (many and not found.loads) or _reads_little(found, nest.sizes, size, buffers))
     ):
         return None
     value = store.value if store.value.dtype == buffer.dtype else Call("cast", (store.value,), buffer.dtype)

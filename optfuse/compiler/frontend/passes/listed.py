@@ -38,6 +38,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "attention masks that are the same for every batch are computed once and broadcast",
     ),
     FrontendPass(
+        "sum_bags", "decision", "trace", "passes.bags",
+        "bags of equally many rows of a table are sums over rows that loops gather",
+    ),
+    FrontendPass(
         "attend_with_masks", "decision", "inference", "passes.attention",
         "attention with a mask is one operator in half precision, without gradients",
     ),
