@@ -111,9 +111,10 @@ def meaning(instance: Instance, rule: Rule) -> Rules:
             raise RuleError(f"rule {rule}: {no_match(instance, pattern)}")
     match rule.kind:
         case "barrier":
-            return Rules(barrier=tuple(found[0]))
+            return Rules(barrier=tuple(_with_rivals(instance, found[0])))
         case "no_fuse":
-            return Rules(no_fuse=_pairs_apart(instance, rule, found[0], found[1]))
+            left, right = (_with_rivals(instance, ops) for ops in found)
+            return Rules(no_fuse=_pairs_apart(instance, rule, left, right))
         case "fuse":
             groups = [group for group in _per_parts(rule, found) if len(group) > 1]
             if not groups:
@@ -123,6 +124,20 @@ def meaning(instance: Instance, rule: Rule) -> Rules:
             return Rules(single_kernel=tuple(_per_parts(rule, found)))
         case _:
             assert_never(rule.kind)
+
+
+def _with_rivals(instance: Instance, ops: Mapping[int, Parts]) -> dict[int, Parts]:
+    """The ops, and those of other alternatives that compute the same node."""
+    found = dict(ops)
+    for variant in instance.variants:
+        members = [op for alternative in variant.alternatives for op in alternative]
+        named = {_node(instance, op): ops[op] for op in members if op in ops}
+        found |= {op: named[node] for op in members if (node := _node(instance, op)) in named}
+    return found
+
+
+def _node(instance: Instance, op: int) -> str:
+    return instance.ops[op].node or instance.ops[op].name
 
 
 def _per_parts(rule: Rule, found: Sequence[Mapping[int, Parts]]) -> list[tuple[int, ...]]:
@@ -146,7 +161,7 @@ def _per_parts(rule: Rule, found: Sequence[Mapping[int, Parts]]) -> list[tuple[i
 def _pairs_apart(
     instance: Instance, rule: Rule, left: Mapping[int, Parts], right: Mapping[int, Parts]
 ) -> tuple[tuple[int, int], ...]:
-    if set(left) == set(right) and len(left) == 1:
+    if set(left) == set(right) and len({_node(instance, op) for op in left}) == 1:
         raise RuleError(f"rule {rule} names one op only; name two")
     if len(left) * len(right) > MAX_PAIRS:
         raise RuleError(f"rule {rule} means {len(left) * len(right):,} pairs of ops; narrow its names, or use barrier")

@@ -15,6 +15,7 @@ from optfuse.compiler.ir.nodes import LoopGraph
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.stages import fusion_problem
 from optfuse.problem.device_files import load_device
+from optfuse.problem.rules import barrier, no_fuse, with_rules
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.solve import solve
 
@@ -80,3 +81,14 @@ def test_what_is_emitted_computes_what_eager_does() -> None:
     assert "cat_computing" in {op.name for op in schedule.extraction.graph.ops}
     with torch.no_grad():
         torch.testing.assert_close(schedule.compile()(x), model(x))
+
+
+def test_rules_hold_for_both_forms_of_a_reader() -> None:
+    instance = extracted(512).instance
+    free = solve(instance, OPTIONS).objective
+    for rule in (no_fuse("cat", "var_mean"), barrier("cat")):
+        ruled = with_rules(instance, (rule,))
+        result = solve(ruled, OPTIONS)
+        assert result.objective > free
+        together = [{instance.ops[op].name for op in kernel.ops} for kernel in result.solution.kernels]
+        assert not any("var_mean" in names and names & {"cat", "cat_computing"} for names in together)
