@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -310,10 +310,16 @@ def _finish(
         if isinstance(source, View) and source.buffer in overwritten and source != renewed[position]:
             builder.enter(returned[position])
             sources[position] = builder.copy(source, name=f"{returned[position].name}_copy")
+    numbers: list[tuple[View, View]] = []
     for position, target in renewed.items():
-        if sources[position] != target:
+        source = sources[position]
+        if source != target:
             builder.enter(returned[position])
-            _update(builder, target, sources[position])
+            if _is_number_elsewhere(builder, target) and _is_number_elsewhere(builder, source):
+                numbers.append((target, source))
+            else:
+                _update(builder, target, source)
+    _update_numbers(builder, numbers)
     return tuple(outputs)
 
 
@@ -349,6 +355,31 @@ def _settle_shared(builder: Builder, view: View, spec: Spec, *, uniform: bool) -
         return builder.copy(view, spec, name=f"{builder.node.name}_copy")
     made = builder.copy(part, once, name=f"{builder.node.name}_copy")
     return View(made.buffer, spec.shape, spec.stride)
+
+
+def _is_number_elsewhere(builder: Builder, value: Value) -> TypeGuard[View]:
+    return isinstance(value, View) and not value.shape and builder.device(value) != builder.main
+
+
+def _update_numbers(builder: Builder, numbers: Sequence[tuple[View, View]]) -> None:
+    """Store new values of numbers in the host's memory, all by one call."""
+    if len(numbers) < 2:
+        for target, source in numbers:
+            _update(builder, target, source)
+        return
+    targets, sources = zip(*numbers, strict=True)
+    origin = replace(builder.origin, target="aten._foreach_copy_.default")
+    builder.emit(
+        LibraryCall(
+            name=builder.fresh_name("numbers_update"),
+            target=origin.target,
+            args=(targets, sources),
+            kwargs=(),
+            outputs=(),
+            origin=origin,
+            mutates=tuple(target.buffer for target in targets),
+        )
+    )
 
 
 def _update(builder: Builder, target: Value, source: Value) -> None:

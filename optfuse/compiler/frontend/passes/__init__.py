@@ -16,6 +16,7 @@ from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
 from optfuse.compiler.frontend.passes.experts import sum_over_experts
 from optfuse.compiler.frontend.passes.halves import compute_in_halves
+from optfuse.compiler.frontend.passes.host_numbers import compute_numbers_there
 from optfuse.compiler.frontend.passes.items import expand_items
 from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
 from optfuse.compiler.frontend.passes.matmuls import fuse_matmul_activations
@@ -39,6 +40,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     coalesce_collectives,
     compute_in_halves,
     reduce_in_place,
+    compute_numbers_there,
 )
 
 

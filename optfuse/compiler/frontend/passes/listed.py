@@ -142,6 +142,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "an all-reduce of a value that has no other reader works in that value's memory",
     ),
     FrontendPass(
+        "compute_numbers_there", "decision", "normalize", "passes.host_numbers",
+        "arithmetic on numbers in the host's memory is done by the kernels that read its results",
+    ),
+    FrontendPass(
         "choose_layouts", "decision", "layout", "layouts",
         "convolutions are channels-last, rows of matmuls are padded to whole vectors, patches become matmuls",
     ),
