@@ -26,8 +26,8 @@ from optfuse.compiler.simplify.substitute import Value, by_address, with_value
 
 #: Values of fewer bytes are not inlined: they cost launches, on which the solver decides.
 LEAST_BYTES = 1 << 12
-#: A value of so many consumers that is computed from nothing (positions) is inlined: it would tie together what is
-#: independent otherwise (the tables of a recommender), and blocks of hundreds of ops are not proven.
+#: Positions (whole numbers that are computed from nothing) of so many consumers are inlined: they would tie together
+#: what is independent otherwise (the tables of a recommender), and blocks of hundreds of ops are not proven.
 MANY = 8
 #: The operands beside the large one have together at most 1 / SMALL_SHARE of the value's bytes.
 SMALL_SHARE = 16
@@ -119,11 +119,16 @@ def cheap_value(
     if (
         not written.exact
         or not all(load.exact for load in found.loads)
-        or not (few or (many and not found.loads) or _reads_little(found, nest.sizes, size, buffers))
+        or not (few or (many and _is_position(found, buffer)) or _reads_little(found, nest.sizes, size, buffers))
     ):
         return None
     value = store.value if store.value.dtype == buffer.dtype else Call("cast", (store.value,), buffer.dtype)
     return by_address(value, nest.sizes, written)
+
+
+def _is_position(found: NestAccesses, buffer: Buffer) -> bool:
+    """Whether a value is whole numbers that are computed from nothing."""
+    return not found.loads and buffer.dtype in ("int32", "int64")
 
 
 def _reads_little(found: NestAccesses, sizes: tuple[int, ...], size: int, buffers: Mapping[str, Buffer]) -> bool:

@@ -23,6 +23,8 @@ from optfuse.compiler.simplify.split_reductions import fresh
 
 #: The bytes that readers of a moved value may read instead of it exceed its own by a share of 1 / MORE at most.
 MORE = 1
+#: Values of fewer bytes, with those before them, are not offered: writing and reading them takes about a launch.
+LEAST_BYTES = 4 << 20
 #: Variants that are offered among loops that pass values to each other.
 TOGETHER = 2
 
@@ -62,8 +64,9 @@ def _offers(graph: LoopGraph) -> list[_Offer]:
     for members in nx.connected_components(together):
         gone = frozenset(k for k in members if graph.ops[k].name not in rewritten)
         computed = {k: op for k in sorted(members - gone) if isinstance(op := rewritten[graph.ops[k].name], LoopNest)}
-        if computed and all(_stores_temporaries(nest, buffers) for nest in computed.values()):
-            found.append(_Offer(computed, gone, _bytes((graph.ops[k] for k in gone), buffers)))
+        size = _bytes((graph.ops[k] for k in gone), buffers)
+        if computed and size >= LEAST_BYTES and all(_stores_temporaries(nest, buffers) for nest in computed.values()):
+            found.append(_Offer(computed, gone, size))
     return found
 
 

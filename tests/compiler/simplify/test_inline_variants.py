@@ -21,7 +21,7 @@ from optfuse.solver.solve import solve
 
 DEVICE = load_device("h200")
 OPTIONS = SolveOptions(time_limit=20, workers=1)
-WIDTH = 16
+WIDTH, ROWS = 16, 8192
 
 
 class Patches(nn.Module):
@@ -52,15 +52,15 @@ def chosen(graph: LoopGraph, second: bool) -> LoopGraph:
 
 
 def test_a_value_is_stored_or_computed_by_the_op_that_moves_it() -> None:
-    (variant,) = extracted(512).instance.variants
+    (variant,) = extracted(ROWS).instance.variants
     stored, computed = variant.alternatives
-    ops = extracted(512).instance.ops
+    ops = extracted(ROWS).instance.ops
     assert [ops[op].name for op in computed] == ["cat_computing"]
     assert {"cat", "add"} <= {ops[op].name for op in stored}
 
 
 def test_the_cheaper_one_of_both_graphs_is_found() -> None:
-    extraction = extracted(512)
+    extraction = extracted(ROWS)
     graph = extraction.graph
     verify(graph)
     assert rivals_of(graph)
@@ -76,7 +76,7 @@ def test_the_cheaper_one_of_both_graphs_is_found() -> None:
 
 def test_what_is_emitted_computes_what_eager_does() -> None:
     torch.manual_seed(0)
-    model, x = Patches().eval(), torch.randn(4, 512, WIDTH)
+    model, x = Patches().eval(), torch.randn(4, ROWS, WIDTH)
     schedule = optimize(model, (x,))
     assert "cat_computing" in {op.name for op in schedule.extraction.graph.ops}
     with torch.no_grad():
@@ -84,7 +84,7 @@ def test_what_is_emitted_computes_what_eager_does() -> None:
 
 
 def test_rules_hold_for_both_forms_of_a_reader() -> None:
-    instance = extracted(512).instance
+    instance = extracted(ROWS).instance
     free = solve(instance, OPTIONS).objective
     for rule in (no_fuse("cat", "var_mean"), barrier("cat")):
         ruled = with_rules(instance, (rule,))
