@@ -44,6 +44,8 @@ class Expected:
         return all(n == 1 or a == b for n, a, b in zip(self.shape, stride, self.stride, strict=True))
 
 
+_NOTHING = contextlib.nullcontext()
+
 #: Gives so many bytes on a device.
 Take = Callable[[int, torch.device], torch.Tensor]
 #: Calls, for a reason, a function with arguments that no CUDA graph can hold: ``compiler.codegen.uncaptured_steps``.
@@ -181,7 +183,7 @@ class Program:
         hooks = {name: hook for name, hook in named if hook is not None}
         if launched is not None and hasattr(self.module, "launch"):
             hooks["launch"] = launched(self.module.launch)
-        with around_calls(main), _replaced(self.module, hooks):
+        with around_calls(main), _replaced(self.module, hooks) if hooks else _NOTHING:
             return list(self.module.call(given, constants))
 
     @property
@@ -294,25 +296,27 @@ def _replaced(module: Any, hooks: Mapping[str, Any]) -> Iterator[None]:
             setattr(module, name, function)
 
 
+def around_calls(main: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """What has to hold while a program runs: no gradients recorded, autocast off, ``main`` the current device.
+
+    Where it holds already, as in most calls of torch.compile's, nothing is done.
+    """
+    needed: list[contextlib.AbstractContextManager[Any]] = []
+    if torch.is_grad_enabled():
+        needed.append(torch.no_grad())
+    if torch.is_autocast_enabled(main.type):  # casts were traced: autocast must not add its own to library calls
+        needed.append(torch.autocast(main.type, enabled=False))
+    if main.type == "cuda" and main.index is not None and main.index != torch.cuda.current_device():
+        needed.append(torch.cuda.device(main))  # kernels are launched on the current GPU
+    return _together(needed) if len(needed) > 1 else needed[0] if needed else _NOTHING
+
+
 @contextlib.contextmanager
-def around_calls(main: torch.device) -> Iterator[None]:
-    """What holds while a program runs: no gradients are recorded, autocast is off, ``main`` is the current device."""
-    with torch.no_grad(), _autocast_off(main.type), _current(main):
+def _together(contexts: Sequence[contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
         yield
-
-
-def _autocast_off(device_type: str) -> contextlib.AbstractContextManager[Any]:
-    """Casts were traced into the graph: autocast must not add its own to the library calls."""
-    if torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return contextlib.nullcontext()
-
-
-def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Kernels are launched on the current GPU, so the inputs' one must be it."""
-    if device.type == "cuda" and device.index is not None and device.index != torch.cuda.current_device():
-        return torch.cuda.device(device)
-    return contextlib.nullcontext()
 
 
 def _text(dtype: torch.dtype) -> str:

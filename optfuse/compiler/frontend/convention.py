@@ -11,7 +11,7 @@ import torch
 
 from optfuse.compiler.frontend.flat import Binding
 from optfuse.compiler.frontend.remainder import Remainder
-from optfuse.compiler.frontend.torch_bridge import boxed, expression_of, is_symbolic, without_view
+from optfuse.compiler.frontend.torch_bridge import boxed, expression_of, is_symbolic, without_views
 from optfuse.compiler.frontend.windows import Window
 from optfuse.compiler.ir.sizes import Decisions
 
@@ -42,6 +42,7 @@ class Convention:
         cut = {tuple[int, ...](): self.windows}
         rest = self.remainder
         sized = self.numbers if any(window.symbols for window in self.windows) else ()
+        taken = (*self.kept, *self.numbers)
 
         def run(arguments: list[Any]) -> list[Any]:
             sizes = tuple([arguments[k] for k in sized])
@@ -50,7 +51,7 @@ class Convention:
                 values = dict(zip(self.symbols, sizes, strict=True))
                 cut[sizes] = tuple(window.at(values) for window in self.windows)
             windows = cut[sizes]
-            tensors = [arguments[k] for k in (*self.kept, *self.numbers)]
+            tensors = [arguments[k] for k in taken]
             handed_on = [(position, arguments[k]) for position, k in self.objects]
             read = [] if rest is None else [arguments[k] for k in rest.arguments]
             arguments.clear()
@@ -62,7 +63,7 @@ class Convention:
                     outputs[position] = view
             if rest is not None:
                 rest.complete(read, outputs)
-            return [without_view(value) for value in outputs]
+            return without_views(outputs)
 
         return boxed(run)
 

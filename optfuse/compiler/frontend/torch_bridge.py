@@ -97,7 +97,7 @@ __all__ = [
     "tree_leaves",
     "tree_map",
     "tree_unflatten",
-    "without_view",
+    "without_views",
 ]
 
 
@@ -238,12 +238,13 @@ def boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     return function
 
 
-def without_view(value: Any) -> Any:
-    """A tensor of the same memory that autograd does not know as a view: a view made without gradients refuses writes.
+def without_views(values: Sequence[Any]) -> list[Any]:
+    """Tensors of the same memory that autograd does not know as views: a view made without gradients refuses writes.
 
     Anything but such a tensor is returned as it is.
     """
-    return value.data if isinstance(value, torch.Tensor) and value._is_view() else value  # noqa: SLF001
+    tensor = torch.Tensor
+    return [x.data if isinstance(x, tensor) and x._is_view() else x for x in values]  # noqa: SLF001
 
 
 def flat_input_index(placeholder: torch.fx.Node) -> int | None:
