@@ -11,7 +11,7 @@ import torch
 import optfuse
 from optfuse.api import Schedule, TrainingSchedule
 from optfuse.errors import InvalidOptionError, PlanError
-from optfuse.runtime import graphs
+from optfuse.runtime import recording
 from optfuse.runtime.check.check import StepReport
 from optfuse.schedule.emit import step_ops
 
@@ -164,7 +164,7 @@ def test_a_wrong_input_handed_on_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         ]
         return (same[0], 0) if same else (None, 0)
 
-    monkeypatch.setattr(graphs, "handed_on", first_of_storage)
+    monkeypatch.setattr(recording, "handed_on", first_of_storage)
     wrong = [check for check in optfuse.check_replays(schedule) if not check.passed]
     assert wrong
     assert all(check.replayed for check in wrong)

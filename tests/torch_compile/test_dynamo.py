@@ -97,7 +97,7 @@ def test_other_sizes_compile_again(model):
         ({"devise": "h200"}, "did you mean 'device'"),
         ({"time_limit": 0}, "time_limit must be"),
         ({"device": "h2000"}, "did you mean 'h200'"),
-        ({"device": "rtx"}, "known: h100, h200, or the path"),
+        ({"device": "rtx"}, "known: h100, h200, h200-hosts, or the path"),
         ({"device": 3}, "device must be"),
         ({"triton.cudagraphs": True}, 'is Inductor\'s; write {"cudagraphs": True}'),
         ({"max_autotune": True}, 'is Inductor\'s; write {"tune": True}'),

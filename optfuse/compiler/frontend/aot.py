@@ -93,7 +93,7 @@ def compile_flat(
     Returns:
         A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
-    split = Split(name, feeds, choose, decisions, {} if cuts is None else cuts, may_leave=leave is not None)
+    split = Split(name, feeds, choose, decisions, cuts, may_leave=leave is not None)
     compiler = _Compiler(split, compile_graph, eager_backward, leave, survive, why_not, keep)
     known = {
         node.name: feed

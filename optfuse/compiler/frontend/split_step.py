@@ -48,9 +48,9 @@ class Split:
     feeds: Sequence[Feed]
     choose: Chooser | None = None
     decisions: Decisions | None = None
-    #: the names of what the forward graph saves, by those of both graphs: where the step is split again at other sizes,
-    #: it saves what it did at the first ones
-    cuts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    #: for a range of sizes, the names of what the forward graph saves, by those of both graphs: where the step is split
+    #: again at other sizes, it saves what it did at the first ones
+    cuts: dict[str, tuple[str, ...]] | None = None
     user_outputs: int | None = None
     may_leave: bool = False
     #: what the forward graph keeps, by the names of the backward graph's placeholders
@@ -96,12 +96,13 @@ class Split:
     def _cut(self, joint: GraphModule, choice: Choice | None, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
         if choice is not None and self.user_outputs is not None:
             return cut_as_chosen(joint, choice, self.user_outputs)
-        halves, results = None, self.user_outputs
-        if results is not None and self.name in self.cuts and not has_own_choice(joint):
-            halves = cut_again(joint, self.cuts[self.name], results)
+        halves, results, cuts = None, self.user_outputs, self.cuts
+        if results is not None and cuts is not None and self.name in cuts and not has_own_choice(joint):
+            halves = cut_again(joint, cuts[self.name], results)
         forward, backward = min_cut_partition(joint, inputs, **options) if halves is None else halves
         if results is not None:
-            self.cuts.setdefault(self.name, tuple(filter(None, output_names(forward)[results:])))
+            if cuts is not None:
+                cuts.setdefault(self.name, tuple(filter(None, output_names(forward)[results:])))
             rebuild_spread(forward, backward, results)
         return forward, backward
 

@@ -12,7 +12,7 @@ from optfuse.compiler.frontend import passes
 from optfuse.compiler.frontend.passes.listed import FRONTEND_PASSES, FrontendPass
 
 #: Public functions of the passes' modules that rewrite nothing by themselves, and modules of tools.
-NO_PASSES = {"mask_meaning"}
+NO_PASSES = {"mask_meaning", "holds", "index_bounds"}
 TOOLS = {"rewrite", "evaluate", "index_values", "listed", "scores_mask"}
 
 
