@@ -41,9 +41,10 @@ class Results:
         """Whether memory at an address belongs to a recording."""
         return any(pointer in pointers for pointers in list(self.recorded.values()))
 
-    def passes(self, pointers: Collection[int]) -> bool:
-        """Whether some of the memory will lie elsewhere soon."""
-        found = (known[pointer] for known in list(self.passing.values()) for pointer in pointers if pointer in known)
+    def passes(self, pointers: Collection[int], reader: object) -> bool:
+        """Whether some of the memory that a program reads is a result of another one that will lie elsewhere soon."""
+        others = [known for program, known in list(self.passing.items()) if program is not reader]
+        found = (known[pointer] for known in others for pointer in pointers if pointer in known)
         return any(not storage.expired() for storage in found)
 
 

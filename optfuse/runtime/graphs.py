@@ -209,7 +209,9 @@ class GraphedProgram:
     def _copied_inputs(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> int:
         """Bytes that a graph would copy of inputs: those that move, but for what other graphs would hold still."""
         moving = [given[k] for k in self._moving(given, before) if self._role(k, given[k], before[k]) == "copied"]
-        return sum(x.nbytes for x in moving if self.arena is None or not self.arena.results.passes([x.data_ptr()]))
+        return sum(
+            x.nbytes for x in moving if self.arena is None or not self.arena.results.passes([x.data_ptr()], self)
+        )
 
     def _own(self, results: Sequence[Value]) -> list[torch.Tensor]:
         """The results that are not inputs."""
@@ -309,7 +311,7 @@ class GraphedProgram:
 
     def _reads_passing(self) -> bool:
         """Whether this program reads what another has computed without a graph, for the time."""
-        return self.arena is not None and self.arena.results.passes(self._pointers or ())
+        return self.arena is not None and self.arena.results.passes(self._pointers or (), self)
 
     def _moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
         """Large inputs whose address is another one than at the call before: a graph may come too early."""

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from optfuse.errors import InvalidOptionError
-from optfuse.runtime.arena import Arena, Block
+from optfuse.runtime.arena import Arena, Block, Results
 from optfuse.runtime.bindings import HELD_OFTEN, PATIENCE
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Interest, checked_choice, choice_under
-from optfuse.runtime.graphs import GraphedProgram, GraphStatistics
+from optfuse.runtime.graphs import MOST_BEHIND, GraphedProgram, GraphStatistics
 from optfuse.runtime.pace import Clock, Mark, Pace
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
@@ -693,3 +693,32 @@ def test_sizes_whose_graphs_save_no_time_prepare_none(tmp_path: Path) -> None:
     assert budget.statistics.plain == 3
     assert budget.statistics.reason.startswith("a graph would save no time")
     assert not budget.holders
+
+
+FED_BACK = """
+import torch
+INPUTS = (("x", "float32", ({n},), (1,), "cpu", False),)
+CONSTANTS = ()
+DEVICE = torch.device("cpu")
+
+def call(inputs, constants):
+    (x,) = inputs
+    inputs.clear()
+    return (x + 1,)
+"""
+
+
+@pytest.mark.parametrize("n", [SMALL, LARGE])
+@pytest.mark.parametrize("programs", [1, 2])
+def test_results_that_are_fed_back_do_not_keep_graphs_waiting(tmp_path: Path, n: int, programs: int) -> None:
+    results = Results()
+    program = Program(FED_BACK.replace("{n}", str(n)), folder=tmp_path)
+    loop = [GraphedProgram(program, "auto", Interest(), Outside(), Arena(results)) for _ in range(programs)]
+    x: Any = torch.zeros(n)
+    for k in range(60):
+        (x,) = loop[k % programs].run([x])
+        assert float(x[0]) == k + 1
+    for one in loop:
+        calls = one.statistics.replays + one.statistics.plain
+        # programs that read each other wait for each other, but not for long
+        assert one.statistics.plain <= 1 + PATIENCE + (MOST_BEHIND if programs > 1 else 0) < calls

@@ -230,7 +230,7 @@ def as_aot_traces(compiled: Callable[..., Any], error: Exception) -> Callable[..
 
 
 def _survivor(survive: Survive | None, error: Exception) -> Survive:
-    """Who is told of an error. It is raised if nobody is, and if Dynamo is to trace anew, knowing more of numbers."""
+    """Return ``survive``. Raises the error if that is None, or if the error asks Dynamo to trace the function again."""
     if survive is None or isinstance(error, RestartAnalysis):
         raise error
     return survive
