@@ -19,6 +19,14 @@ class Interest:
     fixed: frozenset[int] = frozenset()
     training: bool = False
 
+    def sees(self, k: int) -> bool:
+        """Whether the caller sees a result: of a backward graph all, which are gradients."""
+        return self.visible is None or k in self.visible
+
+    def guards(self, k: int, choice: Choice) -> bool:
+        """Whether a result must be out of use before a replay: see ``runtime.graphs``."""
+        return choice is not True or (self.training and (self.visible is None or k not in self.visible))
+
 
 def interest_of(captured: Captured) -> Interest:
     """Whose the results of one of AOTAutograd's graphs are, which come in the order of the graph's outputs."""

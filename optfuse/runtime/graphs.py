@@ -28,7 +28,7 @@ Random numbers differ from replay to replay: the program draws its seed from tor
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -201,7 +201,7 @@ class GraphedProgram:
             slowing.wait()
         spent = 0.0 if slowing is None else slowing.spent
         if self.interest.training:
-            copied += binding.still_held(self._own([x for k, x in enumerate(results) if self._is_seen(k)]))
+            copied += binding.still_held(self._own([x for k, x in enumerate(results) if self.interest.sees(k)]))
         pace.leave(self.number, pace.clock.now() - start - spent, spent, copied)
         self._note_passing(results)
         return results
@@ -209,9 +209,7 @@ class GraphedProgram:
     def _copied_inputs(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> int:
         """Bytes that a graph would copy of inputs: those that move, but for what other graphs would hold still."""
         moving = [given[k] for k in self._moving(given, before) if self._role(k, given[k], before[k]) == "copied"]
-        return sum(
-            x.nbytes for x in moving if self.arena is None or not self.arena.results.passes([x.data_ptr()], self)
-        )
+        return sum(x.nbytes for x in moving if not self._reads_passing([x.data_ptr()]))
 
     def _own(self, results: Sequence[Value]) -> list[torch.Tensor]:
         """The results that are not inputs."""
@@ -265,7 +263,7 @@ class GraphedProgram:
     ) -> list[Value]:
         recordings = binding.recordings
         moved = recordings[0].moved(given) if recordings else self._moving(given, before)
-        if (moved or not recordings) and binding.behind < MOST_BEHIND and self._reads_passing():
+        if (moved or not recordings) and binding.behind < MOST_BEHIND and self._reads_passing(self._pointers or ()):
             binding.behind += 1
             return self._waiting(given, main, "the graph of what it reads comes first")
         if moved and binding.unsettled < PATIENCE:
@@ -302,16 +300,16 @@ class GraphedProgram:
             return True
         recording = binding.recordings[0]
         held = recording.held()
-        ends = binding.note_held(held, [k for k in held if self._is_seen(k)])
+        ends = binding.note_held(held, [k for k in held if self.interest.sees(k)])
         recording.hand_out_copies(binding.handed_out)
         if ends:
             binding.drop()
         self._note_recorded()
         return not ends
 
-    def _reads_passing(self) -> bool:
-        """Whether this program reads what another has computed without a graph, for the time."""
-        return self.arena is not None and self.arena.results.passes(self._pointers or (), self)
+    def _reads_passing(self, pointers: Collection[int]) -> bool:
+        """Whether inputs at these addresses are what another program has computed without a graph, for the time."""
+        return self.arena is not None and self.arena.results.passes(pointers, self)
 
     def _moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
         """Large inputs whose address is another one than at the call before: a graph may come too early."""
@@ -322,16 +320,6 @@ class GraphedProgram:
     def _lies_still(self, x: torch.Tensor) -> bool:
         """Whether an input lies in the memory of a recording."""
         return self.arena is not None and self.arena.results.stays(x.data_ptr())
-
-    def _is_seen(self, k: int) -> bool:
-        """Whether the caller sees a result: of a backward graph all, which are gradients."""
-        return self.interest.visible is None or k in self.interest.visible
-
-    def _is_guarded(self, k: int) -> bool:
-        """Whether a result must be out of use before a replay: see the module's text."""
-        if self.choice is not True:
-            return True
-        return self.interest.training and (self.interest.visible is None or not self._is_seen(k))
 
     def _plain(
         self, given: list[torch.Tensor], main: torch.device, reason: str, launched: Launched | None = None
@@ -363,7 +351,11 @@ class GraphedProgram:
         steps, values = found
         results = [result_of(value, fed, k in binding.handed_out) for k, value in enumerate(values)]
         del values
-        own = {k: x.value.untyped_storage() for k, x in enumerate(results) if is_own(x) and self._is_guarded(k)}
+        own = {
+            k: x.value.untyped_storage()
+            for k, x in enumerate(results)
+            if is_own(x) and self.interest.guards(k, self.choice)
+        }
         counted = {k: (storage, storage_users(storage)) for k, storage in own.items()}
         static = {k: x.data_ptr() for k, x in enumerate(given) if roles[k] == "static"}
         recording = Recording(steps, copies, static, results, counted)
