@@ -26,10 +26,8 @@ from optfuse.compiler.frontend.passes.effects import drop_effect_tokens
 from optfuse.compiler.frontend.passes.in_place import update_in_place
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.remainder import is_sparse_argument, take_remainder
-from optfuse.compiler.frontend.torch_bridge import (
-    expression_of,
-    flat_input_index,
-)
+from optfuse.compiler.frontend.torch_bridge import flat_input_index
+from optfuse.compiler.frontend.torch_sizes import expression_of
 from optfuse.compiler.frontend.windows import take_windows
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError

@@ -37,11 +37,11 @@ from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
     boxed,
     compile_lock,
-    has_unbacked_size,
     min_cut_partition,
     outside_of_modes,
     tree_leaves,
 )
+from optfuse.compiler.frontend.torch_sizes import has_unbacked_size
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
 from optfuse.problem.garbage_collection import rarely_collecting

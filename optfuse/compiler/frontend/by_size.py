@@ -17,14 +17,8 @@ from optfuse.compiler.frontend.flat import replace_by_value
 from optfuse.compiler.frontend.float_tensors import AtFirstCall, floats_as_tensors
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.size_range import LEAST, Ranged
-from optfuse.compiler.frontend.torch_bridge import (
-    compile_lock,
-    expression_of,
-    is_symbolic,
-    static_value,
-    tree_leaves,
-    tree_map,
-)
+from optfuse.compiler.frontend.torch_bridge import compile_lock, tree_leaves, tree_map
+from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic, static_value
 from optfuse.errors import CaptureError
 
 #: Sizes of a graph that are compiled when they first come. Each further group of as many waits for twice as many calls

@@ -11,7 +11,8 @@ import torch
 
 from optfuse.compiler.frontend.flat import Binding
 from optfuse.compiler.frontend.remainder import Remainder
-from optfuse.compiler.frontend.torch_bridge import boxed, expression_of, is_symbolic, without_views
+from optfuse.compiler.frontend.torch_bridge import boxed, without_views
+from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic
 from optfuse.compiler.frontend.windows import Window
 from optfuse.compiler.ir.sizes import Decisions
 

@@ -15,7 +15,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
 from optfuse.compiler.frontend.by_size import CompileSize, at_any_size
-from optfuse.compiler.frontend.torch_bridge import tree_leaves, unbacked_symbols
+from optfuse.compiler.frontend.torch_bridge import tree_leaves
+from optfuse.compiler.frontend.torch_sizes import unbacked_symbols
 
 
 def finds_size(node: Node) -> bool:

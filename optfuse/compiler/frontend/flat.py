@@ -10,7 +10,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from optfuse.compiler.frontend.captured import InputSource
-from optfuse.compiler.frontend.torch_bridge import static_value, tree_map
+from optfuse.compiler.frontend.torch_bridge import tree_map
+from optfuse.compiler.frontend.torch_sizes import static_value
 
 #: What a graph's argument may be, beside objects.
 _VALUES = (torch.Tensor, bool, int, float, complex, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)

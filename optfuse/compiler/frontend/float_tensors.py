@@ -21,7 +21,8 @@ from torch.fx import GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
 from optfuse.compiler.frontend.passes.rewrite import copied
-from optfuse.compiler.frontend.torch_bridge import compile_lock, is_symbolic, tree_leaves
+from optfuse.compiler.frontend.torch_bridge import compile_lock, tree_leaves
+from optfuse.compiler.frontend.torch_sizes import is_symbolic
 from optfuse.compiler.ops.host_numbers import numbers_on
 
 #: Arithmetic on Python floats, and what it is on tensors.

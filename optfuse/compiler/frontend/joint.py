@@ -22,10 +22,10 @@ from optfuse.compiler.frontend.torch_bridge import (
     extract_halves,
     is_mutating,
     is_random,
-    is_symbolic,
     is_tangent,
     without_repeats,
 )
+from optfuse.compiler.frontend.torch_sizes import is_symbolic
 from optfuse.compiler.ir.collectives import COMMUNICATION
 
 _NAME = "optfuse_joint_name"

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from optfuse.compiler.frontend.captured import Captured, Memory
 from optfuse.compiler.frontend.passes.rewrite import base_of, fake
-from optfuse.compiler.frontend.torch_bridge import hint_of
+from optfuse.compiler.frontend.torch_sizes import hint_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,8 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, with_graph
 from optfuse.compiler.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
-from optfuse.compiler.frontend.torch_bridge import (
-    OpOverload,
-    fake_result,
-    fake_strided,
-    hint_of,
-    is_mutating,
-    is_symbolic,
-    operator_name,
-)
+from optfuse.compiler.frontend.torch_bridge import OpOverload, fake_result, fake_strided, is_mutating, operator_name
+from optfuse.compiler.frontend.torch_sizes import hint_of, is_symbolic
 
 aten = torch.ops.aten
 

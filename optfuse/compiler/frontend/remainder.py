@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from optfuse.compiler.frontend.torch_bridge import HigherOrderOperator, graph_module, is_symbolic, tree_leaves
+from optfuse.compiler.frontend.torch_bridge import HigherOrderOperator, graph_module, tree_leaves
+from optfuse.compiler.frontend.torch_sizes import is_symbolic
 
 aten = torch.ops.aten
 

@@ -15,7 +15,8 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from optfuse.compiler.frontend.torch_bridge import RestartAnalysis, choose_at, expression_of, is_symbolic
+from optfuse.compiler.frontend.torch_bridge import RestartAnalysis
+from optfuse.compiler.frontend.torch_sizes import choose_at, expression_of, is_symbolic
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
 

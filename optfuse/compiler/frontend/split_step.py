@@ -30,12 +30,7 @@ from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.max_pooling import keep_offsets, release_pooled
 from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
 from optfuse.compiler.frontend.passes.rewrite import copied
-from optfuse.compiler.frontend.torch_bridge import (
-    min_cut_partition,
-    mode_of_values,
-    outside_of_modes,
-    without_repeats,
-)
+from optfuse.compiler.frontend.torch_bridge import min_cut_partition, mode_of_values, outside_of_modes, without_repeats
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.problem.garbage_collection import rarely_collecting
 

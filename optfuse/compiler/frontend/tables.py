@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from optfuse.compiler.frontend.torch_bridge import TO_COPY, hint_of, is_symbolic
+from optfuse.compiler.frontend.torch_bridge import TO_COPY
+from optfuse.compiler.frontend.torch_sizes import hint_of, is_symbolic
 from optfuse.compiler.ops import registered
 
 aten = torch.ops.aten

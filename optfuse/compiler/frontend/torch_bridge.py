@@ -1,4 +1,4 @@
-"""The one module that touches PyTorch's private or unstable interfaces, found by feature and not by version."""
+"""PyTorch's private or unstable interfaces, found by feature and not by version; those of sizes: ``torch_sizes``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import sympy
 import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._decomp import core_aten_decompositions, decomposition_table
@@ -28,7 +26,7 @@ from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx import GraphModule
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 
@@ -50,7 +48,6 @@ tree_map = _pytree.tree_map
 #: Loggers that report, stack and all, what ends a trace.
 _LOGGERS_OF_TRACING = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 Compiler = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 Partitioner = Callable[..., tuple[GraphModule, GraphModule]]
@@ -77,11 +74,9 @@ __all__ = [
     "flat_input_index",
     "forget_fake_results",
     "graph_module",
-    "has_unbacked_size",
     "is_mutating",
     "is_random",
     "is_simulated",
-    "is_symbolic",
     "is_wrapper",
     "key_paths",
     "min_cut_partition",
@@ -91,7 +86,6 @@ __all__ = [
     "returns_of",
     "shares_memory",
     "standard_decompositions",
-    "static_value",
     "storage_users",
     "tree_flatten",
     "tree_leaves",
@@ -286,77 +280,6 @@ def key_paths(tree: Any) -> list[str]:
     """A readable path to each leaf of ``tree``: "[0]", "['input_ids']"."""
     leaves, _ = _pytree.tree_flatten_with_path(tree)
     return [_pytree.keystr(path) for path, _ in leaves]
-
-
-def static_value(value: Any, sizes: Mapping[sympy.Symbol, int] | None = None) -> Any:
-    """A number or fake tensor without symbolic sizes: these take their values under ``sizes``.
-
-    A value that ``sizes`` do not tell stays as it is. Without ``sizes`` each takes the value that it has now, which
-    becomes a guard.
-    """
-    if isinstance(value, _SYMBOLIC):
-        return _number(value, sizes)
-    if not isinstance(value, FakeTensor) or not any(
-        isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())
-    ):
-        return value
-    shape = [_number(n, sizes) for n in value.shape]
-    stride, offset = [_number(n, sizes) for n in value.stride()], _number(value.storage_offset(), sizes)
-    if any(isinstance(n, torch.SymInt) for n in (*shape, *stride, offset)):
-        return value
-    elements = offset + 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-    with FakeTensorMode():
-        storage = torch.empty(max(elements, offset), dtype=value.dtype, device=value.device)
-        return storage.as_strided(shape, stride, offset)
-
-
-def _number(value: Any, sizes: Mapping[sympy.Symbol, int] | None) -> Any:
-    """A number's value, as in ``static_value``."""
-    if not isinstance(value, _SYMBOLIC):
-        return value
-    kind = int if isinstance(value, torch.SymInt) else float if isinstance(value, torch.SymFloat) else bool
-    if sizes is None:
-        return kind(value)
-    known = expression_of(value).xreplace({symbol: sympy.sympify(size) for symbol, size in sizes.items()})
-    return value if known.free_symbols else kind(known)
-
-
-def is_symbolic(value: Any) -> bool:
-    """Whether a value is a number that torch knows by a symbol."""
-    return isinstance(value, _SYMBOLIC)
-
-
-def expression_of(value: Any) -> sympy.Basic:
-    """The sympy expression of a symbolic number."""
-    return value.node.expr
-
-
-#: By the environment of a trace's symbols: their values at which choices for speed are made.
-_CHOSEN_AT: WeakKeyDictionary[Any, Mapping[sympy.Symbol, int]] = WeakKeyDictionary()
-
-
-def choose_at(environment: Any, values: Mapping[sympy.Symbol, int]) -> None:
-    """Let ``hint_of`` take these values for the symbols of an environment, not those that they are traced with."""
-    _CHOSEN_AT[environment] = values
-
-
-def hint_of(value: int | torch.SymInt) -> int:
-    """The number that a size was traced with, without a guard: for choices that affect speed or memory alone."""
-    if not isinstance(value, torch.SymInt):
-        return value
-    chosen = _CHOSEN_AT.get(value.node.shape_env)
-    return int(value.node.hint if chosen is None else value.node.expr.xreplace(chosen))
-
-
-def unbacked_symbols(value: Any) -> set[sympy.Symbol]:
-    """The symbols of sizes and numbers in ``value`` (also inside of lists) that depend on the values of tensors."""
-    leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, (torch.Tensor, *_SYMBOLIC))]
-    return set().union(*map(free_unbacked_symbols, leaves))
-
-
-def has_unbacked_size(value: Any) -> bool:
-    """Whether a traced value (or a number or size of it) is known only when the graph runs."""
-    return bool(free_unbacked_symbols(value)) if isinstance(value, (torch.Tensor, *_SYMBOLIC)) else False
 
 
 def compiled_by_inductor(graph: GraphModule) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, fake
-from optfuse.compiler.frontend.torch_bridge import expression_of, is_symbolic, static_value
+from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic, static_value
 
 #: A search that would try more offsets than this takes two windows for overlapping ones.
 LARGEST_SEARCH = 1 << 12

@@ -8,15 +8,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.torch_bridge import (
-    OpOverload,
-    hint_of,
-    is_mutating,
-    is_random,
-    is_symbolic,
-    outside_of_modes,
-    tree_leaves,
-)
+from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, is_random, outside_of_modes, tree_leaves
+from optfuse.compiler.frontend.torch_sizes import hint_of, is_symbolic
 from optfuse.compiler.ir.collectives import COMMUNICATION
 
 aten = torch.ops.aten

@@ -16,7 +16,8 @@ from torch.utils import _pytree as pytree
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.flat import same_form
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, with_graph
-from optfuse.compiler.frontend.torch_bridge import OpOverload, hint_of, is_mutating, operator_name
+from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, operator_name
+from optfuse.compiler.frontend.torch_sizes import hint_of
 
 aten = torch.ops.aten
 

@@ -17,7 +17,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.passes.evaluate import node_value
-from optfuse.compiler.frontend.torch_bridge import expression_of, is_mutating, is_symbolic, operator_name
+from optfuse.compiler.frontend.torch_bridge import is_mutating, operator_name
+from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic
 
 Index = tuple[sympy.Expr, ...]
 

@@ -20,12 +20,12 @@ from optfuse.compiler.frontend.torch_bridge import (
     OpOverload,
     compiled_by_inductor,
     fake_result_afresh,
-    has_unbacked_size,
     is_mutating,
     is_random,
     outside_of_modes,
     tree_leaves,
 )
+from optfuse.compiler.frontend.torch_sizes import has_unbacked_size
 from optfuse.compiler.ops.opaque_operators import SCAN, AssociativeScan, opaque_operator
 
 #: What the arguments of a library call may be, beside tensors and lists.

@@ -1,0 +1,87 @@
+"""PyTorch's symbolic sizes: their expressions, the numbers that they were traced with, and which depend on data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import sympy
+import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from optfuse.compiler.frontend.torch_bridge import tree_leaves
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def static_value(value: Any, sizes: Mapping[sympy.Symbol, int] | None = None) -> Any:
+    """A number or fake tensor without symbolic sizes: these take their values under ``sizes``.
+
+    A value that ``sizes`` do not tell stays as it is. Without ``sizes`` each takes the value that it has now, which
+    becomes a guard.
+    """
+    if isinstance(value, _SYMBOLIC):
+        return _number(value, sizes)
+    if not isinstance(value, FakeTensor) or not any(
+        isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())
+    ):
+        return value
+    shape = [_number(n, sizes) for n in value.shape]
+    stride, offset = [_number(n, sizes) for n in value.stride()], _number(value.storage_offset(), sizes)
+    if any(isinstance(n, torch.SymInt) for n in (*shape, *stride, offset)):
+        return value
+    elements = offset + 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    with FakeTensorMode():
+        storage = torch.empty(max(elements, offset), dtype=value.dtype, device=value.device)
+        return storage.as_strided(shape, stride, offset)
+
+
+def _number(value: Any, sizes: Mapping[sympy.Symbol, int] | None) -> Any:
+    """A number's value, as in ``static_value``."""
+    if not isinstance(value, _SYMBOLIC):
+        return value
+    kind = int if isinstance(value, torch.SymInt) else float if isinstance(value, torch.SymFloat) else bool
+    if sizes is None:
+        return kind(value)
+    known = expression_of(value).xreplace({symbol: sympy.sympify(size) for symbol, size in sizes.items()})
+    return value if known.free_symbols else kind(known)
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a value is a number that torch knows by a symbol."""
+    return isinstance(value, _SYMBOLIC)
+
+
+def expression_of(value: Any) -> sympy.Basic:
+    """The sympy expression of a symbolic number."""
+    return value.node.expr
+
+
+#: By the environment of a trace's symbols: their values at which choices for speed are made.
+_CHOSEN_AT: WeakKeyDictionary[Any, Mapping[sympy.Symbol, int]] = WeakKeyDictionary()
+
+
+def choose_at(environment: Any, values: Mapping[sympy.Symbol, int]) -> None:
+    """Let ``hint_of`` take these values for the symbols of an environment, not those that they are traced with."""
+    _CHOSEN_AT[environment] = values
+
+
+def hint_of(value: int | torch.SymInt) -> int:
+    """The number that a size was traced with, without a guard: for choices that affect speed or memory alone."""
+    if not isinstance(value, torch.SymInt):
+        return value
+    chosen = _CHOSEN_AT.get(value.node.shape_env)
+    return int(value.node.hint if chosen is None else value.node.expr.xreplace(chosen))
+
+
+def unbacked_symbols(value: Any) -> set[sympy.Symbol]:
+    """The symbols of sizes and numbers in ``value`` (also inside of lists) that depend on the values of tensors."""
+    leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, (torch.Tensor, *_SYMBOLIC))]
+    return set().union(*map(free_unbacked_symbols, leaves))
+
+
+def has_unbacked_size(value: Any) -> bool:
+    """Whether a traced value (or a number or size of it) is known only when the graph runs."""
+    return bool(free_unbacked_symbols(value)) if isinstance(value, (torch.Tensor, *_SYMBOLIC)) else False
