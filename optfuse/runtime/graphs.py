@@ -125,7 +125,7 @@ class GraphedProgram:
             elsewhere = any(x.device != main for x in given)
             if main.type != "cuda" or (elsewhere and not self.program.has_cuts):
                 return self._plain(given, main, "not every input is on the GPU")
-            self.recorder = CudaRecorder(main, shares=not self.program.has_cuts)
+            self.recorder = CudaRecorder(main)
         unfit = self._why_unfit()
         if unfit:
             return self._plain(given, main, unfit)

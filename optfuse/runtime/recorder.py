@@ -6,10 +6,9 @@ begin another behind it. A recording runs nothing. So the step's results are mem
 replay copies what the step then returns: later graphs read them there.
 
 All graphs of a recording share one pool. A buffer that is freed in one may be taken by a later one, which is replayed
-behind it; what a step outside reads is kept as long as the recording. Recordings of programs without such steps share
-one pool, and the stream they are made on, for each stream that they are replayed on: a replay is one launch there, so
-that what is temporary in one is dead when the next begins, and results are held by their recordings. A replay with
-steps between its graphs could meet another thread's, so its pool is its own.
+behind it; what a step outside reads is kept as long as the recording. No two recordings share a pool: one that is made
+later could get results where an earlier one has temporaries, and the earlier one may be replayed while they are in use.
+What must not change between replays, as a table of addresses, lies outside of the pool.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from __future__ import annotations
 import gc
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -86,46 +84,28 @@ class CudaMark:
         return 1e3 * earlier.event.elapsed_time(self.event)
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Pool:
-    """A pool of torch's allocator. Who records in it holds it: torch takes it again only while a graph of it lives."""
-
-    handle: Any
-
-
-class Shared:
-    """What recordings share that are replayed on one stream: the stream that records them, and a pool.
-
-    Libraries set up a workspace for each stream that they are called on.
-    """
+class RecordingStream:
+    """The stream that records what is replayed on another one; libraries set up a workspace for each that they see."""
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)
         self.lock = threading.RLock()
-        self._pool: weakref.ref[Pool] | None = None
-
-    def pool(self) -> Pool:
-        """The pool of the recordings that live."""
-        found = None if self._pool is None else self._pool()
-        if found is None:
-            found = Pool(torch.cuda.graph_pool_handle())
-            self._pool = weakref.ref(found)
-        return found
 
 
-_SHARED: dict[tuple[torch.device, int], Shared] = {}
+_RECORDING_STREAMS: dict[tuple[torch.device, int], RecordingStream] = {}
 
 
 class CudaRecorder:
-    """Records what is replayed on the current stream. ``shares``: in the pool of other recordings, see the module."""
+    """Records what is replayed on the current stream."""
 
-    def __init__(self, device: torch.device, *, shares: bool = True) -> None:
-        self.device, self.shares = device, shares
-        key = device, torch.cuda.current_stream(device).cuda_stream
-        self._shared = _SHARED.get(key) or _SHARED.setdefault(key, Shared(device))
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._replayed_on = torch.cuda.current_stream(device)
+        key = device, self._replayed_on.cuda_stream
+        self._shared = _RECORDING_STREAMS.get(key) or _RECORDING_STREAMS.setdefault(key, RecordingStream(device))
         self._steps: list[Step] = []
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._pool: Pool | None = None
+        self._pool: Any = None
         self._tables: list[tuple[torch.Tensor, Sequence[int]]] = []
 
     def place(self) -> Hashable:
@@ -155,7 +135,7 @@ class CudaRecorder:
     def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
         """Capture. Only what this thread does is looked at: others may use the GPU meanwhile."""
         self._steps, self._tables = [], []
-        self._pool = self._shared.pool() if self.shares else Pool(torch.cuda.graph_pool_handle())
+        self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self.device)
         if torch.cuda.mem_get_info(self.device)[0] < torch.cuda.memory_reserved(self.device):
             torch.cuda.empty_cache()  # a recording cannot take what plain calls have left there
@@ -175,8 +155,12 @@ class CudaRecorder:
             self._steps, self._pool, self._tables = [], None, []
 
     def table(self, addresses: Sequence[int], device: torch.device) -> torch.Tensor:
-        """Memory that is filled when the recording has ended: in one, nothing runs."""
-        table = torch.empty(len(addresses), dtype=torch.int64, device=device)
+        """Memory that is filled when the recording has ended: in one, nothing runs.
+
+        In the pool it could lie where an earlier step of the recording has a temporary.
+        """
+        with torch.cuda.stream(self._replayed_on):  # which is not captured: not from the pool
+            table = torch.empty(len(addresses), dtype=torch.int64, device=device)
         self._tables.append((table, addresses))
         return table
 
@@ -188,8 +172,7 @@ class CudaRecorder:
 
     def _begin(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
-        assert self._pool is not None, "record has taken one"
-        self._graph.capture_begin(pool=self._pool.handle, capture_error_mode="thread_local")
+        self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
 
     def _end(self) -> None:
         graph, self._graph = self._graph, None
@@ -200,9 +183,9 @@ class CudaRecorder:
             graph.capture_end()
         empty = any("graph is empty" in str(warning.message).lower() for warning in said)
         if empty:  # it is kept, for its pool, and not launched
-            self._steps.append(Step(lambda: None, keeps=(graph, self._pool)))
+            self._steps.append(Step(lambda: None, keeps=graph))
         else:
-            self._steps.append(Step(graph.replay, launches_graph=True, keeps=self._pool))
+            self._steps.append(Step(graph.replay, launches_graph=True))
 
 
 _RECORDING = threading.Lock()

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import optfuse
+from optfuse.runtime.recorder import CudaRecorder
 from optfuse.torch_compile.backend import backend
 
 pytestmark = [
@@ -276,3 +277,31 @@ def test_a_cut_training_step_has_eager_gradients() -> None:
             optimizer.step()
     for p, q in zip(net.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+
+
+def test_a_recording_keeps_out_of_memory_that_an_earlier_one_writes() -> None:
+    """The earlier one is replayed between the later one and the reader of its results."""
+    x = torch.ones(1 << 20, device="cuda")
+    recorder = CudaRecorder(x.device)
+    earlier, _ = recorder.record(lambda: [((x * 2) + 1).sum()])  # type: ignore[list-item]
+    later, results = recorder.record(lambda: [x * 3, x * 4])
+    for step in (*later, *earlier):
+        step.run()
+    for value, wanted in zip(results, (x * 3, x * 4), strict=True):
+        torch.testing.assert_close(value, wanted)
+
+
+def test_a_table_keeps_out_of_memory_that_its_recording_writes() -> None:
+    x = torch.ones(64, dtype=torch.int64, device="cuda")
+    recorder = CudaRecorder(x.device)
+
+    def call() -> list[Any]:
+        (x * 2).sum()  # a temporary that is free when the table is made
+        return [recorder.table(list(range(64)), x.device) + 0]
+
+    steps, (result,) = recorder.record(call)
+    for _ in range(2):
+        for step in steps:
+            step.run()
+        assert isinstance(result, torch.Tensor)
+        assert result.tolist() == list(range(64))
