@@ -371,7 +371,7 @@ class GraphedProgram:
     ) -> tuple[list[Step], list[Value]] | None:
         """Graphs of the program, cut at the steps that turn out to need it. None, with a reason, if there are none."""
         arena, partition, held = self.arena or Arena(), self._partition, list[Block]()
-        place = id(self.arena or self) if self.program.has_cuts else self._place  # see runtime.recorder
+        place = id(self) if self.program.has_cuts else self._place  # another thread may come between its graphs
         take = partial(arena.take, place=place, held=held)
         while True:
             known, apart = len(partition.cuts), partition.recording(recorder)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from filelock import FileLock
 
+from optfuse.lab.bench.siblings import siblings_on
 from optfuse.lab.bench.trace import RUN, Trace, read_trace
 
 Call = Callable[[], Any]
@@ -83,9 +84,11 @@ class CudaMeter:
         self.device = torch.device("cuda", torch.cuda.current_device())
         name = torch.cuda.get_device_properties(self.device).uuid
         self._turn = FileLock(Path(tempfile.gettempdir()) / f"optfuse-bench-{name}.lock")
+        self._siblings = siblings_on(str(name))
+        self._siblings.join()
 
     def alone(self) -> AbstractContextManager[Any]:
-        """A lock that all benches on this device share; it may be taken again inside."""
+        """A lock that all benches on this device share; it may be taken again inside. Others stop in timed parts."""
         return self._turn
 
     def synchronize(self) -> None:
@@ -94,7 +97,7 @@ class CudaMeter:
 
     def times(self, call: Call, seconds: float) -> Timing:
         """Device time from before to after each call; the device idles only where the host is slower than it."""
-        with self._turn:
+        with self._turn, self._siblings.paused():
             for _ in range(WARMUP):
                 call()
             (first,) = self._timed(call, 1)
@@ -115,7 +118,7 @@ class CudaMeter:
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         call()
         torch.cuda.synchronize()
-        with self._turn, torch.profiler.profile(activities=activities) as profile:
+        with self._turn, self._siblings.paused(), torch.profiler.profile(activities=activities) as profile:
             for run in range(runs):
                 with torch.profiler.record_function(f"{RUN}{run}"):
                     call()

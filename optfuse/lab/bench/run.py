@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from optfuse.lab.bench.records import Record, Settings, Task
+from optfuse.lab.bench.siblings import resume_all
 from optfuse.lab.bench.summary import summarize
 from optfuse.runtime.processes import python, session
 
@@ -136,6 +137,7 @@ def _one_worker(
                         reason = f"no answer for {patience:.0f} s"
                         process.kill()
                     time.sleep(POLL_SECONDS)
+            resume_all()
         if began is not None:
             tail = " | ".join(errors.read_text(errors="replace").strip().splitlines()[-TAIL:])
             take(_failure(*began, reason or f"the process ended with code {process.returncode}: {tail[:600]}"))
