@@ -371,11 +371,14 @@ def test_saved_values_survive_later_calls(compiled: Compiler) -> None:
 
 
 def test_backward_twice_over_a_kept_graph(compiled: Compiler) -> None:
-    x = torch.randn(4, requires_grad=True)
-    loss = compiled(lambda x: (x.exp() * x).sum())(x)
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.LayerNorm(4), nn.Linear(4, 4))
+    x = torch.randn(3, 4, requires_grad=True)
+    loss = compiled(model)(x).tanh().sum()
     (first,) = torch.autograd.grad(loss, x, retain_graph=True)
     (second,) = torch.autograd.grad(loss, x)
+    (wanted,) = torch.autograd.grad(model(x).tanh().sum(), x)
     assert torch.equal(first, second)
+    torch.testing.assert_close(first, wanted)
 
 
 def test_parameters_in_bf16_with_autocast(compiled: Compiler) -> None:

@@ -221,7 +221,8 @@ def aot_compile(
         decompositions=dict(decompositions),
         keep_inference_input_mutations=True,  # in training, too
     )
-    settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
+    # no kernel writes into what was saved, so that a second backward call finds it: retain_graph=True works
+    settings = {"donated_buffer": False, "force_non_lazy_backward_lowering": eager_backward}
     with _tracing(), functorch_config.patch(settings), nullcontext() if around is None else around:
         return backend(graph, inputs)
 
