@@ -37,6 +37,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     aot_compile,
     boxed,
     compile_lock,
+    donate_nothing,
     min_cut_partition,
     outside_of_modes,
     tree_leaves,
@@ -131,6 +132,8 @@ class _Compiler:
         """The compiler of the "forward", the "backward" or the "inference" graph."""
 
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            if kind == "forward":
+                donate_nothing()
             name = f"{self.split.name}.{kind}"
             reason = self.why_not or _data_dependent(module) or _uses_objects(module)
             if reason is not None and self.leave is not None:

@@ -22,7 +22,7 @@ from torch._functorch.partitioners import (
     _extract_fwd_bwd_modules,
     reordering_to_mimic_autograd_engine,
 )
-from torch._guards import detect_fake_mode
+from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx import GraphModule
@@ -221,10 +221,19 @@ def aot_compile(
         decompositions=dict(decompositions),
         keep_inference_input_mutations=True,  # in training, too
     )
-    # no kernel writes into what was saved, so that a second backward call finds it: retain_graph=True works
-    settings = {"donated_buffer": False, "force_non_lazy_backward_lowering": eager_backward}
+    settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
     with _tracing(), functorch_config.patch(settings), nullcontext() if around is None else around:
         return backend(graph, inputs)
+
+
+def donate_nothing() -> None:
+    """Tell AOTAutograd, while it compiles a forward graph, that backward writes into nothing that this saves.
+
+    Else it refuses ``backward(retain_graph=True)``.
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
