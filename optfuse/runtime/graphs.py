@@ -338,7 +338,12 @@ class GraphedProgram:
             return None
         if self.pace is not None:
             self.pace.disturb(is_again=binding.recorded >= TURNS)
-        roles = [self._role(k, x, before[k], binding) for k, x in enumerate(given)]
+        # recordings that take turns watch the same inputs, so that what has moved for one has moved for all
+        first = next((known.static for known in binding.recordings), None)
+        roles: list[Role] = [
+            self._role(k, x, before[k], binding) if first is None else "static" if k in first else "copied"
+            for k, x in enumerate(given)
+        ]
         memory = {k: like(x.shape, x.stride(), x.dtype, x.device) for k, x in enumerate(given) if roles[k] == "copied"}
         copies = Copies.of(memory)
         with torch.no_grad():

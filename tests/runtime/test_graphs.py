@@ -192,6 +192,21 @@ def test_results_that_are_held_are_not_overwritten(tmp_path: Path) -> None:
     assert "in use" in case.graphed.statistics.reason
 
 
+def test_recordings_that_take_turns_read_the_same_inputs_in_place(tmp_path: Path) -> None:
+    case, other = Case(tmp_path), Case(tmp_path)
+    case(case.fresh(0))
+    x = case.fresh(1)
+    held = case(x)  # recorded, with x copied
+    x = case.fresh(2)
+    case.arena.results.recorded[other] = frozenset({x.data_ptr()})  # as if another program's recording had made it
+    case.check(case(x), x)  # recorded once more, since results are held
+    for k in range(3, 6):
+        x = case.fresh(k)
+        case.check(case(x), x)
+    assert case.graphed.statistics.recordings == 2
+    assert len(held) == 5
+
+
 def test_a_view_holds_a_result_too(tmp_path: Path) -> None:
     case = Case(tmp_path)
     views, wanted = [], []
