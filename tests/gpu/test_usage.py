@@ -258,3 +258,23 @@ def test_loop(loop: Loop, kind: str) -> None:
     assert len(got) == len(wanted)
     for k, (a, b) in enumerate(zip(got, wanted, strict=True)):
         torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-4, msg=lambda text, k=k: f"value {k}: {text}")
+
+
+class Dropping(nn.Module):
+    """Attention that drops scores, which is linear in its values."""
+
+    def forward(self, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, q, v, dropout_p=0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_drops_the_same_in_the_backward_pass(dtype: torch.dtype) -> None:
+    """So a result is its gradient times the values, whether calls are launched, recorded or replayed."""
+    fast = torch.compile(Dropping(), backend=backend, options={"time_limit": 2, "workers": 1})
+    for k in range(STEPS):
+        q, v = (torch.randn(2, 4, 128, 64, device=DEVICE, dtype=dtype, requires_grad=True) for _ in range(2))
+        y = fast(q, v)
+        y.backward(y.detach())
+        assert v.grad is not None
+        squares, products = float(y.double().square().sum()), float((v.grad.double() * v.double()).sum())
+        assert abs(squares - products) < 0.02 * squares, k  # other draws would halve the latter

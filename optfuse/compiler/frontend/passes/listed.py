@@ -54,6 +54,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "attention stays one operator, whatever its arguments",
     ),
     FrontendPass(
+        "save_no_seeds", "normal form", "training", "passes.attention_seeds",
+        "attention that drops nothing saves no seeds for its gradient",
+    ),
+    FrontendPass(
         "keep_offsets", "decision", "training", "passes.max_pooling",
         "max-pooling keeps an offset of one byte for its gradient in place of a position of eight",
     ),
