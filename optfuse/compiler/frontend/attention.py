@@ -7,6 +7,7 @@ one operator or matrix products and a softmax. Where it would be the latter, ``o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +49,7 @@ def attend(
     operators, expected = operators_of(eager, (query, key, value, attn_mask))
     # on the CPU torch's operator for float64 says that its by-products are float32
     theirs = any("attention" in name for name in operators) and expected.dtype != torch.float64
-    if theirs and not ours:
+    if theirs and not ours and not (dropout_p > 0 and keeps_seeds_on_host(operators)):
         return eager(query, key, value, attn_mask)
     query, key, value = (x.to(expected.dtype) for x in (query, key, value))  # as autocast has it
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -56,6 +57,14 @@ def attend(
     with outside_of_modes():  # sizes that change: the tracer does not know those of what ran without it
         dense = not any_layout and expected.is_contiguous()
     return out.contiguous() if dense else out
+
+
+def keeps_seeds_on_host(operators: Sequence[str]) -> bool:
+    """Whether attention runs as an operator whose seeds lie in the host's memory, though torch traces them on the GPU.
+
+    Its gradient reads them there: given the GPU's, as traced, it ends the process. Ours says where they are.
+    """
+    return any("efficient_attention" in name for name in operators)
 
 
 def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from optfuse.compiler.frontend import Captured, make_backend, train_module
+from optfuse.compiler.frontend.attention import keeps_seeds_on_host
+from optfuse.compiler.frontend.torch_bridge import operator_name
 from tests.compiler.frontend.running import run_graph, targets
 
 L, S, D = 5, 7, 12
@@ -156,6 +158,13 @@ def test_torchs_own_operator_is_kept_where_there_is_one() -> None:
         graphs = compare(VARIANTS[name], torch.float32)
         assert any("aten._scaled_dot_product" in str(targets(captured)) for captured in graphs)
         assert not any("optfuse" in str(targets(captured)) for captured in graphs)
+
+
+def test_an_operator_with_seeds_on_the_host_is_not_taken_with_dropout() -> None:
+    operator = torch.ops.aten._scaled_dot_product_efficient_attention.default  # noqa: SLF001
+    assert keeps_seeds_on_host([operator_name(operator)])
+    others = "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention"
+    assert not keeps_seeds_on_host([operator_name(getattr(torch.ops.aten, name).default) for name in others])
 
 
 @pytest.mark.parametrize("name", ["causal", "learned bias a head", "grouped", "other head size of values"])
