@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -183,8 +184,8 @@ class Program:
         hooks = {name: hook for name, hook in named if hook is not None}
         if launched is not None and hasattr(self.module, "launch"):
             hooks["launch"] = launched(self.module.launch)
-        with around_calls(main), _replaced(self.module, hooks) if hooks else _NOTHING:
-            return list(self.module.call(given, constants))
+        with around_calls(main):
+            return list(_call_with(self.module, hooks)(given, constants))
 
     @property
     def has_cuts(self) -> bool:
@@ -283,17 +284,20 @@ def _restrided(x: torch.Tensor, expected: Expected, device: torch.device) -> tor
     return memory.as_strided(expected.shape, expected.stride)
 
 
-@contextlib.contextmanager
-def _replaced(module: Any, hooks: Mapping[str, Any]) -> Iterator[None]:
-    """Let a module call other functions instead of its own, by name, where it has them."""
-    before = {name: getattr(module, name) for name in hooks if hasattr(module, name)}
-    for name in before:
-        setattr(module, name, hooks[name])
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(module, name, function)
+def _call_with(module: Any, hooks: Mapping[str, Any]) -> Callable[..., Any]:
+    """The module's function ``call`` as it is with other functions in place of its own, by name, where it has them.
+
+    The module stays as it is: another thread, or another program of the same text, may run it meanwhile.
+    """
+    own = vars(module) if hooks else {}
+    given = {name: hook for name, hook in hooks.items() if name in own}
+    if not given:
+        return module.call
+    names = {**own, **given}
+    for name, value in own.items():
+        if isinstance(value, FunctionType) and value.__globals__ is own and name not in given:
+            names[name] = FunctionType(value.__code__, names, name, value.__defaults__, value.__closure__)
+    return names["call"]
 
 
 def around_calls(main: torch.device) -> contextlib.AbstractContextManager[Any]:

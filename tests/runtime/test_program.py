@@ -102,3 +102,40 @@ def test_numbers_on_the_host_go_to_the_device_of_the_rest(program):
     given, main = program.accept([x, x.clone(), torch.tensor(2.0), torch.zeros(2, 1, device="meta").expand(2, 3)])
     assert main.type == "meta"
     assert [tensor.device.type for tensor in given] == ["meta"] * 4
+
+
+TEMPORARIES = """
+import torch
+DEVICE = torch.device("cpu")
+INPUTS = (("x", "float32", (4,), (1,), "cpu", False),)
+CONSTANTS = ()
+
+
+def scratch(size, device):
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def doubled(x):
+    return scratch(16, x.device).view(torch.float32).copy_(x).mul_(2)
+
+
+def call(inputs, constants):
+    (x,) = inputs
+    return (doubled(x) + 1,)
+"""
+
+
+def test_memory_that_one_call_is_given_is_not_another_ones(tmp_path):
+    """As when a thread records a program while another one runs it: both are of one module."""
+    first, second = (Program(TEMPORARIES, folder=tmp_path) for _ in range(2))
+    x, taken = torch.ones(4), []
+
+    def take(size, device):
+        taken.append(torch.zeros(size, dtype=torch.uint8, device=device))
+        assert second.run([x + 1])[0].tolist() == [5, 5, 5, 5]
+        return taken[0]
+
+    assert first.execute([x], x.device, take)[0].tolist() == [3, 3, 3, 3]
+    assert first.run([x])[0].tolist() == [3, 3, 3, 3]
+    assert len(taken) == 1
+    assert taken[0].view(torch.float32).tolist() == [2, 2, 2, 2]

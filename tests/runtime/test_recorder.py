@@ -33,11 +33,11 @@ def apart(reason, call, *arguments, **named):
     return call(*arguments, **named)
 
 def on_host(x):
-    if CAPTURING:
+    if CAPTURING[0]:
         raise RuntimeError("operation not permitted when stream is capturing")
     CALLS.append(x.tolist())
     return torch.tensor([max(x.tolist())]), torch.tensor(x.tolist())
-CAPTURING = False
+CAPTURING = [False]
 """
 CUT = """
 def call(inputs, constants):
@@ -94,13 +94,13 @@ class Replaying:
     def begin(self) -> None:
         self.tape = _Tape()
         self.tape.__enter__()
-        self.program.module.CAPTURING = True
+        self.program.module.CAPTURING[0] = True
 
     def end(self) -> None:
         tape, self.tape = self.tape, None
         assert tape is not None
         tape.__exit__(None, None, None)
-        self.program.module.CAPTURING = False
+        self.program.module.CAPTURING[0] = False
         if tape.launches:
             self.steps.append(Step(tape.replay, launches_graph=True))
 
