@@ -140,8 +140,7 @@ class GraphedProgram:
         if is_first:  # kernels are compiled and libraries set up: none of that can be recorded
             self._place = self.recorder.place()
             self.statistics.plain += 1
-            probe = None if self.arena is None else self.arena.probe
-            return self.recorder.warm(lambda: self.program.execute(given, main, probe, self._partition.note))
+            return self.recorder.warm(partial(self._first, given, main))
         if self._partition.refused:
             return self._plain(given, main, self._partition.refused)
         if self.pace is not None and not self._is_decided:
@@ -158,6 +157,16 @@ class GraphedProgram:
         if before is None:
             return self._waiting(given, main, "the first call with these parameters")
         return self._through_graph(given, main, binding, before)
+
+    def _first(self, given: list[torch.Tensor], main: torch.device) -> list[Value]:
+        """The first call, on the stream that records. Inputs of another one are freed before that has waited for it."""
+        if threading.active_count() > 1:  # this thread makes no use of their memory until then
+            stream = torch.cuda.current_stream(main) if main.type == "cuda" else None
+            for x in given:
+                if stream is not None and x.is_cuda:
+                    x.record_stream(stream)
+        probe = None if self.arena is None else self.arena.probe
+        return self.program.execute(given, main, probe, self._partition.note)
 
     def _why_not_now(self, budget: GraphBudget) -> str:
         """Why this program does not prepare for graphs: other sizes have found them of no use, or it comes seldom."""
