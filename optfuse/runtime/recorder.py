@@ -77,6 +77,10 @@ class CudaMark:
         """Whether the device has come there."""
         return self.event.query()
 
+    def wait(self) -> None:
+        """Keep the host waiting until then."""
+        self.event.synchronize()
+
     def us_since(self, earlier: Mark) -> float | None:
         """Microseconds on the device's clock."""
         if not isinstance(earlier, CudaMark) or earlier.device != self.device:

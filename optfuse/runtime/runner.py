@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from optfuse.runtime.arena import Arena
+from optfuse.runtime.graph_agreement import agreement_on
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice, Interest
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.graphs import GraphedProgram
 from optfuse.runtime.pace import Pace
+from optfuse.runtime.process_groups import why_ranks_may_not_differ
 from optfuse.runtime.program import Program, Value
 
 
@@ -39,6 +41,9 @@ def runner(
     elif paced is not None:
         number = paced.add(gpu_us)
     graphed = GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=paced, number=number)
+    if program.has_collectives and not program.is_part_of_collective:
+        refusal = why_ranks_may_not_differ()  # said before the first recording, whoever makes that
+        graphed.agreement = agreement_on(program.module, refusal) if choice == "auto" else None
     if budget is not None:
         budget.number = number
         graphed.budget, graphed.statistics = budget, budget.statistics

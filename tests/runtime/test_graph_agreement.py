@@ -1,0 +1,302 @@
+"""Ranks that vote on CUDA graphs: all use them from the same call on, or none does; nobody waits for a vote."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as processes
+from torch import distributed
+
+from optfuse.runtime.arena import Arena
+from optfuse.runtime.graph_agreement import EVERY, MOST_VOTES, Agreement, Opinion, agreement_on
+from optfuse.runtime.graph_choice import Interest
+from optfuse.runtime.graphs import GraphedProgram
+from optfuse.runtime.pace import Mark
+from optfuse.runtime.program import Program, Value
+from optfuse.runtime.recorder import Step
+from optfuse.runtime.runner import runner
+from tests.runtime.test_graphs import BACKWARD, FORWARD, LARGE, Outside, Tape
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch without torch.distributed")
+
+YES: Opinion = (True, "")
+NOT_YET: Opinion = (None, "")
+
+
+class Rank:
+    """One rank's side of the votes on a program whose every call meets the calls of all ranks."""
+
+    def __init__(self, ranks: list[Rank], store: Any, lag: int, says: Callable[[str, int], Opinion]) -> None:
+        self.ranks, self.lag, self.says, self.calls = ranks, lag, says, 0
+        self.agreement = Agreement(store, {"program": 2})
+        self.states: list[str] = []
+
+    def call(self) -> None:
+        self.calls += 1
+        self.agreement.begin(lambda: self.says(self.agreement.state, self.calls))
+        self.states.append(self.agreement.state)
+        self.agreement.end(lambda: Met(self.ranks, self.calls + self.lag))
+
+
+class Met:
+    """The end of the collectives that all ranks have called so often."""
+
+    def __init__(self, ranks: Sequence[Rank], calls: int) -> None:
+        self.ranks, self.calls = ranks, calls
+
+    def reached(self) -> bool:
+        return all(rank.calls + rank.lag >= self.calls for rank in self.ranks)
+
+    def us_since(self, earlier: Mark) -> float | None:
+        return None
+
+    def wait(self) -> None:
+        assert self.reached(), "a vote waits for more than the program's own collectives"
+
+
+def run(*says: Callable[[str, int], Opinion], ahead: int = 0, lag: int = 0, calls: int = 300) -> list[Rank]:
+    """Ranks that call, the first one ``ahead`` by so many calls; the second one has begun ``lag`` calls late."""
+    ranks: list[Rank] = []
+    store = distributed.HashStore()
+    ranks += [Rank(ranks, store, lag * (k > 0), opinion) for k, opinion in enumerate(says)]
+    for _ in range(ahead + lag):
+        ranks[0].call()
+    for _ in range(calls):
+        for rank in ranks:
+            rank.call()
+    return ranks
+
+
+def ready(state: str, call: int) -> Opinion:
+    return YES
+
+
+@pytest.mark.parametrize("ahead", range(EVERY))
+def test_all_go_on_at_the_same_call_when_the_last_one_is_ready(ahead: int) -> None:
+    late = {"open": 21, "recording": 33, "trial": 61}
+    first, second = run(ready, lambda state, call: YES if call >= late[state] else NOT_YET, ahead=ahead)
+    calls = [first.states.index(state) + 1 for state in ("recording", "trial", "graphs")]
+    assert calls == [22 + EVERY, 34 + EVERY, 62 + EVERY]
+    common = min(first.calls, second.calls)
+    assert first.states[:common] == second.states[:common]
+
+
+@pytest.mark.parametrize("state", ["open", "recording", "trial"])
+def test_one_that_says_no_takes_all_with_it(state: str) -> None:
+    first, second = run(ready, lambda now, call: (False, "it does not fit") if now == state else YES, ahead=1)
+    assert first.agreement.state == second.agreement.state == "plain"
+    assert first.agreement.reason == second.agreement.reason == "it does not fit"
+    assert first.states.index("plain") == second.states.index("plain")
+    assert "graphs" not in first.states
+
+
+def test_nobody_replays_before_all_have_recorded() -> None:
+    """And where one never does, all give up in the end."""
+    first, second = run(ready, lambda state, call: NOT_YET if state == "recording" else YES)
+    assert not {"trial", "graphs"} & {*first.states, *second.states}
+    assert first.states == second.states
+    assert first.agreement.state == "plain"
+    assert first.states.index("plain") <= EVERY * (MOST_VOTES + 3)
+
+
+def test_who_never_knows_whether_graphs_are_faster_keeps_them() -> None:
+    first, second = run(ready, lambda state, call: NOT_YET if state == "trial" else YES)
+    assert first.agreement.state == second.agreement.state == "graphs"
+
+
+@pytest.mark.parametrize("lag", range(2 * EVERY))
+def test_ranks_that_have_called_differently_do_not_wait(lag: int) -> None:
+    """By less than a vote they still meet in the store; else they go without graphs."""
+    first, second = run(ready, ready, lag=lag, calls=2 * EVERY * MOST_VOTES)
+    assert first.agreement.state == second.agreement.state == ("graphs" if lag < EVERY else "plain")
+
+
+def test_a_backward_graph_is_recorded_when_its_forward_graph_is_replayed(tmp_path: Path) -> None:
+    """Before, what it reads would lie elsewhere. Both wait for votes of their own."""
+    arena, store = Arena(), distributed.HashStore()
+    interests = Interest(frozenset({0}), frozenset({0}), training=True), Interest(training=True)
+    forward, backward = (
+        GraphedProgram(
+            Program(source.replace("{n}", str(LARGE)), folder=tmp_path),
+            "auto",
+            interest,
+            Outside(),
+            arena,
+            agreement=Agreement(store, {name: 1}),
+        )
+        for name, source, interest in zip(("forward", "backward"), (FORWARD, BACKWARD), interests, strict=True)
+    )
+    for one in (forward, backward):
+        assert one.recorder is not None
+        one.recorder.mark = lambda: Met([], 0)  # type: ignore[method-assign]
+    weight, x, tangent = (torch.ones(LARGE) for _ in range(3))
+    for _ in range(9 * EVERY):
+        saved = forward.run([weight, x])[1:]
+        (gradient,) = backward.run([*map(torch.as_tensor, saved), tangent])
+        assert float(torch.as_tensor(gradient)[0]) == 14
+        assert forward.statistics.replays >= backward.statistics.replays
+        del saved, gradient
+    assert (forward.statistics.recordings, backward.statistics.recordings) == (1, 1)
+    assert not backward.statistics.copied
+    assert backward.statistics.replays > EVERY
+
+
+class Broken:
+    """The store of a process that has ended."""
+
+    def add(self, key: str, value: int) -> int:
+        raise RuntimeError("Connection reset by peer")
+
+    set = get = add
+
+
+def test_without_the_store_there_are_no_graphs() -> None:
+    agreement = Agreement(Broken(), {"program": 2})
+    for _ in range(EVERY):
+        agreement.begin(lambda: YES)
+    assert agreement.state == "plain"
+    assert "Connection reset" in agreement.reason
+
+
+# ------------------------------------------------------------------ two processes
+
+SOURCE = """
+import torch
+INPUTS = (("weight", "float32", (8,), (1,), "cpu", False), ("x", "float32", (8,), (1,), "cpu", False))
+CONSTANTS = ()
+DEVICE = torch.device("cpu")
+HAS_COLLECTIVES = True
+COLLECTIVES = (("0", "_c10d_functional.all_reduce.default", "float32", (8,)),)
+CAPTURING = False
+
+def call(inputs, constants):
+    weight, x = inputs
+    inputs.clear()
+    y = weight * x
+    if not CAPTURING:
+        torch.distributed.all_reduce(y)
+    return (y + 1,)
+"""
+
+
+class Capturing(Tape):
+    """A stand-in whose recordings send nothing."""
+
+    def __init__(self, module: Any, fails: bool) -> None:
+        super().__init__()
+        self.module, self.fails = module, fails
+
+    def mark(self) -> Mark:
+        return Met([], 0)
+
+    def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
+        if self.fails:
+            raise RuntimeError("out of memory")
+        self.module.CAPTURING = True
+        try:
+            return super().record(call)
+        finally:
+            self.module.CAPTURING = False
+
+
+def replays(folder: str, scenario: str, rank: int) -> dict[str, Any]:
+    """Which calls of a program are replayed, whose results are compared."""
+    if scenario == "refuses" and rank == 1:
+        os.environ["NCCL_GRAPH_REGISTER"] = "1"
+    program = Program(SOURCE + f"# {scenario}\n", folder=Path(folder) / str(rank))
+    graphed = getattr(runner(program, "auto"), "__self__", None)
+    assert isinstance(graphed, GraphedProgram)
+    graphed.recorder = Capturing(program.module, scenario == "fails" and rank == 1)
+    weight, found = torch.arange(8.0), list[int]()
+    for k in range(24):
+        mine, theirs = (torch.full((8,), k + 10.0 * r) for r in (rank, 1 - rank))
+        before = graphed.statistics.replays
+        if scenario == "late" and rank == 1 and k < EVERY + 1:
+            result = weight * mine
+            distributed.all_reduce(result)
+            result += 1
+        else:
+            (result,) = graphed.run([weight, mine])  # type: ignore[assignment]
+        assert torch.equal(result, weight * (mine + theirs) + 1)
+        del result
+        found += [k] * (graphed.statistics.replays - before)
+    os.environ["NCCL_GRAPH_REGISTER"] = "0"
+    return {"replayed": found, "reason": graphed.statistics.reason, "recordings": graphed.statistics.recordings}
+
+
+SCENARIOS = ("agrees", "refuses", "fails", "late")
+
+
+def work(rank: int, folder: str) -> dict[str, Any]:
+    group = f"file://{folder}/group"
+    distributed.init_process_group("gloo", init_method=group, rank=rank, world_size=2, timeout=timedelta(seconds=120))
+    try:
+        return {scenario: replays(folder, scenario, rank) for scenario in SCENARIOS}
+    finally:
+        distributed.destroy_process_group()
+
+
+def second(folder: str) -> None:
+    (Path(folder) / "1.json").write_text(json.dumps(work(1, folder)))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What this process finds, and another one."""
+    folder = tmp_path_factory.mktemp("agreement")
+    other = processes.get_context("spawn").Process(target=second, args=(str(folder),))
+    other.start()
+    mine = work(0, str(folder))
+    other.join()
+    return [mine, json.loads((folder / "1.json").read_text())]
+
+
+def test_two_processes_replay_the_same_calls(found: list[dict[str, Any]]) -> None:
+    first, second = (one["agrees"] for one in found)
+    assert first == second
+    assert first["replayed"] == list(range(4 * EVERY - 1, 24))
+    assert first["recordings"] == 1
+
+
+@pytest.mark.parametrize(
+    ("scenario", "recordings", "reason"),
+    [
+        ("refuses", [0, 0], "NCCL_GRAPH_REGISTER is on"),
+        ("fails", [1, 0], "cannot be recorded: out of memory"),
+        ("late", [0, 1], "not all ranks have a graph yet"),
+    ],
+)
+def test_two_processes_of_which_one_has_no_graph_run_plainly(
+    found: list[dict[str, Any]], scenario: str, recordings: list[int], reason: str
+) -> None:
+    assert [one[scenario]["replayed"] for one in found] == [[], []]
+    assert [one[scenario]["recordings"] for one in found] == recordings
+    assert all(reason in one[scenario]["reason"] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("rows", "votes"),
+    [
+        ((("0", "_c10d_functional.all_reduce.default", "float32", (4,)),), True),
+        ((("0", "_c10d_functional.broadcast.default", "float32", (4,)),), False),
+        ((("0", "_c10d_functional.all_reduce.default", "float32", (4, 0)),), False),
+        ((), False),
+    ],
+)
+def test_only_collectives_that_wait_for_all_ranks_count_votes(tmp_path: Path, rows: Any, votes: bool) -> None:
+    class Module:
+        COLLECTIVES = rows
+
+    assert agreement_on(Module, "") is None, "there is no process group"
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    try:
+        assert (agreement_on(Module, "") is not None) == votes
+    finally:
+        distributed.destroy_process_group()
