@@ -53,8 +53,8 @@ SYSTEMS = (
     "optfuse-nograph",
     "optfuse-graphs",
 )
-#: Calls before the clock: optfuse decides about CUDA graphs in the first 25.
-WARM = 26
+#: Calls before the clock: optfuse decides about CUDA graphs in the first 25, the ranks together in the first 40.
+WARM = 42
 PROFILED = 4
 
 

@@ -46,7 +46,7 @@ from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Launched, Program, Value, around_calls
-from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, like
+from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, is_capturing, like
 from optfuse.runtime.recording import Copies, Recording, is_own, result_of
 
 #: How an input is fed: from its own address, which must not change, or through a copy.
@@ -131,11 +131,14 @@ class GraphedProgram:
             if main.type != "cuda" or (elsewhere and not self.program.has_cuts):
                 return self._plain(given, main, "not every input is on the GPU")
             self.recorder = CudaRecorder(main)
-        if self.agreement is None or _is_capturing():
+        if self.agreement is None or self.agreement.is_decided or is_capturing():
             return self._served(given, main, self.recorder)
+        before = self.agreement.state
         self.agreement.begin(partial(self._opinion, self.agreement))
-        if self.agreement.state == "plain" and not self._given_up:
-            self._give_up(self.agreement.reason)
+        if self.agreement.state == "plain" != before:
+            self._give_up(self.statistics.reason if self._given_up else self.agreement.reason)
+            if self.pace is not None and self.budget is None:
+                self.pace.withdraw(self.number, self.statistics.reason)
         try:
             return self._served(given, main, self.recorder)
         finally:
@@ -145,8 +148,7 @@ class GraphedProgram:
         """What this rank says when the ranks vote on a graph."""
         verdict = "graphs" if self.pace is None else self.pace.verdict(self.number)
         reason = self._why_unfit() or self._partition.refused or (self.statistics.reason if self._given_up else "")
-        if self.pace is not None and verdict == "plain":
-            reason = reason or self.pace.reason(self.number)
+        reason = reason or ("" if self.pace is None else self.pace.reason(self.number))
         is_wanted = verdict != "open" and (self.budget is None or self.budget.may_record(id(self), self._calls + 1))
         return agreement.opinion(reason, is_wanted, bool(self._bindings.recordings()), verdict == "graphs")
 
@@ -214,7 +216,7 @@ class GraphedProgram:
             return "a collective begins or ends in another graph"
         if self.choice is not True and self.program.has_collectives and self.agreement is None:
             return "ranks have no way to agree on a CUDA graph with these collectives"
-        return "inside of another capture" if _is_capturing() else ""
+        return "inside of another capture" if is_capturing() else ""
 
     def _timed(
         self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int], pace: Pace
@@ -404,7 +406,3 @@ class GraphedProgram:
         with around_calls(main):
             self.statistics.replays += 1
             return recording.replay(given)
-
-
-def _is_capturing() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -220,6 +220,11 @@ class Pace:
                 self._round.is_disturbed = True
                 self._round.is_again |= is_again
 
+    def withdraw(self, number: int, reason: str) -> None:
+        """A program does without graphs, whatever is found here."""
+        with self._lock:
+            _decide([self._members[number]], "plain", reason)
+
     def verdict(self, number: int) -> Verdict:
         """What is known of a program."""
         return self._members[number].verdict

@@ -7,7 +7,7 @@ released at exit, too.
 
 Ranks may differ in which calls they replay if a collective sends the same from a graph as from a plain call. It does,
 unless NCCL registers memory of a graph at the other ranks, which then write into it where they have their own graph:
-that is turned off. Also off it must be that something compares each rank's collectives on the host.
+that is turned off. And on the host no rank may wait for what others do in a plain call only.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import torch
 #: Methods of a process group that wait for graphs.
 _ENDING = ("shutdown", "abort")
 _MARK = "_releases_recordings"
+#: Lets NCCL register all memory of torch's allocator.
+_REGISTERS = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
 
 
 class Holder(Protocol):
@@ -56,6 +58,8 @@ def why_ranks_may_not_differ() -> str:
         return "NCCL_GRAPH_REGISTER is on: ranks whose inputs move at different calls would write into wrong memory"
     if os.environ.get("NCCL_GRAPH_MIXING_SUPPORT", "1").strip() == "0":
         return "NCCL_GRAPH_MIXING_SUPPORT is off: no call may run plainly any more"
+    if os.environ.get(_REGISTERS, "0").strip().lower() in ("1", "y", "yes", "t", "true"):
+        return f"{_REGISTERS} is on: ranks exchange what they register in plain calls, and a replay takes no part"
     distributed: Any = torch.distributed
     if distributed.is_available() and distributed.get_debug_level() == distributed.DebugLevel.DETAIL:
         return "TORCH_DISTRIBUTED_DEBUG=DETAIL compares what all ranks call, and a replay calls nothing"

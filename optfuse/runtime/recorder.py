@@ -88,6 +88,11 @@ class CudaMark:
         return 1e3 * earlier.event.elapsed_time(self.event)
 
 
+def is_capturing() -> bool:
+    """Whether a capture is under way on the current stream."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
 class RecordingStream:
     """The stream that records what is replayed on another one; libraries set up a workspace for each that they see."""
 

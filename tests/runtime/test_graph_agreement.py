@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from optfuse.runtime.arena import Arena
 from optfuse.runtime.graph_agreement import EVERY, MOST_VOTES, Agreement, Opinion, agreement_on
 from optfuse.runtime.graph_choice import Interest
 from optfuse.runtime.graphs import GraphedProgram
-from optfuse.runtime.pace import Mark
+from optfuse.runtime.pace import Mark, Pace
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
 from optfuse.runtime.runner import runner
@@ -146,6 +148,110 @@ def test_a_backward_graph_is_recorded_when_its_forward_graph_is_replayed(tmp_pat
     assert (forward.statistics.recordings, backward.statistics.recordings) == (1, 1)
     assert not backward.statistics.copied
     assert backward.statistics.replays > EVERY
+
+
+TIMED = """
+import torch
+INPUTS = (("weight", "float32", (4,), (1,), "cpu", False), ("x", "float32", (4,), (1,), "cpu", False))
+CONSTANTS = ()
+DEVICE = torch.device("cpu")
+PASS = None
+
+def call(inputs, constants):
+    weight, x = inputs
+    inputs.clear()
+    PASS()
+    return (weight * x,)
+"""
+
+
+@dataclass
+class Host:
+    """A rank's clock, and a device that always waits for it."""
+
+    noise: Random
+    plain_us: float
+    replayed_us: float
+    us: float = 0.0
+    is_replaying: bool = False
+
+    def now(self) -> float:
+        return self.us
+
+    def wait_until(self, us: float) -> None:
+        self.us = max(self.us, us)
+
+    def take(self) -> None:
+        self.us += self.replayed_us if self.is_replaying else self.plain_us * (1 + self.noise.random())
+
+
+class Timed(Tape):
+    """A stand-in whose replays take other times than plain calls."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self.host = host
+
+    def mark(self) -> Mark:
+        return Point(self.host.us)
+
+    def record(self, call: Callable[[], list[Value]]) -> tuple[list[Step], list[Value]]:
+        (step,), results = super().record(call)
+
+        def run() -> None:
+            self.host.is_replaying = True
+            step.run()
+            self.host.is_replaying = False
+
+        return [Step(run, launches_graph=True)], results
+
+
+@dataclass
+class Point:
+    us: float
+
+    def reached(self) -> bool:
+        return True
+
+    def us_since(self, earlier: Mark) -> float | None:
+        assert isinstance(earlier, Point)
+        return self.us - earlier.us
+
+    def wait(self) -> None:
+        """The other rank's calls come in turn."""
+
+
+@pytest.mark.parametrize("gains", [True, False])
+def test_ranks_of_different_clocks_try_graphs_and_keep_them_together(tmp_path: Path, gains: bool) -> None:
+    """Two programs in a step. One rank knows at once that graphs are worth it; the other one's times differ."""
+    store, ranks = distributed.HashStore(), list[list[GraphedProgram]]()
+    for rank, noise in enumerate((0, 1)):
+        host = Host(Random(rank), 1000.0 if noise else 1500.0, 50.0 if gains or not noise else 3000.0)
+        if not noise:
+            host.noise.random = lambda: 0.0  # type: ignore[method-assign]
+        pace, programs = Pace(host), list[GraphedProgram]()
+        for name in ("forward", "backward"):
+            program = Program(TIMED + f"# {name} of {rank}, {gains}\n", folder=tmp_path)
+            program.module.PASS = host.take
+            number, agreement = pace.add(1.0), Agreement(store, {name: 2})
+            interest = Interest(fixed=frozenset({0}))
+            one = GraphedProgram(program, "auto", interest, Timed(host), pace=pace, number=number, agreement=agreement)
+            programs.append(one)
+        ranks.append(programs)
+    weight, x = torch.arange(4.0), torch.ones(4)
+    seen = []
+    for _ in range(90):
+        for programs in ranks:
+            for one in programs:
+                one.run([weight, x])
+        seen.append([[one.statistics.replays for one in programs] for programs in ranks])
+    assert all(first == second for first, second in seen)
+    states = [one.agreement.state for programs in ranks for one in programs if one.agreement is not None]
+    assert states == 4 * ["graphs" if gains else "plain"]
+    assert max(seen[-1][0]) > 0
+    if not gains:
+        assert seen[-1] == seen[-20]
+        assert all("graphs gained nothing" in one.statistics.reason for programs in ranks for one in programs)
 
 
 class Broken:
