@@ -53,8 +53,8 @@ SYSTEMS = (
     "optfuse-nograph",
     "optfuse-graphs",
 )
-#: Calls before the clock: optfuse decides about CUDA graphs in the first 25, the ranks together in the first 40.
-WARM = 42
+#: Calls before the clock: optfuse decides about CUDA graphs in the first 25, the ranks together in the first 50.
+WARM = 52
 PROFILED = 4
 
 

@@ -33,6 +33,8 @@ from optfuse.runtime.pace import Mark
 EVERY = 2
 #: Votes after which it is clear that not all will be ready, or that all go on as they do.
 MOST_VOTES = 64
+#: What a no counts, more than there are ranks.
+NO = 1 << 32
 #: Collectives that end on no rank before all have begun them.
 MEETING = ("all_reduce", "all_gather", "reduce_scatter")
 
@@ -112,16 +114,16 @@ class Agreement:
             if opinion is False:
                 self.store.set(f"{key}/why", reason)
             if opinion is not None:
-                self.store.add(f"{key}/{'yes' if opinion else 'no'}", 1)
+                self.store.add(key, 1 if opinion else NO)
 
     def _count(self) -> None:
         """Go on to the next state, if all have said yes at the last vote, or to the end, if one has said no."""
-        keys = {self._key(name, EVERY): ranks for name, ranks in self.ranks.items()}
         self._end = None
-        refused = next((key for key in keys if self.store.add(f"{key}/no", 0)), None)
+        counts = {key: self.store.add(key, 0) for key in (self._key(name, EVERY) for name in self.ranks)}
+        refused = next((key for key, count in counts.items() if count >= NO), None)
         if refused is not None:
             self.refuse(self.store.get(f"{refused}/why").decode())
-        elif all(self.store.add(f"{key}/yes", 0) == ranks for key, ranks in keys.items()):
+        elif list(counts.values()) == list(self.ranks.values()):
             following: dict[State, State] = {"open": "recording", "recording": "trial", "trial": "graphs"}
             self.state, self._votes = following[self.state], 0
         elif self._votes >= MOST_VOTES and self.state == "trial":

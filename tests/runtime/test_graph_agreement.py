@@ -393,6 +393,7 @@ def test_two_processes_of_which_one_has_no_graph_run_plainly(
         ((("0", "_c10d_functional.all_reduce.default", "float32", (4,)),), True),
         ((("0", "_c10d_functional.broadcast.default", "float32", (4,)),), False),
         ((("0", "_c10d_functional.all_reduce.default", "float32", (4, 0)),), False),
+        ((("", "_c10d_functional.all_reduce.default", "float32", (4,)),), False),
         ((), False),
     ],
 )

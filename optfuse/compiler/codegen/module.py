@@ -326,8 +326,8 @@ def _host_facts(graph: LoopGraph, steps: Sequence[Step]) -> list[str]:
 
 
 def _sent(call: LibraryCall, buffers: Mapping[str, Buffer]) -> list[str]:
-    """Rows of COLLECTIVES: what a call sends, if it is one of a known group."""
-    if not communicates(call) or not call.group:
+    """Rows of COLLECTIVES: what a call sends. The group is "" where it is not known."""
+    if not communicates(call):
         return []
     facts = [(buffers[view.buffer].dtype, tuple_text(view.shape)) for view in views(call)]
     return [f'    ("{call.group}", "{call.target}", "{dtype}", {shape}),' for dtype, shape in facts]
