@@ -297,7 +297,7 @@ class Capturing(Tape):
 
     def __init__(self, module: Any, fails: bool) -> None:
         super().__init__()
-        self.module, self.fails = module, fails
+        self.module, self.fails, self.steps = module, fails, list[Step]()
 
     def mark(self) -> Mark:
         return Met([], 0)
@@ -307,9 +307,10 @@ class Capturing(Tape):
             raise RuntimeError("out of memory")
         self.module.CAPTURING = True
         try:
-            return super().record(call)
+            self.steps, results = super().record(call)
         finally:
             self.module.CAPTURING = False
+        return self.steps, results
 
 
 def replays(folder: str, scenario: str, rank: int) -> dict[str, Any]:
@@ -385,6 +386,23 @@ def test_two_processes_of_which_one_has_no_graph_run_plainly(
     assert [one[scenario]["replayed"] for one in found] == [[], []]
     assert [one[scenario]["recordings"] for one in found] == recordings
     assert all(reason in one[scenario]["reason"] for one in found)
+
+
+def test_graphs_that_were_agreed_on_are_released_before_the_process_group_ends(tmp_path: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    program = Program(SOURCE + "# ends\n", folder=tmp_path)
+    graphed = getattr(runner(program, "auto"), "__self__", None)
+    assert isinstance(graphed, GraphedProgram)
+    assert graphed.agreement is not None
+    graphed.recorder = recorder = Capturing(program.module, fails=False)
+    for _ in range(6 * EVERY):
+        graphed.run([torch.ones(8), torch.ones(8)])
+    assert graphed.statistics.replays
+    assert recorder.steps
+    distributed.destroy_process_group()
+    assert not recorder.steps, "NCCL would wait for them"
+    assert graphed.agreement.state == "plain"
+    assert graphed.statistics.reason == graphed.agreement.reason == "a process group has ended"
 
 
 @pytest.mark.parametrize(
