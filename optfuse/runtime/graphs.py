@@ -60,6 +60,8 @@ RECORDINGS = 8
 MOST_BEHIND = 12
 #: A program that is in a call for so many seconds is stuck: its recordings are dropped all the same.
 RELEASE_S = 10.0
+#: Why a call is plain while the ranks vote.
+BEHIND_OTHERS = "not all ranks have a graph yet"
 #: Recordings that take turns, for inference.
 TURNS = 2
 
@@ -186,7 +188,7 @@ class GraphedProgram:
         if before is None:
             return self._waiting(given, main, "the first call with these parameters")
         if self.agreement is not None and self.agreement.state == "open":
-            return self._behind_others(given, main)
+            return self._waiting(given, main, BEHIND_OTHERS)
         return self._through_graph(given, main, binding, before)
 
     def _why_not_now(self, budget: GraphBudget) -> str:
@@ -306,16 +308,12 @@ class GraphedProgram:
             return self._plain(given, main, self.statistics.reason)
         if self.agreement is None or self.agreement.may_replay:
             return self._replay(free, given, main)
-        return self._behind_others(given, main)
-
-    def _behind_others(self, given: list[torch.Tensor], main: torch.device) -> list[Value]:
-        """A plain call of a program that other ranks have no graph of yet."""
-        if self.pace is not None:
-            self.pace.disturb()  # a step without its graph is no trial of it
-        return self._waiting(given, main, "not all ranks have a graph yet")
+        return self._waiting(given, main, BEHIND_OTHERS)
 
     def _waiting(self, given: list[torch.Tensor], main: torch.device, reason: str) -> list[Value]:
         """A plain call of a program that has a graph, or soon will."""
+        if reason == BEHIND_OTHERS and self.pace is not None:
+            self.pace.disturb()  # a step without its graph is no trial of it
         results = self._plain(given, main, reason)
         self._handed.note_passing(self, self._own(results))
         return results
