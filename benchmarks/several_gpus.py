@@ -12,8 +12,8 @@ gathered inside of the graph), ``tp`` (tensor parallel, training), ``tpi`` (tens
 
 Systems: ``eager``, ``inductor``, ``inductor-overlap`` (its reordering for communication on), ``inductor-async`` (the
 same, with products cut into pieces around collectives), ``inductor-graphs`` (with its reordering and CUDA graphs),
-``optfuse``, ``optfuse-nograph`` (without CUDA graphs), ``optfuse-graphs`` (with them in any case, collectives
-included).
+``optfuse``, ``optfuse-nograph`` (without CUDA graphs), ``optfuse-vote`` (ranks vote on those with collectives),
+``optfuse-graphs`` (with them in any case, collectives included).
 
 Measured: medians of milliseconds a step on rank 0; NCCL's kernels, how long they take and how long nothing runs beside
 them; the first step's seconds; peak memory; and the largest relative L2 distance of result and gradients from eager's.
@@ -51,10 +51,11 @@ SYSTEMS = (
     "inductor-graphs",
     "optfuse",
     "optfuse-nograph",
+    "optfuse-vote",
     "optfuse-graphs",
 )
-#: Calls before the clock: optfuse decides about CUDA graphs in the first 25.
-WARM = 26
+#: Calls before the clock: optfuse decides about CUDA graphs in the first 25, the ranks together in the first 50.
+WARM = 52
 PROFILED = 4
 
 
@@ -223,8 +224,8 @@ def _compiled(model: nn.Module, system: str) -> Callable[..., Any]:
         return model
     if system.startswith("inductor"):
         return torch.compile(model, mode="reduce-overhead" if system == "inductor-graphs" else "default")
-    options = {"optfuse-nograph": {"cudagraphs": False}, "optfuse-graphs": {"cudagraphs": True}}.get(system, {})
-    return torch.compile(model, backend="optfuse", options=options)
+    choice = {"optfuse-nograph": False, "optfuse-vote": "vote", "optfuse-graphs": True}.get(system, "auto")
+    return torch.compile(model, backend="optfuse", options={"cudagraphs": choice})
 
 
 def _llama(options: argparse.Namespace) -> nn.Module:

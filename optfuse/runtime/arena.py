@@ -7,7 +7,7 @@ recordings share that memory, those of other programs included: a model in many 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -31,11 +31,27 @@ class Results:
     """Addresses of results that programs hand to each other: saved values, and what passes between a model's graphs.
 
     ``recorded``: by program, those in the memory of its recording, where they stay. ``passing``: those of a call that
-    ran without a graph but soon will with one, as long as they are in use: they will lie elsewhere.
+    ran without a graph but soon will with one, as long as they are in use: they will lie elsewhere. ``is_noted`` False:
+    the program hands results to no other, and nothing is noted.
     """
 
     recorded: WeakKeyDictionary[object, frozenset[int]] = field(default_factory=WeakKeyDictionary)
     passing: WeakKeyDictionary[object, dict[int, StorageWeakRef]] = field(default_factory=WeakKeyDictionary)
+    is_noted: bool = True
+
+    def note_recorded(self, program: object, pointers: Iterable[int]) -> None:
+        """Let the programs that read results know which lie in the memory of a program's recordings."""
+        if self.is_noted:
+            self.recorded[program] = frozenset(pointers)
+
+    def note_passing(self, program: object, results: Iterable[torch.Tensor]) -> None:
+        """Let the programs that read results know that they will lie elsewhere with a graph."""
+        if self.is_noted:
+            self.passing[program] = {x.data_ptr(): StorageWeakRef(x.untyped_storage()) for x in results}
+
+    def forget_passing(self, program: object) -> None:
+        """The program has been called again, with a graph or for good without."""
+        self.passing.pop(program, None)
 
     def stays(self, pointer: int) -> bool:
         """Whether memory at an address belongs to a recording."""

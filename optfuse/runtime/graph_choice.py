@@ -8,7 +8,7 @@ from typing import Literal
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.errors import InvalidOptionError
 
-Choice = bool | Literal["auto"]
+Choice = bool | Literal["auto", "vote"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ def checked_choice(value: object) -> Choice:
     """The option ``cudagraphs``.
 
     Raises:
-        InvalidOptionError: Anything but True, False and "auto".
+        InvalidOptionError: Anything but True, False, "auto" and "vote".
     """
-    if value is True or value is False or value == "auto":
+    if value is True or value is False or value in ("auto", "vote"):
         return value  # type: ignore[return-value]
-    raise InvalidOptionError(f'cudagraphs must be True, False or "auto", not {value!r}')
+    raise InvalidOptionError(f'cudagraphs must be True, False, "auto" or "vote", not {value!r}')
 
 
 def choice_under(cap: int | None, choice: Choice) -> Choice:
-    """Whether there are CUDA graphs under a cap on memory: "auto" means none, for they hold what it does not count."""
-    return False if cap is not None and choice == "auto" else choice
+    """Whether there are CUDA graphs under a cap on memory: only with True, for they hold what it does not count."""
+    return False if cap is not None and choice is not True else choice

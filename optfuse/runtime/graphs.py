@@ -19,8 +19,9 @@ So ``"auto"`` records one only where the GPU waits for the host in plain calls, 
 ``runtime.pace``.
 
 Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``. Of programs with collectives
-``"auto"`` records none, since NCCL ends no communicator that a graph holds; what ``True`` has recorded is released
-before a process group ends (``runtime.process_groups``).
+``"auto"`` records none; ``"vote"`` is ``"auto"`` with a vote of the ranks on those (``runtime.graph_agreement``). NCCL
+ends no communicator that a graph holds, so recordings are released before a process group ends
+(``runtime.process_groups``).
 
 Random numbers differ from replay to replay: the program draws its seed from torch's generator, which a graph advances.
 """
@@ -28,24 +29,25 @@ Random numbers differ from replay to replay: the program draws its seed from tor
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from optfuse.compiler.frontend.torch_bridge import storage_users
-from optfuse.runtime.arena import Arena, Block
+from optfuse.runtime.arena import Arena, Results
 from optfuse.runtime.bindings import PATIENCE, Binding, Bindings
+from optfuse.runtime.capture import captured
+from optfuse.runtime.graph_agreement import Agreement, Opinion
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice, Interest
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Launched, Program, Value, around_calls
-from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, Step, like
+from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, is_capturing, like
 from optfuse.runtime.recording import Copies, Recording, is_own, result_of
 
 #: How an input is fed: from its own address, which must not change, or through a copy.
@@ -59,6 +61,10 @@ RECORDINGS = 8
 MOST_BEHIND = 12
 #: A program that is in a call for so many seconds is stuck: its recordings are dropped all the same.
 RELEASE_S = 10.0
+#: Why a call is plain while the ranks vote.
+BEHIND_OTHERS = "not all ranks have a graph yet"
+#: Why a call is plain if there is no vote.
+NO_VOTE = "ranks have no way to agree on a CUDA graph with these collectives"
 #: Recordings that take turns, for inference.
 TURNS = 2
 
@@ -69,13 +75,14 @@ class GraphedProgram:
 
     Args:
         program: What is recorded. Its inputs must be on one GPU.
-        choice: True or "auto": see the module's text. (For False, use the program itself.)
+        choice: True, "auto" or "vote": see the module's text. (For False, use the program itself.)
         interest: Whose results are whose.
         recorder: The GPU's by default.
         arena: What a training step's two programs share. None: this one has no other.
         pace, number: What decides whether "auto" records at all, and which of its programs this is. None: it does.
         budget: What this program shares with those of other sizes: see ``runtime.graph_budget``. None: it has no other
             sizes.
+        agreement: The ranks' votes on a program with collectives. Without it no graph is made of one but with True.
     """
 
     program: Program
@@ -86,7 +93,9 @@ class GraphedProgram:
     pace: Pace | None = None
     number: int = 0
     budget: GraphBudget | None = None
+    agreement: Agreement | None = None
     statistics: GraphStatistics = field(default_factory=GraphStatistics)
+    _handed: Results = field(init=False)
     _partition: Partition = field(default_factory=Partition)
     _bindings: Bindings = field(default_factory=Bindings)
     _pointers: list[int] | None = None
@@ -100,6 +109,7 @@ class GraphedProgram:
     def __post_init__(self) -> None:
         written = {k for k, expected in enumerate(self.program.inputs) if expected.mutated}
         self._bindings.fixed = tuple(sorted(self.interest.fixed | written))
+        self._handed = Results(is_noted=False) if self.arena is None else self.arena.results
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
         """As ``Program.run``; the results' memory is the graph's (see the module's text). Threads take turns."""
@@ -126,6 +136,29 @@ class GraphedProgram:
             if main.type != "cuda" or (elsewhere and not self.program.has_cuts):
                 return self._plain(given, main, "not every input is on the GPU")
             self.recorder = CudaRecorder(main)
+        if self.agreement is None or self.agreement.is_decided or is_capturing():
+            return self._served(given, main, self.recorder)
+        before = self.agreement.state
+        self.agreement.begin(partial(self._opinion, self.agreement))
+        if self.agreement.state == "plain" != before:
+            self._give_up(self.statistics.reason if self._given_up else self.agreement.reason)
+            if self.pace is not None and self.budget is None:
+                self.pace.withdraw(self.number, self.statistics.reason)
+        try:
+            return self._served(given, main, self.recorder)
+        finally:
+            self.agreement.end(self.recorder.mark)
+
+    def _opinion(self, agreement: Agreement) -> Opinion:
+        """What this rank says when the ranks vote on a graph."""
+        verdict = "graphs" if self.pace is None else self.pace.verdict(self.number)
+        reason = self._why_unfit() or self._partition.refused or (self.statistics.reason if self._given_up else "")
+        reason = reason or ("" if self.pace is None else self.pace.reason(self.number))
+        is_wanted = verdict != "open" and (self.budget is None or self.budget.may_record(id(self), self._calls + 1))
+        return agreement.opinion(reason, is_wanted, bool(self._bindings.recordings()), verdict == "graphs")
+
+    def _served(self, given: list[torch.Tensor], main: torch.device, recorder: Recorder) -> list[Value]:
+        """A call with inputs that the program has accepted."""
         unfit = self._why_unfit()
         if unfit:
             return self._plain(given, main, unfit)
@@ -138,24 +171,26 @@ class GraphedProgram:
         is_first, self._pointers = self._pointers is None, [x.data_ptr() for x in given]
         binding, before = self._bindings.of(self._pointers)
         if is_first:  # kernels are compiled and libraries set up: none of that can be recorded
-            self._place = self.recorder.place()
+            self._place = recorder.place()
             self.statistics.plain += 1
-            return self.recorder.warm(partial(self._first, given, main))
+            return recorder.warm(partial(self._first, given, main))
         if self._partition.refused:
             return self._plain(given, main, self._partition.refused)
         if self.pace is not None and not self._is_decided:
-            verdict = self.pace.enter(self.number, self.recorder.mark)
+            verdict = self.pace.enter(self.number, recorder.mark)
             self._is_decided = verdict in ("graphs", "plain")
             if verdict == "open":
                 return self._timed(given, main, binding, before or self._pointers, self.pace)
-            if verdict == "plain":
-                self._give_up(self.pace.reason(self.number))
+            if verdict == "plain" and not (self.agreement is not None and self.agreement.may_replay):
+                self._give_up(self.pace.reason(self.number))  # else the ranks give up together
         if self._given_up:
             return self._plain(given, main, self.statistics.reason)
-        if self.recorder.place() != self._place:
+        if recorder.place() != self._place:
             return self._plain(given, main, "on another stream than the first call")
         if before is None:
             return self._waiting(given, main, "the first call with these parameters")
+        if self.agreement is not None and self.agreement.state == "open":
+            return self._waiting(given, main, BEHIND_OTHERS)
         return self._through_graph(given, main, binding, before)
 
     def _first(self, given: list[torch.Tensor], main: torch.device) -> list[Value]:
@@ -193,11 +228,9 @@ class GraphedProgram:
             return "random numbers are drawn on the host"
         if self.program.is_part_of_collective:
             return "a collective begins or ends in another graph"
-        if self.choice is not True and self.program.has_collectives:
-            return "a CUDA graph with collectives would hold communicators"
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return "inside of another capture"
-        return ""
+        if self.choice is not True and self.program.has_collectives and self.agreement is None:
+            return NO_VOTE if self.choice == "vote" else "a CUDA graph with collectives would hold communicators"
+        return "inside of another capture" if is_capturing() else ""
 
     def _timed(
         self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int], pace: Pace
@@ -212,43 +245,31 @@ class GraphedProgram:
         if self.interest.training:
             copied += binding.still_held(self._own([x for k, x in enumerate(results) if self.interest.sees(k)]))
         pace.leave(self.number, pace.clock.now() - start - spent, spent, copied)
-        self._note_passing(results)
+        self._handed.note_passing(self, self._own(results))
         return results
 
     def _copied_inputs(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> int:
         """Bytes that a graph would copy of inputs: those that move, but for what other graphs would hold still."""
         moving = [given[k] for k in self._moving(given, before) if self._role(k, given[k], before[k]) == "copied"]
-        return sum(x.nbytes for x in moving if not self._reads_passing([x.data_ptr()]))
+        return sum(x.nbytes for x in moving if not self._handed.passes([x.data_ptr()], self))
 
     def _own(self, results: Sequence[Value]) -> list[torch.Tensor]:
         """The results that are not inputs."""
         pointers = set(self._pointers or ())
         return [x for x in results if isinstance(x, torch.Tensor) and x.data_ptr() not in pointers]
 
-    def _note_passing(self, results: Sequence[Value]) -> None:
-        """Let the programs that read results know that they will lie elsewhere with a graph."""
-        if self.arena is not None:
-            own = {x.data_ptr(): x for x in self._own(results)}
-            self.arena.results.passing[self] = {at: StorageWeakRef(x.untyped_storage()) for at, x in own.items()}
-
-    def _forget_passing(self) -> None:
-        if self.arena is not None:
-            self.arena.results.passing.pop(self, None)
-
     def _give_up(self, reason: str) -> None:
         self._given_up = True
         self.statistics.reason = reason
         self._drop()
 
+    def _note_recorded(self) -> None:
+        results = [x for recording in self._bindings.recordings() for x in recording.results]
+        self._handed.note_recorded(self, (x.value.data_ptr() for x in results if x.is_left))
+
     def _drop(self) -> None:
         self._bindings.drop()
         self._note_recorded()
-
-    def _note_recorded(self) -> None:
-        """Let the programs that read results know which lie in the memory of recordings."""
-        if self.arena is not None:
-            results = [x for recording in self._bindings.recordings() for x in recording.results]
-            self.arena.results.recorded[self] = frozenset(x.value.data_ptr() for x in results if x.is_left)
 
     def release(self) -> None:
         """Drop all recordings, since a process group ends. A program with collectives runs without graphs from then on.
@@ -263,6 +284,8 @@ class GraphedProgram:
             if self.program.has_collectives:
                 self._given_up = True
                 self.statistics.reason = "a process group has ended"
+                if self.agreement is not None:
+                    self.agreement.refuse(self.statistics.reason)
         finally:
             if is_mine:
                 self._lock.release()
@@ -272,7 +295,8 @@ class GraphedProgram:
     ) -> list[Value]:
         recordings = binding.recordings
         moved = recordings[0].moved(given) if recordings else self._moving(given, before)
-        if (moved or not recordings) and binding.behind < MOST_BEHIND and self._reads_passing(self._pointers or ()):
+        is_early = (moved or not recordings) and self._handed.passes(self._pointers or (), self)
+        if is_early and binding.behind < MOST_BEHIND:
             binding.behind += 1
             return self._waiting(given, main, "the graph of what it reads comes first")
         if moved and binding.unsettled < PATIENCE:
@@ -286,21 +310,24 @@ class GraphedProgram:
         free = next((recording for recording in recordings if not recording.in_use()), None)
         if free is not None:
             binding.in_use = 0
-            return self._replay(free, given, main)
-        if len(recordings) >= (1 if self.interest.training else TURNS) and self._must_wait(binding):
+        elif len(recordings) >= (1 if self.interest.training else TURNS) and self._must_wait(binding):
             return self._waiting(given, main, "results of an earlier call are still in use")
-        if binding.recorded >= RECORDINGS:
+        elif binding.recorded >= RECORDINGS:
             self._give_up("inputs move too often")
+        else:
+            free = self._record(given, main, binding, before)
+        if free is None:
             return self._plain(given, main, self.statistics.reason)
-        recording = self._record(given, main, binding, before)
-        if recording is None:
-            return self._plain(given, main, self.statistics.reason)
-        return self._replay(recording, given, main)
+        if self.agreement is None or self.agreement.may_replay:
+            return self._replay(free, given, main)
+        return self._waiting(given, main, BEHIND_OTHERS)
 
     def _waiting(self, given: list[torch.Tensor], main: torch.device, reason: str) -> list[Value]:
         """A plain call of a program that has a graph, or soon will."""
+        if reason == BEHIND_OTHERS and self.pace is not None:
+            self.pace.disturb()  # a step without its graph is no trial of it
         results = self._plain(given, main, reason)
-        self._note_passing(results)
+        self._handed.note_passing(self, self._own(results))
         return results
 
     def _must_wait(self, binding: Binding) -> bool:
@@ -316,26 +343,17 @@ class GraphedProgram:
         self._note_recorded()
         return not ends
 
-    def _reads_passing(self, pointers: Collection[int]) -> bool:
-        """Whether inputs at these addresses are what another program has computed without a graph, for the time."""
-        return self.arena is not None and self.arena.results.passes(pointers, self)
-
     def _moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
         """Large inputs whose address is another one than at the call before: a graph may come too early."""
-        return [
-            k for k, x in enumerate(given) if x.nbytes > SMALL and x.data_ptr() != before[k] and not self._lies_still(x)
-        ]
-
-    def _lies_still(self, x: torch.Tensor) -> bool:
-        """Whether an input lies in the memory of a recording."""
-        return self.arena is not None and self.arena.results.stays(x.data_ptr())
+        moving = [k for k, x in enumerate(given) if x.nbytes > SMALL and x.data_ptr() != before[k]]
+        return [k for k in moving if not self._handed.stays(given[k].data_ptr())]
 
     def _plain(
         self, given: list[torch.Tensor], main: torch.device, reason: str, launched: Launched | None = None
     ) -> list[Value]:
         self.statistics.plain += 1
         self.statistics.reason = reason
-        self._forget_passing()
+        self._handed.forget_passing(self)
         return self.program.execute(given, main, launched=launched)
 
     def _record(
@@ -358,7 +376,9 @@ class GraphedProgram:
         with torch.no_grad():
             copies.feed(given)  # a stand-in for the GPU's recorder runs what it records
         fed = [memory.get(k, x) for k, x in enumerate(given)]
-        found = self._captured(self.recorder, fed, main)
+        arena = self.arena or Arena()
+        place = id(self) if self.program.has_cuts else self._place  # another thread may come between its graphs
+        found = captured(self.program, fed, main, self.recorder, self._partition, arena, place, self.statistics)
         if found is None:
             self._give_up(self.statistics.reason)
             return None
@@ -380,36 +400,11 @@ class GraphedProgram:
         self.statistics.copied = tuple(self.program.inputs[k].name for k in memory)
         return recording
 
-    def _captured(
-        self, recorder: Recorder, fed: Sequence[torch.Tensor], main: torch.device
-    ) -> tuple[list[Step], list[Value]] | None:
-        """Graphs of the program, cut at the steps that turn out to need it. None, with a reason, if there are none."""
-        arena, partition, held = self.arena or Arena(), self._partition, list[Block]()
-        place = id(self) if self.program.has_cuts else self._place  # another thread may come between its graphs
-        take = partial(arena.take, place=place, held=held)
-        while True:
-            known, apart = len(partition.cuts), partition.recording(recorder)
-            try:
-                run = partial(self.program.execute, main=main, take=take, apart=apart, table=recorder.table)
-                steps, values = recorder.record(lambda: run(list(fed)))  # noqa: B023
-                break
-            except RuntimeError as error:
-                if len(partition.cuts) == known:  # not at a step that can be left out
-                    self.statistics.reason = f"cannot be recorded: {str(error).splitlines()[0][:200]}"
-                    return None
-        self.statistics.graphs = sum(step.launches_graph for step in steps)
-        self.statistics.cuts = tuple(dict.fromkeys(partition.cuts.values()))
-        if not self.statistics.graphs:
-            self.statistics.reason = "no run of steps between cuts is long enough for a graph"
-            return None
-        steps.append(Step(lambda: None, keeps=held))
-        return steps, values
-
     def _role(self, k: int, x: torch.Tensor, before: int, binding: Binding | None = None) -> Role:
         has_moved = binding is not None and k in binding.moved
         if self.program.inputs[k].mutated or (k in self.interest.fixed and not has_moved):
             return "static"
-        if self._lies_still(x) and not has_moved:
+        if self._handed.stays(x.data_ptr()) and not has_moved:
             # a step between graphs would hold it, so that the graph that it is of would wait for ever
             return "copied" if self.program.has_cuts else "static"
         return "static" if x.nbytes > SMALL and x.data_ptr() == before else "copied"
@@ -417,7 +412,7 @@ class GraphedProgram:
     def _replay(self, recording: Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
         if self.budget is not None:
             self.budget.use(id(self), self.let_go)
-        self._forget_passing()
+        self._handed.forget_passing(self)
         with around_calls(main):
             self.statistics.replays += 1
             return recording.replay(given)

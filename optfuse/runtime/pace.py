@@ -11,7 +11,8 @@ calls: a loop that synchronizes in each step lets the device run dry, whichever 
 3. Against that gain stand the copies that a graph needs, of inputs that move and of results that the caller sees.
 4. If something is left, graphs are recorded, and rounds with them are measured as well. They go if they gain nothing.
 
-No call waits for the device: marks are looked at later.
+No call waits for the device: marks are looked at later. Ranks decide about programs with collectives together, by what
+each has found here: ``runtime.graph_agreement``.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class Mark(Protocol):
 
     def reached(self) -> bool:
         """Whether the device has come there; never waits."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until the device has come there."""
         ...
 
     def us_since(self, earlier: Mark) -> float | None:
@@ -214,6 +219,11 @@ class Pace:
             if self._round is not None:
                 self._round.is_disturbed = True
                 self._round.is_again |= is_again
+
+    def withdraw(self, number: int, reason: str) -> None:
+        """A program does without graphs, whatever is found here."""
+        with self._lock:
+            _decide([self._members[number]], "plain", reason)
 
     def verdict(self, number: int) -> Verdict:
         """What is known of a program."""

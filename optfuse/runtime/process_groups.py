@@ -4,12 +4,17 @@
 and ``abort`` of ``ProcessGroup``, which wait in that way. They are wrapped as soon as something is recorded while there
 is a process group. A process that ends without it destroys its groups when the interpreter does, so recordings are
 released at exit, too.
+
+Ranks may differ in which calls they replay if a collective sends the same from a graph as from a plain call. It does,
+unless NCCL registers memory of a graph at the other ranks, which then write into it where they have their own graph:
+that is turned off. And on the host no rank may wait for what others do in a plain call only.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import os
 import threading
 import weakref
 from typing import Any, Protocol
@@ -19,6 +24,8 @@ import torch
 #: Methods of a process group that wait for graphs.
 _ENDING = ("shutdown", "abort")
 _MARK = "_releases_recordings"
+#: Lets NCCL register all memory of torch's allocator.
+_REGISTERS = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
 
 
 class Holder(Protocol):
@@ -40,6 +47,23 @@ def release_before_groups_end(holder: Holder) -> bool:
     with _lock:
         _holders.add(holder)
         return all([_wrap(torch.distributed.ProcessGroup, name) for name in _ENDING])
+
+
+def why_ranks_may_not_differ() -> str:
+    """Why one rank must not replay a collective that another one launches; "" if it may.
+
+    NCCL asks for the setting when it first sees a collective in a capture. So this is called before.
+    """
+    if os.environ.setdefault("NCCL_GRAPH_REGISTER", "0").strip() != "0":
+        return "NCCL_GRAPH_REGISTER is on: ranks whose inputs move at different calls would write into wrong memory"
+    if os.environ.get("NCCL_GRAPH_MIXING_SUPPORT", "1").strip() == "0":
+        return "NCCL_GRAPH_MIXING_SUPPORT is off: no call may run plainly any more"
+    if os.environ.get(_REGISTERS, "0").strip().lower() in ("1", "y", "yes", "t", "true"):
+        return f"{_REGISTERS} is on: ranks exchange what they register in plain calls, and a replay takes no part"
+    distributed: Any = torch.distributed
+    if distributed.is_available() and distributed.get_debug_level() == distributed.DebugLevel.DETAIL:
+        return "TORCH_DISTRIBUTED_DEBUG=DETAIL compares what all ranks call, and a replay calls nothing"
+    return ""
 
 
 def release_all() -> None:

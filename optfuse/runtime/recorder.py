@@ -77,11 +77,20 @@ class CudaMark:
         """Whether the device has come there."""
         return self.event.query()
 
+    def wait(self) -> None:
+        """Keep the host waiting until then."""
+        self.event.synchronize()
+
     def us_since(self, earlier: Mark) -> float | None:
         """Microseconds on the device's clock."""
         if not isinstance(earlier, CudaMark) or earlier.device != self.device:
             return None
         return 1e3 * earlier.event.elapsed_time(self.event)
+
+
+def is_capturing() -> bool:
+    """Whether a capture is under way on the current stream."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 class RecordingStream:

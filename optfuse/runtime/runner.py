@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from optfuse.runtime.arena import Arena
+from optfuse.runtime.graph_agreement import agreement_on
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice, Interest
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.graphs import GraphedProgram
 from optfuse.runtime.pace import Pace
+from optfuse.runtime.process_groups import why_ranks_may_not_differ
 from optfuse.runtime.program import Program, Value
 
 
@@ -27,18 +29,21 @@ def runner(
 ) -> Callable[[list[torch.Tensor]], list[Value]]:
     """The function that runs a program as chosen, with a list of inputs that it empties.
 
-    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" do without graphs. ``budget`` is
-    shared by the programs of other sizes.
+    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" and "vote" do without graphs.
+    ``budget`` is shared by the programs of other sizes.
     """
     if choice is False:
         return program.consume
-    paced = pace if choice == "auto" else None
+    paced = None if choice is True else pace
     number = 0
     if paced is not None and budget is not None and budget.number is not None:
         number = budget.number
     elif paced is not None:
         number = paced.add(gpu_us)
     graphed = GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=paced, number=number)
+    if choice != "auto" and program.has_collectives and not program.is_part_of_collective:
+        refusal = why_ranks_may_not_differ()  # said before the first recording, whoever makes that
+        graphed.agreement = agreement_on(program.module, refusal) if choice == "vote" else None
     if budget is not None:
         budget.number = number
         graphed.budget, graphed.statistics = budget, budget.statistics

@@ -388,6 +388,9 @@ class Done:
     def reached(self) -> bool:
         return True
 
+    def wait(self) -> None:
+        raise AssertionError("nothing here waits for the device")
+
     def us_since(self, earlier: Mark) -> float | None:
         assert isinstance(earlier, Done)
         return self.us - earlier.us
@@ -582,6 +585,7 @@ def test_a_process_group_ends_although_graphs_held_it(tmp_path: Path, group: Com
     ("choice", "fact", "reason"),
     [
         ("auto", "HAS_COLLECTIVES", "would hold communicators"),
+        ("vote", "HAS_COLLECTIVES", "no way to agree"),
         ("auto", "IS_PART_OF_COLLECTIVE", "begins or ends in another graph"),
         (True, "IS_PART_OF_COLLECTIVE", "begins or ends in another graph"),
     ],

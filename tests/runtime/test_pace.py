@@ -54,6 +54,9 @@ class Point:
     def reached(self) -> bool:
         return self.machine.us >= self.at
 
+    def wait(self) -> None:
+        raise AssertionError("nothing here waits for the device")
+
     def us_since(self, earlier: Mark) -> float | None:
         assert isinstance(earlier, Point)
         return self.at - earlier.at

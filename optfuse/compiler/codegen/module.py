@@ -306,6 +306,8 @@ def _host_facts(graph: LoopGraph, steps: Sequence[Step]) -> list[str]:
     lines: list[str] = []
     if any(communicates(step) or is_wait(step) for step in steps if isinstance(step, LibraryCall)):
         lines += ["# a CUDA graph of this would hold communicators", "HAS_COLLECTIVES = True", ""]
+        sent = [row for step in steps if isinstance(step, LibraryCall) for row in _sent(step, buffers)]
+        lines += ["# group, collective, dtype and shape of what it sends", _table("COLLECTIVES", sent), ""]
     if in_flight_at_a_border(graph):
         lines += ["# a collective is started elsewhere, or waited for elsewhere", "IS_PART_OF_COLLECTIVE = True", ""]
     if main == HOST:
@@ -321,6 +323,14 @@ def _host_facts(graph: LoopGraph, steps: Sequence[Step]) -> list[str]:
     if graph.inputs and all(buffers[name].device != main for name in graph.inputs):
         lines += ["# all inputs are on the host, and kernels run on DEVICE", "MAKES_DEVICE = True", ""]
     return lines
+
+
+def _sent(call: LibraryCall, buffers: Mapping[str, Buffer]) -> list[str]:
+    """Rows of COLLECTIVES: what a call sends. The group is "" where it is not known."""
+    if not communicates(call):
+        return []
+    facts = [(buffers[view.buffer].dtype, tuple_text(view.shape)) for view in views(call)]
+    return [f'    ("{call.group}", "{call.target}", "{dtype}", {shape}),' for dtype, shape in facts]
 
 
 def _writes_host(call: LibraryCall, buffers: Mapping[str, Buffer]) -> bool:

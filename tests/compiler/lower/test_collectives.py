@@ -232,4 +232,6 @@ def test_a_module_says_that_it_has_collectives_and_whether_it_has_them_whole() -
         calls = [op for op in graph.ops if isinstance(op, LibraryCall)]
         module = emit_module(replace(graph, outputs=()), calls, MemoryLayout())
         found.append(("HAS_COLLECTIVES = True" in module, "IS_PART_OF_COLLECTIVE = True" in module))
+        sent = '("0", "_c10d_functional.all_reduce.default", "float32", (4, 6)),'
+        assert (sent in module) == (build is not waited_for)
     assert found == [(True, False), (True, True), (True, True)]
