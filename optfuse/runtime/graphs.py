@@ -36,7 +36,6 @@ from typing import Literal
 
 import torch
 
-from optfuse.compiler.frontend.torch_bridge import storage_users
 from optfuse.runtime.arena import Arena, Results
 from optfuse.runtime.bindings import PATIENCE, Binding, Bindings
 from optfuse.runtime.capture import captured
@@ -47,8 +46,8 @@ from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Launched, Program, Value, around_calls
-from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, is_capturing, like
-from optfuse.runtime.recording import Copies, Recording, is_own, result_of
+from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, is_capturing
+from optfuse.runtime.recording import Recording, recorded
 
 #: How an input is fed: from its own address, which must not change, or through a copy.
 Role = Literal["static", "copied"]
@@ -367,37 +366,33 @@ class GraphedProgram:
             self.pace.disturb(is_again=binding.recorded >= TURNS)
         # recordings that take turns watch the same inputs, so that what has moved for one has moved for all
         first = next((known.static for known in binding.recordings), None)
-        roles: list[Role] = [
-            self._role(k, x, before[k], binding) if first is None else "static" if k in first else "copied"
+        moving = [
+            k
             for k, x in enumerate(given)
+            if (self._role(k, x, before[k], binding) == "copied" if first is None else k not in first)
         ]
-        memory = {k: like(x.shape, x.stride(), x.dtype, x.device) for k, x in enumerate(given) if roles[k] == "copied"}
-        copies = Copies.of(memory)
-        with torch.no_grad():
-            copies.feed(given)  # a stand-in for the GPU's recorder runs what it records
-        fed = [memory.get(k, x) for k, x in enumerate(given)]
         arena = self.arena or Arena()
         place = id(self) if self.program.has_cuts else self._place  # another thread may come between its graphs
-        found = captured(self.program, fed, main, self.recorder, self._partition, arena, place, self.statistics)
-        if found is None:
+        capture = partial(
+            captured,
+            self.program,
+            main=main,
+            recorder=self.recorder,
+            partition=self._partition,
+            arena=arena,
+            place=place,
+            statistics=self.statistics,
+        )
+        guards = partial(self.interest.guards, choice=self.choice)
+        recording = recorded(given, moving, capture, binding.handed_out, guards)
+        if recording is None:
             self._give_up(self.statistics.reason)
             return None
-        steps, values = found
-        results = [result_of(value, fed, k in binding.handed_out) for k, value in enumerate(values)]
-        del values
-        own = {
-            k: x.value.untyped_storage()
-            for k, x in enumerate(results)
-            if is_own(x) and self.interest.guards(k, self.choice)
-        }
-        counted = {k: (storage, storage_users(storage)) for k, storage in own.items()}
-        static = {k: x.data_ptr() for k, x in enumerate(given) if roles[k] == "static"}
-        recording = Recording(steps, copies, static, results, counted)
         binding.recordings.append(recording)
         binding.recorded += 1
         self._note_recorded()
         self.statistics.recordings += 1
-        self.statistics.copied = tuple(self.program.inputs[k].name for k in memory)
+        self.statistics.copied = tuple(self.program.inputs[k].name for k in moving)
         return recording
 
     def _role(self, k: int, x: torch.Tensor, before: int, binding: Binding | None = None) -> Role:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,6 +81,37 @@ class Recording:
         for step in self.steps:
             step.run()
         return [r.value.detach() if r.is_left else _handed_out(r, given) for r in self.results]
+
+
+def recorded(
+    given: Sequence[torch.Tensor],
+    moving: Sequence[int],
+    capture: Callable[[list[torch.Tensor]], tuple[list[Step], list[Value]] | None],
+    handed_out: Collection[int],
+    guards: Callable[[int], bool],
+) -> Recording | None:
+    """A recording of a call with such inputs. None if ``capture`` gives none for the inputs at their addresses.
+
+    Args:
+        moving: Positions of the inputs that are copied in each replay. The others are read where they lie.
+        capture: Records the call: the steps of a replay, and the results' memory.
+        handed_out: Positions of results of which the caller gets copies.
+        guards: Whether a result, by its position, must be out of use before a replay.
+    """
+    memory = {k: like(given[k].shape, given[k].stride(), given[k].dtype, given[k].device) for k in moving}
+    copies = Copies.of(memory)
+    with torch.no_grad():
+        copies.feed(given)  # a stand-in for the GPU's recorder runs what it records
+    fed = [memory.get(k, x) for k, x in enumerate(given)]
+    found = capture(list(fed))
+    if found is None:
+        return None
+    steps, values = found
+    results = [result_of(value, fed, k in handed_out) for k, value in enumerate(values)]
+    own = {k: x.value.untyped_storage() for k, x in enumerate(results) if is_own(x) and guards(k)}
+    counted = {k: (storage, storage_users(storage)) for k, storage in own.items()}
+    static = {k: x.data_ptr() for k, x in enumerate(given) if k not in memory}
+    return Recording(steps, copies, static, results, counted)
 
 
 def _handed_out(result: Result, given: Sequence[torch.Tensor]) -> Value:
