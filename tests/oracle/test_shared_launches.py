@@ -102,7 +102,7 @@ def test_launches_of_given_kernels() -> None:
                     least = sharing.kernels - unlimited // (device.launch_ps - device.shared_ps)
                     assert sharing.launches_bound <= least <= sharing.launches
     assert sharing_total > 50
-    assert found_total >= 0.95 * best_total
+    assert found_total >= 0.98 * best_total
 
 
 def partitions(instance: Instance, left: int, taken: list[tuple[tuple[int, ...], int]]) -> Iterator[Solution]:
