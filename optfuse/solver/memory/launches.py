@@ -20,9 +20,11 @@ from itertools import accumulate
 from optfuse.problem.cost import shared_saving
 from optfuse.problem.instance import Instance
 from optfuse.problem.launches import Launchable, launchable
-from optfuse.problem.solution import Kernel
-from optfuse.solver.memory.order_problem import OrderProblem, lifetimes, peak_bytes
+from optfuse.problem.solution import Kernel, Solution
+from optfuse.solver.memory.order_problem import OrderProblem, lifetimes, order_problem, peak_bytes
 
+#: Kernels share launches where that saves so many per cent of their time: the order that it needs keeps less in caches.
+LEAST_SHARED_PERCENT = 5
 #: The share of an order's peak that sharing launches may add: values of some bytes that live a launch longer.
 MORE_MEMORY = 1 / 256
 
@@ -62,19 +64,35 @@ def share_launches(
     if sum(kind is not None for kind in kinds) > 1:
         groups = fewest_in_stretches(Stretches(problem, order, kinds), most_bytes)
     new_order = tuple(number for group in groups for number in group)
-    launches: list[tuple[int, ...]] = []
-    place = 0
-    for group in groups:
-        if len(group) > 1:
-            launches.append(tuple(range(place, place + len(group))))
-        place += len(group)
+    launches = _several(groups)
     if not launches:
         return tuple(order), (), None
     saved = shared_saving(instance, [kernels[number] for number in new_order], launches)
     count = sum(kind is not None for kind in kinds)
     own = count - sum(len(launch) - 1 for launch in launches)
     sharing = Sharing(count, own, fewest_launches(problem, order, kinds), saved)
-    return new_order, tuple(launches), sharing
+    return new_order, launches, sharing
+
+
+def is_worth_it(solution: Solution, saved_ps: int) -> bool:
+    """Whether a solution's kernels save enough by sharing launches for what the order that it needs may cost."""
+    return 100 * saved_ps >= LEAST_SHARED_PERCENT * solution.objective
+
+
+def may_share(instance: Instance, solution: Solution) -> bool:
+    """Whether sharing launches would be worth it for a solution's kernels where memory does not matter."""
+    kinds = [launchable(instance, kernel) for kernel in solution.kernels]
+    if sum(kind is not None for kind in kinds) < 2:
+        return False
+    groups = grouped(order_problem(instance, solution.kernels), range(len(kinds)), kinds)
+    ordered = [solution.kernels[number] for group in groups for number in group]
+    return is_worth_it(solution, shared_saving(instance, ordered, _several(groups)))
+
+
+def _several(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """The positions of the kernels of each launch that has more than one."""
+    ends = list(accumulate(map(len, groups)))
+    return tuple(tuple(range(end - len(g), end)) for g, end in zip(groups, ends, strict=True) if len(g) > 1)
 
 
 def grouped(problem: OrderProblem, stretch: Sequence[int], kinds: Sequence[Launchable | None]) -> list[tuple[int, ...]]:
