@@ -79,6 +79,8 @@ class Moves:
         rise: Callable[[int, int, int], int | None],
         fall: Callable[[int, int, int], int | None],
     ) -> bool:
+        if self._dearest_launch(group) > self._dearest_launch(host):
+            return False
         hosting = [s for s, index in self._schemes.items() if index.takes(host)]
         leaving = [s for s, index in self._schemes.items() if index.takes(group)]
         if not hosting or not all(
@@ -199,6 +201,9 @@ class Moves:
             for buffer, price, due in self._writes[op][scheme]
             if due == always and (due or self._carried[op].get(buffer, 0) & ~group)
         )
+
+    def _dearest_launch(self, group: int) -> int:
+        return max(self.instance.ops[op].launch_ps for op in bits(group))
 
     def _work(self, group: int) -> int:
         return sum(self._compute[op] for op in bits(group))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from optfuse.problem.cost import MIB, Topology, default_writes, kernel_cost, topology
 from optfuse.problem.instance import ALONE, Edge, Instance
+from optfuse.problem.launches import never_shares
 from optfuse.problem.legality import bits, legal_index, mask_of
 
 
@@ -33,38 +34,27 @@ def cost_bound(instance: Instance, *, recompute: bool = True, quick: bool = Fals
     if quick or not shared:
         return alone + kernels * launch
     facts = _Facts(instance, topology(instance), mandatory, joins)
-    kernels = max(_in_a_row(facts, joins, recompute=recompute), kernels)
+    kernels = max(_in_a_row(facts, recompute=recompute), kernels)
     return alone + kernels * launch + _crossing(facts)
 
 
 def shared_bound(instance: Instance) -> int:
     """``cost_bound`` where kernels may share launches: it holds for the objective less what they save.
 
-    Kernels in a row wait for each other, so each has a launch of its own.
+    Kernels in a row wait for each other, so each has a launch of its own. An op that runs alone may share one.
     """
     mandatory = legal_index(instance).mandatory if instance.variants else (1 << len(instance.ops)) - 1
     joins = mask_of(n for n, op in enumerate(instance.ops) if any(offer.scheme != ALONE for offer in op.offers))
-    alone = sum(_cost_alone(instance, op, mandatory) for op in bits(mandatory & ~joins))
+    saved = [max(0, device.launch_ps - device.shared_ps) if device.shared_ps else 0 for device in instance.devices]
+    alone = sum(
+        _cost_alone(instance, op, mandatory) - (0 if never_shares(instance, op) else saved[instance.ops[op].device])
+        for op in bits(mandatory & ~joins)
+    )
     if not mandatory & joins:
         return alone
     facts = _Facts(instance, topology(instance), mandatory, joins)
-    in_a_row = max(1, _in_a_row(facts, joins, recompute=True))
+    in_a_row = max(1, _in_a_row(facts, recompute=True))
     return alone + in_a_row * min(device.launch_ps for device in instance.devices) + _crossing(facts)
-
-
-def unshared_launches(instance: Instance) -> int:
-    """Picoseconds that every schedule pays for launches beyond ``shared_ps`` a kernel, if no op is recomputed.
-
-    Ops that run alone and may share no launch pay for one each, and so do the other kernels of the longest row.
-    """
-    mandatory = legal_index(instance).mandatory if instance.variants else (1 << len(instance.ops)) - 1
-    joins = mask_of(n for n, op in enumerate(instance.ops) if any(offer.scheme != ALONE for offer in op.offers))
-    calls = mask_of(n for n, op in enumerate(instance.ops) if op.kind != "loop" or op.work.tensor)
-    own = mandatory & (calls & ~joins | mask_of(instance.rules.barrier))
-    beyond = [max(0, device.launch_ps - device.shared_ps) if device.shared_ps else 0 for device in instance.devices]
-    facts = _Facts(instance, topology(instance), mandatory, joins)
-    in_a_row = _in_a_row(facts, mandatory & ~own, recompute=False)
-    return sum(beyond[instance.ops[op].device] for op in bits(own)) + in_a_row * min(beyond, default=0)
 
 
 def _cost_alone(instance: Instance, op: int, mandatory: int) -> int:
@@ -89,8 +79,8 @@ class _Facts:
             yield edge, not (edge.schemes and self.joins >> edge.src & self.joins >> edge.dst & 1)
 
 
-def _in_a_row(facts: _Facts, counted: int, *, recompute: bool) -> int:
-    """The longest chain of kernels of ``counted`` ops (a bitmask) in which each depends on the one before.
+def _in_a_row(facts: _Facts, *, recompute: bool) -> int:
+    """The longest chain of kernels of ``joins`` ops in which each depends on the one before.
 
     With recomputation, only an edge that carries a buffer orders two kernels.
     """
@@ -100,9 +90,9 @@ def _in_a_row(facts: _Facts, counted: int, *, recompute: bool) -> int:
         for edge, apart in facts.edges(facts.index.ins[op]):
             if facts.mandatory >> edge.src & 1:
                 parted = apart and not (recompute and edge.buffer is None)
-                own = counted >> edge.src & 1 if parted else 0
+                own = facts.joins >> edge.src & 1 if parted else 0
                 before[op] = max(before[op], before[edge.src] + own)
-        most = max(most, before[op] + (counted >> op & 1))
+        most = max(most, before[op] + (facts.joins >> op & 1))
     return most
 
 
