@@ -193,11 +193,13 @@ def _sharing_bound(context: _Context, starts: tuple[Solution, ...], deadline: fl
 
 
 def _bounded(plan: Plan, bound: int) -> Plan:
-    """The plan with a bound on schedules that share launches, if it does and the bound is the higher one."""
+    """The plan with a bound on schedules that share launches, if it does; 0: none was searched for."""
     sharing = plan.sharing
-    if sharing is None or bound <= sharing.bound:
+    if sharing is None:
         return plan
-    return replace(plan, sharing=replace(sharing, bound=bound))
+    if not bound:
+        return replace(plan, given_up=(*plan.given_up, "launches: no bound on sharing them was searched for"))
+    return replace(plan, sharing=replace(sharing, bound=max(bound, sharing.bound)))
 
 
 def _planned(context: _Context, best: Solution, greedy_solution: Solution, finish_by: float) -> Plan:
