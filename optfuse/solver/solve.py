@@ -42,7 +42,7 @@ ORDER_MAX_SHARE = 0.1
 #: The share kept for the joint model of partition, order, recomputation and memory cap, and all after it.
 JOINT_SHARE = 0.6
 #: The share of the search's time kept for a bound on schedules whose kernels share launches.
-SHARING_SHARE = 0.4
+SHARING_SHARE = 0.25
 #: Rough seconds of a careful arena packing for each kernel, and the share of the time left that greedy's may take.
 PACK_SECONDS = 1e-4
 PACK_SHARE = 0.2
