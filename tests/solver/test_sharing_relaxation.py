@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Scheme, Variant, Write
+from optfuse.report.summary import shared_launches
 from optfuse.solver.baseline.answer_check import unfused
 from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
@@ -85,7 +86,6 @@ def test_a_row_passes_a_variant_where_each_alternative_does() -> None:
     assert len(longest_row(apart, unfused(apart).kernels)) == 1
 
 
-@pytest.mark.spread(4)
 @pytest.mark.parametrize("seed", range(24))
 def test_the_relaxation_is_solved_to_the_optimum(seed: int) -> None:
     instance = build(seed, random.Random(seed).randint(7, 9))
@@ -96,3 +96,13 @@ def test_the_relaxation_is_solved_to_the_optimum(seed: int) -> None:
     assert solution is not None
     assert result.status == "OPTIMAL"
     assert result.objective == solution.objective
+
+
+def test_a_result_says_where_no_bound_on_sharing_was_searched_for() -> None:
+    instance = alone([(0, 1), (2, 3)], "llll")
+    searched, greedily = solve(instance, OPTIONS), solve(instance, replace(OPTIONS, solver="greedy"))
+    assert "launches: no bound on sharing them was searched for" in greedily.statistics.given_up
+    assert searched.statistics.given_up == ()
+    assert "in 2 launches" in shared_launches(searched)
+    assert shared_launches(searched).endswith("proven optimal, whichever kernels share launches")
+    assert "not proven optimal; no schedule, whichever" in shared_launches(greedily)
