@@ -78,7 +78,7 @@ def shared_launches(result: SolveResult) -> str:
     total = result.objective - found.saved_ps
     proven = found.launches == found.launches_bound
     least = "no order of them has fewer" if proven else f"no order of them has fewer than {found.launches_bound}"
-    below = f"no schedule, whichever kernels share launches, takes less than {found.bound / 1e6:.1f} us"
+    below = f"under the stated model no schedule, whichever kernels share launches, takes less than {found.bound / 1e6:.1f} us"
     gap = 1 - found.bound / max(1, total)
     return (
         f"{found.kernels} kernels run in {found.launches} launch{'es' if found.launches > 1 else ''} ({least}), which "
@@ -86,7 +86,7 @@ def shared_launches(result: SolveResult) -> str:
         + (
             f"not proven optimal; {below} (gap {gap:.2%})"
             if gap
-            else "proven optimal, whichever kernels share launches"
+            else "proven optimal for the stated model, whichever kernels share launches"
         )
     )
 

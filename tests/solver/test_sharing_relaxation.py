@@ -104,5 +104,5 @@ def test_a_result_says_where_no_bound_on_sharing_was_searched_for() -> None:
     assert "launches: no bound on sharing them was searched for" in greedily.statistics.given_up
     assert searched.statistics.given_up == ()
     assert "in 2 launches" in shared_launches(searched)
-    assert shared_launches(searched).endswith("proven optimal, whichever kernels share launches")
-    assert "not proven optimal; no schedule, whichever" in shared_launches(greedily)
+    assert shared_launches(searched).endswith("proven optimal for the stated model, whichever kernels share launches")
+    assert "not proven optimal; under the stated model no schedule, whichever" in shared_launches(greedily)
