@@ -82,7 +82,7 @@ def shared_launches(result: SolveResult) -> str:
     proof = "proven optimal for the stated model, whichever kernels share launches"
     if gap:
         least_us = f"{found.bound / 1e6:.1f} us (gap {gap:.2%})"
-        proof = f"not proven optimal: under the stated model none takes less, whichever kernels share, than {least_us}"
+        proof = f"not proven optimal: under the stated model no schedule, sharing or not, takes less than {least_us}"
     return (
         f"{found.kernels} kernels run in {found.launches} launch{'es' if found.launches > 1 else ''} ({least}), which "
         f"saves {found.saved_ps / 1e6:.1f} us: {total / 1e6:.1f} us in all, {proof}"
