@@ -128,7 +128,12 @@ def build(rng: random.Random, most: int = 6) -> Instance:
             op = _add_op(draft, _sources(draft, target), [target])
             draft.makers.setdefault(target, []).append(op)
     _add_order(draft)
-    return _with_rules(draft, _plain(draft))
+    instance = _with_rules(draft, _plain(draft))
+    if rng.random() < 0.25:
+        dearer = [rng.choice((0, 40_000, 1_500_000)) for _ in instance.ops]
+        ops = tuple(replace(op, launch_ps=more) for op, more in zip(instance.ops, dearer, strict=True))
+        instance = replace(instance, ops=ops)
+    return instance
 
 
 def _plain(draft: _Draft) -> Instance:
@@ -370,6 +375,7 @@ def _op_features(instance: Instance) -> set[str]:
             "looped": any(o.reduces and SCHEMES[s].r > DEVICE.persistent_elements for s, o in offers.items()),
             "outer": any(not offer.full for offer in op.offers),
             "heavy": op.weight > instance.limits.max_weight,
+            "launch": bool(op.launch_ps),
         }
         found |= {name for name, here in facts.items() if here}
     return found

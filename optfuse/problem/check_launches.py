@@ -58,6 +58,8 @@ def _alone(case: Case, launch: Sequence[int]) -> Iterator[Violation]:
             price = instance.devices[op.device].shared_ps
             if op.kind != "loop" or op.work.tensor or number in instance.rules.barrier:
                 yield Violation("launch", f"{case.label(position)} shares a launch, but {op.name} runs alone")
+            elif op.launch_ps:
+                yield Violation("launch", f"{case.label(position)} shares a launch, but {op.name} makes its own dearer")
             elif not 0 < price < instance.devices[op.device].launch_ps:
                 yield Violation("launch", f"{case.label(position)} shares a launch, for which its device has no price")
 

@@ -45,7 +45,7 @@ class Topology:
     (other op, buffer or None). ``offers[op][scheme]`` is the offer, and ``compute[op]`` the op's arithmetic in
     picoseconds times ``GOP``. ``rivals[op]`` are the ops that cannot run when it does (other alternatives of its
     variant); ops of no variant have no entry. ``rates[op]`` are the prices of accesses on the op's device. ``always``
-    are the buffers that always reach memory.
+    are the buffers that always reach memory. ``launch[op]`` is the launch of a kernel with the op alone.
     """
 
     ins: tuple[tuple[int, ...], ...]
@@ -57,6 +57,7 @@ class Topology:
     rivals: Mapping[int, frozenset[int]]
     rates: tuple[Rates, ...]
     always: frozenset[int]
+    launch: tuple[int, ...]
 
     @cached_property
     def priced(self) -> tuple[Mapping[int, PricedOffer], ...]:
@@ -100,6 +101,7 @@ def topology(instance: Instance) -> Topology:
         compute=tuple([_arithmetic(op.work, instance.devices[op.device]) for op in instance.ops]),
         rivals=_rivals(instance),
         rates=tuple([rates[op.device] for op in instance.ops]),
+        launch=tuple([instance.devices[op.device].launch_ps + op.launch_ps for op in instance.ops]),
         always=frozenset(n for n, buffer in enumerate(instance.buffers) if buffer.output or buffer.kind != "temporary"),
     )
 
@@ -195,7 +197,8 @@ def _price(
     if reduces:
         programs = max(1, instance.schemes[scheme].parallel)
         memory = memory * max(device.saturating_programs, programs) // programs
-    return device.launch_ps, memory // MIB, compute // GOP, read_bytes, write_bytes
+    launch = max([index.launch[op] for op in inside])
+    return launch, memory // MIB, compute // GOP, read_bytes, write_bytes
 
 
 def _price_alone(
@@ -213,7 +216,7 @@ def _price_alone(
     if offer.reduces:
         programs = max(1, instance.schemes[scheme].parallel)
         memory = memory * max(rates.device.saturating_programs, programs) // programs
-    return rates.device.launch_ps, memory // MIB, index.compute[op] // GOP, read_bytes, write_bytes
+    return index.launch[op], memory // MIB, index.compute[op] // GOP, read_bytes, write_bytes
 
 
 def kernel_accesses(

@@ -106,6 +106,8 @@ class Op:
     until the op of kind "wait" that reads its result. The order counts that; a kernel's price does not.
 
     Ops of equal ``form``, unless it is 0, compute the same up to sizes and buffers. See ``problem.launches``.
+
+    ``launch_ps``: what the launch of a kernel with the op costs beyond the device's; the most of a kernel's ops counts.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Op:
     channel: int = 0
     transfer_ps: int = 0
     form: int = 0
+    launch_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

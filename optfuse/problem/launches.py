@@ -1,8 +1,8 @@
 """Which kernels may share a launch, and what that saves.
 
-Kernels share a launch when none depends on another. All hold loops alone, on one device, without products of matrices
-and without barriers. What registers a launch has is decided by its largest kernel; so those of its kernels that take
-longer than a launch are *alike*: their ops have the same forms, each of them one (``Op.form``).
+Kernels share a launch when none depends on another. All hold loops alone, on one device, without products of matrices,
+barriers, and ops that make a launch dearer. What registers a launch has is decided by its largest kernel; so those of
+its kernels that take longer than a launch are *alike*: their ops have the same forms, each of them one (``Op.form``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ class Launchable:
     forms: tuple[int, ...]
 
 
+def never_shares(instance: Instance, op: int) -> bool:
+    """Whether no kernel with an op may share a launch."""
+    facts = instance.ops[op]
+    return facts.kind != "loop" or bool(facts.work.tensor or facts.launch_ps) or op in instance.rules.barrier
+
+
 def launchable(instance: Instance, kernel: Kernel) -> Launchable | None:
     """What decides with which kernels a kernel may share a launch; None if with none."""
     ops = [instance.ops[op] for op in kernel.ops]
     device = instance.devices[ops[0].device]
-    if not 0 < device.shared_ps < device.launch_ps or set(kernel.ops) & set(instance.rules.barrier):
-        return None
-    if any(op.kind != "loop" or op.work.tensor for op in ops):
+    if not 0 < device.shared_ps < device.launch_ps or any(never_shares(instance, op) for op in kernel.ops):
         return None
     price = kernel_price(instance, kernel.ops, kernel.scheme, kernel.writes)
     if price.total <= 2 * device.launch_ps:

@@ -41,6 +41,7 @@ class Moves:
             for priced in index.priced
         ]
         self._launch = min((device.launch_ps for device in instance.devices), default=0)
+        self._dearer = {n: op.launch_ps for n, op in enumerate(instance.ops) if op.launch_ps}
         self._schemes = {s: SchemeIndex(instance, s) for s in range(1, len(instance.schemes))}
         self._bound: dict[int, bool] = {}
         self._late = late
@@ -79,6 +80,8 @@ class Moves:
         rise: Callable[[int, int, int], int | None],
         fall: Callable[[int, int, int], int | None],
     ) -> bool:
+        if self._dearer and self._dearest_launch(group) > self._dearest_launch(host):
+            return False
         hosting = [s for s, index in self._schemes.items() if index.takes(host)]
         leaving = [s for s, index in self._schemes.items() if index.takes(group)]
         if not hosting or not all(
@@ -199,6 +202,9 @@ class Moves:
             for buffer, price, due in self._writes[op][scheme]
             if due == always and (due or self._carried[op].get(buffer, 0) & ~group)
         )
+
+    def _dearest_launch(self, group: int) -> int:
+        return max([self._dearer.get(op, 0) for op in bits(group)])
 
     def _work(self, group: int) -> int:
         return sum(self._compute[op] for op in bits(group))

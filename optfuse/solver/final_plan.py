@@ -11,16 +11,13 @@ from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.arena import arena_floor
 from optfuse.solver.memory.assemble import arena_spans, arrange
-from optfuse.solver.memory.launches import Sharing, share_launches
+from optfuse.solver.memory.launches import Sharing, is_worth_it, share_launches
 from optfuse.solver.memory.memory_plan import improve_arena, order_kernels
 from optfuse.solver.memory.order_problem import order_problem, peak_bytes
 from optfuse.solver.memory.order_search import OrderOutcome
 from optfuse.solver.memory.reuse import arena_cells, pack_cells
 from optfuse.solver.overlap.overlap import Overlap, overlapped, unproven
 from optfuse.solver.overlap.split_kernels import Cut, cut_for_transfers
-
-#: Kernels share launches where that saves so many per cent of their time: the order that it needs keeps less in caches.
-LEAST_SHARED_PERCENT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ def planned(
     if options.share_launches and options.order == "memory" and timed is None:
         cap = instance.rules.peak_memory
         shared = share_launches(instance, kernels, problem, found.order, cap)
-        if shared[2] is not None and 100 * shared[2].saved_ps >= LEAST_SHARED_PERCENT * solution.objective:
+        if shared[2] is not None and is_worth_it(solution, shared[2].saved_ps):
             order, launches, sharing = shared
     sharing = None if sharing is None else replace(sharing, bound=shared_bound(instance))
     spans = arena_spans(instance, problem, order, launches)

@@ -20,12 +20,14 @@ from optfuse.solver.baseline.answer_check import checked_or_unfused, unfused
 from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import GreedyOutcome, greedy_partition
 from optfuse.solver.bounds.cost_bound import cost_bound
-from optfuse.solver.control.clock import NEVER, Clock, WorkClock
+from optfuse.solver.control.clock import NEVER, Clock, WorkClock, within
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import Journal, OnProgress, relative_gap
 from optfuse.solver.final_plan import Plan, planned
 from optfuse.solver.joint.memory_cap import Capped, within_cap
 from optfuse.solver.memory.assemble import assemble
+from optfuse.solver.memory.launches import may_share
+from optfuse.solver.overlap.overlap import transfers
 from optfuse.solver.result import SolveResult, Statistics, installed
 from optfuse.solver.rules.conflict import under_rules
 
@@ -39,6 +41,8 @@ ORDER_MAX_S = 5.0
 ORDER_MAX_SHARE = 0.1
 #: The share kept for the joint model of partition, order, recomputation and memory cap, and all after it.
 JOINT_SHARE = 0.6
+#: The share of the search's time kept for a bound on schedules whose kernels share launches.
+SHARING_SHARE = 0.25
 #: Rough seconds of a careful arena packing for each kernel, and the share of the time left that greedy's may take.
 PACK_SECONDS = 1e-4
 PACK_SHARE = 0.2
@@ -94,14 +98,18 @@ def solve(
     # The answer must be assembled and checked too, and packed with more care.
     finish_by = deadline if clock.deterministic else deadline - 2 * (time.monotonic() - moments[-1])
     floor = _guarded(clock, lambda: _floor(context, deadline))
+    search_by = _search_by(context, finish_by, joint=_is_joint(context))
+    sharing = _may_share(context, greedy_solution)
     search = _guarded(
         clock,
-        lambda: _search(context, greedy_solution, floor, _search_by(context, finish_by, joint=_is_joint(context))),
+        lambda: _search(context, greedy_solution, floor, within(clock, search_by, 1 - SHARING_SHARE * sharing)),
         lambda: _Found((), floor, Statistics()),
     )
+    starts = (*search.solutions, greedy_solution)
+    shared_bound = _guarded(clock, lambda: _sharing_bound(context, starts, search_by) if sharing else 0, lambda: 0)
     moments.append(time.monotonic())
     best = _best_of(context, search, greedy_solution, floor, finish_by)
-    plan = _planned(context, best.solution, greedy_solution, finish_by)
+    plan = _bounded(_planned(context, best.solution, greedy_solution, finish_by), shared_bound)
 
     given_up = [] if partition.complete else ["greedy: stopped before its rounds were over"]
     given_up += [*([refused] if refused else []), *search.given_up, *best.given_up, *plan.given_up]
@@ -164,6 +172,34 @@ def _best_of(context: _Context, search: _Found, greedy_solution: Solution, floor
         bound = floor  # recomputation may be cheaper than the bound of a search without it
     starts = (*search.solutions, greedy_solution)
     return _guarded(context.clock, lambda: _jointly(context, starts, bound, finish_by))
+
+
+def _may_share(context: _Context, greedy_solution: Solution) -> bool:
+    """Whether launches will likely be shared, so that it is worth to search for a bound on that."""
+    options = context.options
+    asked = options.share_launches and options.order == "memory" and options.solver == "cpsat"
+    open_to_it = asked and not _is_joint(context) and not transfers(context.instance)
+    return open_to_it and may_share(context.instance, greedy_solution)
+
+
+def _sharing_bound(context: _Context, starts: tuple[Solution, ...], deadline: float) -> int:
+    """A bound on all schedules, whichever kernels share launches; 0 without time for a search."""
+    if context.clock.now() >= deadline:
+        return 0
+    from optfuse.solver.sharing_relaxation import sharing_bound
+
+    start = min(starts, key=lambda solution: solution.objective)
+    return sharing_bound(context.instance, start, context.options, deadline, context.clock)
+
+
+def _bounded(plan: Plan, bound: int) -> Plan:
+    """The plan with a bound on schedules that share launches, if it does; 0: none was searched for."""
+    sharing = plan.sharing
+    if sharing is None:
+        return plan
+    if not bound:
+        return replace(plan, given_up=(*plan.given_up, "launches: no bound on sharing them was searched for"))
+    return replace(plan, sharing=replace(sharing, bound=max(bound, sharing.bound)))
 
 
 def _planned(context: _Context, best: Solution, greedy_solution: Solution, finish_by: float) -> Plan:

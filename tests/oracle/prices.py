@@ -21,7 +21,8 @@ def objective(instance: Data, solution: Data) -> int:
 def kernel_price(instance: Data, kernel: Data) -> int:
     """Launch, and the larger of memory time and compute time."""
     device = instance["devices"][instance["ops"][kernel["ops"][0]].get("device", 0)]
-    return device["launch_ps"] + max(_memory(instance, kernel, device), _compute(instance, kernel, device))
+    launch = device["launch_ps"] + max(instance["ops"][op].get("launch_ps", 0) for op in kernel["ops"])
+    return launch + max(_memory(instance, kernel, device), _compute(instance, kernel, device))
 
 
 def _compute(instance: Data, kernel: Data, device: Data) -> int:

@@ -24,7 +24,7 @@ EXAMPLES = 2000 if MANY else 40
 #: What ``features`` can find; each occurs, and so does each pair but for those that exclude each other.
 FEATURES = frozenset(
     "access alias alone_or_not alternatives barrier compute constant donated edge_of_rivals empty_alternative fixed "
-    "footprints fuse heavy l2_writes library looped max_ops max_weight mutated never_together no_bytes no_fuse "
+    "footprints fuse heavy l2_writes launch library looped max_ops max_weight mutated never_together no_bytes no_fuse "
     "optional_use order_edge outer output places ramp reads_by_scheme recompute reduces several_writers "
     "shared_alternatives single_kernel two_devices two_variants unconnected unused_donated".split()
 )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from optfuse.errors import InfeasibleError
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Work, Write
@@ -38,6 +39,17 @@ def seeded(seed: int) -> Instance:
 @settings(QUIET, max_examples=share(150))
 @given(layered(8, 9))
 def test_the_optimum_of_layered_problems_is_kept(instance: Instance) -> None:
+    reduced = presolve(instance)
+    if reduced is not instance:
+        assert optimum(reduced) == optimum(instance)
+
+
+@settings(QUIET, max_examples=share(150))
+@given(layered(8, 9), st.integers(0, 511), st.sampled_from([100_000, 1_900_000]))
+def test_the_optimum_is_kept_where_ops_make_launches_dearer(instance: Instance, which: int, more: int) -> None:
+    devices = tuple(replace(device, launch_ps=100_000) for device in instance.devices)
+    ops = tuple(replace(op, launch_ps=more if which >> n & 1 else 0) for n, op in enumerate(instance.ops))
+    instance = replace(instance, devices=devices, ops=ops)
     reduced = presolve(instance)
     if reduced is not instance:
         assert optimum(reduced) == optimum(instance)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from optfuse.problem.cost import MIB, Topology, default_writes, kernel_cost, topology
 from optfuse.problem.instance import ALONE, Edge, Instance
+from optfuse.problem.launches import never_shares
 from optfuse.problem.legality import bits, legal_index, mask_of
 
 
@@ -40,11 +41,15 @@ def cost_bound(instance: Instance, *, recompute: bool = True, quick: bool = Fals
 def shared_bound(instance: Instance) -> int:
     """``cost_bound`` where kernels may share launches: it holds for the objective less what they save.
 
-    Kernels in a row wait for each other, so each has a launch of its own.
+    Kernels in a row wait for each other, so each has a launch of its own. An op that runs alone may share one.
     """
     mandatory = legal_index(instance).mandatory if instance.variants else (1 << len(instance.ops)) - 1
     joins = mask_of(n for n, op in enumerate(instance.ops) if any(offer.scheme != ALONE for offer in op.offers))
-    alone = sum(_cost_alone(instance, op, mandatory) for op in bits(mandatory & ~joins))
+    saved = [max(0, device.launch_ps - device.shared_ps) if device.shared_ps else 0 for device in instance.devices]
+    alone = sum(
+        _cost_alone(instance, op, mandatory) - (0 if never_shares(instance, op) else saved[instance.ops[op].device])
+        for op in bits(mandatory & ~joins)
+    )
     if not mandatory & joins:
         return alone
     facts = _Facts(instance, topology(instance), mandatory, joins)

@@ -15,7 +15,7 @@ from optfuse.problem.legality import bits, mask_of
 from optfuse.solver.columns.atoms import Atoms
 from optfuse.solver.columns.compatibility import Compatibility, deferred_check
 from optfuse.solver.columns.incremental_cost import IncrementalCost, incremental_cost
-from optfuse.solver.columns.pricing import pricer
+from optfuse.solver.columns.pricing import Pricer, pricer
 from optfuse.solver.control.clock import WALL, Clock
 
 #: Steps between two looks at the clock, and what one takes, roughly.
@@ -148,6 +148,7 @@ def _finisher(
     facts = problem.schemes[scheme]
     device = problem.devices[table.device]
     launch, reduces = device.launch_ps, table.reduces
+    dearer = _dearer_launches(pricing, atoms, table)
     programs = max(1, facts.parallel)
     needed = max(device.saturating_programs, programs)
     looped = facts.r > device.persistent_elements
@@ -160,6 +161,19 @@ def _finisher(
                     return exactly(mask, memory, compute)
                 memory += repeated
             memory = memory * needed // programs
+        for more, holding in dearer:
+            if mask & holding:
+                return launch + more + (memory if memory > compute else compute)
         return launch + (memory if memory > compute else compute)
 
     return summed
+
+
+def _dearer_launches(pricing: Pricer, atoms: Atoms, table: IncrementalCost) -> list[tuple[int, int]]:
+    """By how much ops make a launch dearer, and the atoms with such ops (a bitmask), the most first."""
+    launch = pricing.problem.devices[table.device].launch_ps
+    found: dict[int, int] = {}
+    for atom in table.compute:
+        more = max(pricing.launch[op] for op in atoms.ops[atom]) - launch
+        found[more] = found.get(more, 0) | 1 << atom
+    return sorted(((more, holding) for more, holding in found.items() if more), reverse=True)

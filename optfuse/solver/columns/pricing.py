@@ -35,6 +35,7 @@ class Pricer:
         """Gather every op's terms."""
         index = topology(problem)
         self.problem = problem
+        self.launch = index.launch
         self.compute = tuple(compute // GOP for compute in index.compute)
         self.terms = tuple(
             {scheme: _terms(index, op, scheme) for scheme in offers} for op, offers in enumerate(index.offers)
@@ -57,7 +58,7 @@ class Pricer:
         if any(term.reduces for term in terms):
             programs = max(1, facts.parallel)
             memory = memory * max(device.saturating_programs, programs) // programs
-        return device.launch_ps + max(memory, sum(self.compute[op] for op in ops))
+        return max([self.launch[op] for op in ops]) + max(memory, sum(self.compute[op] for op in ops))
 
     def _writes(self, ops: Iterable[int], terms: Iterable[Terms], mask: int) -> int:
         served = mask

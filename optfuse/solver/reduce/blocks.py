@@ -262,9 +262,8 @@ class _Relabel:
 
     def op(self, op: Op, position: int) -> Op:
         ordered = sorted(op.offers, key=lambda offer: self.schemes[offer.scheme])
-        return Op(
-            str(position), op.kind, tuple(map(self.offer, ordered)), op.work, op.device, op.weight, recompute=False
-        )
+        offers = tuple(map(self.offer, ordered))
+        return Op(str(position), op.kind, offers, op.work, op.device, op.weight, launch_ps=op.launch_ps)
 
     def offer(self, offer: Offer) -> Offer:
         return Offer(

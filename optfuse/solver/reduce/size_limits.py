@@ -27,7 +27,11 @@ def without_limits(problem: Instance) -> Instance:
 
 def without_launches(problem: Instance) -> Instance:
     """The block on devices that launch kernels in no time."""
-    return replace(problem, devices=tuple(replace(device, launch_ps=0) for device in problem.devices))
+    return replace(
+        problem,
+        devices=tuple(replace(device, launch_ps=0) for device in problem.devices),
+        ops=tuple(replace(op, launch_ps=0) for op in problem.ops),
+    )
 
 
 def fits(problem: Instance, ops: Sequence[int]) -> bool:

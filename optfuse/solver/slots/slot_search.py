@@ -43,10 +43,11 @@ class SlotResult:
 
 
 def fits_slot_model(problem: Instance) -> bool:
-    """Whether the model can say the block: no variants and no rules, and one device."""
+    """Whether the model can say the block: no variants and no rules, one device, and launches that are equally dear."""
     rules = problem.rules
     ruled = rules.fuse or rules.no_fuse or rules.single_kernel or rules.barrier
-    return not (problem.variants or ruled) and len({op.device for op in problem.ops}) == 1
+    alike = len({op.device for op in problem.ops}) == 1 and not any(op.launch_ps for op in problem.ops)
+    return not (problem.variants or ruled) and alike
 
 
 def solve_by_kernel_count(

@@ -106,3 +106,10 @@ def test_cutting_keeps_what_fits() -> None:
     instance = narrow(build(7, 20), 3)
     kernels = [(kernel.ops, kernel.scheme) for kernel in greedy(instance).kernels]
     assert cut_to_size(instance, kernels) == kernels
+
+
+def test_without_launches_no_op_makes_one_dearer() -> None:
+    plain = build(0, 7)
+    dearer = replace(plain, ops=tuple(replace(op, launch_ps=1000) for op in plain.ops))
+    assert kernel_cost(dearer, (0,), plain.ops[0].offers[0].scheme) > 1000
+    assert without_launches(dearer) == without_launches(plain)

@@ -100,3 +100,11 @@ def test_out_of_time_it_returns_the_start() -> None:
     found = solve_by_kernel_count(instance, start, 3, 0, OPTIONS, time.monotonic())
     assert found.kernels == start
     assert found.bound < found.cost
+
+
+def test_launches_of_different_price_are_not_for_this_model() -> None:
+    """It says a launch by the number of slots alone."""
+    plain = build(0, 7)
+    dearer = replace(plain, ops=(replace(plain.ops[0], launch_ps=1000), *plain.ops[1:]))
+    assert fits_slot_model(plain)
+    assert not fits_slot_model(dearer)
