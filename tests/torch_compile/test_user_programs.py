@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from optfuse.runtime.environment import mode
@@ -79,3 +79,20 @@ def test_constants_without_values(compiled: Compiler) -> None:
     _, empty = step(torch.randn(3))
     assert empty.is_meta
     assert "'meta'" in compiled.runs[0].record.unplanned[0][1], "a graph that works on such a device is left"
+
+
+def test_what_torch_refuses_is_no_defect_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPTFUSE_STRICT")
+    values = [nn.Parameter(torch.arange(3.0)) for _ in range(2)]
+
+    def function(x: Tensor, weight: nn.Parameter) -> Tensor:
+        weight.data = weight.data * 2
+        weight.data.add_(x)
+        return weight * x
+
+    compiled = Compiler()
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled(function)(x, values[0]), function(x, values[1]))
+    torch.testing.assert_close(*values)
+    (left,) = compiled.runs[0].record.unplanned
+    assert left[1].startswith("AOTAutograd cannot trace it (")
