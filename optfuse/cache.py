@@ -41,10 +41,11 @@ def cache_dir() -> Path:
 
 def store_module(text: str) -> Path:
     """Write a module's text to the cache folder, or where that cannot be to one that ends with the process."""
+    folder = cache_dir() / "modules"
     try:
-        return store(text, cache_dir() / "modules")
-    except OutputError as error:
-        _say_once(f"modules are not kept between processes: {error}")
+        return store(text, folder)
+    except OutputError:
+        _say_once(f"modules are not kept between processes, for {folder} cannot be written; {WAY_OUT}")
         return store(text, _folder_of_process(os.getpid()))
 
 

@@ -64,17 +64,21 @@ def test_a_folder_that_cannot_be_made_costs_its_records_and_is_named_once(
 
 
 @pytest.mark.parametrize("home", ["no home", "not writable"])
-def test_modules_have_a_folder_in_any_case(tmp_path: Path, home: str, monkeypatch: pytest.MonkeyPatch):
+def test_modules_have_a_folder_in_any_case(
+    tmp_path: Path, home: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     if home == "no home":
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         monkeypatch.setattr(Path, "home", lambda: Path("~no such user").expanduser())
     else:
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    path = store_module("VALUE = 3\n")
+    with caplog.at_level(logging.WARNING, "optfuse"):
+        path = store_module("VALUE = 3\n")
+        assert store_module("VALUE = 4\n") != path
     assert path.read_text() == "VALUE = 3\n"
-    assert store_module("VALUE = 3\n") == path
     assert Path(tempfile.gettempdir()) in path.parents
+    assert len(caplog.messages) == 1
 
 
 def test_versions_name_what_compiles():
