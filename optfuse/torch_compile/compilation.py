@@ -82,7 +82,7 @@ class Record:
         if isinstance(error, _CALLERS) or type(error).__module__.startswith("torch"):
             raise error
         if _torch_refuses(error):
-            self.leave(name, f"AOTAutograd cannot trace it ({type(error).__name__}: {error})")
+            self.leave(name, f"torch cannot trace it: {str(error).partition(chr(10))[0]}")
             return
         logger.warning("%s: a defect of optfuse; please report it with this traceback", name, exc_info=error)
         self.leave(name, f"a defect of optfuse ({type(error).__name__}: {error})")

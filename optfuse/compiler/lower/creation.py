@@ -115,6 +115,7 @@ def converted(builder: Builder, source: View | Uniform | float) -> Value:
     "aten._to_copy.default",
     "aten.clone.default",
     "aten.lift_fresh_copy.default",
+    "aten.alias_copy.default",
     "optfuse.padded_rows.default",
     "prims.convert_element_type.default",
 )
