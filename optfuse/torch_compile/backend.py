@@ -107,11 +107,7 @@ def backend(
             keep=work.keep if cache is not None and torch_keeps() else None,
         )
         compiled = made_backend(graph, example_inputs)
-    compiled = past_function_modes(compiled)
-
-    def run(*inputs: Any) -> Any:
-        return compiled(*inputs)
-
+    run = past_function_modes(compiled)
     run.record = record  # type: ignore[attr-defined]
     return run
 
