@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +27,47 @@ WAY_OUT = "set XDG_CACHE_HOME to a writable folder"
 
 
 def cache_dir() -> Path:
-    """The user's cache folder for optfuse, by the XDG convention. Everything in it can be deleted at any time."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """The user's cache folder for optfuse, by the XDG convention. Everything in it can be deleted at any time.
+
+    A user without a home has one that ends with the process.
+    """
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        _say_once(f"{error} Nothing is kept between processes; {WAY_OUT}")
+        return _folder_of_process(os.getpid())
     return Path(base) / "optfuse"
+
+
+def store_module(text: str) -> Path:
+    """Write a module's text to the cache folder, or where that cannot be to one that ends with the process."""
+    folder = cache_dir() / "modules"
+    try:
+        return store(text, folder)
+    except OutputError:
+        _say_once(f"modules are not kept between processes, for {folder} cannot be written; {WAY_OUT}")
+        return store(text, _folder_of_process(os.getpid()))
+
+
+@functools.cache
+def _folder_of_process(process: int) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="optfuse-"))
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == process else None)
+    return folder
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    logger.warning("%s", text)
 
 
 def store(text: str, folder: Path, suffix: str = ".py") -> Path:
     """Write ``text`` to a file of ``folder`` that is named by the text's digest, unless it is there already.
 
     Other processes see the whole file or none. A file whose contents differ from its name's promise is replaced.
+
+    Raises:
+        OutputError: If the folder cannot be written.
     """
     path = folder / f"{digest(text)}{suffix}"
     try:
@@ -79,17 +115,14 @@ class Cache:
         return record
 
     def write(self, content: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Keep a record; other processes see the whole file or none.
-
-        Raises:
-            OutputError: If the folder cannot be written.
-        """
-        path = self._path(content)
+        """Keep a record; other processes see the whole file or none. A folder that cannot be written is said, once."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {error.strerror}; {WAY_OUT}") from error
-        write_whole(path, json.dumps({"content": content, "record": record}) + "\n", WAY_OUT)
+            write_whole(self._path(content), json.dumps({"content": content, "record": record}) + "\n")
+        except (OSError, OutputError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it cannot be written"
+            _say_once(f"nothing is kept in {self.folder} ({reason}); {WAY_OUT}")
+            return
         self._drop_oldest()
 
     def _drop_oldest(self) -> None:

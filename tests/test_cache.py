@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from optfuse.cache import Cache
-from optfuse.errors import OutputError
+from optfuse.cache import Cache, store_module
 from optfuse.tuning.device import versions
 
 CONTENT = {
@@ -49,10 +49,36 @@ def test_damage_is_reported_and_counts_as_none(tmp_path: Path, damage: str, capl
     assert cache.read(CONTENT) == RECORD
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
+def test_a_folder_that_cannot_be_made_costs_its_records_and_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="XDG_CACHE_HOME"):
-        Cache(tmp_path / "file" / "tuned").write(CONTENT, RECORD)
+    cache = Cache(tmp_path / "file" / "tuned")
+    with caplog.at_level(logging.WARNING, "optfuse"):
+        for _ in range(2):
+            cache.write(CONTENT, RECORD)
+    assert cache.read(CONTENT) is None
+    (message,) = caplog.messages
+    assert str(cache.folder) in message
+    assert "XDG_CACHE_HOME" in message
+
+
+@pytest.mark.parametrize("home", ["no home", "not writable"])
+def test_modules_have_a_folder_in_any_case(
+    tmp_path: Path, home: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    if home == "no home":
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", lambda: Path("~no such user").expanduser())
+    else:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with caplog.at_level(logging.WARNING, "optfuse"):
+        path = store_module("VALUE = 3\n")
+        assert store_module("VALUE = 4\n") != path
+    assert path.read_text() == "VALUE = 3\n"
+    assert Path(tempfile.gettempdir()) in path.parents
+    assert len(caplog.messages) == 1
 
 
 def test_versions_name_what_compiles():

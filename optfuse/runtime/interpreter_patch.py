@@ -384,8 +384,11 @@ def _mend_launch() -> None:
             try:
                 return original(self, *args, **kwargs)
             except interp.InterpreterError as error:
-                if isinstance(error.__cause__, AssertionError):  # kernels assert nothing else
-                    raise IndexError(str(error.__cause__)) from None
+                first: BaseException = error
+                while isinstance(first, interp.InterpreterError) and first.__cause__:  # one for each function called
+                    first = first.__cause__
+                if isinstance(first, AssertionError):  # kernels assert nothing else
+                    raise IndexError(str(first)) from None
                 raise
 
     interp.GridExecutor.__call__ = launch

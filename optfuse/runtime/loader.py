@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from optfuse.cache import cache_dir, store
+from optfuse.cache import store, store_module
 from optfuse.runtime.environment import prepare
 from optfuse.runtime.side_by_side import compile_side_by_side
 
@@ -17,13 +17,13 @@ def load_source(source: str, folder: Path | None = None) -> ModuleType:
 
     Args:
         source: The text of the module. It is executed: pass only what this process has generated.
-        folder: Where the file is kept; ``cache_dir() / "modules"`` by default.
+        folder: Where the file is kept; by default in the user's cache folder.
 
     Raises:
         OutputError: If the file cannot be written.
     """
     where = prepare()
-    path = store(source, cache_dir() / "modules" if folder is None else folder)
+    path = store_module(source) if folder is None else store(source, folder)
     name = f"optfuse_module_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]

@@ -15,6 +15,7 @@ from torch._inductor import list_options
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.aot import make_backend
+from optfuse.compiler.frontend.function_modes import past_function_modes
 from optfuse.compiler.frontend.kept_code import torch_keeps
 from optfuse.errors import (
     InvalidOptionError,
@@ -106,10 +107,7 @@ def backend(
             keep=work.keep if cache is not None and torch_keeps() else None,
         )
         compiled = made_backend(graph, example_inputs)
-
-    def run(*inputs: Any) -> Any:
-        return compiled(*inputs)
-
+    run = past_function_modes(compiled)
     run.record = record  # type: ignore[attr-defined]
     return run
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import ModuleType
+from traceback import walk_tb
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from optfuse.compiler.frontend.aot import as_traced
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import Choice, JointStep
 from optfuse.compiler.frontend.kept_code import Keeping
-from optfuse.compiler.frontend.torch_bridge import tree_leaves
+from optfuse.compiler.frontend.torch_bridge import aot_compile, tree_leaves
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import (
     CaptureError,
@@ -80,6 +81,9 @@ class Record:
         """Note and say that compiling a graph has met a defect of ours; raise an error that is not one."""
         if isinstance(error, _CALLERS) or type(error).__module__.startswith("torch"):
             raise error
+        if _torch_refuses(error):
+            self.leave(name, f"torch cannot trace it: {str(error).partition(chr(10))[0]}")
+            return
         logger.warning("%s: a defect of optfuse; please report it with this traceback", name, exc_info=error)
         self.leave(name, f"a defect of optfuse ({type(error).__name__}: {error})")
 
@@ -105,6 +109,16 @@ class Record:
         remember(CompiledGraph(name, reason))
         show_left(name, reason)
         logger.warning("%s is not scheduled and runs as it was traced: %s", name, reason)
+
+
+def _torch_refuses(error: Exception) -> bool:
+    """Whether an error was raised by AOTAutograd itself, before it called anything of ours."""
+    names = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__) if _is_ours(frame)]
+    return names[-1:] == [aot_compile.__name__]
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").startswith("optfuse.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from optfuse.cache import Cache, cache_dir, digest, store
+from optfuse.cache import Cache, cache_dir, digest, store_module
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.program import Expected, Program
 from optfuse.schedule.emit import emit
@@ -126,7 +126,7 @@ def device_clock(device: torch.device) -> Clock:
 
     def clock(schedules: Sequence[ScheduledGraph]) -> list[float]:
         for schedule in schedules:
-            precompile(store(schedule.source, cache_dir() / "modules"), device)
+            precompile(store_module(schedule.source), device)
         constants = schedules[0].interface.constants
         programs = [Program(schedule.source, constants) for schedule in schedules]
         wanted = programs[0].inputs

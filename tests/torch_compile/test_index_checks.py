@@ -65,6 +65,15 @@ def test_what_a_model_asserts_is_asserted(function):
         compiled(ROWS + 5)
 
 
+def test_an_index_out_of_bounds_is_the_same_error_in_training():
+    """Kernels of a forward graph that share a launch are functions that its kernel calls."""
+    table = torch.nn.Embedding(4, 2)
+    compiled = torch.compile(lambda rows: table(rows) * 2, backend=backend)
+    assert torch.equal(compiled(ROWS[:2] % 4), table(ROWS[:2] % 4) * 2)
+    with pytest.raises(IndexError, match="out of bounds"):
+        compiled(torch.tensor([1, 9]))
+
+
 def test_an_index_is_checked_only_where_it_is_read():
     """Around the padding there is no row, and nothing to be inside of."""
 

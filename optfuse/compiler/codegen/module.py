@@ -75,7 +75,9 @@ def planned(tensor, shape, stride):
     """A library's result with the strides that the kernels were generated for: copied if it chose others."""
     if tensor.stride() == stride or all(n == 1 or a == b for n, a, b in zip(shape, tensor.stride(), stride)):
         return tensor
-    return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    once = [n if step else min(n, 1) for n, step in zip(shape, stride)]  # what is repeated is copied once
+    copied = torch.empty_strided(once, stride, dtype=tensor.dtype, device=tensor.device)
+    return copied.copy_(tensor[tuple(map(slice, once))]).expand(shape)
 
 
 def launch(kernel, *pointers):

@@ -30,7 +30,7 @@ avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d _adaptiv
 adaptive_max_pool2d adaptive_max_pool2d_backward sort topk cumsum cumprod cummax cummin logcumsumexp median kthvalue
 mode var var_mean mean sum prod amax amin argmax argmin any all _to_copy clone arange full constant_pad_nd flip roll
 cat squeeze unsqueeze permute expand select slice clamp clamp_min clamp_max sigmoid tanh erf rand rand_like randn
-randn_like randint _unsafe_index
+randn_like randint _unsafe_index alias_copy
 """
 
 _DECOMPOSED = """

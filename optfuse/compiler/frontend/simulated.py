@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from optfuse.compiler.frontend.function_modes import past_function_modes
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.torch_bridge import boxed, is_simulated
 
@@ -54,8 +55,9 @@ class TracedGraph:
 
 def unless_simulated(run: Run, traced: TracedGraph) -> Run:
     """``run``, or the traced graph in calls that kernels cannot serve."""
+    alone = past_function_modes(run)
 
     def call(arguments: list[Any]) -> Any:
-        return traced(arguments) if is_simulated(arguments) else run(arguments)
+        return traced(arguments) if is_simulated(arguments) else alone(arguments)
 
     return boxed(call)

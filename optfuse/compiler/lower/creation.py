@@ -96,10 +96,15 @@ def lower_arange(builder: Builder, *args: Any, **kwargs: Any) -> Value:
     return builder.pointwise(at)
 
 
-def converted(builder: Builder, source: View | Uniform) -> Value:
-    """``source`` broadcast to the node's shape and converted to its dtype, in a buffer of its own."""
+def converted(builder: Builder, source: View | Uniform | float) -> Value:
+    """``source`` broadcast to the node's shape and converted to its dtype, in a buffer of its own.
+
+    A number is what a few operators take for a tensor: derivatives under ``torch.func`` make such calls.
+    """
     if isinstance(source, Uniform):
         return uniform(builder, source.value, source.dtype)
+    if not isinstance(source, View):
+        return uniform(builder, source)
     dtype = builder.spec.dtype
     if builder.dtype(source) == dtype:
         return builder.copy(source)
@@ -110,10 +115,13 @@ def converted(builder: Builder, source: View | Uniform) -> Value:
     "aten._to_copy.default",
     "aten.clone.default",
     "aten.lift_fresh_copy.default",
+    "aten.alias_copy.default",
     "optfuse.padded_rows.default",
     "prims.convert_element_type.default",
 )
-def lower_convert(builder: Builder, source: View | Uniform, *_: Any, pin_memory: bool = False, **__: Any) -> Value:
+def lower_convert(
+    builder: Builder, source: View | Uniform | float, *_: Any, pin_memory: bool = False, **__: Any
+) -> Value:
     """A copy, in the dtype and memory format that the node's fake tensor has."""
     if pin_memory:
         raise Declined("pinned memory")
@@ -121,6 +129,6 @@ def lower_convert(builder: Builder, source: View | Uniform, *_: Any, pin_memory:
 
 
 @lowers("aten.copy.default", "aten.fill.Tensor")
-def lower_copy(builder: Builder, _target: Any, source: View | Uniform, _non_blocking: bool = False) -> Value:
+def lower_copy(builder: Builder, _target: Any, source: View | Uniform | float, _non_blocking: bool = False) -> Value:
     """The second tensor, broadcast and converted to the first one's shape and dtype."""
     return converted(builder, source)

@@ -63,8 +63,8 @@ def _is_computable(node: Node, constant: Mapping[Node, None]) -> bool:
         return False
     if any(map(is_symbolic, tree_leaves((node.args, node.kwargs)))):
         return False
-    if any(_bytes(tensor) > LARGEST_VALUE for tensor in tensors):
-        return False
+    if any(_bytes(tensor) > LARGEST_VALUE or tensor.device.type == "meta" for tensor in tensors):
+        return False  # the latter have no values
     sources = node.all_input_nodes
     if node.target in _METADATA_ONLY and len(sources) == 1:
         return True

@@ -1,0 +1,113 @@
+"""What programs of users found in ``torch.compile(f, backend="optfuse")``, a test for each class of defect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
+from torch.overrides import TorchFunctionMode
+
+from optfuse.runtime.environment import mode
+from tests.torch_compile.test_torch_compile import Compiler, compiled, planned
+
+__all__ = ["compiled"]
+
+pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
+
+
+def test_what_a_library_writes_may_be_planned_as_repeated(compiled: Compiler) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.view_as_complex(x).conj().real @ torch.ones(3, 5)
+
+    x = torch.randn(1, 2, 3, 2).expand(2, 2, 3, 2)
+    torch.testing.assert_close(compiled(function)(x), function(x))
+    assert planned(compiled)
+
+
+def test_numbers_in_place_of_tensors(compiled: Compiler) -> None:
+    """As derivatives under torch.func of what is multiplied by a number."""
+
+    def function(x: Tensor) -> Tensor:
+        return x * torch.ops.aten._to_copy.default(0.01, dtype=torch.float64)  # noqa: SLF001
+
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled(function)(x), function(x))
+    assert planned(compiled)
+
+
+def test_a_scan_is_trained(compiled: Compiler) -> None:
+    """Torch's own decompositions make its body return what it is given."""
+
+    def function(start: Tensor, xs: Tensor, weight: Tensor) -> Tensor:
+        last, sums = scan(lambda h, x: ((h @ weight + x).tanh(), (h * 2).sum(-1)), start, xs)
+        return last.sin() + sums.sum()
+
+    shapes = (2, 4), (5, 2, 4), (4, 4)
+    leaves = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    gradients = [torch.autograd.grad(each(*leaves).sum(), leaves) for each in (function, compiled(function))]
+    torch.testing.assert_close(*gradients)
+    assert planned(compiled)
+
+
+class Doubling(TorchFunctionMode):
+    """Doubles each sine."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What it is asked for, but for sines."""
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.sin else result
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_function_modes_change_a_function_once(compiled: Compiler, dynamic: bool | None) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.sin(x) + 1
+
+    step = compiled(function, dynamic=dynamic)
+    for size in (3, 4, 0):
+        x = torch.ones(size, requires_grad=size == 3)
+        with Doubling():
+            wanted, got = function(x), step(x)
+            for y in (wanted, got) if size == 3 else ():
+                y.sum().backward()
+        torch.testing.assert_close(got, wanted)
+        assert x.grad is None or torch.equal(x.grad, 4 * torch.cos(x)), "of both calls"
+        torch.testing.assert_close(step(x), function(x))
+    assert planned(compiled)
+
+
+def test_sizes_that_come_under_a_default_device(compiled: Compiler) -> None:
+    step = compiled(lambda x: x.where(x > torch.zeros_like(x) + 1, torch.full_like(x, 2)), dynamic=True)
+    for size in (3, 4):
+        x = torch.randn(size)
+        with torch.device("meta"):
+            got = step(x)
+        assert got.tolist() == [max(value, 2) if value <= 1 else value for value in x.tolist()]
+    assert planned(compiled)
+
+
+def test_constants_without_values(compiled: Compiler) -> None:
+    step = compiled(lambda x: (x + 1, torch.zeros(2, device="meta") + 1))
+    _, empty = step(torch.randn(3))
+    assert empty.is_meta
+    assert "'meta'" in compiled.runs[0].record.unplanned[0][1], "a graph that works on such a device is left"
+
+
+def test_what_torch_refuses_is_no_defect_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPTFUSE_STRICT")
+    values = [nn.Parameter(torch.arange(3.0)) for _ in range(2)]
+
+    def function(x: Tensor, weight: nn.Parameter) -> Tensor:
+        weight.data = weight.data * 2
+        weight.data.add_(x)
+        return weight * x
+
+    compiled = Compiler()
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled(function)(x, values[0]), function(x, values[1]))
+    torch.testing.assert_close(*values)
+    (left,) = compiled.runs[0].record.unplanned
+    assert left[1].startswith("torch cannot trace it: ")
