@@ -56,9 +56,7 @@ def saving_problem(
     calls = set()
     reduced = set()
     for half, problem in zip(halves, problems, strict=True):
-        names = joint_names(half)
-        for k, (op, loop) in enumerate(zip(problem.instance.ops, problem.graph.ops, strict=True)):
-            name = names.get(loop.origin.node, loop.origin.node)
+        for k, (op, name) in enumerate(zip(problem.instance.ops, joint_origins(half, problem), strict=True)):
             alone[name] += min(kernel_price(problem.instance, (k,), offer.scheme).total for offer in op.offers)
             if op.kind != "loop":
                 calls.add(name)
@@ -66,6 +64,7 @@ def saving_problem(
                 reduced.add(name)
     levels = _levels(step, calls)
     held, copies = _results(halves[0])
+    apart = _apart(step, {*joint_origins(halves[0], problems[0])}, calls)
     forward_calls = {value.name for value in step.values if value.in_forward and value.name in calls}
     values: list[ForwardValue] = []
     for value in step.values:
@@ -74,6 +73,7 @@ def saving_problem(
         moved = size * device.dram_ps_per_mib // MIB
         part = value.is_part and step.values[value.inputs[0]].name in calls  # of what a library call returns
         in_memory = part or value.name in forward_calls or not forward_calls.isdisjoint(value.readers)
+        save = 0 if in_memory or value.name in held | copies else moved
         called = [levels[name] for name in value.backward_readers if name in calls]
         called += [max(levels.values(), default=0)] if value.is_result else []
         again = 0
@@ -81,12 +81,14 @@ def saving_problem(
             again = alone[value.name]
         elif value.inputs and 0 < size < LEAST_BYTES:
             again = device.launch_ps
+        for size in (step.values[u].bytes or 0 for u in apart.get(value.name, ())):
+            save += device.launch_ps + size * device.dram_ps_per_mib // MIB
         values.append(
             ForwardValue(
                 value.name,
                 value.inputs,
                 None if view or value.bytes is None else 0 if value.name in held | copies else size,
-                save_ps=0 if in_memory or value.name in held | copies else moved,
+                save_ps=save,
                 again_ps=again if value.repeatable else None,
                 write_ps=moved,
                 read_ps=moved,
@@ -106,6 +108,32 @@ def _results(forward: Captured) -> tuple[set[str], set[str]]:
     held = {names.get(memory.name, memory.name) for memory in held_memory(forward)}
     copied = (forward.outputs[k] for k in forward.visible or () if k in forward.strides)
     return held, {names[node.name] for node in copied if isinstance(node, Node)}
+
+
+def joint_origins(half: Captured, problem: Extraction) -> list[str]:
+    """By op of a graph, the node of the joint graph that it computes."""
+    names = joint_names(half)
+    return [names.get(loop.origin.node, loop.origin.node) for loop in problem.graph.ops]
+
+
+def _apart(step: JointStep, made: Collection[str], calls: Collection[str]) -> dict[str, set[int]]:
+    """By value that only the backward half needs: the library's results that it alone would read in the forward graph.
+
+    ``made``: what ops of the forward graph compute; other values of it are computed by their readers, or in libraries.
+    """
+    values = step.values
+    sources: list[set[int]] = []
+    read: set[int] = set()
+    for value in values:
+        mine: set[int] = set()
+        for u in value.inputs:
+            hidden = values[u].is_view or (values[u].in_forward and values[u].name not in made)
+            mine |= sources[u] if hidden else {u}
+        sources.append(mine)
+        if value.in_forward and value.name in made and value.name not in calls:
+            read |= mine
+    lonely = [(value, mine - read) for value, mine in zip(values, sources, strict=True) if not value.in_forward]
+    return {value.name: {u for u in mine if values[u].name in calls} for value, mine in lonely if not value.is_view}
 
 
 def _levels(step: JointStep, calls: Collection[str]) -> dict[str, int]:

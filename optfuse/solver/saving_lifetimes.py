@@ -5,7 +5,8 @@ bytes than it has is never stored but for a library call that reads it, so that 
 computed from; small values are always kept. Time is the level of a half: the number of library calls on a longest path.
 
 Which values are saved decides all else: what is needed at a level and neither in memory nor cheap to compute in
-registers is computed again at that level, with what it is computed from, and stays until its last reader has run. The
+registers is computed again at that level, with what it is computed from, and stays until its last reader has run. A
+value that loops need at one level alone, as the mask of an activation, is not written for them: they compute it. The
 graph has one node for each value, so that none is computed a third time.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optfuse.solver.saving import ForwardValue
+from optfuse.solver.saving import ForwardValue, uses
 
 #: Values of fewer bytes, or of fewer than this share of the largest one, are always kept: together they are small, and
 #: launches to compute them again cost more.
@@ -35,7 +36,7 @@ class Stored:
         bytes, save_ps, read_ps: As of the forward value.
         again_ps: Picoseconds of its maker, and of writing it; None if it cannot be computed again.
         library: Whether its inputs must be in memory.
-        cheap: Whether loops may compute it in registers, from no more bytes than it has.
+        cheap: Whether loops compute it in registers: from no more bytes than it has, or at the one level that needs it.
     """
 
     value: int
@@ -159,7 +160,7 @@ class _Contraction:
         for_calls |= {self.root[k] for k, value in enumerate(values) if value.called is not None}
         self.stored: list[Stored] = []
         self.place: dict[int, int] = {}
-        self.level = forward_levels(values)
+        self.level, self.uses = forward_levels(values), uses(values)
         self.small = min(SMALL_BYTES, max((value.bytes or 0 for value in values), default=0) // SMALL_SHARE)
         self.needs: list[frozenset[int]] = []
         for k, (value, mine) in enumerate(zip(values, sources, strict=True)):
@@ -169,7 +170,8 @@ class _Contraction:
             if value.view or value.bytes is None or small:
                 continue
             one = self._stored(k, value, through)
-            if one.library or one.again_ps is None or k in for_calls or not one.cheap:
+            expands = one.cheap and self._bytes(one.inputs) <= one.bytes
+            if one.library or one.again_ps is None or k in for_calls or not expands:
                 self.place[k] = len(self.stored)
                 self.stored.append(one)
 
@@ -179,12 +181,16 @@ class _Contraction:
         if part_of is not None and again is not None:
             whole = self.values[part_of].again_ps
             again = None if whole is None else max(again, whole)
-        cheap = not value.library and again == 0 and sum(self.stored[u].bytes for u in inputs) <= (value.bytes or 0)
+        short = len(self.uses[k].levels) <= 1 or self._bytes(inputs) <= (value.bytes or 0)
+        cheap = not value.library and again == 0 and short
         if again is not None and not value.library:
             again += value.write_ps
         maker = k if part_of is None else part_of
         facts = (value.bytes or 0, value.save_ps, value.read_ps, again, value.library, cheap)
         return Stored(k, tuple(sorted(inputs)), maker, self.level[k], *facts)
+
+    def _bytes(self, some: Iterable[int]) -> int:
+        return sum(self.stored[u].bytes for u in some)
 
     def _needed(self, k: int) -> frozenset[int]:
         return frozenset({self.place[k]}) if k in self.place else self.needs[k]

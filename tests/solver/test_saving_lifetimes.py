@@ -54,6 +54,25 @@ def test_a_cheap_loop_is_in_memory_for_library_calls_alone() -> None:
     assert kept.cost_ps == 3 + 2 + 2  # it is written, and what it is computed from is read at two levels
 
 
+def masked(levels: frozenset[int]) -> Lifetimes:
+    """A library call's result of two bytes an element that another reads, and its mask of one, which loops read."""
+    dense = ForwardValue("dense", (), 1000, again_ps=50, read_ps=4, library=True, called=0, last_called=0)
+    return Lifetimes.of([dense, ForwardValue("mask", (0,), 500, save_ps=2, write_ps=2, read_ps=2, looped=levels)])
+
+
+def test_a_mask_of_one_level_is_read_or_computed_there_and_never_written() -> None:
+    problem = masked(frozenset({1}))
+    assert [problem.outcome(some).cost_ps for some in ((0, 1), (0,), (1,), ())] == [2 + 2, 4, 2 + 2 + 50, 50 + 4]
+    assert problem.outcome([0, 1]).live == [1000, 1500, 1500, 500]
+    assert problem.outcome([0]).live == [1000, 1000, 1000, 1000]  # what it is computed from stays instead
+
+
+def test_a_mask_of_several_levels_is_written_once_if_it_is_not_saved() -> None:
+    problem = masked(frozenset({1, 2, 3}))
+    assert problem.outcome([0]).cost_ps == 4 + 2 + 3 * 2
+    assert problem.outcome([0]).live == [1000, 1000, 1000, 1500, 500, 500]
+
+
 def test_values_of_one_call_are_computed_together() -> None:
     values = [
         ForwardValue("both", (), None, again_ps=40, library=True),

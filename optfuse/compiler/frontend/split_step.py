@@ -29,7 +29,9 @@ from optfuse.compiler.frontend.passes.attention_seeds import save_no_seeds
 from optfuse.compiler.frontend.passes.draws import seed_draws
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.max_pooling import keep_offsets, release_pooled
+from optfuse.compiler.frontend.passes.noops import drop_copies
 from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
+from optfuse.compiler.frontend.passes.relu_masks import compare_what_is_saved
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.torch_bridge import min_cut_partition, mode_of_values, outside_of_modes, without_repeats
 from optfuse.compiler.ir.sizes import Decisions
@@ -60,6 +62,9 @@ class Split:
         release_pooled(joint)
         take_out_biases(joint)
         choice, own = None, has_own_choice(joint)
+        if not own:
+            drop_copies(joint)
+        compare_what_is_saved(joint)
         if own:
             seed_draws(joint)  # torch would hand generators to both graphs
         if self.choose is not None and self.user_outputs is not None:

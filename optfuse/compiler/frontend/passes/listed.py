@@ -70,6 +70,14 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "biases of matmuls whose results only loops read are added by the loops",
     ),
     FrontendPass(
+        "drop_copies", "decision", "training", "passes.noops",
+        "an equal copy of a value is that value, before it is decided what is saved",
+    ),
+    FrontendPass(
+        "compare_what_is_saved", "decision", "training", "passes.relu_masks",
+        "a ReLU's gradient looks at the sign of what the backward graph reads anyway in place of the ReLU's result",
+    ),
+    FrontendPass(
         "seed_draws", "decision", "training", "passes.draws",
         "uniform and normal draws follow from one seed a step, so that either graph can make them again",
     ),

@@ -11,15 +11,13 @@ from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, swap, with_graph
-from optfuse.compiler.frontend.torch_bridge import TO_COPY, OpOverload, is_random, operator_name
+from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, is_loop, swap, with_graph
+from optfuse.compiler.frontend.torch_bridge import TO_COPY, is_random
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 
 _HALF = frozenset({torch.float16, torch.bfloat16})
 _RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default})  # noqa: SLF001 - the name of an operator
-#: Operators that become loops, beside pointwise ones.
-_LOOPS = frozenset("_to_copy clone sum mean var_mean amax amin".split())
 _MATMULS = frozenset(
     {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, ours.addmm_activation.default}
 )
@@ -40,7 +38,7 @@ def take_out_biases(graph: GraphModule) -> None:
         if node.kwargs or len(node.args) > 3 or value is None or value.dim() != 1:
             continue
         readers = list(_readers(node))
-        if readers and all(map(_is_loop, readers)) and value.shape[0] == fake(node).shape[-1]:  # type: ignore[union-attr]
+        if readers and all(map(is_loop, readers)) and value.shape[0] == fake(node).shape[-1]:  # type: ignore[union-attr]
             product = insert(graph.graph, node, aten.mm.default, (left, right))
             swap(node, insert(graph.graph, node, aten.add.Tensor, (product, bias)))
     graph.recompile()
@@ -178,9 +176,3 @@ def _readers(node: Node) -> Iterator[Node]:
             yield from _readers(user)
         else:
             yield user
-
-
-def _is_loop(node: Node) -> bool:
-    if not isinstance(node.target, OpOverload):
-        return False
-    return torch.Tag.pointwise in node.target.tags or operator_name(node.target) in _LOOPS

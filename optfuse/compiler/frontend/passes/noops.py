@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.index_bounds import holds
-from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, escaping, fake, insert, swap, with_graph
-from optfuse.compiler.frontend.torch_bridge import TO_COPY
+from optfuse.compiler.frontend.passes.rewrite import (
+    BY_PLACE,
+    VIEWS,
+    base_of,
+    copied,
+    escaping,
+    fake,
+    insert,
+    sized,
+    swap,
+    with_graph,
+)
+from optfuse.compiler.frontend.torch_bridge import TO_COPY, is_mutating
 
 aten = torch.ops.aten
 
@@ -83,6 +94,26 @@ def remove_noops(captured: Captured) -> Captured:
         elif node.target is aten.scalar_tensor.default:
             _scalar_to_full(node)
     return with_graph(working, graph)
+
+
+def drop_copies(joint: GraphModule) -> None:
+    """Let readers of an equal copy read its source, before it is decided what is saved. Changes ``joint``.
+
+    Before: ``y = relu(x); d = clone(y); le(y, 0); mm(d, w)``, where dropout of nothing made the clone: y would be read
+    for the mask, and d saved. After: ``mm(y, w)``. Copies that leave the graph, or whose source does, stay, and those
+    of what the step is given.
+    """
+    seen = {one for node in joint.graph.output_node().all_input_nodes for one in (node, base_of(node))}
+    for node in list(joint.graph.nodes):
+        if node.target not in _COPIES or sized(node) is None or sized(node.args[0]) is None:
+            continue
+        if not _same_layout(node) or not _copies_all(node) or _moves_places(node):
+            continue
+        source = node.args[0]
+        written = any(is_mutating(user.target, user.kwargs) for one in (node, source) for user in one.users)
+        if node not in seen and _is_hidden(source, seen) and not written:
+            swap(node, source)
+    joint.recompile()
 
 
 def _moves_places(node: Node) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, fake
+from optfuse.compiler.frontend.passes.rewrite import VIEWS, fake, sized
 from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, is_random, operator_name
 
 aten = torch.ops.aten
@@ -86,7 +86,7 @@ def rebuild_spread(forward: GraphModule, backward: GraphModule, first: int) -> N
 
 def _recipe(node: Node, order: dict[Node, int]) -> Recipe | None:
     """What a value is made of, if that is small and the operators in between only spread it; None if not."""
-    value = _known(node)
+    value = sized(node)
     if value is None or _bytes(value) < LEAST_BYTES:
         return None
     sources: set[Node] = set()
@@ -94,7 +94,7 @@ def _recipe(node: Node, order: dict[Node, int]) -> Recipe | None:
     stack = [node]
     while stack:
         top = stack.pop()
-        found = _known(top)
+        found = sized(top)
         if top in sources or top in nodes:
             continue
         if found is not None and _bytes(found) * LEAST_RATIO <= _bytes(value):
@@ -108,12 +108,6 @@ def _recipe(node: Node, order: dict[Node, int]) -> Recipe | None:
     if not small or any(_written(source) for source in sources):
         return None
     return Recipe(tuple(sorted(sources, key=order.__getitem__)), tuple(sorted(nodes, key=order.__getitem__)))
-
-
-def _known(node: Node) -> torch.Tensor | None:
-    """A node's value, if its sizes are numbers."""
-    value = fake(node)
-    return value if value is not None and all(isinstance(n, int) for n in (*value.shape, *value.stride())) else None
 
 
 def _bytes(value: torch.Tensor) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     graph_module,
     is_mutating,
     is_random,
+    operator_name,
     returns_of,
 )
 from optfuse.compiler.ir.collectives import COMMUNICATION
@@ -46,6 +47,9 @@ VIEWS = frozenset(
         aten.view.dtype,
     }
 )
+
+#: Operators that become loops, beside pointwise ones.
+_LOOPS = frozenset("_to_copy clone sum mean var_mean amax amin".split())
 
 #: Operators that find elements by their place in the storage of the first argument.
 BY_PLACE = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default)
@@ -117,6 +121,28 @@ def fake(node: Node) -> torch.Tensor | None:
     """The fake tensor that a node yields, if it yields exactly one."""
     value = node.meta.get("val")
     return value if isinstance(value, torch.Tensor) else None
+
+
+def is_loop(node: Node) -> bool:
+    """Whether a node becomes a loop, and no library call."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    return torch.Tag.pointwise in node.target.tags or operator_name(node.target) in _LOOPS
+
+
+def readers(node: Node) -> Iterator[Node]:
+    """The nodes that read a value or a view of it; what leaves the graph has no reader there."""
+    for user in node.users:
+        if user.target in VIEWS:
+            yield from readers(user)
+        elif user.op != "output":
+            yield user
+
+
+def sized(node: Node) -> torch.Tensor | None:
+    """The fake tensor that a node yields, if its sizes are numbers: comparing symbolic ones would decide them."""
+    value = fake(node)
+    return value if value is not None and all(isinstance(n, int) for n in (*value.shape, *value.stride())) else None
 
 
 def escaping(captured: Captured, *, kept: bool = False) -> set[Node]:

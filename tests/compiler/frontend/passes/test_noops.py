@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from optfuse.compiler.frontend.passes.noops import drop_assertions, remove_noops
+from optfuse.compiler.frontend.passes.noops import drop_assertions, drop_copies, remove_noops
 from tests.compiler.frontend.passes.graphs import operators, run, traced
 
 aten = torch.ops.aten
@@ -120,3 +120,24 @@ def test_input_graph_is_not_changed() -> None:
     before = operators(captured)
     remove_noops(captured)
     assert operators(captured) == before
+
+
+SHARED: dict[str, tuple[Callable[[torch.Tensor], Any], int]] = {
+    "of a computed value": (lambda x: (x.exp().clone().sin(),), 0),
+    "of an input": (lambda x: (x.clone().sin(),), 1),
+    "that leaves": (lambda x: (x.exp().clone(),), 1),
+    "whose source leaves": (lambda x: (y := x.exp(), y.clone().sin()), 1),
+    "that leaves through a view": (lambda x: (x.exp().clone().view(12),), 1),
+    "that is written": (lambda x: (aten.add_(x.exp().clone(), 1).sin(),), 1),
+    "whose source is written": (lambda x: ((y := x.exp()).clone().sin(), aten.add_(y, 1).sin()), 1),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_copies_that_are_dropped_before_saving(name: str) -> None:
+    function, left = SHARED[name]
+    captured = traced(function, X)
+    wanted = run(captured, X)
+    drop_copies(captured.graph)
+    assert operators(captured).count("clone.default") == left
+    torch.testing.assert_close(run(captured, X), wanted)
