@@ -101,6 +101,9 @@ class RecordingStream:
         self.lock = threading.RLock()
 
 
+#: Addresses for which a recording has memory ready.
+ADDRESSES = 1 << 14
+
 _RECORDING_STREAMS: dict[tuple[torch.device, int], RecordingStream] = {}
 
 
@@ -116,6 +119,8 @@ class CudaRecorder:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._pool: Any = None
         self._tables: list[tuple[torch.Tensor, Sequence[int]]] = []
+        self._space: torch.Tensor | None = None
+        self._used = 0
 
     def place(self) -> Hashable:
         """The current stream."""
@@ -145,6 +150,8 @@ class CudaRecorder:
         """Capture. Only what this thread does is looked at: others may use the GPU meanwhile."""
         self._steps, self._tables = [], []
         self._pool = torch.cuda.graph_pool_handle()
+        # taken now: within a capture CUDA gives no memory but to the pool
+        self._space, self._used = torch.empty(ADDRESSES, dtype=torch.int64, device=self.device), 0
         torch.cuda.synchronize(self.device)
         if torch.cuda.mem_get_info(self.device)[0] < torch.cuda.memory_reserved(self.device):
             torch.cuda.empty_cache()  # a recording cannot take what plain calls have left there
@@ -161,15 +168,20 @@ class CudaRecorder:
                 self._steps.append(Step(lambda: None, keeps=self._tables))
             return self._steps, results
         finally:  # graphs belong to who has asked for them; those of a capture that failed go
-            self._steps, self._pool, self._tables = [], None, []
+            self._steps, self._pool, self._tables, self._space = [], None, [], None
 
     def table(self, addresses: Sequence[int], device: torch.device) -> torch.Tensor:
         """Memory that is filled when the recording has ended: in one, nothing runs.
 
         In the pool it could lie where an earlier step of the recording has a temporary.
         """
-        with torch.cuda.stream(self._replayed_on):  # which is not captured: not from the pool
-            table = torch.empty(len(addresses), dtype=torch.int64, device=device)
+        end = self._used + len(addresses)
+        if self._space is not None and self._space.device == device and end <= ADDRESSES:
+            table = self._space[self._used : end]
+            self._used = end + end % 2  # kernels expect multiples of 16 bytes
+        else:
+            with torch.cuda.stream(self._replayed_on):  # which is not captured: what torch has at hand for it
+                table = torch.empty(len(addresses), dtype=torch.int64, device=device)
         self._tables.append((table, addresses))
         return table
 
