@@ -111,3 +111,14 @@ def test_what_torch_refuses_is_no_defect_of_ours(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(*values)
     (left,) = compiled.runs[0].record.unplanned
     assert left[1].startswith("torch cannot trace it: ")
+
+
+def test_an_integer_of_an_argument_may_be_a_size() -> None:
+    def ones(count: torch.Tensor) -> torch.Tensor:
+        n = int(count.item())
+        return torch.ones(1, n) @ torch.ones(n, 1)
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):  # noqa: SLF001 - its public face
+        fast = torch.compile(ones, fullgraph=True, backend="optfuse", options={"time_limit": 2})
+        for n in (5, 7):
+            assert fast(torch.tensor(n)).item() == n

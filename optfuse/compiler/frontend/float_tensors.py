@@ -107,6 +107,8 @@ def floats_as_tensors(graph: GraphModule) -> tuple[GraphModule, torch.device | N
         if _is_item(node):
             numbers[node] = node.args[0]  # type: ignore[assignment]
             continue
+        if isinstance(node.meta.get("example_value"), torch.SymInt):  # an integer's item may be a size
+            return None
         taken = [
             value for value in tree_leaves((node.args, node.kwargs)) if isinstance(value, Node) and value in numbers
         ]
