@@ -7,7 +7,7 @@ their end knows that all ranks have begun that call, and they say their opinion 
 to GPU, and waits for no rank but as the program itself does. Of ranks that call a program differently the counts remain
 incomplete, and they go without graphs.
 
-``open``: plain calls, until all want a graph. ``recording``: each rank records, and nobody replays until all have.
+``open``: plain calls, until all want a graph. ``recording``: each rank records, and none replays before all have.
 ``trial``: all replay, until all know that this is faster. ``graphs`` and ``plain`` are for good; ``plain`` it is as
 soon as one rank says no.
 

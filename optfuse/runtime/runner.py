@@ -42,7 +42,7 @@ def runner(
         number = paced.add(gpu_us)
     graphed = GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=paced, number=number)
     if choice != "auto" and program.has_collectives and not program.is_part_of_collective:
-        refusal = why_ranks_may_not_differ()  # said before the first recording, whoever makes that
+        refusal = why_ranks_may_not_differ()  # asked before anything is recorded
         graphed.agreement = agreement_on(program.module, refusal) if choice == "vote" else None
     if budget is not None:
         budget.number = number
