@@ -6,7 +6,7 @@ forward graph, or computed in the backward graph from others that are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.draws import CHOSEN
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, base_of, copied, with_graph
+from optfuse.compiler.frontend.passes.rewrite import VIEWS, base_of, copied, readers, with_graph
 from optfuse.compiler.frontend.torch_bridge import (
     OpOverload,
     extract_halves,
@@ -145,7 +145,7 @@ def joint_values(joint: GraphModule, results: int) -> tuple[tuple[JointValue, ..
                 _elements(node),
                 _is_repeatable(node),
                 tuple(user.name for user in node.users if user in backward),
-                tuple(user.name for user in _readers(node) if user not in backward),
+                tuple(user.name for user in readers(node) if user not in backward),
             )
         )
     ours = [node for node in joint.graph.nodes if node in backward]
@@ -229,14 +229,6 @@ def results_alone(forward: Captured) -> Captured:
 def forward_outputs(graph: GraphModule) -> Sequence[Any]:
     """The outputs of a graph, in order."""
     return graph.graph.output_node().args[0]  # type: ignore[return-value]
-
-
-def _readers(node: Node) -> Iterator[Node]:
-    for user in node.users:
-        if user.target in VIEWS:
-            yield from _readers(user)
-        elif user.op != "output":
-            yield user
 
 
 def _bytes(node: Node) -> int | None:
