@@ -329,7 +329,7 @@ def mode_of_values(graph: GraphModule) -> AbstractContextManager[Any]:
 def fake_result(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], like: Any = None) -> Any:
     """What ``target`` yields on fake tensors (args may hold nodes, whose ``meta["val"]`` is then meant).
 
-    ``like`` is a fake tensor whose mode serves when no argument has one.
+    ``like`` is a fake tensor, or several, whose mode serves when no argument has one.
     """
 
     def value(argument: Any) -> Any:
@@ -337,8 +337,9 @@ def fake_result(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
 
     real_args = torch.fx.node.map_aggregate(tuple(args), value)
     real_kwargs = torch.fx.node.map_aggregate(dict(kwargs), value)
-    leaves = [leaf for leaf in (*tree_leaves((real_args, real_kwargs)), like) if isinstance(leaf, FakeTensor)]
-    mode = detect_fake_mode(leaves) if leaves else None
+    fakes = [leaf for leaf in tree_leaves((real_args, real_kwargs)) if isinstance(leaf, FakeTensor)]
+    fakes = fakes or [leaf for leaf in tree_leaves(like) if isinstance(leaf, FakeTensor)]
+    mode = detect_fake_mode(fakes) if fakes else None
     with mode or FakeTensorMode():
         return target(*real_args, **real_kwargs)
 

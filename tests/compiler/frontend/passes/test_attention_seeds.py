@@ -9,6 +9,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from optfuse.compiler.frontend.passes.attention_seeds import save_no_seeds
 
@@ -71,3 +72,11 @@ def test_seeds_are_saved_where_something_is_dropped(attention: Any) -> None:
     assert len(graph.graph.find_nodes(op="call_function", target=aten.full.default)) == 2
     given = [n.meta["val"].device.type for n in graph.graph.find_nodes(op="call_function", target=aten.full.default)]
     assert given == ["cuda", "cuda"]
+
+
+@pytest.mark.parametrize("attention", [efficient, flash, cudnn])
+def test_a_seed_left_out_has_the_fake_mode_of_the_graph(attention: Any) -> None:
+    graph = traced(attention(0.0))
+    save_no_seeds(graph)
+    fakes = [leaf for node in graph.graph.nodes for leaf in tree_leaves(node.meta.get("val"))]
+    assert len({id(leaf.fake_mode) for leaf in fakes if leaf is not None}) == 1
