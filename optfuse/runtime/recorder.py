@@ -17,7 +17,7 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -201,12 +201,30 @@ class CudaRecorder:
             return
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            graph.capture_end()
+            try:
+                graph.capture_end()
+            except RuntimeError:
+                _clean_up_failed_capture(self.device, self._pool)
+                raise
         empty = any("graph is empty" in str(warning.message).lower() for warning in said)
         if empty:  # it is kept, for its pool, and not launched
             self._steps.append(Step(lambda: None, keeps=graph))
         else:
             self._steps.append(Step(graph.replay, launches_graph=True))
+
+
+def _clean_up_failed_capture(device: torch.device, pool: Any) -> None:
+    """End what torch leaves open when it cannot end a capture: the pool takes part in allocation, and torch's generator
+    counts on being captured, so that every random number drawn later is an error.
+
+    A capture of nothing that succeeds ends the second.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with suppress(RuntimeError):  # says that it is ended, of a torch that ends it by itself
+        torch._C._cuda_endAllocateToPool(index, pool)  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
+    nothing = torch.cuda.CUDAGraph()
+    nothing.capture_begin(capture_error_mode="thread_local")
+    nothing.capture_end()  # warns that it is empty: who has called records warnings
 
 
 _RECORDING = threading.Lock()

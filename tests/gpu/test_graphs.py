@@ -305,3 +305,30 @@ def test_a_table_keeps_out_of_memory_that_its_recording_writes() -> None:
             step.run()
         assert isinstance(result, torch.Tensor)
         assert result.tolist() == list(range(64))
+
+
+def test_a_recording_that_fails_leaves_random_numbers_and_memory_as_they_were() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    x = torch.ones(1 << 20, device=device)
+
+    def waits() -> list[torch.Tensor]:
+        y = x * 2
+        return [y + float(y.sum())]  # the host cannot wait for what only a graph will compute
+
+    recorder = CudaRecorder(device)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="captur"):
+            recorder.record(waits)
+        torch.randn(4, device=device)
+    steps, (result,) = recorder.record(lambda: [x * 2 + torch.rand_like(x)])
+    for step in steps:
+        step.run()
+    assert bool((result > 2).any())
+    assert bool((result <= 3).all())
+    freed = torch.empty(64 << 20, dtype=torch.uint8, device=device)
+    place = freed.data_ptr()
+    side = torch.cuda.Stream()
+    freed.record_stream(side)
+    del freed  # is free once what the other stream does is done, which is not asked while a capture is under way
+    torch.cuda.synchronize()
+    assert torch.empty(64 << 20, dtype=torch.uint8, device=device).data_ptr() == place
