@@ -102,6 +102,7 @@ class GraphedProgram:
     _place: Hashable = None
     _given_up: bool = False
     _is_decided: bool = False
+    _is_for_good: bool = True
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _is_running: bool = False
 
@@ -162,7 +163,9 @@ class GraphedProgram:
         if unfit:
             return self._plain(given, main, unfit)
         if self._given_up and (self.pace is None or self._is_decided):
-            return self._plain(given, main, self.statistics.reason)
+            if self.pace is None or self._is_for_good or not self.pace.asks_again(self.number):
+                return self._plain(given, main, self.statistics.reason)
+            self._begin_anew()
         self._calls += 1
         reason = "" if self.budget is None else self._why_not_now(self.budget)
         if reason:
@@ -182,6 +185,7 @@ class GraphedProgram:
                 return self._timed(given, main, binding, before or self._pointers, self.pace)
             if verdict == "plain" and not (self.agreement is not None and self.agreement.may_replay):
                 self._give_up(self.pace.reason(self.number))  # else the ranks give up together
+                self._is_for_good = self.agreement is not None
         if self._given_up:
             return self._plain(given, main, self.statistics.reason)
         if recorder.place() != self._place:
@@ -257,8 +261,14 @@ class GraphedProgram:
         pointers = set(self._pointers or ())
         return [x for x in results if isinstance(x, torch.Tensor) and x.data_ptr() not in pointers]
 
+    def _begin_anew(self) -> None:
+        """Let the pace decide once more."""
+        self._given_up = self._is_decided = False
+        for binding in self._bindings:
+            binding.recorded = 0
+
     def _give_up(self, reason: str) -> None:
-        self._given_up = True
+        self._given_up = self._is_for_good = True
         self.statistics.reason = reason
         self._drop()
 
@@ -281,7 +291,7 @@ class GraphedProgram:
             for binding in self._bindings:
                 binding.recorded = 0
             if self.program.has_collectives:
-                self._given_up = True
+                self._given_up = self._is_for_good = True
                 self.statistics.reason = "a process group has ended"
                 if self.agreement is not None:
                     self.agreement.refuse(self.statistics.reason)

@@ -10,6 +10,8 @@ calls: a loop that synchronizes in each step lets the device run dry, whichever 
    nothing: a round's length is convex in the host's time, so the loss is a bound on the gain.
 3. Against that gain stand the copies that a graph needs, of inputs that move and of results that the caller sees.
 4. If something is left, graphs are recorded, and rounds with them are measured as well. They go if they gain nothing.
+5. Where a measurement spoke for plain calls, it is made again after some hundred calls, and twice more later: while a
+   process starts, its other threads and its loader of data take time that they do not take for long.
 
 No call waits for the device: marks are looked at later. Ranks decide about programs with collectives together, by what
 each has found here: ``runtime.graph_agreement``.
@@ -38,6 +40,8 @@ TRIAL = 5
 MOST_AGAIN = 10
 #: A program that is undecided for so many calls, since its rounds differ, runs without graphs.
 UNDECIDED = 64
+#: Calls after which programs that were found to gain nothing are measured again, each time anew.
+AGAIN = (256, 2_048, 16_384)
 #: Kinds of rounds that are remembered.
 KINDS = 256
 #: What a replay takes the host, in microseconds.
@@ -125,12 +129,17 @@ class Slowing:
 
 @dataclass(slots=True)
 class _Member:
+    number: int
     gpu_us: float
     verdict: Verdict = "open"
     host_us: float = inf
     copied: list[int] = field(default_factory=list)
     calls: int = 0
     reason: str = ""
+    #: Those that are measured again together with this one, and after how many calls of one of them.
+    resting: tuple[_Member, ...] = ()
+    rested: int = 0
+    rests: int = 0
 
 
 @dataclass(slots=True)
@@ -171,7 +180,7 @@ class Pace:
     def add(self, gpu_us: float) -> int:
         """A number for one more program, predicted to keep the GPU busy for so long."""
         with self._lock:
-            self._members.append(_Member(gpu_us))
+            self._members.append(_Member(len(self._members), gpu_us))
             return len(self._members) - 1
 
     def enter(self, number: int, mark: Callable[[], Mark]) -> Verdict:
@@ -183,9 +192,10 @@ class Pace:
             self._look()
             member.calls += 1
             if member.verdict == "open" and member.calls > UNDECIDED:
-                member.verdict, member.reason = "plain", "steps differ too much to tell whether a graph would save time"
-            if member.verdict in ("graphs", "plain"):
-                return member.verdict
+                _rest([member], "steps differ too much to tell whether a graph would save time")
+            verdict = self.verdict(number)
+            if verdict in ("graphs", "plain"):
+                return verdict
             current = self._round
             if current is None or number in current.programs:
                 here = mark()
@@ -224,6 +234,26 @@ class Pace:
         """A program does without graphs, whatever is found here."""
         with self._lock:
             _decide([self._members[number]], "plain", reason)
+
+    def asks_again(self, number: int) -> bool:
+        """Count a plain call of a decided program. Returns whether it is to be measured again, from this call on."""
+        member = self._members[number]
+        if member.verdict == "open":  # another one of the same rounds has been called as often
+            return True
+        if not member.resting:
+            return False
+        with self._lock:
+            member.rested += 1
+            if not member.resting or member.rested < AGAIN[member.rests]:
+                return member.verdict == "open"
+            together = {one.number for one in member.resting}
+            for one in member.resting:
+                one.rests = member.rests + 1
+                _decide([one], "open", "")
+                one.host_us, one.copied, one.calls = inf, [], 0
+            self._times = OrderedDict((key, times) for key, times in self._times.items() if together.isdisjoint(key))
+            self._round, self._pending = None, []
+            return True
 
     def verdict(self, number: int) -> Verdict:
         """What is known of a program."""
@@ -288,7 +318,7 @@ class Pace:
             f"a graph would save no time: the host takes {host:,.0f} us of a step of {length:,.0f}, the GPU waits for "
             f"{felt:.0%} of that, and copies would take {copies:,.0f} us"
         )
-        _decide(undecided, "plain", reason)
+        _rest(undecided, reason)
 
     def _judge_trial(self, times: _Times, members: Sequence[_Member]) -> None:
         """Whether graphs that are tried are kept."""
@@ -303,14 +333,20 @@ class Pace:
         if length < (1 - KEPT) * plain:
             _decide(tried, "graphs", "")
         else:
-            _decide(
-                tried, "plain", f"graphs gained nothing: a step took {length:,.0f} us with and {plain:,.0f} without"
-            )
+            _rest(tried, f"graphs gained nothing: a step took {length:,.0f} us with and {plain:,.0f} without")
 
 
 def _decide(members: Sequence[_Member], verdict: Verdict, reason: str) -> None:
     for member in members:
-        member.verdict, member.reason = verdict, reason
+        member.verdict, member.reason, member.resting = verdict, reason, ()
+
+
+def _rest(members: Sequence[_Member], reason: str) -> None:
+    """Let programs run plainly, and measure them again later where that has not been done often enough."""
+    _decide(members, "plain", reason)
+    again = tuple(member for member in members if member.rests < len(AGAIN))
+    for member in again:
+        member.resting, member.rested = again, 0
 
 
 _OF_PROCESS = Pace()

@@ -442,6 +442,25 @@ def test_graphs_on_trial_stay_or_go(tmp_path: Path, gains: bool, monkeypatch: py
     assert count.tolist() == [12, 12]
 
 
+def test_programs_that_gained_nothing_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, programs = paced(tmp_path)
+    verdicts = iter(6 * ["trial"] + 2 * ["plain"] + 100 * ["graphs"])
+    monkeypatch.setattr(Pace, "enter", lambda *_: next(verdicts))
+    asked = iter(3 * [False, False] + 2 * [True])
+    monkeypatch.setattr(Pace, "asks_again", lambda *_: next(asked))
+    weight, count = torch.arange(4.0), torch.zeros(2)
+    for one in programs:
+        assert isinstance(one.recorder, Tape)
+        one.recorder.inputs = (count,)
+    for k in range(12):
+        for one in programs:
+            one.run([weight, torch.full((4,), float(k)), count])
+    # one call to compile, three on trial, one that ends the trial and three more, and four with the new recording
+    assert [(one.statistics.replays, one.statistics.plain) for one in programs] == [(3 + 4, 1 + 1 + 3)] * 2
+    assert [one.statistics.recordings for one in programs] == [2, 2]
+    assert count.tolist() == [24, 24]
+
+
 def test_under_a_cap_there_are_graphs_only_where_they_are_asked_for() -> None:
     assert [choice_under(None, choice) for choice in ("auto", True, False)] == ["auto", True, False]
     assert [choice_under(1 << 30, choice) for choice in ("auto", True, False)] == [False, True, False]

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from optfuse.runtime.pace import SLOWED, UNDECIDED, Mark, Pace, Slowing, Verdict
+from optfuse.runtime.pace import AGAIN, SLOWED, UNDECIDED, Mark, Pace, Slowing, Verdict
 
 #: Launches that a device takes before the host must wait.
 QUEUE = 1000
@@ -82,7 +82,10 @@ class Program:
 
     def __call__(self) -> None:
         self.calls += 1
-        self.verdict = "open" if self.calls == 1 else self.pace.enter(self.number, self.machine.mark)
+        if self.verdict == "plain" and self.pace.asks_again(self.number):
+            self.verdict, self.is_recorded = "open", False
+        if self.verdict != "plain":
+            self.verdict = "open" if self.calls == 1 else self.pace.enter(self.number, self.machine.mark)
         if self.verdict in ("trial", "graphs"):
             if not self.is_recorded:
                 self.pace.disturb(is_again=self.recordings > 1)
@@ -308,3 +311,34 @@ def test_a_slowed_call_takes_its_share_longer() -> None:
     slowing.wait()
     assert machine.us - start == pytest.approx(150 * (1 + SLOWED))
     assert slowing.spent == pytest.approx(150 * SLOWED)
+
+
+@pytest.mark.parametrize("make", [make for make in GAINING if make is not unrolled_cells])  # which fill the queue
+def test_steps_whose_host_is_hidden_at_first_use_graphs_later(make: Callable[..., Loop]) -> None:
+    loop, after = make(waits=False), make().after
+    loop.after = (after[0], 500_000.0)  # others keep the device busy
+    loop.run(60)
+    assert loop.verdicts == {"plain"}
+    loop.after = after
+    loop.run(AGAIN[0] // 2)
+    assert loop.verdicts == {"plain"}
+    loop.run(AGAIN[0])
+    assert loop.verdicts == {"graphs"}
+
+
+@pytest.mark.parametrize("make", LOSING)
+def test_steps_that_gain_nothing_are_measured_a_few_times_more(make: Callable[..., Loop]) -> None:
+    loop = make()
+    loop.run(sum(AGAIN) + 100 * len(AGAIN))
+    assert loop.verdicts == {"plain"}
+    assert max(program.recordings for program in loop.programs) <= 1 + len(AGAIN)
+    first = loop.programs[0]
+    assert not any(first.pace.asks_again(first.number) for _ in range(2 * max(AGAIN)))
+
+
+def test_a_program_that_withdraws_is_not_measured_again() -> None:
+    loop = Loop([(alike(100, 8, 40), 2.0)])
+    loop.run(60)
+    (program,) = loop.programs
+    program.pace.withdraw(program.number, "another rank has no graph")
+    assert not any(program.pace.asks_again(program.number) for _ in range(2 * AGAIN[0]))
