@@ -12,7 +12,7 @@ gathered inside of the graph), ``tp`` (tensor parallel, training), ``tpi`` (tens
 
 Systems: ``eager``, ``inductor``, ``inductor-overlap`` (its reordering for communication on), ``inductor-async`` (the
 same, with products cut into pieces around collectives), ``inductor-graphs`` (with its reordering and CUDA graphs),
-``optfuse``, ``optfuse-nograph`` (without CUDA graphs), ``optfuse-vote`` (ranks vote on those with collectives),
+``optfuse``, ``optfuse-nograph`` (without CUDA graphs),
 ``optfuse-graphs`` (with them in any case, collectives included).
 
 Measured: medians of milliseconds a step on rank 0; NCCL's kernels, how long they take and how long nothing runs beside
@@ -51,7 +51,6 @@ SYSTEMS = (
     "inductor-graphs",
     "optfuse",
     "optfuse-nograph",
-    "optfuse-vote",
     "optfuse-graphs",
 )
 #: Calls before the clock: optfuse decides about CUDA graphs in the first 25, the ranks together in the first 50.
@@ -224,7 +223,7 @@ def _compiled(model: nn.Module, system: str) -> Callable[..., Any]:
         return model
     if system.startswith("inductor"):
         return torch.compile(model, mode="reduce-overhead" if system == "inductor-graphs" else "default")
-    choice = {"optfuse-nograph": False, "optfuse-vote": "vote", "optfuse-graphs": True}.get(system, "auto")
+    choice = {"optfuse-nograph": False, "optfuse-graphs": True}.get(system, "auto")
     return torch.compile(model, backend="optfuse", options={"cudagraphs": choice})
 
 

@@ -76,9 +76,8 @@ class Schedule(ScheduledGraph):
 
         Args:
             model: Replaces the model that was captured (or gives one to a plan saved without weights).
-            cudagraphs: On a GPU, replay calls from a CUDA graph. "auto": results stay the caller's own; "vote": the
-                same, and ranks vote on graphs with collectives. True: results are valid until the next call. False:
-                launch every kernel.
+            cudagraphs: On a GPU, replay calls from a CUDA graph. "auto": where that saves time, and results stay the
+                caller's own. True: results are valid until the next call. False: launch every kernel.
             tune: Search tiles and warps on the GPU first, as ``tune`` does.
         """
         from optfuse.runtime.graph_choice import checked_choice

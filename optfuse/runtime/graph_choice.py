@@ -8,7 +8,7 @@ from typing import Literal
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.errors import InvalidOptionError
 
-Choice = bool | Literal["auto", "vote"]
+Choice = bool | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ def checked_choice(value: object) -> Choice:
     """The option ``cudagraphs``.
 
     Raises:
-        InvalidOptionError: Anything but True, False, "auto" and "vote".
+        InvalidOptionError: Anything but True, False and "auto".
     """
-    if value is True or value is False or value in ("auto", "vote"):
+    if value is True or value is False or value == "auto":
         return value  # type: ignore[return-value]
-    raise InvalidOptionError(f'cudagraphs must be True, False, "auto" or "vote", not {value!r}')
+    raise InvalidOptionError(f'cudagraphs must be True, False or "auto", not {value!r}')
 
 
 def choice_under(cap: int | None, choice: Choice) -> Choice:

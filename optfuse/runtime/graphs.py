@@ -18,10 +18,10 @@ A graph saves the host's time and holds memory: temporaries, what a forward grap
 So ``"auto"`` records one only where the GPU waits for the host in plain calls, and keeps it where a step gets shorter:
 ``runtime.pace``.
 
-Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``. Of programs with collectives
-``"auto"`` records none; ``"vote"`` is ``"auto"`` with a vote of the ranks on those (``runtime.graph_agreement``). NCCL
-ends no communicator that a graph holds, so recordings are released before a process group ends
-(``runtime.process_groups``).
+Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``. Under ``"auto"`` the ranks vote on
+graphs with collectives (``runtime.graph_agreement``). NCCL ends no communicator that a graph holds, so recordings are
+released before a process group ends (``runtime.process_groups``), and its watchdog sees no replay, so these have one
+of their own (``runtime.replay_watchdog``).
 
 Random numbers differ from replay to replay: the program draws its seed from torch's generator, which a graph advances.
 """
@@ -48,6 +48,7 @@ from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Launched, Program, Value, around_calls
 from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, is_capturing
 from optfuse.runtime.recording import Recording, recorded
+from optfuse.runtime.replay_watchdog import WatchedReplays
 
 #: How an input is fed: from its own address, which must not change, or through a copy.
 Role = Literal["static", "copied"]
@@ -74,7 +75,7 @@ class GraphedProgram:
 
     Args:
         program: What is recorded. Its inputs must be on one GPU.
-        choice: True, "auto" or "vote": see the module's text. (For False, use the program itself.)
+        choice: True or "auto": see the module's text. (For False, use the program itself.)
         interest: Whose results are whose.
         recorder: The GPU's by default.
         arena: What a training step's two programs share. None: this one has no other.
@@ -82,6 +83,7 @@ class GraphedProgram:
         budget: What this program shares with those of other sizes: see ``runtime.graph_budget``. None: it has no other
             sizes.
         agreement: The ranks' votes on a program with collectives. Without it no graph is made of one but with True.
+        watched: Ends the process if a replay with collectives does not end. None: nobody looks.
     """
 
     program: Program
@@ -93,6 +95,7 @@ class GraphedProgram:
     number: int = 0
     budget: GraphBudget | None = None
     agreement: Agreement | None = None
+    watched: WatchedReplays | None = None
     statistics: GraphStatistics = field(default_factory=GraphStatistics)
     _handed: Results = field(init=False)
     _partition: Partition = field(default_factory=Partition)
@@ -232,7 +235,7 @@ class GraphedProgram:
         if self.program.is_part_of_collective:
             return "a collective begins or ends in another graph"
         if self.choice is not True and self.program.has_collectives and self.agreement is None:
-            return NO_VOTE if self.choice == "vote" else "a CUDA graph with collectives would hold communicators"
+            return NO_VOTE
         return "inside of another capture" if is_capturing() else ""
 
     def _timed(
@@ -420,4 +423,7 @@ class GraphedProgram:
         self._handed.forget_passing(self)
         with around_calls(main):
             self.statistics.replays += 1
-            return recording.replay(given)
+            results = recording.replay(given)
+            if self.watched is not None and self.recorder is not None:
+                self.watched.note(self.recorder.mark())
+            return results

@@ -16,6 +16,7 @@ from optfuse.runtime.graphs import GraphedProgram
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import why_ranks_may_not_differ
 from optfuse.runtime.program import Program, Value
+from optfuse.runtime.replay_watchdog import watched_replays
 
 
 def runner(
@@ -29,7 +30,7 @@ def runner(
 ) -> Callable[[list[torch.Tensor]], list[Value]]:
     """The function that runs a program as chosen, with a list of inputs that it empties.
 
-    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" and "vote" do without graphs.
+    ``pace``, with the microseconds that the GPU is predicted to take, lets "auto" do without graphs.
     ``budget`` is shared by the programs of other sizes.
     """
     if choice is False:
@@ -41,9 +42,10 @@ def runner(
     elif paced is not None:
         number = paced.add(gpu_us)
     graphed = GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=paced, number=number)
-    if choice != "auto" and program.has_collectives and not program.is_part_of_collective:
+    if program.has_collectives and not program.is_part_of_collective:
         refusal = why_ranks_may_not_differ()  # asked before anything is recorded
-        graphed.agreement = agreement_on(program.module, refusal) if choice == "vote" else None
+        graphed.agreement = agreement_on(program.module, refusal) if choice == "auto" else None
+        graphed.watched = watched_replays(program.module)
     if budget is not None:
         budget.number = number
         graphed.budget, graphed.statistics = budget, budget.statistics

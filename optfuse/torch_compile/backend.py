@@ -51,8 +51,8 @@ def backend(
     Args:
         graph, example_inputs: As torch.compile hands them over.
         options: Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file (by default the
-            shipped one that this process's GPU is; "h200" for others and without a GPU); ``cudagraphs``: True, False,
-            "auto" (the default) or "vote", see ``runtime.graphs``; ``tune``: whether tiles are searched on the GPU, as
+            shipped one that this process's GPU is; "h200" for others and without a GPU); ``cudagraphs``: True, False
+            or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are searched on the GPU, as
             by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``; ``saving``: what decides
             what a training step saves, as for ``optfuse.optimize``; ``checkpoint_price``: whether regions that the
             model hands to ``torch.utils.checkpoint`` are priced (False by default: it takes as long as scheduling the

@@ -18,7 +18,7 @@ from optfuse.runtime.arena import Arena, Block, Results
 from optfuse.runtime.bindings import HELD_OFTEN, PATIENCE
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Interest, checked_choice, choice_under
-from optfuse.runtime.graphs import MOST_BEHIND, GraphedProgram, GraphStatistics
+from optfuse.runtime.graphs import GraphedProgram, GraphStatistics
 from optfuse.runtime.pace import Clock, Mark, Pace
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
@@ -603,8 +603,7 @@ def test_a_process_group_ends_although_graphs_held_it(tmp_path: Path, group: Com
 @pytest.mark.parametrize(
     ("choice", "fact", "reason"),
     [
-        ("auto", "HAS_COLLECTIVES", "would hold communicators"),
-        ("vote", "HAS_COLLECTIVES", "no way to agree"),
+        ("auto", "HAS_COLLECTIVES", "no way to agree"),
         ("auto", "IS_PART_OF_COLLECTIVE", "begins or ends in another graph"),
         (True, "IS_PART_OF_COLLECTIVE", "begins or ends in another graph"),
     ],

@@ -70,7 +70,7 @@ def replays(folder: str, scenario: str, rank: int) -> dict[str, Any]:
     if scenario == "refuses" and rank == 1:
         os.environ["NCCL_GRAPH_REGISTER"] = "1"
     program = Program(SOURCE + f"# {scenario}\n", folder=Path(folder) / str(rank))
-    graphed = getattr(runner(program, "vote"), "__self__", None)
+    graphed = getattr(runner(program, "auto"), "__self__", None)
     assert isinstance(graphed, GraphedProgram)
     graphed.recorder = Capturing(program.module, scenario == "fails" and rank == 1)
     weight, found = torch.arange(8.0), list[int]()
@@ -143,7 +143,7 @@ def test_two_processes_of_which_one_has_no_graph_run_plainly(
 def test_graphs_that_were_agreed_on_are_released_before_the_process_group_ends(tmp_path: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
     program = Program(SOURCE + "# ends\n", folder=tmp_path)
-    graphed = getattr(runner(program, "vote"), "__self__", None)
+    graphed = getattr(runner(program, "auto"), "__self__", None)
     assert isinstance(graphed, GraphedProgram)
     assert graphed.agreement is not None
     graphed.recorder = recorder = Capturing(program.module, fails=False)
