@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from optfuse.cli.app import app
@@ -48,6 +49,7 @@ def inputs():
 """
 
 
+@pytest.mark.slow
 def test_a_front_of_parameters_without_memory_is_that_of_real_ones(tmp_path: Path) -> None:
     path = tmp_path / "tied.py"
     path.write_text(TIED)

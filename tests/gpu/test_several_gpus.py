@@ -1,8 +1,9 @@
-"""CUDA graphs of programs with collectives on two GPUs: ranks that replay beside ranks that launch, and the end."""
+"""CUDA graphs of programs with collectives on two GPUs: ranks that replay beside ranks that launch or stop."""
 
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -67,3 +68,32 @@ def test_a_rank_that_holds_results_launches_what_the_other_one_replays(tmp_path:
     assert max(first["distance"], second["distance"]) < 1e-5
     assert 0 < first["replays"] < second["replays"]
     assert second["replays"] + second["plain"] == CALLS
+
+
+def stops(rank: int, folder: str) -> None:
+    """The second rank calls no more, and the first one waits for it in a replay."""
+    import optfuse
+
+    Pace.enter = Pace.verdict = lambda *_: "graphs"  # type: ignore[assignment] - this process asks no clock
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    group, most = f"file://{folder}/group", timedelta(seconds=10)
+    distributed.init_process_group(init_method=group, rank=rank, world_size=2, timeout=most)
+    run = torch.compile(reduced, backend="optfuse", options={"time_limit": 2, "workers": 1})
+    x, y = (torch.ones(256, 256, device=device) for _ in range(2))
+    for _ in range(CALLS):
+        run(x, y)
+    torch.cuda.synchronize()
+    (graph,) = optfuse.compiled_graphs()
+    assert graph.calls is not None
+    before = graph.calls.replays
+    if rank == 0:
+        run(x, y)
+        assert optfuse.compiled_graphs()[0].calls.replays == before + 1
+        torch.cuda.synchronize()
+    time.sleep(120)
+
+
+def test_a_rank_whose_replay_waits_for_one_that_has_stopped_ends(tmp_path: Path) -> None:
+    with pytest.raises(processes.ProcessExitedException, match="process 0 terminated with signal SIGABRT"):
+        processes.spawn(stops, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]

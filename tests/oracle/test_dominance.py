@@ -38,9 +38,11 @@ from optfuse.compiler.simplify.split_reductions import split_reductions
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device
 from optfuse.solver.baseline.exhaustive import exhaustive
+from tests.strategies import share
 
 DOMINANCE = [each for each in PASSES if each.kind == "dominance"]
-GRAPHS = 1000
+#: All with ``--hypothesis-profile=nightly``.
+GRAPHS = share(1000)
 MOST_OPS = 10
 
 

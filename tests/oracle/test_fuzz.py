@@ -20,7 +20,7 @@ from tests.oracle.agreeing import assert_agrees, best_cost, capped
 QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 #: All with ``--hypothesis-profile=nightly``.
 MANY = settings.default.max_examples >= 100
-EXAMPLES = 2000 if MANY else 40
+EXAMPLES = 2000 if MANY else 20
 #: What ``features`` can find; each occurs, and so does each pair but for those that exclude each other.
 FEATURES = frozenset(
     "access alias alone_or_not alternatives barrier compute constant donated edge_of_rivals empty_alternative fixed "
@@ -66,7 +66,7 @@ def test_files_say_all_of_an_instance(instance: Instance) -> None:
     assert instance_from_json(instance_to_json(instance)) == instance
 
 
-@settings(QUIET, max_examples=500 if MANY else 10)
+@settings(QUIET, max_examples=500 if MANY else 5)
 @given(fuzzed(5), st.booleans())
 def test_no_schedule_has_a_lower_peak_than_the_bound(instance: Instance, recompute: bool) -> None:
     bound = least_peak_bound(instance, recompute=recompute)

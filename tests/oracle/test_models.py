@@ -27,7 +27,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 #: What is quick enough for every run; the rest is slow.
 FAST = {
     *(("mlp", "train", "bf16"), ("gpt2", "train", "bf16"), ("mlp", "train", "fp32"), ("resnet", "infer", "fp32")),
-    *((name, "infer", "bf16") for name in ("bert", "llama", "t5", "vit")),
+    ("llama", "infer", "bf16"),
 }
 CASES = [
     pytest.param(*case, marks=() if case in FAST else pytest.mark.slow, id="-".join(case))
@@ -35,16 +35,7 @@ CASES = [
 ]
 OTHERS = sorted({path.stem for path in MODELS.glob("*.py")} - set(NAMES))
 #: One of each kind, at their quickest.
-FAST_OTHERS = {
-    "dlrm",
-    "gat",
-    "gcn",
-    "lstm_cells",
-    "mamba2",
-    "mixtral",
-    "rms_norm_fp8",
-    "rms_norm_int8",
-}
+FAST_OTHERS = {"dlrm", "gat", "mamba2", "mixtral", "rms_norm_fp8", "rms_norm_int8"}
 OTHER_CASES = [
     pytest.param(
         name, work, marks=() if name in FAST_OTHERS and work == "infer" else pytest.mark.slow, id=f"{name}-{work}"

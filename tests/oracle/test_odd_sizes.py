@@ -147,7 +147,7 @@ def test_discontiguous_inputs(rows: int, columns: int, dtype: str) -> None:
     assert_all_pass(judge(work, (x, wide[:, :1].t().expand(rows, columns))))
 
 
-@pytest.mark.parametrize("columns", [1, 129])
+@pytest.mark.parametrize("columns", [1, pytest.param(129, marks=pytest.mark.slow)])
 def test_many_results_of_one_reduction(columns: int) -> None:
     """More outputs of one kernel than a reduction has numbers: every tail is masked."""
     x = torch.randn(5, 3, columns, generator=torch.Generator().manual_seed(0)).requires_grad_()

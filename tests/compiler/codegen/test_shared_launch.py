@@ -71,7 +71,7 @@ def test_kernels_that_differ_in_their_number_of_programs_are_one_function() -> N
 
 
 def test_a_table_follows_tensors_that_move() -> None:
-    given = tensors(MOST_BRANCHES + 8)
+    given = tensors(MOST_BRANCHES + 1)
     program = optfuse.optimize(Several(), (given,), options=OPTIONS).compile()
     program(given)
     for _ in range(9):

@@ -32,6 +32,7 @@ from optfuse.compiler.ir.nodes import (
 from optfuse.problem.cost import default_writes
 from optfuse.problem.device_files import load_device
 from optfuse.problem.solution import Kernel
+from tests.strategies import share
 
 FLOAT = "float32"
 ORIGIN = Origin("node", "aten.op.default")
@@ -310,7 +311,7 @@ def test_overwritten_input_shares_a_kernel_only_point_by_point():
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 def test_any_reduction_meets_its_producer_and_consumer(shape, random):
     """Whatever dimensions are reduced, over whatever memory order, the members meet point by point."""
     order = list(range(len(shape)))

@@ -54,6 +54,7 @@ def convolutions(captured: Captured) -> list[torch.fx.Node]:
     return [node for node in captured.graph.graph.nodes if node.target in kinds]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", CASES)
 def test_inference_like_eager(name: str) -> None:
     channels, out, kernel, size, mixed = CASES[name]
@@ -63,6 +64,7 @@ def test_inference_like_eager(name: str) -> None:
     assert products(captured) == 1
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", ["embedding", "down-sampling", "what is left over", "left over, channels first"])
 def test_gradients_like_eager(name: str) -> None:
     channels, out, kernel, size, mixed = CASES[name]

@@ -110,6 +110,7 @@ class Biased(nn.Module):
         return (self.words(tokens) ** 2).sum() + bias.sum() + (self.table[self.places].view(-1, 4, 2) ** 3).sum()
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("times", "words"),
     [

@@ -32,6 +32,7 @@ CASES = {
 }
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_pointwise_combinations_are_loops(name, dtype):

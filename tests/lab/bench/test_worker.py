@@ -41,7 +41,7 @@ def test_a_row() -> None:
     assert "need a GPU" in found["optfuse-graphs"]["reason"]
 
 
-@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("train", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_row_as_users_call_it(train: bool) -> None:
     found = events(Task(MLP, "mlp", train, ("eager", "optfuse-compile")), time.monotonic() + 600, loss="outside")
     ours = found["optfuse-compile"]

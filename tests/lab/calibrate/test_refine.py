@@ -69,7 +69,7 @@ def document(schedule: Schedule) -> dict[str, object]:
 
 def test_predictions_are_the_cost_models(schedule: Schedule, tmp_path: Path) -> None:
     schedule.save(tmp_path / "net", weights=False)
-    for device in devices(4):
+    for device in devices(2):
         instance = extract(schedule.graph, device, allocates=lambda call: not takes_out(call)).instance
         for k, kernel in enumerate(schedule.solution.kernels):
             found = document(schedule)
