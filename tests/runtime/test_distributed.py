@@ -109,14 +109,14 @@ KINDS = (data_parallel, sharded, sharded_by_block, tensor_parallel)
 
 
 def train(kind: Callable[..., tuple[nn.Module, Any]], mesh: Any, compiled: Compile) -> list[Any]:
-    """The losses of three steps, and the parameters afterwards."""
+    """The losses of two steps, and the parameters afterwards."""
     torch.manual_seed(0)
     model, run = kind(mesh, compiled)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(0 if kind is tensor_parallel else distributed.get_rank())
     losses = []
-    for _ in range(3):
-        loss = run(torch.randint(0, 64, (2, 16))).square().mean()
+    for _ in range(2):
+        loss = run(torch.randint(0, 64, (2, 8))).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -139,7 +139,7 @@ def overlapped(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def functional(mesh: Any, compiled: Compile) -> list[Any]:
     torch.manual_seed(distributed.get_rank())
     x, y = torch.randn(64, 64), torch.randn(64, 64)
-    return [torch.as_tensor(compiled(overlapped)(x, y)) for _ in range(3)]  # type: ignore[arg-type]
+    return [torch.as_tensor(compiled(overlapped)(x, y)) for _ in range(2)]  # type: ignore[arg-type]
 
 
 def work(rank: int, port: int, folder: str) -> None:

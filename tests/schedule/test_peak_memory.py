@@ -98,8 +98,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("share", [None, 0.95])
-@pytest.mark.parametrize("case", sorted(CASES))
+@pytest.mark.parametrize(
+    ("case", "share"),
+    [
+        ("block", None),
+        ("block", 0.95),
+        *(pytest.param("convolutions", share, marks=pytest.mark.slow) for share in (None, 0.95)),
+    ],
+)
 def test_the_peak_of_a_step_is_that_of_its_program(
     case: str, share: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,12 +66,12 @@ class Checkpointed(Model):
         return x.square().mean()
 
 
-OPTIONS = SolveOptions(time_limit=5, workers=1)
+OPTIONS = SolveOptions(time_limit=2, workers=1)
 
 
 def searched(model: nn.Module, x: Tensor, **options: Any) -> SavingSearch:
     """The search for a step of the model, after it."""
-    search = SavingSearch("h200", SolveOptions(time_limit=5, workers=1, **options))
+    search = SavingSearch("h200", SolveOptions(time_limit=2, workers=1, **options))
     capture_step(model, (x,), {}, name="step", choose=search)
     return search
 
@@ -102,7 +102,7 @@ def test_a_step_within_a_cap_has_eagers_gradients_and_keeps_the_cap() -> None:
     apart = free.workspace_bytes
     assert apart == 2 * load_device("h200").workspace_bytes > 0
     cap = apart + int(0.9 * (free.proposals[0].peak_bytes - apart))
-    schedule = optfuse.optimize(model, (x,), train=True, options=SolveOptions(time_limit=5, peak_memory=cap))
+    schedule = optfuse.optimize(model, (x,), train=True, options=SolveOptions(time_limit=2, peak_memory=cap))
     assert isinstance(schedule, optfuse.TrainingSchedule)
     assert schedule.saving is not None
     assert schedule.saving.chosen.peak_bytes <= cap
@@ -220,7 +220,7 @@ def test_checkpointed_regions_are_priced_under_torch_compile(caplog: pytest.LogC
     torch._dynamo.reset()  # noqa: SLF001 - its public face
     caplog.set_level(logging.INFO, logger="optfuse")
     before = len(optfuse.compiled_graphs())
-    options = {"time_limit": 5, "checkpoint_price": True, "cache": False, "share_launches": False}
+    options = {"time_limit": 2, "checkpoint_price": True, "cache": False, "share_launches": False}
     torch.compile(Checkpointed().train(), backend="optfuse", options=options)(torch.randn(2, 8, 16)).backward()
     forward, backward = optfuse.compiled_graphs()[before:]
     assert forward.checkpoints is None
@@ -302,7 +302,7 @@ def test_through_torch_compile(drop: float) -> None:
     # the same draws in both: random numbers are other ones than eager's
     for module, options in ((model, {"peak_memory": cap}), (other, {"saving": "fewest"})):
         torch.manual_seed(1)
-        torch.compile(module, backend="optfuse", options={"time_limit": 5, **options})(x).backward()
+        torch.compile(module, backend="optfuse", options={"time_limit": 2, **options})(x).backward()
     for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
 

@@ -109,6 +109,7 @@ def check(seed: int, compiled: Compiler) -> tuple[int, int]:
     return len(compiled.runs), by_size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(QUICK))
 def test_random_programs_at_twenty_sizes(compiled: Compiler, seed: int) -> None:
     traces, by_size = check(seed, compiled)

@@ -56,7 +56,7 @@ def gradients(module: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> 
 
 
 @pytest.mark.parametrize("how", [{"dynamic": True}, {}, "mark_dynamic"])
-@pytest.mark.spread(2)
+@pytest.mark.spread(3, 1)
 def test_training_at_many_sizes_is_traced_once_for_the_range(compiled: Compiler, how: Any) -> None:
     torch.manual_seed(0)
     module = Attention()
