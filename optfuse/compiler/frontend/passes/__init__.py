@@ -15,7 +15,6 @@ from optfuse.compiler.frontend.passes.constants import fold_constants
 from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
 from optfuse.compiler.frontend.passes.experts import sum_over_experts
-from optfuse.compiler.frontend.passes.halves import compute_in_halves
 from optfuse.compiler.frontend.passes.host_numbers import compute_numbers_there
 from optfuse.compiler.frontend.passes.items import expand_items
 from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
@@ -38,7 +37,6 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     merge_duplicates,
     join_reductions,
     coalesce_collectives,
-    compute_in_halves,
     reduce_in_place,
     compute_numbers_there,
 )

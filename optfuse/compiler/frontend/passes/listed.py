@@ -146,10 +146,6 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "small collectives of one kind and group that can start together are one call",
     ),
     FrontendPass(
-        "compute_in_halves", "decision", "normalize", "passes.halves",
-        "an inference batch is computed in two halves where all-reduces are long, to hide one half's behind the other",
-    ),
-    FrontendPass(
         "reduce_in_place", "decision", "normalize", "passes.collectives",
         "an all-reduce of a value that has no other reader works in that value's memory",
     ),
