@@ -35,6 +35,7 @@ from optfuse.tuning.rank import rank, require_measurable
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
 
     from optfuse.runtime.graph_choice import Choice
     from optfuse.runtime.model_program import ModelProgram
@@ -69,7 +70,9 @@ class Schedule(ScheduledGraph):
 
         return Schedule.of(tune(self).schedule)
 
-    def compile(self, model: Any = None, *, cudagraphs: Choice = "auto", tune: bool = False) -> ModelProgram:
+    def compile(
+        self, model: torch.nn.Module | None = None, *, cudagraphs: Choice = "auto", tune: bool = False
+    ) -> ModelProgram:
         """Load the emitted module and bind it to the model's parameters.
 
         Runs where the tensors live: compiled for CUDA, else by Triton's interpreter, which checks and does not race.
@@ -130,7 +133,7 @@ class TrainingSchedule(ScheduledStep):
 
 @rarely_collecting()
 def optimize(
-    model: Any,
+    model: torch.nn.Module | ExportedProgram,
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -189,31 +192,49 @@ def optimize(
         if dynamic is None and not options.rules and options.peak_bytes is None:
             dynamic = exported.ranges_of(model, (args, kwargs))
         model, dynamic = model.module(), dynamic or None
-    regions = None
-    if dynamic is not None:
-        regions = _regions(model, (args, dict(kwargs or {})), dynamic, device, options, name, train=train)
-    if not train:
-        captured = capture(model, args, dict(kwargs or {}), name=name)
-        schedule = schedule_graph(captured, fusion_problem(captured, device), options, model, measure)
-        return replace(schedule, regions=regions)
+    inputs = (args, dict(kwargs or {}))
+    regions = None if dynamic is None else _regions(model, inputs, dynamic, device, options, name, train=train)
+    if train:
+        return replace(_training_schedule(model, inputs, device, options, name, measure, saving), regions=regions)
+    captured = capture(model, *inputs, name=name)
+    return replace(schedule_graph(captured, fusion_problem(captured, device), options, model, measure), regions=regions)
+
+
+def _training_schedule(
+    model: torch.nn.Module,
+    inputs: Inputs,
+    device: str,
+    options: SolveOptions,
+    name: str,
+    measure: int,
+    saving: SavingMode,
+) -> TrainingSchedule:
+    """The schedules of a training step's two graphs, which follow from what is saved between them."""
     from optfuse.schedule.saving import saving_search
 
     search = saving_search(saving, device, options)
-    both = capture_step(model, args, dict(kwargs or {}), name=name, choose=search)
-    found = None if search is None else search.found
-    graphs = (both.forward, both.backward)
+    step = capture_step(model, *inputs, name=name, choose=search)
+    found, solved = (None, None) if search is None else (search.found, search.solved)
+    graphs = (step.forward, step.backward)
     problems = [fusion_problem(captured, device) for captured in graphs]
     holding = matching([problem.instance for problem in problems], options.rules)
     halves = [options if found is None else found.options_of(options, half) for half in ("forward", "backward")]
     forward, backward = (
-        schedule_graph(captured, problem, replace(half, rules=own), model, measure, solved=search and search.solved)
+        schedule_graph(captured, problem, replace(half, rules=own), model, measure, solved=solved)
         for captured, problem, half, own in zip(graphs, problems, halves, holding, strict=True)
     )
-    return TrainingSchedule(forward, backward, model, args, dict(kwargs or {}), both, found, regions)
+    return TrainingSchedule(forward, backward, model, *inputs, step, found)
 
 
 def _regions(
-    model: Any, inputs: Inputs, dynamic: Dynamic, device: str, options: SolveOptions, name: str, *, train: bool
+    model: torch.nn.Module,
+    inputs: Inputs,
+    dynamic: Dynamic,
+    device: str,
+    options: SolveOptions,
+    name: str,
+    *,
+    train: bool,
 ) -> SizeRegions | SizeBox:
     from optfuse.schedule.resized import regions_of
 
@@ -230,7 +251,7 @@ def _regions(
 
 @rarely_collecting()
 def saving_front(
-    model: Any,
+    model: torch.nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -285,7 +306,7 @@ def schedule_graph(
     captured: Captured,
     problem: Extraction,
     options: SolveOptions,
-    model: Any = None,
+    model: torch.nn.Module | None = None,
     measure: int = 0,
     cache: Cache | None = None,
     solved: Solved | None = None,
@@ -299,7 +320,7 @@ def schedule_graph(
 
 
 def fusion_problems(
-    model: Any,
+    model: torch.nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
     *,

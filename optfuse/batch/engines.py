@@ -101,7 +101,7 @@ class DaskEngine:
         dask: Any = importlib.import_module("dask")
 
         # A task's process is a child of the worker, which a daemonic one may not have.
-        self._settings: Any = dask.config.set({"distributed.worker.daemon": False})
+        dask.config.set({"distributed.worker.daemon": False})
         self._distributed = distributed
         self._cluster: Any = None
         try:

@@ -1,4 +1,4 @@
-"""The loop of a batch: capture every source once, solve each graph with each solver, write down how it ended."""
+"""The loop of a batch: capture each source once, solve each graph with each solver, and record every outcome."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from optfuse.cli.options import solve_options
+from optfuse.cli.options import Device, GraphLimit, Seed, solve_options
 from optfuse.cli.output import print_json, say
 from optfuse.errors import InvalidOptionError
 
@@ -32,10 +32,10 @@ def command(
     ] = "greedy,cpsat",
     mode: Annotated[str, typer.Option(help="both, inference or training: which graphs of a model.")] = "both",
     size: Annotated[str, typer.Option(help="full, bench or small: which of a model's sizes.")] = "full",
-    device: Annotated[str, typer.Option(help="A shipped device's name, or the path of a device file.")] = "h200",
-    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 30.0,
+    device: Device = "h200",
+    time_limit: GraphLimit = 30.0,
     workers: Annotated[int, typer.Option(metavar="N", help="Threads of a solve; tasks run side by side.")] = 1,
-    seed: Annotated[int, typer.Option(metavar="K", help="Seed of the search.")] = 0,
+    seed: Seed = 0,
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Tasks at a time; one a core when left out.")] = None,
     task_limit: Annotated[float, typer.Option(metavar="S", help="Seconds after which a task is killed.")] = 900.0,
     memory_limit: Annotated[float | None, typer.Option(metavar="GIB", help="Memory of one task.")] = None,
@@ -54,7 +54,9 @@ def command(
     if retry and not resume:
         raise InvalidOptionError("--retry is about a run that is there already: add --resume")
     options = _options(solvers, mode, size, device, task_limit, memory_limit, workers, retry, (time_limit, seed))
-    count = _at_least_one("jobs", (os.cpu_count() or 1) if jobs is None else jobs)
+    count = (os.cpu_count() or 1) if jobs is None else jobs
+    if count < 1:
+        raise InvalidOptionError(f"jobs must be at least 1, not {count}")
     found = find_sources(sources)
     running = make_engine(engine, count, address)  # type: ignore[arg-type]
     try:
@@ -118,12 +120,6 @@ def _options(
         solve=given,
         retry=retry,
     )
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise InvalidOptionError(f"{name} must be at least 1, not {value}")
-    return value
 
 
 @contextmanager

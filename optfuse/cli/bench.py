@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optfuse.cli.options import solve_options
+from optfuse.cli.options import GraphLimit, solve_options
 from optfuse.cli.output import say
 from optfuse.errors import InvalidOptionError
 from optfuse.files import write_whole
@@ -42,7 +42,7 @@ def command(
     only: Only = None,
     size: Annotated[str, typer.Option(help="full, bench or small: which of the models' sizes.")] = "full",
     device: Annotated[str, typer.Option(help="The cost model's device: a shipped name, or a device file.")] = "h200",
-    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 10.0,
+    time_limit: GraphLimit = 10.0,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Solver threads; one a core when left out.")] = None,
     check: Annotated[bool, typer.Option(help="Compare results with eager and float64.")] = True,
     loss: Annotated[str, typer.Option(help="inside or outside: where a training step's loss is computed.")] = "inside",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optfuse.cli.options import solve_options
+from optfuse.cli.options import Device, GraphLimit, JsonList, ModelFile, ModelSize, Train, Workers, solve_options
 from optfuse.cli.output import MIB, US, print_json, print_table, quiet_stdout, say
 from optfuse.errors import InvalidOptionError
 
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="A model file, such as models/gpt2.py.")],
-    train: Annotated[bool, typer.Option("--train", help="The forward and backward graphs of a training step.")] = False,
-    device: Annotated[str, typer.Option(help="A shipped device's name, or the path of a device file.")] = "h200",
-    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 30.0,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
-    size: Annotated[str, typer.Option(help="full, bench or small: which of the model's sizes.")] = "full",
+    model: ModelFile,
+    train: Train = False,
+    device: Device = "h200",
+    time_limit: GraphLimit = 30.0,
+    workers: Workers = None,
+    size: ModelSize = "full",
     inductor_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for Inductor, each graph.")] = 600.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a graph, on stdout.")] = False,
+    json: JsonList = False,
 ) -> None:
     """Compare Inductor's own fusion of a model with greedy's and the solver's, all priced by one cost model."""
-    from optfuse.compiler.frontend.zoo import (
-        known_size,  # torch takes seconds to import: only commands that need it pay
-    )
+    # torch takes seconds to import: only commands that need it pay
+    from optfuse.compiler.frontend.zoo import known_size
     from optfuse.problem.device_files import load_device
 
     options = solve_options(time_limit=time_limit, workers=workers)

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from optfuse.cli.optimize import schedule_model
-from optfuse.cli.options import solve_options
-from optfuse.cli.output import print_summary, say
+from optfuse.cli.optimize import print_schedules, schedule_model
+from optfuse.cli.options import Device, GraphLimit, Workers, solve_options
+from optfuse.cli.output import say
 from optfuse.problem.device_files import load_device
 
 
 def command(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL.py...", help="Model files.")],
-    device: Annotated[str, typer.Option(help="A shipped device's name, or the path of a device file.")] = "h200",
-    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 15.0,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
+    device: Device = "h200",
+    time_limit: GraphLimit = 15.0,
+    workers: Workers = None,
 ) -> None:
     """Schedule models at full size for inference and training, and verify the emitted kernels at small size."""
     options = solve_options(time_limit=time_limit, workers=workers)
@@ -28,9 +28,7 @@ def command(
         for train in (False, True)
         for schedule in schedule_model(path, "full", train, device, options)
     ]
-    print_summary(schedule.summary() for schedule in schedules)
-    for schedule in schedules:
-        print(f"{schedule.name}: {schedule.certificate}.")
+    print_schedules(schedules)
     say("verifying the emitted kernels at the small size")
     from optfuse.cli.verification import verify_model
 

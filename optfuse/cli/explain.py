@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from optfuse.cli.options import solve_options
+from optfuse.cli.options import JsonObject, Workers, solve_options
 from optfuse.cli.output import print_json
 from optfuse.errors import InvalidSolutionError, PlanError, RuleError
 from optfuse.problem.checker import check
@@ -38,8 +38,8 @@ def command(
         Path | None, typer.Option(metavar="FILE.toml", help="The rules that an instance was solved under.")
     ] = None,
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for each solve with a rule forced.")] = 30.0,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    workers: Workers = None,
+    json: JsonObject = False,
 ) -> None:
     """Say why two ops share a kernel or do not: illegal and why, or what the opposite would cost, from a solve."""
     # ortools takes most of a second to import: `--help` does without.

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all: written under a temporary name, then renamed."""
+"""Where commands write: checks before the work begins, and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,26 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 
 from optfuse.errors import OutputError
+
+
+def require_folder_place(path: Path | None) -> None:
+    """Check that a folder is, or can be made, at ``path``.
+
+    Raises:
+        OutputError: When something else is there.
+    """
+    if path is not None and path.exists() and not path.is_dir():
+        raise OutputError(f"{path}: exists and is not a folder; name another with --out")
+
+
+def require_parent(path: Path | None, option: str = "--out") -> None:
+    """Check that the folder in which a file is to be written exists.
+
+    Raises:
+        OutputError: When it does not.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise OutputError(f"{path}: there is no folder {path.parent}; make it or name another with {option}")
 
 
 @contextlib.contextmanager
@@ -24,8 +44,7 @@ def whole_folders(parent: Path, names: Iterable[str], marker: str) -> Generator[
     """
     targets = [parent / name for name in names]
     for path in (parent, *targets):
-        if path.exists() and not path.is_dir():
-            raise OutputError(f"{path}: exists and is not a folder; name another with --out")
+        require_folder_place(path)
     for path in targets:
         if path.is_dir() and any(path.iterdir()) and not (path / marker).is_file():
             raise OutputError(f"{path}: exists and holds no {marker}; name another folder with --out")

@@ -10,10 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from optfuse.cli.files import whole_folders
-from optfuse.cli.options import solve_options
+from optfuse.cli.files import require_folder_place, whole_folders
+from optfuse.cli.options import (
+    Device,
+    GraphLimit,
+    JsonList,
+    ModelFile,
+    ModelSize,
+    PeakMemory,
+    Recompute,
+    Rules,
+    Train,
+    Workers,
+    solve_options,
+)
 from optfuse.cli.output import print_json, print_summary, quiet_stdout, say
-from optfuse.errors import InvalidOptionError, OutputError
+from optfuse.errors import InvalidOptionError
 from optfuse.problem.device_files import load_device
 from optfuse.report.summary import certificate
 
@@ -24,30 +36,31 @@ if TYPE_CHECKING:
     from optfuse.solver.control.options import SolveOptions
 
 
+ChangingSizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ARG.DIM[,ARG.DIM]=LEAST:MOST",
+        help="Where the schedule holds when a size changes, as in input_ids.1=16:1024; given twice: two sizes.",
+    ),
+]
+
+
 def command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="A model file, such as models/gpt2.py.")],
-    train: Annotated[bool, typer.Option("--train", help="The forward and backward graphs of a training step.")] = False,
-    device: Annotated[str, typer.Option(help="A shipped device's name, or the path of a device file.")] = "h200",
-    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the solve of each graph.")] = 30.0,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
-    size: Annotated[str, typer.Option(help="full, bench or small: which of the model's sizes.")] = "full",
-    peak_memory: Annotated[str | None, typer.Option(metavar="BYTES", help='A hard cap, such as "2.5GiB".')] = None,
+    model: ModelFile,
+    train: Train = False,
+    device: Device = "h200",
+    time_limit: GraphLimit = 30.0,
+    workers: Workers = None,
+    size: ModelSize = "full",
+    peak_memory: PeakMemory = None,
     optimizer_states: Annotated[
         int | None, typer.Option(metavar="N", help="Tensors that an optimizer keeps for each parameter (AdamW: 2).")
     ] = None,
-    recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
-    rules: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
-    ] = None,
-    dynamic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ARG.DIM[,ARG.DIM]=LEAST:MOST",
-            help="Where the schedule holds when a size changes, as in input_ids.1=16:1024; given twice: two sizes.",
-        ),
-    ] = None,
+    recompute: Recompute = False,
+    rules: Rules = None,
+    dynamic: ChangingSizes = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Save instance, solution, kernels, report.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a graph, on stdout.")] = False,
+    json: JsonList = False,
     measure: Annotated[
         int, typer.Option(metavar="K", help="Run the K best plans on the GPU, and take the fastest; 0: none.")
     ] = 0,
@@ -60,9 +73,8 @@ def command(
     ] = False,
 ) -> None:
     """Find the best kernel schedule of a model under the device's cost model, with a proof of how good it is."""
-    from optfuse.compiler.frontend.zoo import (
-        known_size,  # torch takes seconds to import: only commands that need it pay
-    )
+    # torch takes seconds to import: only commands that need it pay
+    from optfuse.compiler.frontend.zoo import known_size
     from optfuse.tuning.device import require_gpu
     from optfuse.tuning.rank import require_measurable
 
@@ -77,8 +89,7 @@ def command(
     chosen = known_size(size)
     sizes = changing_sizes(dynamic) if dynamic else None
     load_device(device)
-    if out is not None and out.exists() and not out.is_dir():
-        raise OutputError(f"{out}: exists and is not a folder; name another with --out")
+    require_folder_place(out)
     if tune:
         require_gpu("--tune")
     require_measurable(measure)
@@ -87,24 +98,41 @@ def command(
         if tune:
             schedules = tuple(map(tuned, schedules))
         if verify or check_kernels:
-            from optfuse.cli.verification import check_model, compile_schedules, verify_model
-
-            if options.rules:  # they name ops of the full size's graph
-                say("results are compared at the small size, without the rules")
-            if check_kernels:
-                check_model(model, train, device, replace(options, rules=()))
-            if verify:
-                verify_model(model, train, device, replace(options, rules=()))
-                compile_schedules(schedules)
+            _check(model, train, device, options, schedules if verify else None, check_kernels)
         if out is not None:
             save(schedules, out)
-    records = [schedule.summary() for schedule in schedules]
     if json:
-        print_json(records)
+        print_json([schedule.summary() for schedule in schedules])
     else:
-        print_summary(records)
-        for schedule in schedules:
-            print(f"{schedule.name}: {schedule.certificate}.")
+        print_schedules(schedules)
+
+
+def _check(
+    model: Path,
+    train: bool,
+    device: str,
+    options: SolveOptions,
+    to_verify: Sequence[Schedule] | None,
+    check_kernels: bool,
+) -> None:
+    """Check each kernel by itself if asked to, and verify the model's results and compile the schedules if given."""
+    from optfuse.cli.verification import check_model, compile_schedules, verify_model
+
+    if options.rules:  # they name ops of the full size's graph
+        say("results are compared at the small size, without the rules")
+    options = replace(options, rules=())
+    if check_kernels:
+        check_model(model, train, device, options)
+    if to_verify is not None:
+        verify_model(model, train, device, options)
+        compile_schedules(to_verify)
+
+
+def print_schedules(schedules: Sequence[Schedule]) -> None:
+    """Print the table of some schedules' figures, then what was proved of each."""
+    print_summary([schedule.summary() for schedule in schedules])
+    for schedule in schedules:
+        print(f"{schedule.name}: {schedule.certificate}.")
 
 
 def schedule_model(

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from optfuse.cli.files import require_parent
+from optfuse.cli.options import JsonObject, Seed, Workers
 from optfuse.cli.output import print_json, say
-from optfuse.errors import InvalidPackingError, OutputError
+from optfuse.errors import InvalidPackingError
 from optfuse.files import write_whole
 
 
@@ -18,18 +20,17 @@ def command(
         int | None, typer.Option(metavar="BYTES", help="Memory to stay within; the least possible when left out.")
     ] = None,
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds.")] = 60.0,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
-    seed: Annotated[int, typer.Option(metavar="K", help="Seed of the search.")] = 0,
+    workers: Workers = None,
+    seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(metavar="OUT.csv", help="Where to save the offsets.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonObject = False,
 ) -> None:
     """Pack buffers into one memory and say what was proved; prints the table with offsets unless --out or --json."""
     from optfuse.lab.packing.pack import pack
     from optfuse.problem.packing_csv import format_packing, parse_packing
 
     table = parse_packing(_read(problem), str(problem))
-    if out is not None and not out.parent.is_dir():
-        raise OutputError(f"{out}: there is no folder {out.parent}; make it or name another with --out")
+    require_parent(out)
     result = pack(table.buffers, capacity, time_limit=time_limit, workers=workers, seed=seed)
     text = format_packing(table, result.offsets)
     if out is not None:

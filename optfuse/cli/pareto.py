@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from optfuse.cli.options import solve_options
+from optfuse.cli.files import require_folder_place
+from optfuse.cli.options import Recompute, Workers, solve_options
 from optfuse.cli.output import print_json, print_table, quiet_stdout, say
 from optfuse.errors import InvalidOptionError, OutputError
 
@@ -28,11 +29,11 @@ def command(
     fake_weights: Annotated[
         bool, typer.Option("--fake-weights", help="With --train: parameters take no memory on this machine.")
     ] = False,
-    recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
+    recompute: Recompute = False,
     device: Annotated[str, typer.Option(help="For a model: a shipped device's name, or a device file.")] = "h200",
     size: Annotated[str, typer.Option(help="For a model: full or small.")] = "full",
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for each cap.")] = 30.0,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
+    workers: Workers = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to save plots and rows.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON list, a record a cap, on stdout.")] = False,
 ) -> None:
@@ -41,8 +42,7 @@ def command(
     from optfuse.solver.pareto import sweep
 
     options = solve_options(time_limit=time_limit, workers=workers, recompute=recompute or None)
-    if out is not None and out.exists() and not out.is_dir():
-        raise OutputError(f"{out}: exists and is not a folder; name another with --out")
+    require_folder_place(out)
     if train and problem.suffix == ".py":
         with quiet_stdout(json):
             front = _saving_front(problem, size, device, points, options, fake_weights).drop(columns="saved")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optfuse.cli.options import solve_options
+from optfuse.cli.files import require_parent
+from optfuse.cli.options import PeakMemory, Recompute, Rules, Seed, Workers, solve_options
 from optfuse.cli.output import print_json, print_summary, say
 from optfuse.cli.signals import stop_on_signals
 from optfuse.errors import OutputError
@@ -25,13 +27,11 @@ def command(
     instances: Annotated[list[Path], typer.Argument(metavar="INSTANCE.json...", help="The fusion problems.")],
     solver: Annotated[str, typer.Option(help="cpsat, greedy or exhaustive.")] = "cpsat",
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for the whole solve of one.")] = 30.0,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Threads; one a core when left out.")] = None,
-    peak_memory: Annotated[str | None, typer.Option(metavar="BYTES", help='A hard cap, such as "2.5GiB".')] = None,
-    recompute: Annotated[bool, typer.Option("--recompute", help="Ops may be computed in several kernels.")] = False,
-    seed: Annotated[int, typer.Option(metavar="K", help="Seed of the search.")] = 0,
-    rules: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="What must and must not share a kernel.")
-    ] = None,
+    workers: Workers = None,
+    peak_memory: PeakMemory = None,
+    recompute: Recompute = False,
+    seed: Seed = 0,
+    rules: Rules = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same answer on every run; the limit counts work, not time.")
     ] = False,
@@ -49,10 +49,7 @@ def command(
 ) -> None:
     """Solve fusion problems and say what was proved. SIGINT and SIGTERM end it early, with the best found so far."""
     # ortools takes most of a second to import: `--help` and `check` do without.
-    from optfuse.problem.serialize import save_solution
-    from optfuse.report.rows import csv_text, row
     from optfuse.report.summary import summary
-    from optfuse.report.trace import save_trace
 
     options = solve_options(
         solver=solver,
@@ -64,37 +61,68 @@ def command(
         peak_memory=peak_memory,
         recompute=recompute or None,
     )
-    places = _places(instances, out)
-    for path, option in ((csv, "--csv"), (html, "--html"), (trace, "--trace")):
-        _demand_folder(path, option)
-    if trace is not None and len(instances) > 1:
-        raise OutputError(f"{trace}: a trace is of one instance; solve the others without --trace")
-    rows: list[dict[str, Any]] = []
+    files = _Files(_places(instances, out), csv, html, trace)
+    files.require_folders(len(instances))
     records: list[dict[str, Any]] = []
-    shown: list[tuple[Instance, SolveResult]] = []
     with stop_on_signals() as stop:
         for path, (instance, result) in _solved(instances, options, stop):
-            if path in places:
-                save_solution(result.solution, places[path])
-                say(f"wrote {places[path]}")
-            rows.append(row(instance, result))
+            files.save(path, instance, result)
             records.append(summary(instance, result))
-            if csv is not None:
-                write_whole(csv, csv_text(rows), "name another with --csv")
-            if trace is not None:
-                save_trace(instance, result, trace)
-                say(f"wrote {trace}")
-            if html is not None:
-                shown.append((instance, result))
             if not json:
                 print_summary([records[-1]])
                 _print_notes(result)
         if stop.is_set():
-            say(f"stopped after {len(rows)} of {len(instances)} instances")
-    if html is not None:
-        _save_page(shown, html)
+            say(f"stopped after {len(records)} of {len(instances)} instances")
+    files.save_page()
     if json:
         print_json(records[0] if len(instances) == 1 else records)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files that a run writes: solutions by instance, and a table, a page and a trace where they are asked for."""
+
+    solutions: dict[Path, Path]
+    csv: Path | None
+    html: Path | None
+    trace: Path | None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    shown: list[tuple[Instance, SolveResult]] = field(default_factory=list)
+
+    def require_folders(self, instances: int) -> None:
+        """Refuse what cannot be written, before the first solve."""
+        for path, option in ((self.csv, "--csv"), (self.html, "--html"), (self.trace, "--trace")):
+            require_parent(path, option)
+        if self.trace is not None and instances > 1:
+            raise OutputError(f"{self.trace}: a trace is of one instance; solve the others without --trace")
+
+    def save(self, path: Path, instance: Instance, result: SolveResult) -> None:
+        """Write what there is to write of one result; the table holds all results so far."""
+        from optfuse.problem.serialize import save_solution
+        from optfuse.report.rows import csv_text, row
+        from optfuse.report.trace import save_trace
+
+        if path in self.solutions:
+            save_solution(result.solution, self.solutions[path])
+            say(f"wrote {self.solutions[path]}")
+        if self.csv is not None:
+            self.rows.append(row(instance, result))
+            write_whole(self.csv, csv_text(self.rows), "name another with --csv")
+        if self.trace is not None:
+            save_trace(instance, result, self.trace)
+            say(f"wrote {self.trace}")
+        if self.html is not None:
+            self.shown.append((instance, result))
+
+    def save_page(self) -> None:
+        """Write the page of all schedules, which have no module."""
+        if self.html is None:
+            return
+        from optfuse.report.html.page import save_page
+        from optfuse.report.html.solved import solved_page
+
+        save_page(solved_page(self.html.stem, [(*found, "", "") for found in self.shown]), self.html)
+        say(f"wrote {self.html}")
 
 
 def _solved(
@@ -125,21 +153,12 @@ def _print_notes(result: SolveResult) -> None:
         print(f"given up: {line}", flush=True)
 
 
-def _save_page(shown: list[tuple[Instance, SolveResult]], html: Path) -> None:
-    """Write the page of some schedules, which have no module."""
-    from optfuse.report.html.page import save_page
-    from optfuse.report.html.solved import solved_page
-
-    save_page(solved_page(html.stem, [(*found, "", "") for found in shown]), html)
-    say(f"wrote {html}")
-
-
 def _places(paths: list[Path], out: Path | None) -> dict[Path, Path]:
     """Where the solution of each instance goes."""
     if out is None:
         return {}
     if len(paths) == 1:
-        _demand_folder(out, "--out")
+        require_parent(out)
         return {paths[0]: out}
     if not out.is_dir():
         raise OutputError(f"{out}: there is no such folder for several solutions; make it or name another with --out")
@@ -147,8 +166,3 @@ def _places(paths: list[Path], out: Path | None) -> dict[Path, Path]:
     if len(set(places.values())) < len(places):
         raise OutputError(f"{out}: two instances have the same file name; save their solutions in different runs")
     return places
-
-
-def _demand_folder(path: Path | None, option: str) -> None:
-    if path is not None and not path.parent.is_dir():
-        raise OutputError(f"{path}: there is no folder {path.parent}; make it or name another with {option}")

@@ -139,7 +139,7 @@ def gpu() -> Generator[str]:
     }
     interfaces.caching_worker_device_properties["cuda"] = [_PROPERTIES]
     interfaces.caching_worker_current_devices["cuda"] = 0
-    driver.set_active(_Driver())  # pyright: ignore[reportArgumentType]
+    driver.set_active(_Driver())
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():
             if hasattr(torch.cuda, name):

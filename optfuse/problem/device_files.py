@@ -25,7 +25,7 @@ DEFAULT_DEVICE = "h200"
 
 
 def device_of(gpu: str) -> str | None:
-    """The shipped device that is a word of a GPU's own name, as of "NVIDIA H200"; None if none is."""
+    """The shipped device whose name is a word of the GPU's own, such as "NVIDIA H200"; None if there is none."""
     words = gpu.lower().split()
     return next((name for name in known_devices() if name in words), None)
 

@@ -59,9 +59,8 @@ class Read:
 class Write:
     """Bytes of a buffer that an op writes if an op outside its kernel, or the caller, needs them.
 
-    The buffer may be written *in place* of another of equal size if this kernel is the first to use the one and the
-    last to use the other, writes the one once and not the other, and all its reads of the other have the write's
-    ``place``.
+    A kernel may write the buffer *in place* of another of equal size if it is the first to use this buffer and the last
+    to use the other, writes this buffer once and the other not at all, and reads the other at the write's ``place``.
     """
 
     buffer: int

@@ -23,13 +23,13 @@ class Launchable:
 
 
 def never_shares(instance: Instance, op: int) -> bool:
-    """Whether no kernel with an op may share a launch."""
+    """Whether every kernel that holds this op needs a launch of its own."""
     facts = instance.ops[op]
     return facts.kind != "loop" or bool(facts.work.tensor or facts.launch_ps) or op in instance.rules.barrier
 
 
 def launchable(instance: Instance, kernel: Kernel) -> Launchable | None:
-    """What decides with which kernels a kernel may share a launch; None if with none."""
+    """The facts that decide which kernels a kernel may share a launch with; None if it may share with none."""
     ops = [instance.ops[op] for op in kernel.ops]
     device = instance.devices[ops[0].device]
     if not 0 < device.shared_ps < device.launch_ps or any(never_shares(instance, op) for op in kernel.ops):

@@ -17,7 +17,7 @@ REQUIRED = ("id", "lower", "upper", "size")
 
 @dataclass(frozen=True, slots=True)
 class PackingTable:
-    """A packing problem as read: its buffers, and heading and cells as they stood, so that they can be written back."""
+    """A packing problem as read: its buffers, and the heading and cells of the file, to be written back unchanged."""
 
     buffers: tuple[Lifetime, ...]
     heading: tuple[str, ...]

@@ -34,7 +34,7 @@ class Places:
 def place(
     sizes: Sequence[tuple[float, float]], arrows: Sequence[tuple[int, int]], gaps: tuple[float, float] = (24.0, 36.0)
 ) -> Places:
-    """Where to draw boxes of some sizes.
+    """The places at which to draw boxes of the given sizes.
 
     Args:
         sizes: (width, height) of each box.
@@ -176,7 +176,7 @@ def _mean(nodes: Sequence[int], values: Sequence[float], weights: Sequence[float
 
 
 def _chains(layers: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> list[int]:
-    """How many boxes the longest chain has that begins at each one."""
+    """By box, the length of the longest chain that begins at it."""
     heights = [1] * len(below)
     for layer in reversed(layers):
         for node in layer:

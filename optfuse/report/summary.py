@@ -102,7 +102,7 @@ def communication(result: SolveResult) -> str:
 
 
 def before_solver(decided: Iterable[str]) -> str:
-    """What was decided before the solver, from a phrase for each."""
+    """A clause that lists the decisions made before the solver, given a phrase for each."""
     return f"decided before the solver: {', '.join(decided) or 'nothing'}"
 
 

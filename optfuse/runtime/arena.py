@@ -1,4 +1,4 @@
-"""Memory of recorded programs' temporaries, and where programs' results lie.
+"""The memory that recorded programs share for temporaries, and the addresses of results that they pass to each other.
 
 Replays that are queued on one stream follow each other, and what is temporary in one is dead when the next begins. So
 recordings share that memory, those of other programs included: a model in many graphs holds the temporaries of one.
@@ -50,7 +50,7 @@ class Results:
             self.passing[program] = {x.data_ptr(): StorageWeakRef(x.untyped_storage()) for x in results}
 
     def forget_passing(self, program: object) -> None:
-        """The program has been called again, with a graph or for good without."""
+        """Forget that a program's results will move: it was called again, with its graph or finally without one."""
         self.passing.pop(program, None)
 
     def stays(self, pointer: int) -> bool:
@@ -80,7 +80,7 @@ class Arena:
     bytes: int = 0
 
     def probe(self, size: int, device: torch.device) -> torch.Tensor:
-        """Memory of its own for one run, which tells how much a program needs."""
+        """Memory for one run alone, which measures how much a program needs."""
         self.bytes = max(self.bytes, size)
         return torch.empty(size, dtype=torch.uint8, device=device)
 

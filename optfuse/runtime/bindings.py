@@ -1,4 +1,4 @@
-"""Which of a program's callers calls: layers that are alike share a program, each with parameters of its own.
+"""Identify the layer that calls a program: equal layers share one program, each with parameters of its own.
 
 A recording reads parameters where they lay. So a program has recordings for each of the sets of parameters that it is
 called with, found by the parameters' addresses. Where half of them lie where they lay for another caller, this is that
@@ -60,7 +60,7 @@ class Binding:
         return held
 
     def note_held(self, held: Sequence[int], seen: Sequence[int]) -> bool:
-        """Whether results that are held keep the recording from being used, so that it is to be made anew.
+        """Whether held results keep the recording from being used so often that it should be recorded again.
 
         Those of them that the caller sees are copied from now on, if they are held often.
         """
@@ -108,7 +108,7 @@ class Bindings:
         return binding, before
 
     def copy(self, moved: Iterable[int], binding: Binding) -> None:
-        """From now on a caller's inputs that have moved are copied, and do not tell who calls."""
+        """Copy a caller's moved inputs from now on, and no longer identify the caller by their addresses."""
         binding.moved.update(moved)
         self.fixed = tuple(k for k in self.fixed if k not in binding.moved)
         self._found = {tuple(one.pointers[k] for k in self.fixed): one for one in self._found.values()}
@@ -119,7 +119,7 @@ class Bindings:
             binding.drop()
 
     def _drop_idle(self) -> None:
-        """End the graphs of callers that do not call any more, as when a model's parameters were given new memory."""
+        """Release the graphs of callers that have stopped calling, as when a model's parameters moved to new memory."""
         oldest = self._calls - IDLE_CALLS * (1 + len(self._found))
         for binding in self:
             if binding.called < oldest:
@@ -130,13 +130,13 @@ class Bindings:
         return [recording for binding in self for recording in binding.recordings]
 
     def _nearest(self, key: Sequence[int]) -> Binding | None:
-        """The caller that has half of the addresses or more."""
+        """The caller that shares at least half of these addresses."""
         for known, binding in self._found.items():
             if 2 * sum(map(eq, known, key)) >= len(key):
                 return binding
         return None
 
     def _forget(self) -> None:
-        """Forget who has called longest ago."""
+        """Forget the least recent caller."""
         key = min(self._found, key=lambda known: self._found[known].called)
         self._found.pop(key).drop()

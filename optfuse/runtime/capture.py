@@ -1,4 +1,4 @@
-"""One recording of a program, begun anew where a step turns out to fit into no CUDA graph."""
+"""Record a program once; start again with a cut at each step that no CUDA graph turns out to hold."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def prepare() -> Mode:
 
 @cache
 def device_here() -> str:
-    """The shipped device whose prices fit this process's GPU; the default one, with a line in the log, for others."""
+    """The name of the shipped device for this process's GPU; for an unknown GPU the default one, which is logged."""
     if mode() == "interpret" or not torch.cuda.is_available():
         return DEFAULT_DEVICE
     gpu = torch.cuda.get_device_name()

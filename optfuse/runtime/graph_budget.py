@@ -38,7 +38,7 @@ class GraphBudget:
         return program in self.holders or calls >= 2 ** (1 + self.recordings // self.most)
 
     def use(self, program: int, let_go: Callable[[], None]) -> None:
-        """Note that a program uses its graphs; the one that has not for longest lets go of its own."""
+        """Note that a program uses its graphs; over the budget the least recently used program releases its own."""
         if program not in self.holders:
             self.recordings += 1
         self.holders[program] = let_go

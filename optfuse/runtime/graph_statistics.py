@@ -1,4 +1,4 @@
-"""What CUDA graphs have done for a program so far."""
+"""Counts of how a program's calls were served by CUDA graphs."""
 
 from __future__ import annotations
 

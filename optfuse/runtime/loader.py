@@ -9,7 +9,7 @@ from types import ModuleType
 
 from optfuse.cache import store, store_module
 from optfuse.runtime.environment import prepare
-from optfuse.runtime.side_by_side import compile_side_by_side
+from optfuse.runtime.parallel_compile import compile_in_parallel
 
 
 def load_source(source: str, folder: Path | None = None) -> ModuleType:
@@ -35,7 +35,7 @@ def load_source(source: str, folder: Path | None = None) -> ModuleType:
     try:
         spec.loader.exec_module(module)
         if where == "compile":
-            compile_side_by_side(getattr(module, "KERNELS", {}))
+            compile_in_parallel(getattr(module, "KERNELS", {}))
     except BaseException:
         del sys.modules[name]
         raise

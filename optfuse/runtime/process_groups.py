@@ -1,4 +1,4 @@
-"""Recordings are released before a process group ends: NCCL waits for every CUDA graph that holds its communicator.
+"""Release recorded CUDA graphs before a process group ends: NCCL waits for every graph that holds its communicator.
 
 ``torch.distributed.destroy_process_group``, however it was imported, ends each group through the methods ``shutdown``
 and ``abort`` of ``ProcessGroup``, which wait in that way. They are wrapped as soon as something is recorded while there

@@ -221,7 +221,7 @@ def _clean_up_failed_capture(device: torch.device, pool: Any) -> None:
     """
     index = torch.cuda.current_device() if device.index is None else device.index
     with suppress(RuntimeError):  # says that it is ended, of a torch that ends it by itself
-        torch._C._cuda_endAllocateToPool(index, pool)  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
+        torch._C._cuda_endAllocateToPool(index, pool)  # noqa: SLF001 - no public name
     nothing = torch.cuda.CUDAGraph()
     nothing.capture_begin(capture_error_mode="thread_local")
     nothing.capture_end()  # warns that it is empty: who has called records warnings

@@ -34,7 +34,7 @@ class Seen:
 
 
 def seen(inputs: Sequence[torch.Tensor], moved: tuple[int, ...], main: torch.device) -> Seen | None:
-    """What recognizes such inputs later, without holding them. None where this torch has no such check."""
+    """A check that recognizes equal inputs later without holding them; None where this torch has none."""
     if _Guards is None or not inputs or not all(isinstance(x, torch.Tensor) for x in inputs):
         return None
     sizes, strides = [list(x.shape) for x in inputs], [list(x.stride()) for x in inputs]

@@ -11,7 +11,7 @@ from typing import Any
 
 from optfuse.runtime.environment import mode
 from optfuse.runtime.loader import load_source
-from optfuse.runtime.side_by_side import compile_side_by_side
+from optfuse.runtime.parallel_compile import compile_in_parallel
 
 #: Triton compiles a kernel anew for integers that are multiples of this, or no longer.
 DIVISOR = 16
@@ -28,7 +28,7 @@ class _Parts:
 
 @dataclass
 class SizedModule:
-    """Makes the module of each size that comes.
+    """A module per size, made when the size is first needed.
 
     Args:
         source: The text of the module, at some sizes of its range.
@@ -49,7 +49,7 @@ class SizedModule:
         facts = tuple(size % DIVISOR == 0 for size in sizes.values())
         if mode() == "compile" and facts not in self._compiled:
             self._compiled.add(facts)
-            compile_side_by_side(made.KERNELS)
+            compile_in_parallel(made.KERNELS)
         return made
 
     @cached_property

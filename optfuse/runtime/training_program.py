@@ -23,7 +23,7 @@ from optfuse.schedule.scheduled import ScheduledStep
 def bind_training(
     schedule: ScheduledStep, *, cudagraphs: Choice = "auto", make: Make | None = None
 ) -> Callable[..., Any]:
-    """A function like the model whose outputs carry gradients, both computed by the schedules.
+    """A function with the model's signature that runs the forward schedule; its gradients come from the backward one.
 
     ``make`` makes what runs each graph, instead of its program. The function's attribute ``graphs`` tells how its CUDA
     graphs are used, see ``runtime.graphs.GraphStatistics``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optfuse.cache import Cache
-from optfuse.compiler.simplify.decisions import standing
+from optfuse.compiler.simplify.decisions import uncertified
 from optfuse.schedule.emit import emit
 from optfuse.schedule.graph_partition import with_few_cuts
 from optfuse.schedule.prepared import Prepared
@@ -27,7 +27,7 @@ def solve_prepared(
     problem = prepared.extraction
     extraction = replace(problem, instance=under_rules(problem.instance, options.rules))  # the user's rules
     capped = options.peak_memory is not None or extraction.instance.rules.peak_memory is not None
-    extraction = replace(extraction, decided=standing(extraction.decided, capped=capped))
+    extraction = replace(extraction, decided=uncertified(extraction.decided, capped=capped))
     options = replace(options, rules=())
     # fusion problem to proven solution, checked
     result = None if solved is None else solved.result(extraction.instance, options)

@@ -24,7 +24,7 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.report.summary import certificate
 from optfuse.schedule.graph_cuts import steps_apart
-from optfuse.schedule.lent_buffers import lent_buffers
+from optfuse.schedule.library_buffers import library_buffers
 from optfuse.schedule.size_peak import always_equal, buffer_bytes
 from optfuse.solver.memory.footprint import Footprint, apart_footprint, arena_footprint, footprint
 from optfuse.solver.memory.launch_order import all_launches
@@ -108,7 +108,7 @@ def kernel_specs(extraction: Extraction, result: SolveResult, memory: Memory = "
 
 def held(extraction: Extraction, solution: Solution, memory: Memory = "least") -> Footprint:
     """How the emitted program holds memory, and what the allocator will have handed out at most."""
-    instance, lent = extraction.instance, lent_buffers(extraction)
+    instance, lent = extraction.instance, library_buffers(extraction)
     if any(isinstance(size, Size) for buffer in extraction.graph.buffers for size in buffer.shape):
         return apart_footprint(instance, solution, lent, always_equal(buffer_bytes(extraction)))
     match memory:

@@ -81,7 +81,7 @@ def save_problem(extraction: Extraction, interface: Interface, folder: Path) -> 
 
 
 def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
-    """Read graph.json, state its fusion problem again, and hold it against instance.json.
+    """Read graph.json, extract its fusion problem again, and compare it with instance.json.
 
     ``operators``: namespaces whose operators the graph may call beside torch's own (``compiler.frontend.operators``).
     A folder of an earlier version has no decisions.json: what was decided is UNRECORDED, but for what the graph shows.

@@ -89,7 +89,7 @@ def _solve(instance: Instance, options: SolveOptions, cap: int | None = None) ->
 
 
 def _fitted(instance: Instance, found: SolveResult, beside: int, options: SolveOptions) -> tuple[Instance, SolveResult]:
-    """A graph's schedule; one that is a little above the cap is solved again under it."""
+    """A graph's schedule; if its peak is slightly above the cap, it is solved again under the cap."""
     cap = options.peak_bytes
     if cap is not None and 0 < cap - beside < found.solution.peak_bytes <= (1 + NEAR) * cap - beside:
         with suppress(InfeasibleError):
@@ -125,7 +125,7 @@ def workspace_bytes(halves: Sequence[Instance]) -> int:
 
 
 def unseen_bytes(forward: Captured, backward: Captured) -> dict[str, int]:
-    """What is in memory while each graph runs and is none of its buffers.
+    """By half, the bytes in memory while its graph runs that are none of the graph's buffers.
 
     While the backward graph runs, that is what the step was given and does not read again, and its results.
     """

@@ -89,7 +89,7 @@ class SavingSearch:
         )
 
     def _obey(self, step: JointStep) -> None:
-        """Price a step that saves what the user says, and hold it against the cap."""
+        """Price a step that saves what the user's checkpoints say, and compare its peak with the cap."""
         cap = self.options.peak_bytes
         own = price("as the model says", None, step.halves(None), self.device, self.options)
         if cap is not None and own.proposal.peak_bytes > cap:

@@ -24,7 +24,14 @@ from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device, Instance, Offer, Op, Read, Work
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.saving import ForwardValue, all_to_be_saved, choose_saving, least_cost, of_library_calls, of_writes
+from optfuse.solver.saving import (
+    ForwardValue,
+    choose_saving,
+    fewest_recomputed,
+    least_cost,
+    of_library_calls,
+    of_writes,
+)
 from optfuse.solver.saving_reads import least_reads
 from optfuse.solver.solve import solve
 
@@ -82,9 +89,9 @@ class StepBound:
         return self._graphs
 
     def _backward(self) -> Instance | None:
-        """None: no choice was found in the time."""
+        """The bound of the backward graph; None if no choice was found in time."""
         values, clock = self.values, self.clock
-        found = choose_saving(all_to_be_saved(values), None, self.options, clock, clock.now() + self.seconds)
+        found = choose_saving(fewest_recomputed(values), None, self.options, clock, clock.now() + self.seconds)
         if found is None:
             return None
         names = [value.name for value in values]

@@ -44,7 +44,7 @@ class SavingProblem:
 def saving_problem(
     step: JointStep, halves: Sequence[Captured], problems: Sequence[Extraction], device: Device
 ) -> SavingProblem:
-    """The constraint model's data, from the joint graph, and one way to split it with both fusion problems.
+    """The data of the constraint model, from the joint graph and the fusion problems of one way to split it.
 
     A library call, a reduction and a loop with several results take their time alone, other loops that of what they
     read and write: they share kernels with their readers, but for small values, which are not computed by each reader

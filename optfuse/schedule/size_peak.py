@@ -12,7 +12,7 @@ from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.size_formula import evaluate
 from optfuse.compiler.ir.sizes import Size, hint, never_less, same
 from optfuse.problem.solution import Solution
-from optfuse.schedule.lent_buffers import lent_buffers
+from optfuse.schedule.library_buffers import library_buffers
 from optfuse.solver.memory.footprint import Fits, separate_spans
 
 
@@ -54,7 +54,7 @@ def always_equal(sizes: Sequence[int]) -> Fits:
 def size_peak(extraction: Extraction, solution: Solution) -> SizePeak:
     """The peak of a schedule whose buffers are allocated one by one, as the emitted program for a range has it."""
     instance, sizes = extraction.instance, buffer_bytes(extraction)
-    spans, heirs, _ = separate_spans(instance, solution, lent_buffers(extraction), always_equal(sizes))
+    spans, heirs, _ = separate_spans(instance, solution, library_buffers(extraction), always_equal(sizes))
     length = len(solution.kernels)
     change = [0] * (length + 2)
     for span in spans:

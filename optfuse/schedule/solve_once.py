@@ -56,7 +56,7 @@ def solve_once(instance: Instance, options: SolveOptions, cache: Cache) -> Solve
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """Results that this process has found a moment ago, by their instances without names."""
+    """Results that this process has already found, by instance with names removed."""
 
     results: Mapping[str, SolveResult] = field(default_factory=dict)
 

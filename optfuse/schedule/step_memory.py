@@ -1,4 +1,4 @@
-"""What a training step has in memory at each level of its halves, beside the forward values that a choice decides.
+"""The bytes in memory at each level of a training step, without the forward values that the choice decides about.
 
 It is read off a proposal that was solved: what its schedule has in memory while a kernel of the level runs, less the
 forward values that ``solver.saving_lifetimes`` says are there.

@@ -142,7 +142,7 @@ class StepSearch:
         return self.priced[-1]
 
     def _is_far_above(self, found: Saving) -> bool:
-        """Whether the peak is far above the cap, if it is as far above that of torch's choice as the saved bytes."""
+        """Whether a choice's peak is far above the cap, estimated from torch's choice and the bytes saved beyond it."""
         fewest, cap = self.fewest.proposal, self.options.peak_bytes
         return cap is not None and fewest.peak_bytes + found.bytes - fewest.saved_bytes > (1 + CLOSE) * cap
 

@@ -1,4 +1,4 @@
-"""The order, the launches and the memory of the kernels that a solve has chosen."""
+"""Order the chosen kernels, decide which share a launch, and lay out their memory."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Pareto:
 
 
 def sweep(instance: Instance, options: SolveOptions, points: int = 8) -> Pareto:
-    """Solve for caps from the peak of the cheapest schedule down to what none can be below.
+    """The cheapest schedule within each of several memory caps, from its own peak down to the proven least peak.
 
     They are evenly spread until one is not met; from then on each halves the way from what was to what was not.
     ``options.time_limit`` holds for each point. Each starts from the schedules of those before it.
@@ -92,7 +92,7 @@ def _point(instance: Instance, cap: int, known: list[Solution], bound: int, opti
 
 
 def _consistent(points: list[ParetoPoint]) -> tuple[ParetoPoint, ...]:
-    """What keeps a low cap keeps a higher one; what is proven of a high cap holds for a lower one."""
+    """The points with schedules carried over to higher caps, and bounds to lower ones, where that improves them."""
     bound = 0
     bounded: list[ParetoPoint] = []
     for point in points:

@@ -42,7 +42,7 @@ def _arithmetic(device: Device, percent: int) -> Device:
 
 
 def _irregular(device: Device, factor: int) -> Device:
-    """Access that is not contiguous costs so many times as much more than contiguous access."""
+    """The device with the surcharge of non-contiguous access multiplied by ``factor``."""
     return replace(
         device,
         strided_percent=100 + factor * max(0, device.strided_percent - 100),
@@ -69,7 +69,7 @@ CUTS = 6
 
 
 def near_plans(instance: Instance, result: SolveResult, options: SolveOptions, limit: int) -> tuple[NearPlan, ...]:
-    """The plan that was found, and the cheapest others by the model, each another set of kernels; at most ``limit``.
+    """At most ``limit`` plans with different sets of kernels: the given one, then the cheapest others by the model.
 
     Args:
         instance: The problem, with the rules that hold.

@@ -81,7 +81,7 @@ class ForwardValue:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A choice: values saved and values computed again, by position, with what it costs and a bound on every choice's.
+    """A choice of what to save: values saved and values recomputed, by position, its cost, and a bound on every cost.
 
     ``bytes`` are those saved. ``proven``: no choice is cheaper under the model.
     """
@@ -226,13 +226,13 @@ def of_writes(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]:
     return tuple(replace(call, write_ps=value.write_ps) for call, value in zip(calls, values, strict=True))
 
 
-def all_to_be_saved(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]:
-    """The problem whose best choice computes the fewest values again."""
+def fewest_recomputed(values: Sequence[ForwardValue]) -> tuple[ForwardValue, ...]:
+    """The problem whose best choice recomputes the fewest values."""
     return tuple(_free(value, 1) for value in values)
 
 
 def _free(value: ForwardValue, again_ps: int) -> ForwardValue:
-    """The value where reads and writes take no time, so that all levels are alike."""
+    """The value with reads and writes that take no time, so that all levels of it are equal."""
     return replace(
         value,
         save_ps=0,
@@ -247,7 +247,7 @@ def _free(value: ForwardValue, again_ps: int) -> ForwardValue:
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """Where a value may be of use.
+    """Where a value can be used.
 
     ``levels``: those at which loops may hold it. ``first``: the first at which it must be in memory, if it is computed
     again and a library call needs it.
@@ -292,7 +292,7 @@ class _Variables:
 
     @classmethod
     def of(cls, model: cp_model.CpModel, value: ForwardValue, used: _Uses) -> _Variables:
-        """New variables; a view has no others than ``there``."""
+        """New variables of a value; a view has only ``there``."""
 
         def some(name: str, levels: Iterable[int]) -> dict[int, cp_model.IntVar]:
             return {level: model.new_bool_var(f"{name} {value.name} {level}") for level in sorted(levels)}

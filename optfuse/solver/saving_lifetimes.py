@@ -1,4 +1,4 @@
-"""How long what a training step saves and computes again is in memory.
+"""Lifetimes of the values that a training step saves or recomputes, by level of its forward and backward halves.
 
 The problem of ``solver.saving`` in fewer values: those that may take room. A value that a loop computes from no more
 bytes than it has is never stored but for a library call that reads it, so that its readers depend on what it is
@@ -26,7 +26,7 @@ IMPOSSIBLE = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A value that may be saved, or computed again into memory.
+    """A value that may be saved, or recomputed into memory.
 
     Attributes:
         value: Its position among the forward values.
@@ -96,7 +96,7 @@ class Outcome:
 
 
 class _Run:
-    """Goes through the levels of the backward half, and computes what is missing."""
+    """A walk through the levels of the backward half that recomputes what is missing."""
 
     def __init__(self, problem: Lifetimes, saved: Iterable[int]) -> None:
         self.problem, self.saved = problem, frozenset(saved)

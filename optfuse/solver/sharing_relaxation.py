@@ -5,7 +5,7 @@ instance like any other, in which some ops make a launch dearer (``Op.launch_ps`
 surely has its own launch
 
 - if one of its ops may share none: a library call, a product of matrices, a barrier;
-- if it holds an op of a *row*, a path of ops of which each follows from the one before: kernels along a path wait for
+- if it holds an op of a *chain*, a path of ops of which each follows from the one before: kernels along a path wait for
   each other, so that no two of them share a launch. Any path will do; the one through most kernels of a good
   partition bounds best.
 
@@ -32,23 +32,23 @@ from optfuse.solver.solve_blocks import solve_cpsat
 def sharing_bound(instance: Instance, start: Solution, options: SolveOptions, deadline: float, clock: Clock) -> int:
     """A bound on the objective less what shared launches save, over all schedules without recomputation.
 
-    ``start`` is a solution of the instance: the search begins with its kernels, and the row is one of theirs.
+    ``start`` is a solution of the instance: the search begins with its kernels, and the chain is one of theirs.
     """
-    relaxed = with_shared_launches(instance, longest_row(instance, start.kernels))
+    relaxed = with_shared_launches(instance, longest_chain(instance, start.kernels))
     warm = replace(start, objective=total_cost(relaxed, start.kernels))
     found = solve_cpsat(relaxed, options, warm, deadline, clock)
     return max(shared_bound(instance), found.bound)
 
 
-def with_shared_launches(instance: Instance, row: Iterable[int]) -> Instance:
-    """The instance whose kernels pay for a shared launch, but for those that may share none or hold an op of ``row``.
+def with_shared_launches(instance: Instance, chain: Iterable[int]) -> Instance:
+    """The instance whose kernels pay for a shared launch, but for those that may share none or hold an op of ``chain``.
 
     It has no cap on memory.
     """
     saved = [max(0, d.launch_ps - d.shared_ps) if d.shared_ps else 0 for d in instance.devices]
-    in_row = set(row)
+    in_chain = set(chain)
     ops = tuple(
-        replace(op, launch_ps=op.launch_ps + saved[op.device]) if n in in_row or never_shares(instance, n) else op
+        replace(op, launch_ps=op.launch_ps + saved[op.device]) if n in in_chain or never_shares(instance, n) else op
         for n, op in enumerate(instance.ops)
     )
     devices = tuple(
@@ -57,7 +57,7 @@ def with_shared_launches(instance: Instance, row: Iterable[int]) -> Instance:
     return replace(instance, devices=devices, ops=ops, rules=replace(instance.rules, peak_memory=None))
 
 
-def longest_row(instance: Instance, kernels: Sequence[Kernel]) -> list[int]:
+def longest_chain(instance: Instance, kernels: Sequence[Kernel]) -> list[int]:
     """Ops of which each follows from the one before in every schedule, through most of the kernels that could share.
 
     Kernels that never share a launch do not count: they pay for their own in any case.
@@ -70,12 +70,12 @@ def longest_row(instance: Instance, kernels: Sequence[Kernel]) -> list[int]:
         through = passed[source] + (counts[owner[op]] if owner[source] != owner[op] else 0)
         if through > passed[op] or (op not in before and through == passed[op]):
             passed[op], before[op] = through, source
-    row: list[int] = []
+    chain: list[int] = []
     op = max(passed, key=lambda op: (passed[op], -op), default=None)
     while op is not None:
-        row.append(op)
+        chain.append(op)
         op = before.get(op)
-    return row[::-1]
+    return chain[::-1]
 
 
 def _always_before(instance: Instance) -> set[tuple[int, int]]:

@@ -31,7 +31,7 @@ class SizeBox:
     reasons: dict[Pair, str] = field(default_factory=dict)
 
     def within(self, share: float) -> tuple[Box, ...]:
-        """The largest boxes at all of whose priced sizes the own plan is proven to lose no more than a share."""
+        """The largest boxes of priced sizes in which the schedule's own plan provably loses at most ``share``."""
         held = {point.size for point in self.points if (loss := point.loss(0)) is not None and loss <= share}
         first, second = (sorted({point.size[axis] for point in self.points}) for axis in (0, 1))
         found = [

@@ -32,7 +32,7 @@ class SizePoint(Generic[At]):
     costs: tuple[int | None, ...]
 
     def loss(self, plan: int) -> float | None:
-        """The share that a plan proves to lose at most against any other; None where it does not hold."""
+        """A proven bound on the share that a plan loses against the best one; None where it does not hold."""
         cost = self.costs[plan]
         return None if cost is None else cost / self.bound - 1 if self.bound else 0.0
 
@@ -67,7 +67,7 @@ class SizePlans(Generic[At]):
         return sum(result.objective for result in self._results(size))
 
     def bound(self, size: At) -> int:
-        """What no plan goes below at this size."""
+        """A lower bound on the cost of every plan at this size."""
         return sum(result.bound for result in self._results(size))
 
     def cost(self, plan: At, size: At) -> int | None:

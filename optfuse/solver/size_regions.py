@@ -57,7 +57,7 @@ class SizeRegions:
         return next((one.plan for one in self.ranges if size <= one.most), self.ranges[-1].plan)
 
     def within(self, share: float) -> tuple[tuple[int, int], ...]:
-        """Runs of priced sizes, as least and most, at which the own plan is proven to lose no more than a share."""
+        """Ranges (least, most) of priced sizes at which the schedule's own plan provably loses at most ``share``."""
         runs: list[tuple[int, int]] = []
 
         def holds(point: SizePoint[int]) -> bool:
@@ -122,7 +122,7 @@ def size_regions(
 
 
 def _uses(points: Sequence[SizePoint[int]], start: int, threshold: float) -> list[int]:
-    """By point the number of the plan that it takes: from the hint outward the neighbour's as long as that is good."""
+    """By priced size, the number of its plan: outward from the hint, its neighbour's while within the threshold."""
     uses = {start: 0}
     for order in (range(start - 1, -1, -1), range(start + 1, len(points))):
         now = 0
@@ -160,7 +160,7 @@ def _ranges(
 def _last_of(
     plans: SizePlans[int], pair: tuple[int, int], below: int, above: int, threshold: float, *, upward: bool
 ) -> int:
-    """The last size that is for the first plan of a pair, which is for ``below``; the second is for ``above``.
+    """The last size at which to use the first plan of a pair, which is best at ``below``; the second is at ``above``.
 
     The plan nearer to the hint's size is kept until it loses more than the threshold to the other. ``upward``: that
     is the first one.

@@ -15,11 +15,9 @@ from torch._inductor import list_options
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.aot import make_backend
-from optfuse.compiler.frontend.function_modes import past_function_modes
+from optfuse.compiler.frontend.function_modes import outside_function_modes
 from optfuse.compiler.frontend.kept_code import torch_keeps
-from optfuse.errors import (
-    InvalidOptionError,
-)
+from optfuse.errors import InvalidOptionError
 from optfuse.problem.device_files import load_device
 from optfuse.problem.rules import rules_from_plain
 from optfuse.rules import load_rules
@@ -75,22 +73,8 @@ def backend(
     if options is not None and not isinstance(options, Mapping):
         raise InvalidOptionError(f'options must be a dictionary such as {{"time_limit": 10}}, not {options!r}')
     options = {**options_of_mode(mode), **(options or {})}
-    device, solve_options = parse_options(options)
-    cudagraphs = choice_under(solve_options.peak_bytes, checked_choice(options.get("cudagraphs", "auto")))
-    measure = options.get("measure", 0)
-    require_measurable(measure)
+    asked = _asked(options)
     strict = options.get("strict", os.environ.get("OPTFUSE_STRICT") == "1")
-    cache = solution_cache() if options.get("cache", True) else None
-    asked = Asked(
-        device,
-        solve_options,
-        cudagraphs,
-        options.get("tune", False),
-        measure,
-        options.get("saving", "auto"),
-        cache,
-        options.get("checkpoint_price", False),
-    )
     record = Record()
     work = Compilation(asked, record)
     if any(isinstance(value, torch.Tensor) and value.is_nested for value in example_inputs):
@@ -104,12 +88,30 @@ def backend(
             choose=work.choose if asked.searches_saving or asked.checkpoint_price else None,
             compile_range=work.compile_range if options.get("ranges", True) else None,
             leave_range=record.leave_range,
-            keep=work.keep if cache is not None and torch_keeps() else None,
+            keep=work.keep if asked.cache is not None and torch_keeps() else None,
         )
         compiled = made_backend(graph, example_inputs)
-    run = past_function_modes(compiled)
+    run = outside_function_modes(compiled)
     run.record = record  # type: ignore[attr-defined]
     return run
+
+
+def _asked(options: Mapping[str, Any]) -> Asked:
+    """What ``options`` ask for, checked."""
+    device, solve_options = parse_options(options)
+    cudagraphs = choice_under(solve_options.peak_bytes, checked_choice(options.get("cudagraphs", "auto")))
+    measure = options.get("measure", 0)
+    require_measurable(measure)
+    return Asked(
+        device,
+        solve_options,
+        cudagraphs,
+        tune=options.get("tune", False),
+        measure=measure,
+        saving=options.get("saving", "auto"),
+        cache=solution_cache() if options.get("cache", True) else None,
+        checkpoint_price=options.get("checkpoint_price", False),
+    )
 
 
 def options_of_mode(mode: str | None) -> dict[str, Any]:

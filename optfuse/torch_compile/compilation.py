@@ -1,4 +1,4 @@
-"""How the graphs of one call of the backend are compiled, and what became of them."""
+"""Compile the graphs of one call of the backend, and record what was compiled or left as traced."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Asked:
 
     @property
     def searches_saving(self) -> bool:
-        """Whether what a training step saves is searched for."""
+        """Whether to search for what a training step saves."""
         return self.saving_search() is not None
 
     def saving_search(self) -> SavingSearch | None:

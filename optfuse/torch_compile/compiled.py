@@ -1,4 +1,4 @@
-"""What torch.compile's graphs became in this process: for a user who asks, and for a log."""
+"""The record of the graphs that torch.compile handed over in this process, for ``compiled_graphs()`` and the log."""
 
 from __future__ import annotations
 

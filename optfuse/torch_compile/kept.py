@@ -29,7 +29,7 @@ MOST_CONSTANTS = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A scheduled graph without its schedule: what it takes to run it, and to tell of it."""
+    """A scheduled graph without its schedule: the data needed to run it and to report on it."""
 
     source: str
     constants: Mapping[str, torch.Tensor]

@@ -1,4 +1,4 @@
-"""Whether all ranks of a group start a graph's collectives in one order: else they wait for each other forever."""
+"""Check that all ranks of a group start a graph's collectives in the same order, since otherwise they deadlock."""
 
 from __future__ import annotations
 

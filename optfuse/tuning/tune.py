@@ -1,4 +1,4 @@
-"""A schedule with measured tiles: each distinct kernel is searched once, or taken from what an earlier search found."""
+"""A schedule with measured tiles: each distinct kernel is searched once, or taken from the cache."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.control.clock import WorkClock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.sharing_relaxation import longest_row, sharing_bound, with_shared_launches
+from optfuse.solver.sharing_relaxation import longest_chain, sharing_bound, with_shared_launches
 from optfuse.solver.solve import solve
 from tests.layered import build
 from tests.strategies import DEVICE
@@ -51,14 +51,14 @@ def alone(edges: list[tuple[int, int]], kinds: str, variants: tuple[Variant, ...
 def launches_left(instance: Instance) -> float:
     """How many launches of its own the relaxation's kernels pay for, with each op alone."""
     kernels = unfused(instance).kernels
-    relaxed = with_shared_launches(instance, longest_row(instance, kernels))
+    relaxed = with_shared_launches(instance, longest_chain(instance, kernels))
     return sum(op.launch_ps for op in relaxed.ops) / (SHARES.launch_ps - SHARES.shared_ps)
 
 
-def test_the_longest_row_and_the_calls_pay_for_launches() -> None:
+def test_the_longest_chain_and_the_calls_pay_for_launches() -> None:
     """Two chains: loop, call, loop, loop; and loop, loop. Beside them a call."""
     instance = alone([(0, 1), (1, 2), (2, 3), (4, 5)], "lcllllc")
-    assert longest_row(instance, unfused(instance).kernels) == [0, 1, 2, 3]
+    assert longest_chain(instance, unfused(instance).kernels) == [0, 1, 2, 3]
     assert launches_left(instance) == 5
     shared = 7 * SHARES.shared_ps + 5 * (SHARES.launch_ps - SHARES.shared_ps)
     total = unfused(instance).objective
@@ -69,28 +69,28 @@ def test_the_longest_row_and_the_calls_pay_for_launches() -> None:
     assert result.statistics.sharing.bound == bound == result.objective - result.solution.saved_ps
 
 
-def test_kernels_with_calls_do_not_make_a_row_longer() -> None:
-    """They pay for a launch in any case: the row of two loops is worth more than that of a loop and two calls."""
+def test_kernels_with_calls_do_not_make_a_chain_longer() -> None:
+    """They pay for a launch in any case: the chain of two loops is worth more than that of a loop and two calls."""
     instance = alone([(0, 1), (1, 2), (3, 4)], "lccll")
-    assert longest_row(instance, unfused(instance).kernels) == [3, 4]
+    assert longest_chain(instance, unfused(instance).kernels) == [3, 4]
     assert launches_left(instance) == 4
 
 
-def test_a_row_passes_a_variant_where_each_alternative_does() -> None:
+def test_a_chain_passes_a_variant_where_each_alternative_does() -> None:
     """Op 0, then op 1 or op 2, then op 3."""
     both = (Variant("v", ((1,), (2,))),)
     through = [(0, 1), (0, 2), (1, 3), (2, 3)]
     instance = alone(through, "llll", both)
-    assert longest_row(instance, unfused(instance).kernels) == [0, 3]
+    assert longest_chain(instance, unfused(instance).kernels) == [0, 3]
     apart = alone([(0, 1), (1, 3), (2, 3)], "llll", both)
-    assert len(longest_row(apart, unfused(apart).kernels)) == 1
+    assert len(longest_chain(apart, unfused(apart).kernels)) == 1
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_the_relaxation_is_solved_to_the_optimum(seed: int) -> None:
     instance = build(seed, random.Random(seed).randint(7, 9))
     instance = replace(instance, devices=tuple(replace(device, shared_ps=100_000) for device in instance.devices))
-    relaxed = with_shared_launches(instance, longest_row(instance, greedy(instance).kernels))
+    relaxed = with_shared_launches(instance, longest_chain(instance, greedy(instance).kernels))
     solution = exhaustive(relaxed).solution
     result = solve(relaxed, OPTIONS)
     assert solution is not None

@@ -105,7 +105,7 @@ def offer(
 
 
 def _window(access: Access) -> object:
-    """What distinguishes a read that coincides with no other nest's from further reads of its own nest.
+    """A key for a read that coincides with no other nest's, distinct from the other reads of its nest.
 
     Guarded reads, and those with quotients or remainders in their index, belong to overlapping windows: the buffer is
     fetched once for all of them, hence None. So do affine reads that differ by a constant.

@@ -1,4 +1,4 @@
-"""Which indices that data tell are known to lie in their dimension, so that a kernel need not check them."""
+"""Bounds of indices that come from data: one that is known to be in range needs no check in the kernel."""
 
 from __future__ import annotations
 

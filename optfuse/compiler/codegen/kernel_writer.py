@@ -84,7 +84,7 @@ class Writer:
 
     def name(self, value: Value, hint: str) -> Value:
         """The value under a name: the existing one of the same text, else a new one like ``hint``."""
-        if value.text.isidentifier() or value.literal:
+        if value.simple:
             return value
         scope = self.scope(value.axes)
         for known in (scope, self.outer):

@@ -8,8 +8,9 @@ from typing import assert_never
 
 import sympy
 
+from optfuse.compiler.codegen.accesses import Accesses
 from optfuse.compiler.codegen.addresses import Addresses
-from optfuse.compiler.codegen.index_arithmetic import INT32_END, Axis, Linear, Named, linearize
+from optfuse.compiler.codegen.index_arithmetic import Axis, Linear, Named, linearize
 from optfuse.compiler.codegen.index_checks import Interval, checked_position, interval, is_inside
 from optfuse.compiler.codegen.kernel_writer import Note, Writer, identifier, reserved_names
 from optfuse.compiler.codegen.philox_counters import counters
@@ -17,9 +18,6 @@ from optfuse.compiler.codegen.product_tiles import dot_tile
 from optfuse.compiler.codegen.reduction_passes import Passes
 from optfuse.compiler.codegen.triton_dots import Factor, write_dot
 from optfuse.compiler.codegen.triton_expressions import (
-    BIT_AND,
-    COMPARISON,
-    SUM,
     Value,
     call,
     cast,
@@ -27,7 +25,6 @@ from optfuse.compiler.codegen.triton_expressions import (
     constant,
     tensor,
 )
-from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.dtypes import FLOAT8, HALF, NARROW
 from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.kernel_spec import KernelSpec, rdigit, xdigit
@@ -48,7 +45,6 @@ from optfuse.compiler.ir.nodes import (
     tvar,
 )
 from optfuse.compiler.ir.scalar_functions import FUNCTIONS
-from optfuse.compiler.ir.sizes import never_less
 
 #: The longest expression that is not given a name.
 LONGEST_INLINE = 64
@@ -70,14 +66,12 @@ class MemberWriter:
         self.buffers = buffers
         self.axes = axes
         self.passes = passes
-        self.pointers = pointers
-        self.repeated = repeated
         #: whether the tile is transposed: its first dimension is the last axis
         self.turn = False
         self.writer = Writer(reserved_names(axes, pointers.values()))
         self.addresses = Addresses(self.writer, axes)
         self.sizes = self.addresses.sizes
-        self.offsets: Counter[str] = Counter()
+        self.accesses = Accesses(self.addresses, buffers, pointers, repeated)
         #: values of register buffers by (producer, buffer), outside of loops and in the open loop body
         self.outer_values: dict[tuple[int, str], Value] = {}
         self.body_values: dict[tuple[int, str], Value] = {}
@@ -191,10 +185,10 @@ class MemberWriter:
             args = [cast(arg, "float32") if arg.dtype in NARROW else arg for arg in args]
         result = call(expr.function, args, expr.dtype, approximate=self._approximate)
         home = self.writer.scope(result.axes)
-        if any(self.writer.scope(arg.axes) is not home and not _simple(arg) for arg in args):
+        if any(self.writer.scope(arg.axes) is not home and not arg.simple for arg in args):
             # operands that do not vary along r are computed before the loop
             args = [
-                arg if self.writer.scope(arg.axes) is home or _simple(arg) else self.writer.name(arg, self._hint(e))
+                arg if self.writer.scope(arg.axes) is home or arg.simple else self.writer.name(arg, self._hint(e))
                 for arg, e in zip(args, expr.args, strict=True)
             ]
             result = call(expr.function, args, expr.dtype, approximate=self._approximate)
@@ -223,12 +217,12 @@ class MemberWriter:
         (rows, columns), factors = self.spec.members[self._member].nest.sizes, list[Factor]()
         for load, axis in zip((dot.left, dot.right), self.axes, strict=True):
             form = linearize(load.index, self._env | {rvar(0): Linear()}, self.addresses.division)
-            offset = self.addresses.index(form, self._elements(load.buffer) > INT32_END)
+            offset = self.addresses.index(form, self.accesses.needs_wide_offsets(load.buffer))
             steps, _ = affine(load.index) or ({}, 0)
             offset = offset if offset.literal else self.writer.name(offset, "rows" if axis.name == "y" else "columns")
             mask = axis.mask if axis.masked else ""
             buffer = identifier(load.buffer)
-            factors.append(Factor(self.pointers[load.buffer], offset, steps.get(rvar(0), 0), mask, buffer))
+            factors.append(Factor(self.accesses.pointers[load.buffer], offset, steps.get(rvar(0), 0), mask, buffer))
             self.read[load.buffer] = None
         name = identifier(self.spec.members[self._member].nest.stores[0].buffer)
         return write_dot(self.writer, name, dot, factors, dot_tile(rows, columns, dot.terms).terms)
@@ -242,17 +236,17 @@ class MemberWriter:
             return self.body_values[key] if key in self.body_values else self.outer_values[key]
         env = self._with_indirect(load)
         form = linearize(load.index, env, self.addresses.division)
-        guards = [part for guard in load.guards for part in self._guard(guard, env)]
+        guards = [part for guard in load.guards for part in self.accesses.guard(guard, env)]
         for position in load.indirect:
             self._check(position, guards)
-        offset = self.addresses.index(form, self._wide(form, load.buffer))
-        mask = self._mask(offset.axes, guards)
+        offset = self.addresses.index(form, self.accesses.wide(form, load.buffer))
+        mask = self.accesses.mask(offset.axes, guards)
         spread = offset.axes | (mask.axes if mask is not None else frozenset())
         if spread == {"r"} and self._several_rows() and not load.indirect:
             # a row of weights, loaded as a tile: as a row it would have another layout than the tile, and values
             # computed with it would be converted from one to the other through shared memory
             spread |= {"x"}
-        arguments = [self._pointer(load.buffer, offset, spread)]
+        arguments = [self.accesses.pointer(load.buffer, offset, spread)]
         if mask is not None:
             arguments.append(f"mask={mask.text}")
         if guards and load.other is not None:
@@ -295,17 +289,17 @@ class MemberWriter:
         form = linearize(store.index, self._with_indirect(store), self.addresses.division)
         for position in store.indirect:
             self._check(position, ())
-        offset = self.addresses.index(form, self._wide(form, store.buffer))
+        offset = self.addresses.index(form, self.accesses.wide(form, store.buffer))
         shape = offset.axes | value.axes | (self._axes_of_points() if store.adds else frozenset())
         repeats = [digit for digit in once if digit in self.sizes]  # a digit of size 1 is on no axis, and always 0
-        guards = [guard for d in repeats for guard in self._guard(Guard(d, 0, 1), {d: Linear({d: 1})})]
-        mask = self._mask(shape, [Value("first", "bool"), *guards] if only_first else guards)
+        guards = [guard for d in repeats for guard in self.accesses.guard(Guard(d, 0, 1), {d: Linear({d: 1})})]
+        mask = self.accesses.mask(shape, [Value("first", "bool"), *guards] if only_first else guards)
         shape |= frozenset[str]() if mask is None else mask.axes
         if dtype in FLOAT8:
             value = cast(value, dtype)
         elif value.dtype == "float64":
             value = cast(value, "float32") if dtype in HALF else tensor(value)
-        pointer = self._pointer(store.buffer, offset, shape)
+        pointer = self.accesses.pointer(store.buffer, offset, shape)
         tail = f", mask={mask.text}" if mask is not None else ""
         if store.adds:
             self.writer.statement(f'tl.atomic_add({pointer}, {value.text}{tail}, sem="relaxed")', shape)
@@ -317,56 +311,6 @@ class MemberWriter:
         walked = self.passes.roles[self._member] == "full"
         return frozenset(axis.name for axis in self.axes if walked or axis.name != "r")
 
-    def _pointer(self, buffer: str, offset: Value, axes: frozenset[str]) -> str:
-        """``pointer + offset``, with a zero term for each of the ``axes`` along which the offset does not vary."""
-        missing = [next(axis for axis in self.axes if axis.name == name) for name in sorted(axes - offset.axes)]
-        extra = [axis.index if axis.size == 1 else f"0 * {axis.index}" for axis in missing]
-        if offset.literal:
-            parts = [offset.text] if offset.text != "0" else []
-        else:
-            self.offsets[offset.text] += 1
-            if offset.text in self.repeated:
-                offset = self.writer.name(offset, "offset")
-            parts = [offset.text]
-        return " + ".join([self.pointers[buffer], *parts, *extra])
-
-    def _wide(self, form: Linear, buffer: str) -> bool:
-        """Whether an offset may need 64 bits."""
-        exceeds = self.addresses.exceeds_int32(form)
-        return self._elements(buffer) > INT32_END if exceeds is None else exceeds
-
-    def _elements(self, buffer: str) -> int:
-        return extent(self.buffers[buffer].shape, self.buffers[buffer].stride)
-
-    def _mask(self, axes: frozenset[str], guards: Sequence[Value]) -> Value | None:
-        """The mask of the lanes that may access memory; None when all may."""
-        shape = axes.union(*(guard.axes for guard in guards))
-        parts = [
-            Value(axis.mask, "bool", frozenset({axis.name})) for axis in self.axes if axis.masked and axis.name in shape
-        ]
-        parts += guards
-        if not parts:
-            return None
-        every = frozenset[str]().union(*(part.axes for part in parts))
-        if len(parts) == 1:
-            return parts[0] if _simple(parts[0]) else self.writer.name(parts[0], "inside")
-        text = " & ".join(part.within(BIT_AND + 1) for part in parts)
-        return self.writer.name(Value(text, "bool", every, BIT_AND), "inside" if guards else "mask")
-
-    def _guard(self, guard: Guard, env: Mapping[sympy.Symbol, Linear]) -> list[Value]:
-        """The comparisons of a guard that are not always true."""
-        form = linearize(guard.expr, env, self.addresses.division)
-        ends = form.bounds(self.sizes)
-        above = ends is not None and never_less(ends[0], guard.lower)
-        below = ends is not None and never_less(guard.upper, ends[1] + 1)
-        found = []
-        for symbol, limit, always in ((">=", guard.lower, above), ("<", guard.upper, below)):
-            if not always:
-                left = tensor(self.addresses.index(form))
-                text = f"{left.within(SUM)} {symbol} {constant(limit, 'int32').within(SUM)}"
-                found.append(Value(text, "bool", left.axes, COMPARISON))
-        return found
-
     def _check(self, expr: Expr, guards: Sequence[Value]) -> None:
         """Assert that an index which has to lie in a dimension does so, where the guards hold."""
         found = checked_position(expr)
@@ -375,7 +319,7 @@ class MemberWriter:
         position = tensor(cast(self.value(found[0]), "int64"))
         position = position if position.text.isidentifier() else self.writer.name(position, "index")
         inside = f"({position.text} >= 0) & ({position.text} < {found[1]})"
-        mask = self._mask(position.axes, guards)
+        mask = self.accesses.mask(position.axes, guards)
         axes = position.axes | (frozenset[str]() if mask is None else mask.axes)
         ignored = f", mask={mask.text}" if mask is not None else ""
         text = f'tl.device_assert({inside}, "index out of bounds for size {found[1]}"{ignored})'
@@ -401,10 +345,6 @@ def origin_note(origin: Origin) -> Note:
     """The comment that names an op's place in the model and its node."""
     place = ", ".join(" ".join(part.split()) for part in (origin.module, origin.source) if part)
     return Note(place, f"{origin.node}: {origin.target}" if origin.target else origin.node)
-
-
-def _simple(value: Value) -> bool:
-    return value.literal or value.text.isidentifier()
 
 
 def _use_counts(roots: Iterable[Expr]) -> Counter[int]:

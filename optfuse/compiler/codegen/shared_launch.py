@@ -71,7 +71,11 @@ def share_launch(name: str, kernels: Sequence[KernelSource]) -> KernelSource:
     blocks = [renamed for part in parts for _, renamed in part.blocks]
     constants = [*blocks, "ALIGNED"] if in_table else blocks
     aligned = [("ALIGNED", 1)] if in_table else []
-    kinds = {pointer: kind for kernel in ordered for pointer, (_, kind) in zip(kernel.pointers, kernel.signature)}  # noqa: B905
+    kinds = {
+        pointer: kind
+        for kernel in ordered
+        for pointer, (_, kind) in zip(kernel.pointers, kernel.signature, strict=False)
+    }
     if in_table:
         parameters, body = [("table_ptr", "*i64"), ("places_ptr", "*i64")], _table_body(parts)
     else:

@@ -75,6 +75,11 @@ class Value:
         """The text as an operand where this precedence is needed, in parentheses if its own is lower."""
         return self.text if self.tightness >= tightness else f"({self.text})"
 
+    @property
+    def simple(self) -> bool:
+        """Whether it is a literal or a name, so that it may be written twice."""
+        return self.literal or self.text.isidentifier()
+
 
 def constant(value: bool | int | float, dtype: str) -> Value:
     """A literal of a dtype: "2.0" for a float even if the value is an int. A size that changes is no literal float."""

@@ -73,7 +73,7 @@ def emit_kernel(
         tile = choose_tile(axes, accesses, held, largest_tile, passes.count)
     else:
         tile = given_tile(axes, config)
-    offsets = draft(tile.axes).members.offsets
+    offsets = draft(tile.axes).members.accesses.offsets
     repeated = frozenset(text for text, count in offsets.items() if count > 1 and not text.isidentifier())
     kernel = _Kernel(spec, buffers, tile.axes, passes, repeated)
     kernel.trim, kernel.members.turn = trims(tile.axes, accesses), product is None and turned(tile.axes, accesses)

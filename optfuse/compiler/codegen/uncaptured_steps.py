@@ -1,4 +1,4 @@
-"""The function through which an emitted module runs the steps that no CUDA graph can hold, and what these may read."""
+"""The emitted function that runs steps which no CUDA graph can hold, and the values that such steps may read."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from optfuse.compiler.analysis.placement import Placements, place
 from optfuse.compiler.extract.approximation import may_approximate
 from optfuse.compiler.extract.forms import op_forms
 from optfuse.compiler.extract.offered_schemes import offered_walks
-from optfuse.compiler.ir.alternatives import rivals_of, variants_of
+from optfuse.compiler.ir.alternatives import first_alternatives, variants_of
 from optfuse.compiler.ir.collectives import is_start, is_wait, never_waited_for
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
@@ -67,7 +67,7 @@ def extract(
         device = replace(device, shared_ps=0)  # the programs of a launch are counted before it is called
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
-    rivals = {a: b for k, first in rivals_of(graph).items() for a, b in ((k, first), (first, k))}
+    rivals = {a: b for k, first in first_alternatives(graph).items() for a, b in ((k, first), (first, k))}
     ordered = dependences(graph, touched, rivals)
     placements = place(nests, touched, ordered)
     walks = {d: shared_walks(d, placements, touched) for d in ordered}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import GraphModule
 
+from optfuse.compiler.frontend.aliased_outputs import take_windows
 from optfuse.compiler.frontend.captured import Captured, InputSource
 from optfuse.compiler.frontend.convention import Convention, symbol_positions
 from optfuse.compiler.frontend.flat import (
@@ -28,7 +29,6 @@ from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.remainder import is_sparse_argument, take_remainder
 from optfuse.compiler.frontend.torch_bridge import flat_input_index
 from optfuse.compiler.frontend.torch_sizes import expression_of
-from optfuse.compiler.frontend.windows import take_windows
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.errors import CaptureError
 
@@ -74,7 +74,7 @@ def adapt(
     ]
     if remainder is not None and visible is not None:  # torch reads them: they leave as traced
         visible |= frozenset(remainder.results)
-    returned = range(len(graph.graph.output_node().args[0]))  # type: ignore[arg-type]
+    returned = range(len(graph.graph.output_node().args[0]))
     written = take_writes(graph)
     windows = take_windows(graph, returned if visible is None else visible)
     objects = take_objects(graph)

@@ -18,12 +18,8 @@ from optfuse.compiler.frontend.captured import Captured, InputSource
 from optfuse.compiler.frontend.convention import Program
 from optfuse.compiler.frontend.data_parts import finds_sizes, in_parts
 from optfuse.compiler.frontend.decompositions import decompositions
-from optfuse.compiler.frontend.flat import (
-    is_object,
-)
-from optfuse.compiler.frontend.joint import (
-    Chooser,
-)
+from optfuse.compiler.frontend.flat import is_object
+from optfuse.compiler.frontend.joint import Chooser
 from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, keeping
 from optfuse.compiler.frontend.kept_values import kept_values
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
@@ -178,7 +174,7 @@ class _Compiler:
 
 
 def _data_dependent(module: GraphModule) -> str | None:
-    """Which node is the first with a size or a number that depends on the values of tensors, in words."""
+    """A line naming the first node with a size or number that depends on the values of tensors; None without one."""
     for node in module.graph.nodes:
         # where torch._check settles a size it is a number here, but a run may fail the check
         settled = node.meta.get("unbacked_bindings")
@@ -188,7 +184,7 @@ def _data_dependent(module: GraphModule) -> str | None:
 
 
 def _uses_objects(module: GraphModule) -> str | None:
-    """Which operator takes an object among the graph's arguments, in words; to hand one on is no use."""
+    """A line naming an operator that takes an object among the graph's arguments; None if none does."""
     for node in module.graph.find_nodes(op="placeholder"):
         users = [user for user in node.users if user.op != "output"] if is_object(node) else []
         if users:
@@ -222,8 +218,8 @@ def as_traced(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence
     return run
 
 
-def as_aot_traces(compiled: Callable[..., Any], error: Exception) -> Callable[..., Any] | None:
-    """A graph that met an error, with nothing scheduled; None if AOTAutograd meets the same one alone."""
+def compile_unscheduled(compiled: Callable[..., Any], error: Exception) -> Callable[..., Any] | None:
+    """The graph compiled with nothing scheduled, after an error; None if AOTAutograd itself raises the same one."""
     try:
         return compiled(why_not=f"{type(error).__name__}: {error}")
     except RuntimeError as again:
@@ -259,58 +255,81 @@ def make_backend(
     kept between processes, by their name and where their inputs come from.
     """
     numbers = count()
+    backend = _Backend(compile_graph, leave, survive, choose, compile_range, leave_range, keep)
+    return lambda graph, example_inputs: backend.compile(graph, f"{name}{next(numbers)}", example_inputs)
 
-    def at_size(graph: GraphModule, called: str, inputs: Sequence[Any], *, whole: bool = False) -> Callable[..., Any]:
-        """``graph``, without symbolic sizes, compiled. ``whole``: it is as Dynamo has traced it."""
-        pairs = zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)
-        feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
-        compiled = partial(compile_flat, graph, inputs, feeds, called, compile_graph, leave=leave, choose=choose)
+
+@dataclass(frozen=True, slots=True)
+class _Backend:
+    """How ``make_backend`` compiles a graph of Dynamo's; the fields are its arguments."""
+
+    compile_graph: CompileGraph
+    leave: Leave | None
+    survive: Survive | None
+    choose: Chooser | None
+    compile_range: Callable[[], CompileGraph] | None
+    leave_range: Leave | None
+    keep: Callable[[str, Sequence[Feed]], Keeping | None] | None
+
+    def compile(self, graph: GraphModule, name: str, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """``graph`` compiled; in parts or at each of its sizes where these are symbolic."""
         try:
-            return compiled(survive=survive, keep=keep(called, feeds) if whole and keep is not None else None)
+            if finds_sizes(graph):
+                return in_parts(graph, name, self.at_size, self.leave)
+            if size_reader(graph, inputs) is None:
+                return self.at_size(graph, name, inputs, whole=True)
+            ranged = None if self.compile_range is None else self.for_sizes
+            return at_any_size(graph, name, inputs, self.at_size, self.leave, compile_range=ranged)
+        except CaptureError as error:
+            if self.leave is None:
+                raise
+            self.leave(name, str(error))
         except Exception as error:
-            survivor = _survivor(survive, error)
-            left = as_aot_traces(compiled, error)
-            if left is None and leave is not None:
-                leave(called, f"torch cannot trace it: {str(error).partition(chr(10))[0]}")
+            _survivor(self.survive, error)(name, error)
+        return graph
+
+    def at_size(
+        self, graph: GraphModule, name: str, inputs: Sequence[Any], *, whole: bool = False
+    ) -> Callable[..., Any]:
+        """``graph``, without symbolic sizes, compiled. ``whole``: it is as Dynamo has traced it."""
+        feeds = _feeds(graph, inputs)
+        compiled = partial(
+            compile_flat, graph, inputs, feeds, name, self.compile_graph, leave=self.leave, choose=self.choose
+        )
+        try:
+            return compiled(survive=self.survive, keep=self.keep(name, feeds) if whole and self.keep else None)
+        except Exception as error:
+            survivor = _survivor(self.survive, error)
+            left = compile_unscheduled(compiled, error)
+            if left is None and self.leave is not None:
+                self.leave(name, f"torch cannot trace it: {str(error).partition(chr(10))[0]}")
                 return graph  # what is wrong with it, its run says
-            survivor(called, error)
+            survivor(name, error)
             return left or compiled(why_not=f"{type(error).__name__}: {error}")
 
-    def for_sizes(graph: GraphModule, called: str, sizes: Mapping[str, int], inputs: Sequence[Any]) -> Ranged | None:
-        """``graph`` compiled for a range of sizes and, to see that nothing else depends on them, again at others."""
-        assert compile_range is not None, "the caller has looked"
-        compile_one = partial(compile_or_pass, compile_graph=compile_range())
-        pairs = zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)
-        feeds = [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
-
+    def for_sizes(
+        self, graph: GraphModule, name: str, sizes: Mapping[str, int], inputs: Sequence[Any]
+    ) -> Ranged | None:
+        """``graph`` compiled for a range of sizes, then at other sizes to check that it depends on none of them."""
+        assert self.compile_range is not None, "the caller has looked"
+        compile_one = partial(compile_or_pass, compile_graph=self.compile_range())
+        feeds = _feeds(graph, inputs)
         cuts: dict[str, tuple[str, ...]] = {}
 
         def build(traced: GraphModule, fakes: Sequence[Any], decisions: Decisions) -> Callable[..., Any]:
             # the backward graph is built now, so that its guards and its text are known with the forward graph's
             return compile_flat(
-                traced, fakes, feeds, called, compile_one, decisions=decisions, cuts=cuts, eager_backward=True
+                traced, fakes, feeds, name, compile_one, decisions=decisions, cuts=cuts, eager_backward=True
             )
 
-        return checked_range(graph, sizes, inputs, build, lambda reason: leave_range and leave_range(called, reason))
+        say = self.leave_range
+        return checked_range(graph, sizes, inputs, build, lambda reason: say and say(name, reason))
 
-    def backend(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        called = f"{name}{next(numbers)}"
-        try:
-            if finds_sizes(graph):
-                return in_parts(graph, called, at_size, leave)
-            ranged = None if compile_range is None else for_sizes
-            if size_reader(graph, example_inputs) is None:
-                return at_size(graph, called, example_inputs, whole=True)
-            return at_any_size(graph, called, example_inputs, at_size, leave, compile_range=ranged)
-        except CaptureError as error:
-            if leave is None:
-                raise
-            leave(called, str(error))
-        except Exception as error:
-            _survivor(survive, error)(called, error)
-        return graph
 
-    return backend
+def _feeds(graph: GraphModule, inputs: Sequence[Any]) -> list[InputSource]:
+    """The source of each tensor or number among the inputs of a graph."""
+    pairs = zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)
+    return [_source(node, leaf) for node, value in pairs for leaf in tree_leaves(value)]
 
 
 def _source(node: torch.fx.Node, value: Any) -> InputSource:

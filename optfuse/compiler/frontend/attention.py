@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from optfuse.compiler.frontend.torch_bridge import operators_of, outside_of_modes
+from optfuse.compiler.frontend.torch_bridge import outside_of_modes
+from optfuse.compiler.frontend.torch_fakes import operators_of
 from optfuse.compiler.frontend.torch_sizes import is_symbolic
 from optfuse.compiler.ops.registered import attention, attention_dropout, padded_rows
 

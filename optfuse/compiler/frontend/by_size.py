@@ -1,4 +1,4 @@
-"""One function for all sizes of a graph with symbolic sizes: each size that comes is compiled, behind one trace."""
+"""Specialize a graph with symbolic sizes: one function that compiles the graph for each size it is called with."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ CompileRange = Callable[[GraphModule, str, Mapping[str, int], Sequence[Any]], Ra
 
 @dataclass(slots=True)
 class BySize:
-    """A graph with symbolic sizes as a function: every size is compiled by itself, when it comes.
+    """A graph with symbolic sizes as a function that compiles the graph for each size when it is first called with it.
 
     The first sizes (``GROUP`` of them) are compiled at once, the next when they come the second time, the next the
     fourth, and so on. Until then a size runs as it was traced, so that sizes that seldom come cost no compile.
@@ -212,7 +212,7 @@ class BySize:
             return function
 
     def _in_range(self, sizes: Sizes, arguments: Sequence[Any]) -> Callable[..., Any] | None:
-        """The function of a range that the sizes are in, compiled now if there is none yet."""
+        """The function compiled for a range that holds the sizes; it is compiled now if there is none yet."""
         values = dict(zip(self.reader.symbols, sizes, strict=True))
         for symbol, value in values.items():
             if self.first.setdefault(symbol, value) != value and self.numbers_vary:
@@ -238,7 +238,7 @@ class BySize:
         return None if found is None else found.function
 
     def _varies(self, symbol: sympy.Symbol, value: Number) -> bool:
-        """Whether a symbol may have other values in a range in which it has this one: 0 and 1 are not like others."""
+        """Whether a range may let a symbol with this value vary: sizes 0 and 1 are always compiled by themselves."""
         known = symbol in self.reader.in_tensors or symbol in self.varying
         return known and isinstance(value, int) and value >= LEAST
 

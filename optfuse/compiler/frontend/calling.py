@@ -32,7 +32,7 @@ def gather_inputs(
 
 
 def apply_mutations(captured: Captured, targets: Sequence[torch.Tensor], outputs: Sequence[Any]) -> None:
-    """Copy into ``targets`` (the caller's own tensors, one per placeholder) what the model writes there."""
+    """Write the new values of mutated inputs into ``targets``, the caller's own tensors, one per placeholder."""
     with torch.no_grad():
         for output, position in captured.mutations:
             if outputs[output] is not targets[position]:

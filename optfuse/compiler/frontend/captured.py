@@ -110,7 +110,7 @@ class Captured:
     @property
     def outputs(self) -> tuple[torch.fx.Node | int | float | bool | None, ...]:
         """The graph's flat outputs."""
-        return tuple(self.graph.graph.output_node().args[0])  # type: ignore[arg-type]
+        return tuple(self.graph.graph.output_node().args[0])
 
 
 def donated_inputs(captured: Captured, names: Sequence[str]) -> frozenset[str]:

@@ -47,7 +47,7 @@ def marked_checkpoints() -> Iterator[list[str]]:
 
 
 def obey_checkpoints(graph: Graph) -> int:
-    """Ask torch's partitioner to compute each node of a marked region again in the backward graph.
+    """Mark each node of a checkpointed region for torch's partitioner to recompute in the backward graph.
 
     Returns how many regions there are.
     """

@@ -9,11 +9,11 @@ from typing import Any
 import sympy
 import torch
 
+from optfuse.compiler.frontend.aliased_outputs import Window
 from optfuse.compiler.frontend.flat import Binding
 from optfuse.compiler.frontend.remainder import Remainder
 from optfuse.compiler.frontend.torch_bridge import boxed, without_views
 from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic
-from optfuse.compiler.frontend.windows import Window
 from optfuse.compiler.ir.sizes import Decisions
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
@@ -23,7 +23,7 @@ Program = Callable[[list[torch.Tensor]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """Torch's arguments and results around a Captured's. ``kept``: which of torch's arguments are inputs.
+    """How torch's arguments and results map to a Captured's. ``kept``: which of torch's arguments are inputs.
 
     ``literals`` are outputs of fixed values, ``objects`` outputs that are an argument as it was given: by position.
     ``numbers``: which arguments are ``symbols`` of a range of sizes, handed over behind the inputs. ``remainder``: what

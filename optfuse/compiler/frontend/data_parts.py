@@ -49,7 +49,7 @@ def in_parts(
     for node, value in fakes.items():  # under another name, or the cut asks for a node that yields each symbol
         node.meta["fake"] = value
     try:
-        cut = split_module(graph, graph, lambda node: parts[node], keep_original_order=True)  # type: ignore[arg-type]
+        cut = split_module(graph, graph, lambda node: parts[node], keep_original_order=True)
     finally:
         for node, value in fakes.items():
             node.meta["example_value"] = value

@@ -124,7 +124,7 @@ def _nll_loss_backward(
 
 
 def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    """What is copied, in row-major order; a copy into another layout keeps that layout, holes included."""
+    """A row-major copy; a copy into another layout keeps that layout, gaps included."""
     if not self.is_contiguous():
         return NotImplemented
     moved = TO_COPY(src, dtype=self.dtype, device=self.device)
@@ -283,7 +283,7 @@ OWN: dict[Any, Callable[..., Any]] = {
 
 
 def stays_whole(overload: Any) -> bool:
-    """Whether an operator must reach the solver as one node. Attention in every variant does."""
+    """Whether an operator must reach the solver as one node, as every variant of attention must."""
     operator = operator_name(overload)
     return operator in WHOLE or "scaled_dot_product" in operator or "_attention" in operator
 

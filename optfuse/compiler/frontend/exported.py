@@ -59,6 +59,6 @@ def ranges_of(program: ExportedProgram, inputs: tuple[tuple[Any, ...], Mapping[s
             least = 1 if bounds is None else max(1, int(bounds.lower))
             bounded = bounds is not None and isinstance(bounds.upper, sympy.Integer)
             most = int(bounds.upper) if bounds is not None and bounded else TIMES * hint
-            key = path[1].idx if isinstance(path[1], pytree.SequenceKey) else str(path[1].key)  # type: ignore[union-attr]
+            key = path[1].idx if isinstance(path[1], pytree.SequenceKey) else str(path[1].key)
             found.setdefault(key, {})[dim] = (least, max(hint, most))
     return found or None

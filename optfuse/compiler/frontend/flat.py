@@ -87,7 +87,7 @@ def specialize_sizes(graph: GraphModule, keep: bool = False) -> None:
 def take_writes(graph: GraphModule) -> tuple[tuple[int, Node], ...]:
     """Copies into placeholders, with which a graph ends, become further outputs: (output position, placeholder)."""
     output = graph.graph.output_node()
-    flat = list(output.args[0])  # type: ignore[arg-type]
+    flat = list(output.args[0])
     found = []
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         written, value = node.args[:2]
@@ -117,7 +117,7 @@ def take_objects(graph: GraphModule) -> tuple[tuple[int, int], ...]:
     """Outputs that are objects among the arguments: (output position, placeholder's number); None takes their place."""
     placeholders = graph.graph.find_nodes(op="placeholder")
     output = graph.graph.output_node()
-    flat = list(output.args[0])  # type: ignore[arg-type]
+    flat = list(output.args[0])
     found = []
     for position, value in enumerate(flat):
         if isinstance(value, Node) and is_object(value):
@@ -130,7 +130,7 @@ def take_objects(graph: GraphModule) -> tuple[tuple[int, int], ...]:
 def take_literals(graph: GraphModule) -> tuple[tuple[int, object], ...]:
     """Outputs that are neither tensors, numbers nor None, with their positions; in the graph None takes their place."""
     output = graph.graph.output_node()
-    flat = list(output.args[0])  # type: ignore[arg-type]
+    flat = list(output.args[0])
     found = []
     for position, value in enumerate(flat):
         if not isinstance(value, (Node, bool, int, float, type(None))):

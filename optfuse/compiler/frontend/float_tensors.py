@@ -34,7 +34,7 @@ _ARITHMETIC: dict[Any, Callable[..., Any]] = {
     operator.truediv: torch.div,
     operator.pow: torch.pow,
     math.sqrt: torch.sqrt,
-    torch.sym_sqrt: torch.sqrt,  # pyright: ignore[reportAttributeAccessIssue]
+    torch.sym_sqrt: torch.sqrt,
 }
 
 
@@ -60,7 +60,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 @dataclass(slots=True)
 class AtFirstCall:
-    """A function that is compiled for its first arguments, floats among which go to the device of the tensors.
+    """A function that is compiled at its first call; floats among its arguments are moved to the tensors' device.
 
     ``floats`` are their positions, ``device`` is where they go (None: they stay in the host's memory). While a backend
     is called, AOTAutograd would tell Dynamo that the floats of the graph as traced are constants.
@@ -105,7 +105,7 @@ def floats_as_tensors(graph: GraphModule) -> tuple[GraphModule, torch.device | N
     numbers = floats.tensors
     for node in list(found.graph.nodes):
         if _is_item(node):
-            numbers[node] = node.args[0]  # type: ignore[assignment]
+            numbers[node] = node.args[0]
             continue
         if isinstance(node.meta.get("example_value"), torch.SymInt):  # an integer's item may be a size
             return None
@@ -134,7 +134,7 @@ def _is_item(node: Node) -> bool:
     """Whether a node is the item of an argument: a float that may be another one in the next call."""
     value, source = node.meta.get("example_value"), node.args[0] if node.args else None
     taken = node.op == "call_method" and node.target == "item" and isinstance(source, Node)
-    return taken and source.op == "placeholder" and isinstance(value, torch.SymFloat)  # type: ignore[union-attr]
+    return taken and source.op == "placeholder" and isinstance(value, torch.SymFloat)
 
 
 def _arithmetic(node: Node, numbers: dict[Node, Node]) -> Node | None:

@@ -1,4 +1,4 @@
-"""Calls inside of a ``TorchFunctionMode``, such as the one of a default device: Dynamo has traced what it does."""
+"""Run compiled functions outside of active ``TorchFunctionMode``s, whose effect Dynamo has already traced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _pop = torch._C._pop_torch_function_stack  # noqa: SLF001
 _push = torch._C._push_on_torch_function_stack  # noqa: SLF001
 
 
-def past_function_modes(run: Callable[..., Any]) -> Callable[..., Any]:
+def outside_function_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     """``run`` with no function mode active: none changes a traced function twice, or tensors of our own."""
 
     def call(*arguments: Any) -> Any:

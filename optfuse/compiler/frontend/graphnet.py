@@ -130,7 +130,7 @@ def load_sample(folder: Path) -> ModelFile:
         return tuple(_size(meta) if _is_size(meta) else meta.tensor(generator) for meta in given), {}
 
     module = ModuleType(f"graphnet_{folder.name}")
-    module.model, module.inputs = model, inputs  # type: ignore[attr-defined]
+    module.model, module.inputs = model, inputs
     dtype = max(floats, key=lambda item: item.itemsize, default=torch.float32)
     return ModelFile(folder / "model.py", folder.name, module, dtype, trains=bool(trained))
 

@@ -58,7 +58,7 @@ def capture(
         mutations=tuple((output, sources.index(source)) for output, source in written),
         call=CallSpec(
             in_spec=traced.in_spec,
-            out_spec=program.call_spec.out_spec,  # type: ignore[arg-type]
+            out_spec=program.call_spec.out_spec,
             fixed=traced.fixed,
             shared=traced.shared,
             user_outputs=tuple(

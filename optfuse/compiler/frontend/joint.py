@@ -65,7 +65,7 @@ class JointValue:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The names of values that are saved, and of values that the backward graph computes again."""
+    """The names of the values that are saved, and of those that the backward graph recomputes."""
 
     saved: frozenset[str]
     again: frozenset[str]
@@ -100,7 +100,7 @@ Chooser = Callable[[JointStep], Choice | None]
 
 
 def has_own_choice(joint: GraphModule) -> bool:
-    """Whether the user has checkpointed regions, or asked torch for a budget: then torch splits as they say."""
+    """Whether checkpointed regions or torch's memory budget already decide what is saved."""
     return any(not CHOSEN.isdisjoint(node.meta) for node in joint.graph.nodes)
 
 
@@ -178,7 +178,7 @@ def _backward_half(joint: GraphModule, forward: Collection[Node]) -> set[Node]:
 
 
 def cut_as_chosen(joint: GraphModule, choice: Choice, results: int) -> tuple[GraphModule, GraphModule]:
-    """The forward and the backward graph of a joint one that save what a choice says, and what the step was given."""
+    """The forward and the backward graph of a joint one that save the values of a choice, and inputs of the step."""
     outputs: Sequence[Any] = joint.graph.output_node().args[0]  # type: ignore[assignment]
     reached: set[Node] = set()
     ahead = [node for node in outputs[results:] if isinstance(node, Node)]
@@ -213,7 +213,7 @@ def name_nodes(joint: GraphModule) -> None:
 
 
 def joint_names(captured: Captured) -> dict[str, str]:
-    """By node of one of the two graphs: the node of the joint graph that it is, or stands for."""
+    """By node of the forward or backward graph, the name of the joint graph's node that it comes from."""
     return {node.name: node.meta.get(_NAME, node.name) for node in captured.graph.graph.nodes}
 
 

@@ -1,4 +1,4 @@
-"""Compiled graphs as torch's cache of AOTAutograd's results keeps them between processes.
+"""Store compiled graphs in torch's cache of AOTAutograd results, which keeps them between processes.
 
 Torch finds an entry by the graph that Dynamo has traced, the inputs' layouts and its own settings, and then traces no
 joint graph, partitions nothing and calls no compiler: what is left of a first call is Dynamo's part and loading. An
@@ -60,7 +60,7 @@ _revive: ContextVar[Callable[[str, Any], Callable[[list[torch.Tensor]], Sequence
 
 @dataclass
 class KeptCode(OutputCode):
-    """A compiled graph: the function that runs it and, for pickle, what that is made of again."""
+    """A compiled graph: the function that runs it, and the data from which another process makes it again."""
 
     kind: str = ""
     calling: Calling | None = None
@@ -75,7 +75,7 @@ class KeptCode(OutputCode):
         return self.run(inputs)
 
     def prepare_for_serialization(self) -> None:
-        """Keep no more than data. Called on a copy.
+        """Drop the function, which cannot be pickled. Called on a copy.
 
         Raises:
             BypassAOTAutogradCache: If the graph has no product: torch then writes no entry.
@@ -91,7 +91,7 @@ class KeptCode(OutputCode):
         self.run = run if self.traced is None else unless_simulated(run, self.traced)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
-        """Take no notice: Triton's own cache has the kernels."""
+        """Ignore the bundle: Triton's own cache has the kernels."""
 
 
 def keepable(compile_: Callable[..., KeptCode]) -> Any:

@@ -1,4 +1,4 @@
-"""Memory of the values saved for the backward graph: which of them share storage, and which the caller holds too."""
+"""Where the values saved for the backward graph lie: which share storage, and which the caller holds as well."""
 
 from __future__ import annotations
 

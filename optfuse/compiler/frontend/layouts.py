@@ -24,7 +24,8 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, with_graph
 from optfuse.compiler.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
-from optfuse.compiler.frontend.torch_bridge import OpOverload, fake_result, fake_strided, is_mutating, operator_name
+from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, operator_name
+from optfuse.compiler.frontend.torch_fakes import fake_result, fake_strided
 from optfuse.compiler.frontend.torch_sizes import hint_of, is_symbolic
 
 aten = torch.ops.aten
@@ -168,7 +169,7 @@ def _counted_places(graph: GraphModule) -> set[str]:
     found: set[str] = set()
     for node in graph.graph.nodes:
         if node.target in BY_PLACE:
-            found.add(_base(node.args[0]).name)  # type: ignore[arg-type]
+            found.add(_base(node.args[0]).name)
         elif isinstance(node.target, OpOverload) and node.target.namespace not in _LAYOUT_FREE:
             found |= {_base(source).name for source in node.all_input_nodes}
     return found
@@ -221,7 +222,7 @@ def _wanted_convolutions(graph: GraphModule) -> frozenset[str]:
     wide = False
     for node in nodes:
         backward = node.target is aten.convolution_backward.default
-        weight = fake(node.args[2 if backward else 1])  # type: ignore[arg-type]
+        weight = fake(node.args[2 if backward else 1])
         groups = 1 if node.target is _RELU_TOO else node.args[9 if backward else 8]
         if weight is None or weight.dim() != 4:
             continue
@@ -264,7 +265,7 @@ def _worth_a_copy(node: Node) -> bool:
 def _uses(matmul: Node) -> int:
     """How many products of a matmul each element of its larger operand takes part in, at least."""
     first = _MATMULS[matmul.target]
-    a, b = (fake(operand) for operand in matmul.args[first : first + 2])  # type: ignore[arg-type]
+    a, b = (fake(operand) for operand in matmul.args[first : first + 2])
     return 0 if a is None or b is None else min(hint_of(a.shape[-2]), hint_of(b.shape[-1]))
 
 

@@ -1,4 +1,4 @@
-"""Which operators a plan or a run may call: the file may come from anywhere, and names their arguments too.
+"""Check which operators a plan may call: the file is untrusted, and names their arguments too.
 
 Allowed are the operators of torch's dispatcher in the namespaces of ``NAMESPACES``, and in those that the caller names,
 such as one of a library of custom operators. Of the text that they take, what chooses a mode is allowed

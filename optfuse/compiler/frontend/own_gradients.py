@@ -25,11 +25,11 @@ def own_gradients(model: torch.nn.Module) -> Iterator[list[str]]:
         return register_hook(self, hook)
 
     watch = model.register_forward_hook(lambda _model, _args, result: found.extend(_functions_behind(result)))
-    torch.Tensor.register_hook = noting  # type: ignore[assignment]
+    torch.Tensor.register_hook = noting
     try:
         yield found
     finally:
-        torch.Tensor.register_hook = register_hook  # type: ignore[assignment]
+        torch.Tensor.register_hook = register_hook
         watch.remove()
 
 

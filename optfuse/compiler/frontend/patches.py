@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from optfuse.compiler.frontend.passes.rewrite import fake, insert
-from optfuse.compiler.frontend.torch_bridge import fake_result, fake_strided
+from optfuse.compiler.frontend.torch_fakes import fake_result, fake_strided
 
 aten = torch.ops.aten
 
@@ -41,7 +41,7 @@ def is_patches(node: Node) -> bool:
         return False
     kernel = list(w.shape[2:])
     together = all(d == 1 or k == 1 for d, k in zip(_all(dilation, kernel), kernel, strict=True))
-    side_by_side = _all(stride, kernel) == kernel and not any(padding)  # type: ignore[arg-type]
+    side_by_side = _all(stride, kernel) == kernel and not any(padding)
     return together and side_by_side and prod(kernel) > 1
 
 

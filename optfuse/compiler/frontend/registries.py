@@ -1,4 +1,4 @@
-"""What torch has registered in this process, by name: pytree's classes, the dispatcher's operators. Imports nothing.
+"""Look up by name what torch has registered in this process: pytree classes and operators. Nothing is imported.
 
 Beside ``torch_bridge`` the one module that touches private interfaces of torch, for files that name such things.
 """

@@ -1,4 +1,4 @@
-"""What no plan can hold and only results depend on: torch runs it, operator by operator, after the scheduled program.
+"""The end of a graph that no plan can hold: torch runs it eagerly after the scheduled program.
 
 Sparse tensors (the gradients of embeddings with ``sparse=True``), new values of arguments of which several elements lie
 in one place, and scatters into windows that overlap themselves. All that depends on them comes with them; the rest of
@@ -38,7 +38,7 @@ class Remainder:
     names: tuple[str, ...]
 
     def complete(self, arguments: Sequence[Any], outputs: list[Any]) -> None:
-        """Run the nodes and put their results among ``outputs``, whose further ones go."""
+        """Run the nodes, put their results among ``outputs``, and drop the outputs that were only their operands."""
         found = self.graph(*arguments, *(outputs[k] for k in self.results))
         del outputs[len(outputs) - len(self.results) :]
         for position, value in zip(self.positions, found, strict=True):
@@ -59,7 +59,7 @@ def take_remainder(graph: GraphModule) -> Remainder | None:
     if not late:
         return None
     output = graph.graph.output_node()
-    flat = list(output.args[0])  # type: ignore[arg-type]
+    flat = list(output.args[0])
     placeholders = graph.graph.find_nodes(op="placeholder")
     read = list(dict.fromkeys(x for node in late for x in node.all_input_nodes if x not in late))
     read += [x for x in flat if isinstance(x, Node) and not _is_dense(x) and x not in late and x not in read]

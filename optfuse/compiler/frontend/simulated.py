@@ -1,8 +1,8 @@
-"""Calls that kernels cannot serve: of tensors without memory of their own, or in a mode that sees each operator.
+"""Run a graph as it was traced in calls that kernels cannot serve: fake or wrapped tensors, and dispatch modes.
 
-Such are fake tensors, those under ``vmap`` (also that of ``autograd.grad(..., is_grads_batched=True)``), dual numbers
-of forward differentiation, and calls in a ``TorchDispatchMode`` (counters of operations, tracers). They run the graph
-operator by operator, as AOTAutograd has traced it.
+Such calls have fake tensors, dual numbers of forward differentiation, or tensors under ``vmap`` (also that of
+``autograd.grad(..., is_grads_batched=True)``), or are made in a ``TorchDispatchMode`` (counters of operations,
+tracers). They run the graph operator by operator, as AOTAutograd has traced it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.function_modes import past_function_modes
+from optfuse.compiler.frontend.function_modes import outside_function_modes
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.torch_bridge import boxed, is_simulated
 
@@ -55,7 +55,7 @@ class TracedGraph:
 
 def unless_simulated(run: Run, traced: TracedGraph) -> Run:
     """``run``, or the traced graph in calls that kernels cannot serve."""
-    alone = past_function_modes(run)
+    alone = outside_function_modes(run)
 
     def call(arguments: list[Any]) -> Any:
         return traced(arguments) if is_simulated(arguments) else alone(arguments)

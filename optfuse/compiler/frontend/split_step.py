@@ -30,10 +30,11 @@ from optfuse.compiler.frontend.passes.draws import seed_draws
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.max_pooling import keep_offsets, release_pooled
 from optfuse.compiler.frontend.passes.noops import drop_copies
-from optfuse.compiler.frontend.passes.rebuild import rebuild_spread
-from optfuse.compiler.frontend.passes.relu_masks import compare_what_is_saved
+from optfuse.compiler.frontend.passes.recompute_expanded import recompute_expanded
+from optfuse.compiler.frontend.passes.relu_masks import derive_relu_masks
 from optfuse.compiler.frontend.passes.rewrite import copied
-from optfuse.compiler.frontend.torch_bridge import min_cut_partition, mode_of_values, outside_of_modes, without_repeats
+from optfuse.compiler.frontend.torch_bridge import min_cut_partition, outside_of_modes, without_repeats
+from optfuse.compiler.frontend.torch_fakes import mode_of_values
 from optfuse.compiler.ir.sizes import Decisions
 from optfuse.problem.garbage_collection import rarely_collecting
 
@@ -64,7 +65,7 @@ class Split:
         choice, own = None, has_own_choice(joint)
         if not own:
             drop_copies(joint)
-        compare_what_is_saved(joint)
+        derive_relu_masks(joint)
         if own:
             seed_draws(joint)  # torch would hand generators to both graphs
         if self.choose is not None and self.user_outputs is not None:
@@ -105,7 +106,7 @@ class Split:
         if results is not None:
             if cuts is not None:
                 cuts.setdefault(self.name, tuple(filter(None, output_names(forward)[results:])))
-            rebuild_spread(forward, backward, results)
+            recompute_expanded(forward, backward, results)
         return forward, backward
 
     def adapt(self, module: GraphModule, kind: str, given: Mapping[str, Kept] | None = None) -> Adapted:

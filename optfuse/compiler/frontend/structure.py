@@ -1,4 +1,4 @@
-"""How arguments and results nest, as plain JSON: what a plan says of the classes of a call.
+"""The nesting of arguments and results (pytree structures) as plain JSON, as plans store it.
 
     "leaf"
     {"tuple": [...]}   {"list": [...]}   {"deque": [...], "maxlen": 3}

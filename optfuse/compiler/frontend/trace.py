@@ -142,7 +142,7 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 def require_module(name: str, model: Any) -> None:
-    """Refuse what has no parameters to speak of, before torch does it in other words."""
+    """Refuse a model that is no ``torch.nn.Module``, before torch does so with a less clear message."""
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(f"{name}: the model must be a torch.nn.Module, not a {type(model).__name__}; wrap it in one")
 
@@ -241,7 +241,7 @@ def _shared(leaves: list[Any]) -> tuple[tuple[int, int], ...]:
 
 
 def explain(name: str, error: Exception) -> str:
-    """One line: what stopped the trace, at which line of the model, and the way out."""
+    """One line: what stopped the trace, at which line of the model, and how to avoid it."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith((_TORCH, _HERE, "<", *_PYTHON))]
     where = ""

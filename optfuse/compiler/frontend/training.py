@@ -18,7 +18,8 @@ from optfuse.compiler.frontend.flat import bind_placeholders
 from optfuse.compiler.frontend.joint import Chooser
 from optfuse.compiler.frontend.own_gradients import own_gradients
 from optfuse.compiler.frontend.passes.rewrite import copied
-from optfuse.compiler.frontend.torch_bridge import forget_fake_results, tree_unflatten
+from optfuse.compiler.frontend.torch_bridge import tree_unflatten
+from optfuse.compiler.frontend.torch_fakes import forget_fake_results
 from optfuse.compiler.frontend.trace import Fed, Traced, explain, feeds, require_module, trace
 from optfuse.errors import CaptureError
 
@@ -26,7 +27,7 @@ from optfuse.errors import CaptureError
 def capture_training(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "model"
 ) -> tuple[Captured, Captured]:
-    """The forward and backward graphs of ``model(*args, **kwargs)``, split so that the fewest bytes are kept between.
+    """The forward and backward graphs of ``model(*args, **kwargs)``, split so that the fewest bytes are saved.
 
     Nothing runs on the data. The graphs are ``name.forward`` and ``name.backward``. The forward graph's outputs are new
     values of what the model writes in place, then the model's tensors, then what the backward graph needs.
@@ -74,7 +75,7 @@ def capture_step(
 
 @dataclass(slots=True)
 class _Half:
-    """A graph that runs by torch's operators until something better is made of it."""
+    """A graph that runs operator by operator until it is compiled."""
 
     captured: Captured
     made: Program | None = None
@@ -110,7 +111,7 @@ class TrainingCapture:
 
 
 def _looks(model: torch.nn.Module) -> tuple[object, ...]:
-    """What can be seen of a model without running it: its modules with their settings, its tensors' facts."""
+    """A summary of a model to compare, without running it: modules with their settings, and tensors' metadata."""
     modules = [(name, type(one), one.extra_repr(), one.training) for name, one in model.named_modules()]
     tensors = [
         (name, tuple(one.shape), one.dtype, one.device, one.requires_grad)
@@ -147,7 +148,7 @@ def _step(traced: Traced, run: Callable[..., Any], model: torch.nn.Module, name:
     """``run``, which takes the flat graph's tensors, as a function with the model's arguments and results."""
     out_spec = traced.program.call_spec.out_spec
     takes = _takers(model, feeds(traced))
-    call = CallSpec(traced.in_spec, out_spec, traced.fixed, traced.shared, ())  # type: ignore[arg-type]
+    call = CallSpec(traced.in_spec, out_spec, traced.fixed, traced.shared, ())
 
     def step(*args: Any, **kwargs: Any) -> Any:
         leaves = checked_leaves(name, call, args, kwargs)

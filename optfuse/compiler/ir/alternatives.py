@@ -1,8 +1,8 @@
-"""Which ops of a graph are alternatives, of which one runs: an op that computes what the op before it does, otherwise.
+"""The variants of a graph: pairs of alternatives, of which one runs. The second ops stand right behind the first.
 
-Such an op writes the same temporaries: a product of matrices those of a library call, a nest those of a nest that reads
-other values. What only the first ones read is part of their alternative: values that the second ones compute
-themselves.
+A second op writes the same temporaries as the first: a product of matrices those of a library call, a nest those of a
+nest that reads other values. What only the first ones read is part of their alternative: values that the second ones
+compute themselves.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def written_by(op: Op) -> tuple[str, ...]:
     return tuple(store.buffer for store in op.stores)
 
 
-def is_rival(op: Op, before: Op) -> bool:
-    """Whether an op is the alternative of the op before it; both write temporaries."""
+def is_second_alternative(op: Op, before: Op) -> bool:
+    """Whether an op computes what the op before it does, in another way; both write temporaries."""
     if not isinstance(op, LoopNest) or any(store.indirect for store in op.stores):
         return False
     if set(written_by(op)) != set(written_by(before)):
@@ -36,17 +36,18 @@ def is_rival(op: Op, before: Op) -> bool:
     return op.origin == before.origin and set(_read(op)) != set(_read(before))
 
 
-def rivals_of(graph: LoopGraph) -> dict[int, int]:
-    """By position of a second alternative's op: the op before it, which is its rival."""
+def first_alternatives(graph: LoopGraph) -> dict[int, int]:
+    """By position of a second alternative's op, the position of the first one, right before it."""
     temporary = {buffer.name for buffer in graph.buffers if buffer.kind == "temporary"}
     pairs = enumerate(zip(graph.ops, graph.ops[1:], strict=False), 1)
-    return {k: k - 1 for k, (before, op) in pairs if temporary.issuperset(written_by(op)) and is_rival(op, before)}
+    seconds = (k for k, (first, op) in pairs if is_second_alternative(op, first))
+    return {k: k - 1 for k in seconds if temporary.issuperset(written_by(graph.ops[k]))}
 
 
 def variants_of(graph: LoopGraph) -> tuple[Alternatives, ...]:
-    """The variants of a graph, each with two alternatives, in the order of their first rivals."""
-    rivals = rivals_of(graph)
-    firsts = {first: second for second, first in rivals.items()}
+    """The variants of a graph, each with two alternatives, in the order of their first ops."""
+    first_of = first_alternatives(graph)
+    firsts = {first: second for second, first in first_of.items()}
     readers = _readers(graph)
     returned = {output.buffer for output in graph.outputs if isinstance(output, View)}
     groups: nx.Graph[int] = nx.Graph()
@@ -56,7 +57,7 @@ def variants_of(graph: LoopGraph) -> tuple[Alternatives, ...]:
         op = graph.ops[position]
         made = written_by(op)
         using = {user for name in made for user in readers.get(name, ())}
-        beside = position in firsts or position in rivals or isinstance(op, LibraryCall)
+        beside = position in firsts or position in first_of or isinstance(op, LibraryCall)
         if beside or not using or not using <= inside or returned.intersection(made):
             continue
         inside.add(position)

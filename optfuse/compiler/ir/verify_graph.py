@@ -11,7 +11,7 @@ from keyword import iskeyword
 from math import prod
 from typing import assert_never, get_args
 
-from optfuse.compiler.ir.alternatives import is_rival
+from optfuse.compiler.ir.alternatives import is_second_alternative
 from optfuse.compiler.ir.buffer_layout import extent
 from optfuse.compiler.ir.nodes import Buffer, BufferKind, LibraryCall, LoopGraph, LoopNest, Op, View, memory_of, views
 from optfuse.compiler.ir.traversal import loads, stored_sizes
@@ -103,7 +103,7 @@ def _check_nest(nest: LoopNest, state: _State) -> None:
         if store.indirect:
             _check_update(buffer, nest, state)
             continue
-        if buffer.kind != "temporary" or state.before is None or not is_rival(nest, state.before):
+        if buffer.kind != "temporary" or state.before is None or not is_second_alternative(nest, state.before):
             _check_definition(buffer, nest.name, state)
         if any(load.buffer == buffer.name and load.index != store.index for load in loads(nest)):
             raise InvalidGraphError(f"{nest.name}: loads of {buffer.name} race with the store to it at another index")

@@ -51,7 +51,7 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
         return tuple(views) if several else views[0]
 
     window = _meta_window(builder, source)
-    args, kwargs = fx.node.map_aggregate((args, kwargs), traced_size)  # type: ignore[misc]
+    args, kwargs = fx.node.map_aggregate((args, kwargs), traced_size)
     assert is_overload(node.target), f"{node.name} is no ATen overload"
     target = _AS_VIEW.get(str(node.target), node.target)
     if target is aten.as_strided.default:
@@ -112,9 +112,9 @@ def _require_inside(
     buffer = builder.buffers[source.buffer]
     shape, stride = ([size_in(n, builder.decisions) for n in numbers] for numbers in (shape, stride))
     first = source.offset if storage_offset is None else size_in(storage_offset, builder.decisions)
-    length = extent(buffer.shape, buffer.stride)  # type: ignore[arg-type]
+    length = extent(buffer.shape, buffer.stride)
     inside = first >= 0 and first + extent(shape, stride) <= length
-    if inside and buffer.kind == "temporary" and length > math.prod(buffer.shape):  # type: ignore[arg-type]
+    if inside and buffer.kind == "temporary" and length > math.prod(buffer.shape):
         inside = {step for n, step in zip(shape, stride, strict=True) if n > 1} <= set(buffer.stride)
     if 0 in shape or inside:
         return

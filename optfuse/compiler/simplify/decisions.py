@@ -56,7 +56,7 @@ def of_graph(graph: LoopGraph) -> tuple[Decision, ...]:
     return tuple(decision for decision in found if decision.count)
 
 
-def standing(decided: Iterable[Decision], *, capped: bool) -> tuple[Decision, ...]:
+def uncertified(decided: Iterable[Decision], *, capped: bool) -> tuple[Decision, ...]:
     """The decisions that a certificate does not cover: under a memory cap (``capped``), those of dominance as well."""
     return tuple(decision for decision in decided if capped or decision.kind == "decision")
 

@@ -1,4 +1,4 @@
-"""Compute gathered elements where they are gathered: an index from data (a label) selects one element of each row.
+"""Inline values that are only gathered: an index from data (a label) selects one element of each row.
 
 A consumer that gathers few elements of a large value can compute those itself, and the value is never stored: of the
 logarithms of 8,192 times 50,257 probabilities a loss needs 8,192.
@@ -23,7 +23,7 @@ from optfuse.compiler.simplify.split_reductions import rename
 LEAST_RATIO = 32
 
 
-def gathers_few(reader: Op | None, name: str, elements: int) -> bool:
+def is_sparse_gather(reader: Op | None, name: str, elements: int) -> bool:
     """Whether an op only gathers few of a buffer's ``elements``."""
     if not isinstance(reader, LoopNest):
         return False

@@ -21,7 +21,7 @@ from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopGraph, LoopNest, Op, View, views
 from optfuse.compiler.ir.scalar_functions import FREE, FUNCTIONS
 from optfuse.compiler.ir.traversal import subexpressions
-from optfuse.compiler.simplify.gathered_values import gathers_few
+from optfuse.compiler.simplify.gathered_values import is_sparse_gather
 from optfuse.compiler.simplify.substitute import Value, by_address, with_value
 
 #: Values of fewer bytes are not inlined: they cost launches, on which the solver decides.
@@ -70,7 +70,7 @@ def inline_cheap(graph: LoopGraph) -> LoopGraph:
         name, using = op.stores[0].buffer, readers[op.stores[0].buffer]
         if name in held or not using or len(writers[name]) > 1:
             continue
-        few = all(gathers_few(ops[user], name, prod(op.sizes)) for user in using)
+        few = all(is_sparse_gather(ops[user], name, prod(op.sizes)) for user in using)
         if len(using) < 2 and not few:
             continue
         value = cheap_value(op, buffers, few=few, many=len(using) >= MANY)

@@ -31,10 +31,9 @@ TOGETHER = 2
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """Readers that compute values, by position, and the positions of the producers that they need no longer."""
+    """Readers that compute values, by position, and the bytes of these values."""
 
     computed: Mapping[int, LoopNest]
-    without: frozenset[int]
     bytes: int
 
 
@@ -52,7 +51,7 @@ def with_inlined(graph: LoopGraph) -> LoopGraph:
 
 
 def _offers(graph: LoopGraph) -> list[_Offer]:
-    """What the rewrite with a wider limit would inline: producers, each with all of their readers."""
+    """The producers that ``inline_moved`` would inline under a wider limit, each with all of its readers."""
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     rewritten = {op.name: op for op in Moving(graph, MORE).result().ops}
     readers, _ = users(graph)
@@ -62,11 +61,11 @@ def _offers(graph: LoopGraph) -> list[_Offer]:
             together.add_edges_from((position, user) for name in footprint(op)[1] for user in readers[name])
     found: list[_Offer] = []
     for members in nx.connected_components(together):
-        gone = frozenset(k for k in members if graph.ops[k].name not in rewritten)
+        gone = {k for k in members if graph.ops[k].name not in rewritten}
         computed = {k: op for k in sorted(members - gone) if isinstance(op := rewritten[graph.ops[k].name], LoopNest)}
         size = _bytes((graph.ops[k] for k in gone), buffers)
         if computed and size >= LEAST_BYTES and all(_stores_temporaries(nest, buffers) for nest in computed.values()):
-            found.append(_Offer(computed, gone, size))
+            found.append(_Offer(computed, size))
     return found
 
 
@@ -79,7 +78,7 @@ def _bytes(ops: Iterable[Op], buffers: Mapping[str, Buffer]) -> int:
 
 
 def _few(graph: LoopGraph, offers: list[_Offer]) -> list[_Offer]:
-    """The first offers, few among connected loops."""
+    """The first offers, at most ``TOGETHER`` among connected loops."""
     made: dict[str, int] = {}
     linked: nx.Graph[int] = nx.Graph()
     for position, op in enumerate(graph.ops):

@@ -1,4 +1,4 @@
-"""Benches that run on one device: while one of them is timed, the others stand still.
+"""Let benches share one device: while one of them is timed, the others are paused.
 
 A worker that compiles also runs kernels, and takes the host's cores. Times measured beside it are longer.
 """

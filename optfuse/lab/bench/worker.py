@@ -174,7 +174,7 @@ def _warm_up(device: Meter) -> None:
     x = torch.ones(8, 8, device=device.device)
     model = torch.nn.Linear(8, 8, device=device.device)
     with torch.no_grad():
-        for call in (torch.compile(lambda y: (y + 1).sum()), optfuse.optimize(model, (x,)).compile()):  # type: ignore[union-attr]
+        for call in (torch.compile(lambda y: (y + 1).sum()), optfuse.optimize(model, (x,)).compile()):
             try:
                 call(x)
             except Exception as error:  # said again, with its reason, by every row that it concerns

@@ -1,4 +1,4 @@
-"""Have the tree search compiled, in a process of its own that keeps the machine code on disk.
+"""Compile the tree search in a process of its own, which caches the machine code on disk.
 
 Compiling takes some fifteen seconds, once for a machine and a version. Not in a thread: numba meanwhile exchanges the
 whole process's warning filters, and Triton's interpreter, if it runs, the built-in functions that numba looks up.

@@ -80,7 +80,7 @@ def graph_data(
 
 
 def _differences(instance: Instance, before: Solution, after: Solution) -> list[list[Any]]:
-    """Where two solutions part, as kernels by number on each side, and what the second one saves there."""
+    """The places where two solutions differ: kernels by number on each side, and the time that the second one saves."""
     first, second = ({kernel: k for k, kernel in enumerate(solution.kernels)} for solution in (before, after))
     return [
         [[first[kernel] for kernel in item.before], [second[kernel] for kernel in item.after], item.saved_ps]

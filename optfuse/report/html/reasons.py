@@ -1,7 +1,7 @@
-"""Why a producer kernel and its consumer kernel are not fused: quick answers for every arrow.
+"""Why a producer kernel and its consumer kernel are not fused, by a quick test for every arrow.
 
-They are about these two kernels alone, all else unchanged. ``solver.explain.explain`` answers the larger question, what
-the best schedule with two ops in one kernel would cost; it takes a solve for each.
+The reasons are about these two kernels alone, all else unchanged. ``solver.explain.explain`` answers the larger
+question, what the best schedule with two ops in one kernel would cost; it takes a solve for each.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Separations:
                 self._later[number] |= self._later[other] | 1 << other
 
     def why(self, first: int, second: int) -> str:
-        """One line on the kernels of an arrow."""
+        """The reason, in one line, why the two kernels of an arrow are not fused."""
         for number in (first, second):
             kind = self._instance.ops[self._kernels[number].ops[0]].kind
             if kind != "loop":

@@ -9,7 +9,7 @@ _LAUNCH = re.compile(r"^    launch\(\s*(\w+),", re.MULTILINE)
 
 
 def module_steps(source: str) -> tuple[str, ...]:
-    """What a module has for each kernel of its schedule, in order: a Triton function, or the lines of a library call.
+    """The source of each kernel of a schedule, in order: a Triton function, or the lines of a library call.
 
     Relies on how ``compiler.codegen.module`` writes: top-level parts are two blank lines apart, and steps of the host
     program are paragraphs that begin with a comment.

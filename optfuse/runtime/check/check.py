@@ -74,7 +74,7 @@ def check_steps(
     *,
     placement: Placement = "apart",
 ) -> StepReport:
-    """Run a schedule launch by launch, where its tensors live, and hold what each writes against a reference.
+    """Run a schedule launch by launch, where its tensors live, and compare what each writes with a reference.
 
     A kernel's reference is the loop IR interpreter on the CPU in float64, for the inputs that the kernel had; a library
     call's is the operator itself. Also found: memory that a step changes and must not, and elements that none writes.
@@ -159,7 +159,7 @@ def _call(
     kwargs: Mapping[str, Any] | None,
     calls: int = 1,
 ) -> None:
-    """Call a schedule, forward and backward, its graphs run by what ``make`` makes."""
+    """Call a schedule, forward and backward, with its graphs run by the programs that ``make`` returns."""
     if isinstance(schedule, ScheduledStep):
         run: Callable[..., Any] = bind_training(schedule, make=make)
         args, kwargs = (schedule.args, schedule.kwargs) if args is None else (args, kwargs)
@@ -173,7 +173,7 @@ def _call(
         with torch.set_grad_enabled(train):
             leaves = [x for x in pytree.tree_leaves(run(*given, **named)) if isinstance(x, torch.Tensor)]
         if train:
-            _backward([x for x in leaves if x.requires_grad], schedule.model)  # type: ignore[union-attr]
+            _backward([x for x in leaves if x.requires_grad], schedule.model)
         del leaves  # or the next call runs without a graph: its results are in use
 
 

@@ -1,4 +1,4 @@
-"""How far what one step wrote is from what it should have written, with the largest error as the measure.
+"""Compare what one step wrote with what it should have written, by the largest error.
 
 Where a whole program's results are judged by their norm (``runtime.check.verify``), here one wrong element must show.
 The error is the largest difference from the reference, relative to the largest element of the reference. The limit is
@@ -25,20 +25,19 @@ SHARE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Errors relative to the largest element. ``misfits`` are nan or infinite, or not, unlike the reference.
+    """Errors relative to the largest element; ``roundings``: the error in units of the dtype's epsilon.
 
-    ``roundings`` is the error in units of the dtype's epsilon; ``wrong`` is empty when the value passes.
+    ``wrong`` is empty when the value passes.
     """
 
     error: float = 0.0
     limit: float = 0.0
     roundings: float = 0.0
-    misfits: int = 0
     wrong: str = ""
 
     @property
     def severity(self) -> float:
-        """For an order, worst first: the error as a multiple of its limit, infinite for what is wrong otherwise."""
+        """The error as a multiple of its limit, to sort by; infinite if something other than the error is wrong."""
         if self.wrong and not self.error > self.limit:
             return float("inf")
         return self.error / self.limit if self.limit else self.error
@@ -70,11 +69,11 @@ def judge(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, *, rounde
     wrong = f"{count} elements are nan or infinite, or should be" if count else ""
     if error > limit:
         wrong = wrong or f"error {error:.1e} is above {limit:.1e}"
-    return Judgement(error, limit, error / rounding, count, wrong)
+    return Judgement(error, limit, error / rounding, wrong)
 
 
 def _judge_integers(got: torch.Tensor, eager: torch.Tensor, rounded: bool) -> Judgement:
     differ = int((got != eager).sum())
     allowed = max(1, got.numel() // SHARE) if rounded else 0
     wrong = f"{differ} of {got.numel()} elements differ" if differ > allowed else ""
-    return Judgement(differ / got.numel(), allowed / got.numel(), float(differ), 0, wrong)
+    return Judgement(differ / got.numel(), allowed / got.numel(), float(differ), wrong)

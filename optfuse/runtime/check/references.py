@@ -1,4 +1,4 @@
-"""What a step should have written, given what it read.
+"""Reference results: what a step should have written, given what it read.
 
 A kernel's reference is the loop IR interpreter on the CPU, in float64; a library call's is the operator itself on
 copies of its arguments, on the same device, and in float64 where the operator takes that. Random operators are repeated
@@ -66,7 +66,7 @@ def interpreted(graph: LoopGraph, given: Mapping[str, torch.Tensor], results: tu
 def repeated(
     call: LibraryCall, given: Mapping[str, torch.Tensor], device: torch.device, generators: Generators | None
 ) -> Reference:
-    """What the operator returns, and what it leaves in the arguments that it writes."""
+    """The results of the operator, and the arguments that it writes, as they are afterwards."""
     eager = _call(call, given, device, generators, double=False)
     if generators is not None:
         return Reference(eager, eager)

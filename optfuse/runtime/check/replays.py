@@ -1,4 +1,4 @@
-"""A program through CUDA graphs beside the same program without: every call's results must be the same."""
+"""Compare each call of a program through CUDA graphs with the same program without them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ReplayCheck:
 
 @dataclass(slots=True)
 class Again:
-    """Replays by running again and writing into the recorded results: stands for a GPU's graphs.
+    """A stand-in for a GPU's graphs: a replay runs again and writes into the recorded results.
 
     ``written``: inputs that a run changes, which recording must not do.
     """

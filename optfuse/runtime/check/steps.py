@@ -1,4 +1,4 @@
-"""A program watched step by step: does each launch and call write what it should, and nothing else?
+"""Watch a program step by step, and check that each launch and call writes what it should, and nothing else.
 
 Before a step, what it touches is copied; after it the device is waited for, what it wrote is held against a reference
 for the same inputs (``runtime.check.references``), and every value that is still needed against its copy. So a wrong
@@ -113,7 +113,7 @@ class Watch:
         self._remember(step, tensors)
 
     def _remember(self, step: Step, tensors: Mapping[str, torch.Tensor]) -> None:
-        """What is alive after a step, and what it holds."""
+        """Copy the values that are alive after a step."""
         for name, x in tensors.items():
             if name in step.writes or name not in self._alive:
                 self._alive[name] = (x, strided_copy(x, x.device))
@@ -130,7 +130,7 @@ class Watch:
         return interpreted(graph, self._given, step.writes)
 
     def _changed(self, step: Step, tensors: Mapping[str, torch.Tensor]) -> list[str]:
-        """Values that the step must leave alone and did not. What dies may lie where the step writes."""
+        """The values that a step changed and must not have. A value that dies may lie where the step writes."""
         written = [tensors[name] for name in step.writes if name in tensors]
         faults = []
         for name, (tensor, copy) in list(self._alive.items()):

@@ -1,4 +1,4 @@
-"""Do a program's results equal the model's? Judged against float64, with eager execution's own error as the measure.
+"""Verify a program's results against float64; eager execution's own error sets the limit.
 
 A fused program rounds at other places than eager execution, so the two never agree bit for bit, and a fixed tolerance
 is either too loose for one output or too tight for another. An output passes when its relative L2 error against a

@@ -34,7 +34,7 @@ def cost_bound(instance: Instance, *, recompute: bool = True, quick: bool = Fals
     if quick or not shared:
         return alone + kernels * launch
     facts = _Facts(instance, topology(instance), mandatory, joins)
-    kernels = max(_in_a_row(facts, recompute=recompute), kernels)
+    kernels = max(_longest_chain(facts, recompute=recompute), kernels)
     return alone + kernels * launch + _crossing(facts)
 
 
@@ -53,7 +53,7 @@ def shared_bound(instance: Instance) -> int:
     if not mandatory & joins:
         return alone
     facts = _Facts(instance, topology(instance), mandatory, joins)
-    in_a_row = max(1, _in_a_row(facts, recompute=True))
+    in_a_row = max(1, _longest_chain(facts, recompute=True))
     return alone + in_a_row * min(device.launch_ps for device in instance.devices) + _crossing(facts)
 
 
@@ -79,7 +79,7 @@ class _Facts:
             yield edge, not (edge.schemes and self.joins >> edge.src & self.joins >> edge.dst & 1)
 
 
-def _in_a_row(facts: _Facts, *, recompute: bool) -> int:
+def _longest_chain(facts: _Facts, *, recompute: bool) -> int:
     """The longest chain of kernels of ``joins`` ops in which each depends on the one before.
 
     With recomputation, only an edge that carries a buffer orders two kernels.

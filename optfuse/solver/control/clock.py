@@ -34,7 +34,7 @@ class Clock:
         return NEVER if self._stop.is_set() else time.monotonic()
 
     def spend(self, seconds: float) -> None:
-        """Say that work was done which takes about so long. The wall does not need to be told."""
+        """Count work that takes about so many seconds; the wall clock ignores it."""
 
     def interrupted(self) -> None:
         """To be called where a KeyboardInterrupt was caught: stop, or let it through.
@@ -48,7 +48,7 @@ class Clock:
 
 
 class WorkClock(Clock):
-    """Moves on only as work is done: the same on every run and machine. Its seconds are roughly those of one core."""
+    """A clock that counts work, so that it reads the same on every run and machine. A second is roughly one core's."""
 
     deterministic = True
 
@@ -65,16 +65,11 @@ class WorkClock(Clock):
         self._spent += seconds
 
 
-#: For callers that care for neither.
+#: For callers that need neither a stop signal nor a count of work.
 WALL = Clock(interruptible=False)
 
 
 def within(clock: Clock, deadline: float, share: float) -> float:
-    """The moment at which a share of the time that is left is over."""
+    """The deadline of a step that may use a share of the time left before ``deadline``."""
     now = clock.now()
     return now + share * max(0.0, deadline - now)
-
-
-def enough(clock: Clock, deadline: float, seconds: float) -> bool:
-    """Whether there is time for a step that takes about so many seconds and does not look at the clock meanwhile."""
-    return clock.now() + seconds < deadline

@@ -50,7 +50,7 @@ def run(solver: cp_model.CpSolver, model: cp_model.CpModel, clock: Clock) -> cp_
 
 
 def interruptibly(work: Callable[[], T], halt: Callable[[], object], clock: Clock) -> T:
-    """What native work returns. ``halt`` makes it end early; it is called when the clock is stopped."""
+    """The result of native work. ``halt``, called when the clock is stopped, makes the work end early."""
     found: list[T] = []
     failures: list[Exception] = []
     done = threading.Event()

@@ -47,7 +47,7 @@ class Journal:
         return tuple(self._records)
 
     def note(self, stage: Stage, objective: int, bound: int) -> None:
-        """Say what is known now; what was known better before stays."""
+        """Record an objective and a bound; a better one that is already recorded is kept."""
         if self._records:
             last = self._records[-1]
             objective, bound = min(objective, last.objective), max(bound, last.bound)

@@ -72,11 +72,11 @@ class _Question:
 
     @property
     def quick(self) -> SolveOptions:
-        """Without a cap the order does not matter to the cost."""
+        """The options without a search for an order, unless memory is capped: otherwise the order has no cost."""
         return replace(self.options, order="memory" if self.instance.rules.peak_memory is not None else "program")
 
     def base(self, plan: PlanFigures) -> Explanation:
-        """What the schedule itself says of the pair."""
+        """The facts of the schedule at hand about the pair."""
         instance, kernels = self.instance, self.solution.kernels
         pair = {self.left, self.right}
         names = [op.name for op in instance.ops]

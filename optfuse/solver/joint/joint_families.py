@@ -58,7 +58,7 @@ def add_recomputed_writes(model: JointModel) -> None:
 
 
 def add_owed_writes(model: JointModel) -> None:
-    """Values that later kernels or the caller need are written."""
+    """Each value that later kernels or the caller need is written by a chosen column."""
     for buffer in model.scope.required_writes:
         if not any(op in model.runs for op in model.producers.get(buffer, ())):
             model.cp.add_bool_or([model.chosen[k] for k in model.writing.get(buffer, ())])

@@ -60,7 +60,7 @@ def least_peak_bound(
 
 
 def _ends(scope: Scope) -> int:
-    """The bytes live at the start or at the end, whichever are more."""
+    """The larger of the bytes live at the start and at the end."""
     early = sum(storage.bytes for storage in scope.storages if storage.from_start)
     late = sum(storage.bytes for storage in scope.storages if storage.to_end)
     return scope.base + max(early, late)

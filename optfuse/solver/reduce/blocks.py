@@ -95,9 +95,9 @@ def find_blocks(instance: Instance, check_time: Callable[[], None] = lambda: Non
 
 
 def _differing_writers(instance: Instance) -> list[list[int]]:
-    """The ops that write one temporary for different users, and these users: a block knows of a buffer, not for whom.
+    """Groups of ops that must share a block: the writers of one temporary with different users, and these users.
 
-    Cut out without its users, one op would seem to write the buffer for those of another.
+    In a block without its users, one op would seem to write the buffer for those of another.
     """
     index = topology(instance)
     users: dict[int, dict[int, set[int]]] = {}

@@ -1,4 +1,4 @@
-"""Values that only some choices of alternatives use: what a kernel leaves in memory then depends on the choice.
+"""Find values that only some alternatives use: whether a kernel writes them depends on the alternatives chosen.
 
 Where op ``a`` makes a value that op ``b`` of an alternative takes, the kernel of ``a`` writes it only if that
 alternative runs. So the price of the one kernel depends on a decision elsewhere, and blocks that share such a value are

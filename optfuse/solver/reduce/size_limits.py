@@ -1,4 +1,4 @@
-"""Blocks in which the limits on a kernel's size bind: a bound without the limits, and partitions cut to size.
+"""Relax the limits on a kernel's size: the bound without limits holds, and its partitions are cut to fit them.
 
 Presolve and the relaxation know nothing of sizes: a block is first solved without the limits. Where the answer breaks
 them, it is still worth something: cut to size it is a solution, and a bound follows from how many kernels there must be

@@ -117,7 +117,7 @@ def _with_slots(
             break
         separators = separators_of(model.problem, slots) if model.problem.limits.connected else []
         if clock.now() >= deadline or (not separators and status == cp_model.OPTIMAL and gap == 0.0):
-            # What is left between the two is what the model leaves out.
+            # The rest of the gap is cost that the slot model leaves out.
             break
         gap = FIRST_GAP if separators else 0.0
         for separator in separators:

@@ -9,7 +9,7 @@ from optfuse.problem.cost import default_writes, kernel_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import mask_of
 from optfuse.solver.columns.pricing import pricer
-from optfuse.solver.control.clock import Clock, enough, within
+from optfuse.solver.control.clock import Clock, within
 from optfuse.solver.control.options import SolveOptions
 
 Partition = tuple[tuple[tuple[int, ...], int], ...]  # (ops, scheme) of each kernel
@@ -93,7 +93,7 @@ class Budget:
 
     def allows(self, seconds: float) -> bool:
         """Whether there is time for a step of so many seconds that does not look at the clock meanwhile."""
-        return enough(self.clock, self.deadline, seconds)
+        return self.clock.now() + seconds < self.deadline
 
     @property
     def spent(self) -> bool:
@@ -102,7 +102,7 @@ class Budget:
 
 
 def cost_of(problem: Instance, kernels: Partition) -> int:
-    """The cost of a partition in picoseconds. What is left in memory depends on which alternatives run."""
+    """The cost of a partition in picoseconds, whose kernels write only what the alternatives that run read."""
     if problem.variants:
         running = {op for ops, _ in kernels for op in ops}
         return sum(

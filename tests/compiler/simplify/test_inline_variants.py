@@ -10,7 +10,7 @@ from torch import nn
 from optfuse import optimize
 from optfuse.compiler.extract.extraction import Extraction, extract
 from optfuse.compiler.frontend.inference import capture
-from optfuse.compiler.ir.alternatives import rivals_of, variants_of, written_by
+from optfuse.compiler.ir.alternatives import first_alternatives, variants_of, written_by
 from optfuse.compiler.ir.nodes import LoopGraph
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.stages import fusion_problem
@@ -63,7 +63,7 @@ def test_the_cheaper_one_of_both_graphs_is_found() -> None:
     extraction = extracted(ROWS)
     graph = extraction.graph
     verify(graph)
-    assert rivals_of(graph)
+    assert first_alternatives(graph)
     whole = solve(extraction.instance, OPTIONS)
     parts = [solve(extract(chosen(graph, second=second), DEVICE).instance, OPTIONS) for second in (False, True)]
     assert [result.status for result in (whole, *parts)] == ["OPTIMAL"] * 3

@@ -15,7 +15,7 @@ from optfuse.compiler.extract.extraction import extract
 from optfuse.compiler.ir.nodes import LoopGraph, LoopNest
 from optfuse.compiler.ir.printer import print_call, print_nest
 from optfuse.compiler.ir.verify_graph import verify
-from optfuse.compiler.simplify.decisions import Decision, decisions_from_json, decisions_to_json, of_graph, standing
+from optfuse.compiler.simplify.decisions import Decision, decisions_from_json, decisions_to_json, of_graph, uncertified
 from optfuse.compiler.simplify.pass_list import PASSES, Pass, rewrite
 from optfuse.problem.device_files import load_device
 from tests.compiler.extract.functions import graph_of
@@ -96,9 +96,9 @@ def test_what_is_decided_is_counted() -> None:
         "1 second stage joined to others",
     ]
     assert [d.name for d in made.decided] == [each.name for each in PASSES if each.kind != "normal form"]
-    covered = {d.name for d in made.decided} - {d.name for d in standing(made.decided, capped=False)}
+    covered = {d.name for d in made.decided} - {d.name for d in uncertified(made.decided, capped=False)}
     assert covered == {each.name for each in PASSES if each.kind == "dominance"}
-    assert standing(made.decided, capped=True) == made.decided
+    assert uncertified(made.decided, capped=True) == made.decided
 
 
 @pytest.mark.parametrize("each", [each for each in PASSES if each.kind == "normal form"], ids=lambda each: each.name)

@@ -15,8 +15,7 @@ from optfuse.compiler.frontend.passes.constants import fold_constants
 from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
 from optfuse.compiler.frontend.passes.experts import sum_over_experts
-from optfuse.compiler.frontend.passes.halves import compute_in_halves
-from optfuse.compiler.frontend.passes.host_numbers import compute_numbers_there
+from optfuse.compiler.frontend.passes.host_numbers import compute_host_numbers_on_device
 from optfuse.compiler.frontend.passes.items import expand_items
 from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
 from optfuse.compiler.frontend.passes.matmuls import fuse_matmul_activations
@@ -38,9 +37,8 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     merge_duplicates,
     join_reductions,
     coalesce_collectives,
-    compute_in_halves,
     reduce_in_place,
-    compute_numbers_there,
+    compute_host_numbers_on_device,
 )
 
 
@@ -59,5 +57,5 @@ def _seen_strides(captured: Captured) -> dict[int, tuple[int, ...]]:
     """The strides of the outputs that the caller sees."""
     outputs = captured.outputs
     visible = range(len(outputs)) if captured.visible is None else captured.visible
-    values = {k: outputs[k].meta.get("val") for k in visible if isinstance(outputs[k], Node)}  # type: ignore[union-attr]
+    values = {k: outputs[k].meta.get("val") for k in visible if isinstance(outputs[k], Node)}
     return {k: tuple(value.stride()) for k, value in values.items() if isinstance(value, torch.Tensor)}

@@ -20,7 +20,7 @@ _CAUSAL = 5
 
 
 def simplify_attention_masks(graph: GraphModule, known: Mapping[str, torch.Tensor]) -> GraphModule:
-    """Masks of ``scaled_dot_product_attention`` that are surely all-true vanish; lower-triangular ones become causal.
+    """The graph without all-true masks of ``scaled_dot_product_attention``; lower-triangular ones become causal.
 
     Before: ``scaled_dot_product_attention(q, k, v, ones(n, n))``. After: ``scaled_dot_product_attention(q, k, v)``.
     Masks are constants, or of changing sizes and known by the positions of their elements (``index_values``).

@@ -37,7 +37,7 @@ WIDEST_HEAD = 256
 
 
 def split_cached_attention(captured: Captured) -> Captured:
-    """Attention in half precision whose few queries see many keys, and of which only the result is used, is split.
+    """The graph with half-precision attention of few queries over many keys replaced by the operator that splits keys.
 
     Before: ``attention(q, repeat(k), repeat(v), mask)``. After: ``attention_cached(q, k, v, mask)``: heads of keys are
     not repeated for the query heads that share them.
@@ -82,7 +82,7 @@ def _before_repeat(node: Node) -> Node | None:
     if node.target not in _RESHAPES:
         return None
     spread = node.args[0]
-    while isinstance(spread, Node) and spread.target in _COPIES and fake(spread).dtype == fake(node).dtype:  # type: ignore[union-attr]
+    while isinstance(spread, Node) and spread.target in _COPIES and fake(spread).dtype == fake(node).dtype:
         spread = spread.args[0]
     if not isinstance(spread, Node) or spread.target is not aten.expand.default:
         return None
@@ -97,7 +97,7 @@ def _before_repeat(node: Node) -> Node | None:
 
 def _is_cached(query: Node, key: Node, value: Node) -> bool:
     queries, keys, values = _shape(query), _shape(key), _shape(value)
-    if fake(query).dtype not in _HALF or len(queries) != 4 or 0 in (*queries, *keys, *values):  # type: ignore[union-attr]
+    if fake(query).dtype not in _HALF or len(queries) != 4 or 0 in (*queries, *keys, *values):
         return False
     _, heads, length, width = queries
     sharing = heads // keys[1] * length

@@ -35,7 +35,7 @@ BUCKET_BYTES = 64 << 20
 
 
 def join_reductions(captured: Captured) -> Captured:
-    """The sum of two collectives' results is one collective's, of the sum of what both send.
+    """The graph with sums of two reductions' results replaced by one reduction of the sum of their operands.
 
     Before: ``add(wait_tensor(all_reduce(a)), wait_tensor(all_reduce(b)))``. After:
     ``wait_tensor(all_reduce(add(a, b)))``.
@@ -52,7 +52,7 @@ def join_reductions(captured: Captured) -> Captured:
         if not all(_is_lone_wait(wait) for wait in waits) or waits[0] is waits[1]:
             continue
         starts = [wait.args[0] for wait in waits]
-        if not _are_alike(*starts) or fake(waits[0]).dtype != fake(node).dtype:  # type: ignore[union-attr]
+        if not _are_alike(*starts) or fake(waits[0]).dtype != fake(node).dtype:
             continue
         sent = insert(graph.graph, node, aten.add.Tensor, [start.args[0] for start in starts])
         start = insert(graph.graph, node, starts[0].target, (sent, *starts[0].args[1:]))
@@ -64,7 +64,7 @@ def join_reductions(captured: Captured) -> Captured:
 
 
 def reduce_in_place(captured: Captured) -> Captured:
-    """An all-reduce of a value that has no other reader works in that value's memory, without a copy of it.
+    """The graph with all-reduces in place where nothing else reads their operand, so that it is not copied.
 
     Before: ``all_reduce(mm(x, w))``. After: ``all_reduce_(mm(x, w))``.
     """
@@ -78,7 +78,7 @@ def reduce_in_place(captured: Captured) -> Captured:
 
 
 def coalesce_collectives(captured: Captured) -> Captured:
-    """Small collectives of one kind and group that can start together are one call, which saves the starts.
+    """The graph with small collectives of one kind and group that can start together coalesced into one call.
 
     Before: ``all_gather_into_tensor(a, 2, g); all_gather_into_tensor(b, 2, g)``. After:
     ``all_gather_into_tensor_coalesced([a, b], 2, g)``. A call takes up others until it sends ``BUCKET_BYTES``.
@@ -189,7 +189,7 @@ def _are_alike(one: Node, other: Node) -> bool:
         return False
     if _name(one) != "all_gather_into_tensor" and one.args[1] not in ("sum", "avg"):
         return False
-    sent = [fake(start.args[0]) for start in (one, other)]  # type: ignore[arg-type]
+    sent = [fake(start.args[0]) for start in (one, other)]
     forms = [(x.shape, x.dtype, x.device) for x in sent if x is not None and x.dtype.is_floating_point]
     return len(forms) == 2 and forms[0] == forms[1]
 
@@ -202,7 +202,7 @@ def _is_its_own(node: object) -> bool:
             if not isinstance(target, OpOverload) or target.namespace != "aten" or target is aten.full.default:
                 return False
             return not target.is_view and not is_mutating(target, node.kwargs) and _is_dense(node)
-        whole, base = fake(node), fake(node.args[0])  # type: ignore[arg-type]
+        whole, base = fake(node), fake(node.args[0])
         if whole is None or base is None or whole.numel() != base.numel() or not whole.is_contiguous():
             return False
         node = node.args[0]

@@ -29,7 +29,7 @@ _POINTWISE_TAG = torch.Tag.pointwise
 
 
 def fold_constants(captured: Captured) -> Captured:
-    """Run what depends on no input now. A value that is the same everywhere becomes ``full``; another, a constant.
+    """The graph with all that depends on no input evaluated: uniform values become ``full``, others constants.
 
     Before: ``mul(full([4], 2), arange(4) .. many operators ..)``. After: ``get_attr folded_0``.
     A constant that the user gets to see is copied first: the user may write into it. Short expressions of positions

@@ -13,7 +13,7 @@ from optfuse.compiler.frontend.torch_bridge import is_random
 
 
 def merge_duplicates(captured: Captured) -> Captured:
-    """Nodes with the same operator and the same arguments become one (common subexpressions).
+    """The graph with common subexpressions merged: nodes with equal operators and arguments become one.
 
     Before: ``a = exp(x); b = exp(x); add(a, b)``. After: ``a = exp(x); add(a, a)``.
     Random operators never merge; nor do two values that the user would then see in one memory.

@@ -57,7 +57,7 @@ class _Branch:
 
 
 def fuse_activations(graph: GraphModule) -> GraphModule:
-    """Let ``relu(norm(convolution(x)) + residual)`` be ``optfuse.convolution_relu``, in half precision.
+    """The graph with ``relu(norm(convolution(x)) + residual)`` as ``optfuse.convolution_relu``, in half precision.
 
     The norm, the residual and the convolution's own bias may be missing. A residual that is itself a norm of a
     convolution becomes a convolution without bias. Works on an exported graph, where some operators write in place.
@@ -153,7 +153,7 @@ def _writes_what_it_owns(node: Node) -> bool:
     """Whether what an operator writes in place has no other reader: then it might as well be out of place."""
     written = node.args[0]
     alone = isinstance(written, Node) and len(written.users) == 1 and written.op == "call_function"
-    return alone and written.target not in VIEWS  # type: ignore[union-attr]
+    return alone and written.target not in VIEWS
 
 
 def _stays(node: Node) -> bool:

@@ -72,7 +72,7 @@ def _is_computable(node: Node, constant: Mapping[Node, None]) -> bool:
 
 
 def _communicates(node: Node) -> bool:
-    """Whether other ranks take part: what comes of equal constants depends on them."""
+    """Whether other ranks take part, so that even a result of constants depends on them."""
     return isinstance(node.target, OpOverload) and node.target.namespace in COMMUNICATION
 
 

@@ -18,7 +18,7 @@ LEAST_EXPERTS_A_ROW = 2
 
 
 def sum_over_experts(captured: Captured) -> Captured:
-    """Grouped matmuls of fewer rows than half of the experts become loops that look up each row's expert.
+    """The graph with grouped matmuls of fewer rows than half the experts as loops that look up each row's expert.
 
     Before: ``_grouped_mm(x, w, ends)`` with x (T, K), w (E, K, N) and the end of each expert's rows. After:
     ``e = (ends <= arange(T)).sum(); (w[e].float() * x.float()).sum(over K)``. A library's kernel starts a program for
@@ -35,7 +35,7 @@ def _is_sparse(node: Node) -> bool:
     """Whether few rows are each multiplied by one matrix of many, whose sums run along its rows in memory."""
     if node.kwargs or len(node.args) != 3 or not all(isinstance(arg, Node) for arg in node.args):
         return False
-    x, weights, ends = (fake(arg) for arg in node.args)  # type: ignore[arg-type]
+    x, weights, ends = (fake(arg) for arg in node.args)
     result = fake(node)
     if x is None or weights is None or ends is None or result is None or (x.dim(), weights.dim()) != (2, 3):
         return False
@@ -47,10 +47,10 @@ def _replace(node: Node) -> None:
     graph, (x, weights, ends) = node.graph, node.args
     value = fake(node)
     assert value is not None, "a matmul is a tensor"
-    rows, experts = value.shape[0], fake(weights).shape[0]  # type: ignore[arg-type, union-attr]
+    rows, experts = value.shape[0], fake(weights).shape[0]
 
     def call(target: object, *args: object, **kwargs: object) -> Node:
-        return insert(graph, node, target, args, kwargs)  # type: ignore[arg-type]
+        return insert(graph, node, target, args, kwargs)
 
     row = call(aten.arange.start_step, 0, rows, 1, dtype=torch.int64, device=value.device, pin_memory=False)
     passed = call(aten.le.Tensor, call(aten.unsqueeze.default, ends, 0), call(aten.unsqueeze.default, row, 1))

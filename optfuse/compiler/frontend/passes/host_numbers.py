@@ -1,4 +1,4 @@
-"""Arithmetic on numbers in the host's memory: what kernels read is computed by kernels, the rest by few calls.
+"""Move arithmetic on numbers in the host's memory into the kernels that read its results, and batch the rest.
 
 A function over lists that is given step counts on the host (an optimizer's bias corrections) computes a dozen numbers
 for each tensor there, a call each. Kernels read the counts themselves and compute these.
@@ -38,8 +38,8 @@ _ARITHMETIC = frozenset(
 _DTYPES = (torch.float32, torch.float64, torch.int64)
 
 
-def compute_numbers_there(captured: Captured) -> Captured:
-    """Numbers that only the device reads are computed there; sums of the host's numbers that are left are one call.
+def compute_host_numbers_on_device(captured: Captured) -> Captured:
+    """The graph with host numbers that only kernels read computed on the device, and the other sums in one call.
 
     Before: ``s1 = add(s, 1); c = pow(0.9, s1); p1 = div(p, c)``, with ``s1`` returned. After: ``there = add(s, 1); c =
     pow(0.9, there); p1 = div(p, c); [s1] = _foreach_add([s], 1)``, of which ``there`` and ``c`` are on p's device.

@@ -181,9 +181,9 @@ def _write(graph: GraphModule, node: Node) -> None:
     base = node.args[0]
     assert isinstance(base, Node), "an update changes a tensor"
     if node.target in IN_PLACE:
-        node.target = IN_PLACE[node.target]  # type: ignore[index]
+        node.target = IN_PLACE[node.target]
     else:
-        window = insert(graph.graph, node, WINDOWS[node.target], (base, *node.args[2:]), node.kwargs)  # type: ignore[index]
+        window = insert(graph.graph, node, WINDOWS[node.target], (base, *node.args[2:]), node.kwargs)
         insert(graph.graph, node, aten.copy_.default, (window, node.args[1]))
     node.replace_all_uses_with(base, delete_user_cb=lambda user: user is not node)
     if node.target not in IN_PLACE.values():

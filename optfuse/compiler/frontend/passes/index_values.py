@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -17,43 +16,24 @@ import torch
 from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.passes.evaluate import node_value
+from optfuse.compiler.frontend.passes.index_elements import (
+    Chosen,
+    Element,
+    Holds,
+    Index,
+    Pattern,
+    UnknownElementError,
+    arithmetic,
+    both,
+    choose,
+    compared,
+    element_of,
+    is_constant,
+    number,
+    operand,
+)
 from optfuse.compiler.frontend.torch_bridge import is_mutating, operator_name
-from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic
-
-Index = tuple[sympy.Expr, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Holds:
-    """A truth value that varies: whether all ``expressions`` are 0 or more."""
-
-    expressions: frozenset[sympy.Expr]
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """``first`` where the condition holds, else ``second``."""
-
-    condition: Holds
-    first: float
-    second: float
-
-
-#: Whole numbers are sympy expressions of the index. None: not known.
-Element = sympy.Expr | float | bool | Holds | Chosen | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """A tensor's shape, and its element at an index of whole numbers."""
-
-    shape: Index
-    element: Callable[[Index], Element]
-
-    def at(self, index: Index) -> Element:
-        """The element at an index of a shape that this one is broadcast to."""
-        own = index[len(index) - len(self.shape) :]
-        return self.element(tuple(sympy.S.Zero if n == 1 else i for i, n in zip(own, self.shape, strict=True)))
+from optfuse.compiler.frontend.torch_sizes import is_symbolic
 
 
 class Patterns:
@@ -83,21 +63,17 @@ class Patterns:
         rule = _RULES.get(_name(node)) if node.op in ("call_function", "call_method") else None
         if rule is None or not isinstance(value, torch.Tensor) or value.dim() > 8:
             return None
-        result = tuple(_number(size) for size in value.shape)
+        result = tuple(number(size) for size in value.shape)
         try:
             args, kwargs = (torch.fx.node.map_arg(given, self._argument) for given in (node.args, node.kwargs))
             element = rule(result, *args, **{k: v for k, v in kwargs.items() if k not in _WHERE})
-        except (TypeError, ValueError, IndexError, _UnknownError):
+        except (TypeError, ValueError, IndexError, UnknownElementError):
             return None
         return None if element is None else Pattern(result, _typed(element, value.dtype))
 
     def _argument(self, source: Node) -> Any:
         pattern = self._found[source]
         return _scalar(source) if pattern is None else pattern
-
-
-class _UnknownError(Exception):
-    """An argument that is neither a pattern nor a number."""
 
 
 #: Arguments that say where and as what a tensor is made; its dtype is known from its fake value.
@@ -139,27 +115,7 @@ def _scalar(node: Node) -> Any:
     value = node_value(node)
     if is_symbolic(value):
         return value
-    raise _UnknownError
-
-
-def _number(value: Any) -> sympy.Expr:
-    return expression_of(value) if is_symbolic(value) else sympy.Integer(int(value))  # type: ignore[return-value]
-
-
-def _element(value: Any) -> Element:
-    """A scalar argument as an element."""
-    if isinstance(value, bool | float):
-        return value
-    return _number(value)
-
-
-def _operand(value: Any) -> Callable[[Index], Element]:
-    if isinstance(value, Pattern):
-        return value.at
-    if not isinstance(value, bool | int | float) and not is_symbolic(value):
-        raise _UnknownError
-    scalar = _element(value)
-    return lambda index: scalar
+    raise UnknownElementError
 
 
 def _typed(element: Callable[[Index], Element], dtype: torch.dtype) -> Callable[[Index], Element]:
@@ -169,7 +125,7 @@ def _typed(element: Callable[[Index], Element], dtype: torch.dtype) -> Callable[
         found = element(index)
         if dtype == torch.bool:
             known = isinstance(found, bool | Holds) or found is None
-            return found if known else None if isinstance(found, Chosen) or not _constant(found) else bool(found != 0)
+            return found if known else None if isinstance(found, Chosen) or not is_constant(found) else bool(found != 0)
         if isinstance(found, bool):
             found = sympy.Integer(int(found))
         if isinstance(found, Holds):
@@ -181,26 +137,22 @@ def _typed(element: Callable[[Index], Element], dtype: torch.dtype) -> Callable[
     return typed
 
 
-def _constant(found: Element) -> bool:
-    return isinstance(found, float) or (isinstance(found, sympy.Expr) and not found.free_symbols)
-
-
 # --- rules: the result's shape and the arguments -> the element at an index
 
 
 def _arange(result: Index, start: Any, end: Any = None, step: Any = 1) -> Callable[[Index], Element]:
     if any(isinstance(n, float) for n in (start, end, step)):
-        raise _UnknownError
-    first = sympy.S.Zero if end is None else _number(start)
-    return lambda index: first + _number(step) * index[0]
+        raise UnknownElementError
+    first = sympy.S.Zero if end is None else number(start)
+    return lambda index: first + number(step) * index[0]
 
 
 def _filled(value: Any) -> Callable[..., Callable[[Index], Element]]:
-    return lambda result, *args, **kwargs: lambda index: _element(value)
+    return lambda result, *args, **kwargs: lambda index: element_of(value)
 
 
 def _full(result: Index, size: Any, fill_value: Any) -> Callable[[Index], Element]:
-    return _operand(fill_value)
+    return operand(fill_value)
 
 
 def _same(result: Index, source: Pattern, *args: Any) -> Callable[[Index], Element]:
@@ -209,54 +161,10 @@ def _same(result: Index, source: Pattern, *args: Any) -> Callable[[Index], Eleme
 
 def _pointwise(function: Callable[..., Element]) -> Callable[..., Callable[[Index], Element]]:
     def rule(result: Index, *args: Any) -> Callable[[Index], Element]:
-        operands = [_operand(arg) for arg in args]
-        return lambda index: function(*(operand(index) for operand in operands))
+        operands = [operand(arg) for arg in args]
+        return lambda index: function(*(element(index) for element in operands))
 
     return rule
-
-
-def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[Element, Element], Element]:
-    def computed(a: Element, b: Element) -> Element:
-        if isinstance(a, bool | Holds | Chosen) or isinstance(b, bool | Holds | Chosen) or a is None or b is None:
-            return None
-        if isinstance(a, float) or isinstance(b, float):
-            return function(float(a), float(b)) if _constant(a) and _constant(b) else None
-        return sympy.expand(function(a, b))
-
-    return computed
-
-
-def _compared(function: Callable[[Any, Any], bool], difference: Callable[[Any, Any], Any] | None) -> Callable[..., Any]:
-    """A comparison; where it varies, it holds if ``difference`` is 0 or more."""
-
-    def computed(a: Element, b: Element) -> Element:
-        if isinstance(a, bool | Holds | Chosen) or isinstance(b, bool | Holds | Chosen) or a is None or b is None:
-            return None
-        if _constant(a) and _constant(b):
-            return bool(function(a, b))
-        if isinstance(a, float) or isinstance(b, float):
-            return None
-        apart = sympy.expand(a - b)
-        if apart.is_Integer:
-            return bool(function(apart, 0))
-        return None if difference is None else Holds(frozenset({sympy.expand(difference(a, b))}))
-
-    return computed
-
-
-def _both(a: Element, b: Element) -> Element:
-    if a is False or b is False:
-        return False
-    if a is True or b is True:
-        return b if a is True else a
-    return Holds(a.expressions | b.expressions) if isinstance(a, Holds) and isinstance(b, Holds) else None
-
-
-def _where(condition: Element, a: Element, b: Element) -> Element:
-    if isinstance(condition, bool):
-        return a if condition else b
-    constant = _constant(a) and _constant(b)
-    return Chosen(condition, float(a), float(b)) if isinstance(condition, Holds) and constant else None  # type: ignore[arg-type]
 
 
 def _unsqueeze(result: Index, source: Pattern, dim: int) -> Callable[[Index], Element]:
@@ -278,7 +186,7 @@ def _viewed(result: Index, source: Pattern, *shape: Any) -> Callable[[Index], El
     kept = [d for d, n in enumerate(result) if n != 1]
     own = [d for d, n in enumerate(source.shape) if n != 1]
     if [result[d] for d in kept] != [source.shape[d] for d in own]:
-        raise _UnknownError
+        raise UnknownElementError
 
     def element(index: Index) -> Element:
         found = [sympy.S.Zero] * len(source.shape)
@@ -294,7 +202,7 @@ def _triangle(lower: bool) -> Callable[..., Callable[[Index], Element]]:
         def element(index: Index) -> Element:
             value, apart = source.at(index), sympy.expand(index[-2] - index[-1] + diagonal)
             inside = Holds(frozenset({apart if lower else -apart}))
-            return inside if value is True else _where(inside, value, sympy.S.Zero)
+            return inside if value is True else choose(inside, value, sympy.S.Zero)
 
         return element
 
@@ -304,15 +212,15 @@ def _triangle(lower: bool) -> Callable[..., Callable[[Index], Element]]:
 def _difference(result: Index, source: Pattern, n: int = 1, dim: int = -1, prepend: Any = None) -> Any:
     """``torch.diff`` with one value in front, where all differences are one number."""
     if n != 1 or not isinstance(prepend, Pattern) or prepend.shape[dim] != 1:
-        raise _UnknownError
-    subtract = _arithmetic(operator.sub)
+        raise UnknownElementError
+    subtract = arithmetic(operator.sub)
 
     def element(index: Index) -> Element:
         before, first = list(index), list(index)
         before[dim], first[dim] = index[dim] - 1, sympy.S.Zero
         step = subtract(source.at(index), source.at(tuple(before)))
         start = subtract(source.at(tuple(first)), prepend.at(tuple(first)))
-        return step if _constant(step) and step == start else None
+        return step if is_constant(step) and step == start else None
 
     return element
 
@@ -320,7 +228,7 @@ def _difference(result: Index, source: Pattern, n: int = 1, dim: int = -1, prepe
 def _running_sum(result: Index, source: Pattern, dim: int = -1) -> Callable[[Index], Element]:
     def element(index: Index) -> Element:
         found = source.at(index)
-        return sympy.S.Zero if found is False or (_constant(found) and found == 0) else None
+        return sympy.S.Zero if found is False or (is_constant(found) and found == 0) else None
 
     return element
 
@@ -330,10 +238,10 @@ def _taken(result: Index, source: Pattern, key: Any) -> Callable[[Index], Elemen
     key = key if isinstance(key, tuple) else (key,)
     if all(isinstance(part, Pattern) for part in key):
         if len(key) != len(source.shape):
-            raise _UnknownError
+            raise UnknownElementError
         return lambda index: _gathered(source, [part.at(index) for part in key])
     if any(isinstance(part, Pattern) for part in key):
-        raise _UnknownError
+        raise UnknownElementError
     taken = sum(part is not None and part is not Ellipsis for part in key)
     rest = (slice(None),) * (len(source.shape) - taken)
     if Ellipsis in key:
@@ -346,11 +254,11 @@ def _taken(result: Index, source: Pattern, key: Any) -> Callable[[Index], Elemen
 
 def _sliced(source: Pattern, key: Sequence[Any]) -> Callable[[Index], Element]:
     if any(not isinstance(part, slice | int | None) for part in key):
-        raise _UnknownError
+        raise UnknownElementError
     starts = [part.start or 0 if isinstance(part, slice) else part for part in key if part is not None]
     steps = [part.step for part in key if isinstance(part, slice)]
     if any(not isinstance(start, int) or start < 0 for start in starts) or any(step not in (None, 1) for step in steps):
-        raise _UnknownError
+        raise UnknownElementError
 
     def element(index: Index) -> Element:
         given = iter(index)
@@ -381,19 +289,19 @@ _RULES: Mapping[str, Callable[..., Callable[[Index], Element] | None]] = {
         ("to", "_to_copy", "contiguous", "clone", "alias", "detach", "expand", "expand_as", "bool", "float", "type"),
         _same,
     ),
-    "add": _pointwise(_arithmetic(operator.add)),
-    "sub": _pointwise(_arithmetic(operator.sub)),
-    "rsub": _pointwise(lambda a, b: _arithmetic(operator.sub)(b, a)),
-    "mul": _pointwise(_arithmetic(operator.mul)),
-    "eq": _pointwise(_compared(operator.eq, None)),
-    "ne": _pointwise(_compared(operator.ne, None)),
-    "le": _pointwise(_compared(operator.le, lambda a, b: b - a)),
-    "ge": _pointwise(_compared(operator.ge, lambda a, b: a - b)),
-    "lt": _pointwise(_compared(operator.lt, lambda a, b: b - a - 1)),
-    "gt": _pointwise(_compared(operator.gt, lambda a, b: a - b - 1)),
-    **dict.fromkeys(("and_", "__and__", "bitwise_and", "logical_and"), _pointwise(_both)),
-    "where": _pointwise(_where),
-    "masked_fill": _pointwise(lambda value, mask, fill: _where(mask, fill, value)),
+    "add": _pointwise(arithmetic(operator.add)),
+    "sub": _pointwise(arithmetic(operator.sub)),
+    "rsub": _pointwise(lambda a, b: arithmetic(operator.sub)(b, a)),
+    "mul": _pointwise(arithmetic(operator.mul)),
+    "eq": _pointwise(compared(operator.eq, None)),
+    "ne": _pointwise(compared(operator.ne, None)),
+    "le": _pointwise(compared(operator.le, lambda a, b: b - a)),
+    "ge": _pointwise(compared(operator.ge, lambda a, b: a - b)),
+    "lt": _pointwise(compared(operator.lt, lambda a, b: b - a - 1)),
+    "gt": _pointwise(compared(operator.gt, lambda a, b: a - b - 1)),
+    **dict.fromkeys(("and_", "__and__", "bitwise_and", "logical_and"), _pointwise(both)),
+    "where": _pointwise(choose),
+    "masked_fill": _pointwise(lambda value, mask, fill: choose(mask, fill, value)),
     "unsqueeze": _unsqueeze,
     "transpose": _transpose,
     **dict.fromkeys(("view", "reshape"), _viewed),

@@ -14,7 +14,7 @@ _ITEM = aten._local_scalar_dense.default  # noqa: SLF001 - the name of an operat
 
 
 def expand_items(captured: Captured) -> Captured:
-    """``full`` of an item becomes an expansion of the tensor that the item is of.
+    """The graph with ``full(..., x.item())`` replaced by an expansion of ``x``.
 
     Before: ``a = _local_scalar_dense(t); b = full([6400, 1], a)``. After: ``b = clone(expand(t, [6400, 1]))``.
     """

@@ -18,7 +18,7 @@ _ELEMENTWISE = {
 
 
 def materialize_lazy_views(captured: Captured) -> Captured:
-    """A view that negates or conjugates becomes a tensor that says the same without a bit for its readers.
+    """The graph with lazy negation and conjugation computed, so that no tensor carries a negative or conjugate bit.
 
     Before: ``b = _neg_view(a); add(b, 1)``. After: ``b = neg(a); add(b, 1)``. A kernel reads memory and knows no bits.
     """

@@ -74,7 +74,7 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "an equal copy of a value is that value, before it is decided what is saved",
     ),
     FrontendPass(
-        "compare_what_is_saved", "decision", "training", "passes.relu_masks",
+        "derive_relu_masks", "decision", "training", "passes.relu_masks",
         "a ReLU's gradient looks at the sign of what the backward graph reads anyway in place of the ReLU's result",
     ),
     FrontendPass(
@@ -86,7 +86,7 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "torch's minimum cut decides what the forward graph saves and what the backward graph recomputes",
     ),
     FrontendPass(
-        "rebuild_spread", "decision", "training", "passes.rebuild",
+        "recompute_expanded", "decision", "training", "passes.recompute_expanded",
         "a saved value that spreads small ones out is made again by the backward graph",
     ),
     FrontendPass(
@@ -146,15 +146,11 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "small collectives of one kind and group that can start together are one call",
     ),
     FrontendPass(
-        "compute_in_halves", "decision", "normalize", "passes.halves",
-        "an inference batch is computed in two halves where all-reduces are long, to hide one half's behind the other",
-    ),
-    FrontendPass(
         "reduce_in_place", "decision", "normalize", "passes.collectives",
         "an all-reduce of a value that has no other reader works in that value's memory",
     ),
     FrontendPass(
-        "compute_numbers_there", "decision", "normalize", "passes.host_numbers",
+        "compute_host_numbers_on_device", "decision", "normalize", "passes.host_numbers",
         "arithmetic on numbers in the host's memory is done by the kernels that read its results",
     ),
     FrontendPass(

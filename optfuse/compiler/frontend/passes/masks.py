@@ -23,7 +23,7 @@ _EACH = _SAME | {aten.clone.default, TO_COPY, aten.where.ScalarOther, aten.where
 
 
 def share_masks(graph: GraphModule) -> GraphModule:
-    """Let masks of (B, H, L, S) that say the same for each of B be of (1, H, L, S).
+    """The graph with masks (B, H, L, S) that are equal for all batches computed once, as (1, H, L, S).
 
     Before: ``m = contiguous(where(expand(seen, [B, 1, L, S]), bias, -inf)); attention(q, k, v, m)``. After:
     ``m = contiguous(where(expand(seen, [1, 1, L, S]), bias, -inf)); attention(q, k, v, m)``. Such masks are not written
@@ -59,7 +59,7 @@ def _wide_mask(node: Node) -> Node | None:
 
 
 def _once(node: Node, shared: dict[Node, Node | None]) -> Node | None:
-    """A node of one batch that says what ``node`` says of each; None if batches may differ."""
+    """A node of one batch that equals ``node`` in every batch; None if batches may differ."""
     if node not in shared:
         shared[node] = _compute_once(node, shared)
     return shared[node]
@@ -70,7 +70,7 @@ def _compute_once(node: Node, shared: dict[Node, Node | None]) -> Node | None:
     if value is None or not _is_pure(node) or any(is_mutating(user.target) for user in _seen_through(node)):
         return None
     if node.target is aten.expand.default:
-        source = fake(node.args[0])  # type: ignore[arg-type]
+        source = fake(node.args[0])
         if source is None or (source.dim() == value.dim() and source.shape[0] != 1):
             return None
         return insert(node.graph, node, aten.expand.default, (node.args[0], [1, *value.shape[1:]]))
@@ -88,7 +88,7 @@ def _compute_once(node: Node, shared: dict[Node, Node | None]) -> Node | None:
         return None
     args: Any = torch.fx.node.map_arg(node.args, lambda n: replaced.get(n, n))
     kwargs: Any = torch.fx.node.map_arg(node.kwargs, lambda n: replaced.get(n, n))
-    return insert(node.graph, node, node.target, args, kwargs)  # type: ignore[arg-type]
+    return insert(node.graph, node, node.target, args, kwargs)
 
 
 def _is_pure(node: Node) -> bool:

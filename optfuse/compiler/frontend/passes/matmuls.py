@@ -28,7 +28,7 @@ _SAMPLES = torch.linspace(-9, 9, 181, dtype=torch.float64)
 
 
 def take_out_biases(graph: GraphModule) -> None:
-    """Let ``addmm(bias, x, w)`` whose result only loops read be ``mm(x, w) + bias``. Changes ``graph``.
+    """Rewrite ``addmm(bias, x, w)`` as ``mm(x, w) + bias`` where only loops read the result. Changes ``graph``.
 
     Loops add a bias at no cost; a matmul that adds it is a little slower, with few terms a dot product a lot.
     """
@@ -38,14 +38,14 @@ def take_out_biases(graph: GraphModule) -> None:
         if node.kwargs or len(node.args) > 3 or value is None or value.dim() != 1:
             continue
         readers = list(_readers(node))
-        if readers and all(map(is_loop, readers)) and value.shape[0] == fake(node).shape[-1]:  # type: ignore[union-attr]
+        if readers and all(map(is_loop, readers)) and value.shape[0] == fake(node).shape[-1]:
             product = insert(graph.graph, node, aten.mm.default, (left, right))
             swap(node, insert(graph.graph, node, aten.add.Tensor, (product, bias)))
     graph.recompile()
 
 
 def fuse_matmul_activations(captured: Captured) -> Captured:
-    """Let ReLU or GELU (by tanh) of a matmul that a matmul reads be ``optfuse.addmm_activation``, in half precision.
+    """Fuse ReLU or tanh-GELU into the matmul before it, where a matmul reads the result, in half precision.
 
     The activation is told by its values, however it is written. Biases are taken out of the other matmuls.
     """
@@ -74,7 +74,7 @@ def _may_activate(node: Node) -> bool:
 
 def _activation(node: Node) -> tuple[Node, bool] | None:
     """The node that is an activation of a matmul and of nothing else, which a matmul reads; and whether it is GELU."""
-    width = fake(node).shape[-1]  # type: ignore[union-attr]
+    width = fake(node).shape[-1]
     inside = {node}
     for user in _following(node):
         if len(inside) > MOST_OPERATORS:
@@ -83,11 +83,11 @@ def _activation(node: Node) -> tuple[Node, bool] | None:
         if not sources or any(source not in inside for source in sources) or not _is_elementwise(user, width):
             continue
         inside.add(user)
-        if user.target in _RESHAPES or (user.target is TO_COPY and fake(user).dtype != fake(node).dtype):  # type: ignore[union-attr]
+        if user.target in _RESHAPES or (user.target is TO_COPY and fake(user).dtype != fake(node).dtype):
             continue
         gelu = _told_by_values(user, node)
         if gelu is not None and _is_all(user, node) and any(reader.target in _MATMULS for reader in _readers(user)):
-            same = fake(user).dtype == fake(node).dtype and fake(user).is_contiguous()  # type: ignore[union-attr]
+            same = fake(user).dtype == fake(node).dtype and fake(user).is_contiguous()
             return (user, gelu) if same else None
     return None
 
@@ -165,7 +165,7 @@ def _fuse(node: Node, activation: Node, gelu: bool) -> None:
         bias = insert(node.graph, node, aten.full.default, ([value.shape[-1]], 0), kwargs)
     fused = insert(node.graph, node, ours.addmm_activation.default, (bias, left, right, gelu))
     shape = list(activation.meta["val"].shape)
-    assert prod(shape) == fake(fused).numel(), "an activation has its operand's elements"  # type: ignore[union-attr]
+    assert prod(shape) == fake(fused).numel(), "an activation has its operand's elements"
     swap(activation, fused if len(shape) == 2 else insert(node.graph, activation, aten.view.default, (fused, shape)))
 
 

@@ -69,7 +69,7 @@ def _is_gradient(user: Node, node: Node) -> bool:
 
 
 def release_pooled(joint: GraphModule) -> None:
-    """Let poolings' gradients in a joint graph look at a convolution's result in place of what was pooled."""
+    """Make gradients of pooling in a joint graph read a convolution's result, so that the pooled input is not saved."""
     for target, position in _INPUT.items():
         for node in joint.graph.find_nodes(op="call_function", target=target):
             pooled = node.args[position]

@@ -53,7 +53,7 @@ _RESHAPES = frozenset(
 
 
 def drop_assertions(captured: Captured) -> Captured:
-    """Checks that hold disappear: those of sizes and dtypes, and those of indices that are known to be in range.
+    """The graph without checks that hold: of sizes, of dtypes, and of indices that are known to be in range.
 
     Before: ``_assert_tensor_metadata(x, ...); y = relu(x)``. After: ``y = relu(x)``. A check of other values stays, as
     a library call.
@@ -68,7 +68,7 @@ def drop_assertions(captured: Captured) -> Captured:
 
 
 def remove_noops(captured: Captured) -> Captured:
-    """A copy that is equal to its source in every respect, and a view of the same shape, are replaced by their source.
+    """The graph with copies in the same layout and views of the same shape replaced by their source.
 
     Before: ``b = _to_copy(a, dtype=a.dtype); c = view(b, b.shape); relu(c)``. After: ``relu(a)``.
     A copy that leaves the graph stays: its source may be an input, and either may be written into. One that is kept for
@@ -97,7 +97,7 @@ def remove_noops(captured: Captured) -> Captured:
 
 
 def drop_copies(joint: GraphModule) -> None:
-    """Let readers of an equal copy read its source, before it is decided what is saved. Changes ``joint``.
+    """Replace equal copies by their source before the choice of what is saved. Changes ``joint``.
 
     Before: ``y = relu(x); d = clone(y); le(y, 0); mm(d, w)``, where dropout of nothing made the clone: y would be read
     for the mask, and d saved. After: ``mm(y, w)``. Copies that leave the graph, or whose source does, stay, and those

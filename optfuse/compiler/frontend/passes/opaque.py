@@ -19,12 +19,12 @@ from optfuse.compiler.frontend.torch_bridge import (
     HigherOrderOperator,
     OpOverload,
     compiled_by_inductor,
-    fake_result_afresh,
     is_mutating,
     is_random,
     outside_of_modes,
     tree_leaves,
 )
+from optfuse.compiler.frontend.torch_fakes import fake_result_afresh
 from optfuse.compiler.frontend.torch_sizes import has_unbacked_size
 from optfuse.compiler.ops.opaque_operators import SCAN, AssociativeScan, opaque_operator
 
@@ -165,7 +165,7 @@ def _body_of(graph: GraphModule, node: Node, value: object, kept: Sequence[int])
             tensors.append(argument)
         return _Slot(tensors.index(argument))
 
-    args, kwargs = map_aggregate((tuple(node.args), dict(node.kwargs)), slot)  # type: ignore[misc]
+    args, kwargs = map_aggregate((tuple(node.args), dict(node.kwargs)), slot)
     if str(node.target) in _TEMPLATES and any(x.meta["val"].device.type == "cuda" for x in tensors):
         return _by_inductor(graph, node, value, kept, tensors), tensors
     run: Any = node.target

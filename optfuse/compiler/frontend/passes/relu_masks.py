@@ -1,4 +1,4 @@
-"""Let ReLUs' gradients look at values that the backward graph has in any case.
+"""Take the masks of ReLU gradients from values that the backward graph reads anyway.
 
 A ReLU's gradient compares the ReLU's result with zero, which is of another sign nowhere. After a batch norm the kernels
 that need the comparison read the convolution's result in any case, and get the sign from it in registers. The ReLU's
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 _COPY = aten._to_copy.default  # noqa: SLF001 - the operator's name
 
 
-def compare_what_is_saved(joint: GraphModule) -> None:
+def derive_relu_masks(joint: GraphModule) -> None:
     """Let ReLUs' masks look at what the backward half reads anyway: the ReLU's input, or a matmul's operand.
 
     Changes ``joint``. Before: ``y = relu(norm(c)); le(y, 0)``. After: ``le(norm(c), 0)``, where loops of the backward
@@ -26,16 +26,16 @@ def compare_what_is_saved(joint: GraphModule) -> None:
     """
     backward = _backward_half(joint)
     for mask in joint.graph.find_nodes(op="call_function", target=aten.le.Scalar):
-        relu = base_of(mask.args[0])  # type: ignore[arg-type]
+        relu = base_of(mask.args[0])
         source = relu.args[0] if relu.target is aten.relu.default else None
-        if not isinstance(source, Node) or mask.args[1] != 0 or not _looks_alike(relu, mask.args[0]):  # type: ignore[arg-type]
+        if not isinstance(source, Node) or mask.args[1] != 0 or not _looks_alike(relu, mask.args[0]):
             continue
-        operand = _operand(relu, backward) if sized(relu).is_contiguous() else None  # type: ignore[union-attr]
+        operand = _operand(relu, backward) if sized(relu).is_contiguous() else None
         sources = _sources(source, backward) if _is_pointwise(source) and _looks_alike(source, relu) else set()
         if sources and all(_is_read(one, relu, backward) for one in sources):
             mask.update_arg(0, source)
         elif operand is not None:
-            mask.update_arg(0, insert(joint.graph, mask, aten.view.default, (operand, list(sized(relu).shape))))  # type: ignore[union-attr]
+            mask.update_arg(0, insert(joint.graph, mask, aten.view.default, (operand, list(sized(relu).shape))))
     joint.recompile()
 
 
@@ -66,14 +66,14 @@ def _looks_alike(one: Node, other: Node) -> bool:
 def _is_pointwise(node: Node) -> bool:
     """Whether each element is computed from one of each operand, by a loop."""
     known = torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is _COPY
-    return known and node.op == "call_function" and not is_random(node.target)  # type: ignore[arg-type]
+    return known and node.op == "call_function" and not is_random(node.target)
 
 
 def _sources(node: Node, backward: set[Node]) -> set[Node]:
     """The values of as many elements that a value is computed from in loops: those that no loop computes, or that a
     library call of the backward half reads, so that they are saved.
     """
-    count = sized(node).numel()  # type: ignore[union-attr]
+    count = sized(node).numel()
     found: set[Node] = set()
     ahead, seen = [node], {node}
     while ahead:

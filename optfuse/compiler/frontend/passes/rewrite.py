@@ -13,13 +13,13 @@ from torch.fx.node import map_arg
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.torch_bridge import (
     OpOverload,
-    fake_result,
     graph_module,
     is_mutating,
     is_random,
     operator_name,
     returns_of,
 )
+from optfuse.compiler.frontend.torch_fakes import fake_result
 from optfuse.compiler.ir.collectives import COMMUNICATION
 
 aten = torch.ops.aten
@@ -160,6 +160,6 @@ def escaping(captured: Captured, *, kept: bool = False) -> set[Node]:
         node = output
         seen.add(node)
         while node.op == "call_function" and node.target in VIEWS:
-            node = node.args[0]  # type: ignore[assignment]
+            node = node.args[0]
             seen.add(node)
     return seen

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from optfuse.compiler.frontend.passes.rewrite import fake
-from optfuse.compiler.frontend.torch_bridge import fake_result_afresh
+from optfuse.compiler.frontend.torch_fakes import fake_result_afresh
 
 aten = torch.ops.aten
 
@@ -32,7 +32,7 @@ class ScoresMask:
             self.node = put(self.before, aten.mul.Scalar, (self.node, factor))
 
     def add(self, mask: Any) -> None:
-        """Add a mask; the same number added to all scores of a row says nothing."""
+        """Add a mask; the same number added to all scores of a row changes no weight, and is left out."""
         if isinstance(mask, Node):
             self.may_be_empty = True
             self.node = mask if self.node is None else put(self.before, aten.add.Tensor, (self.node, mask))

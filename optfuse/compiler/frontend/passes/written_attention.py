@@ -1,4 +1,4 @@
-"""Attention that a model writes out, as two products with a softmax between, becomes one call.
+"""Recognize attention written as two products with a softmax between, and replace it by one call.
 
 The scores, a number for each pair of rows, are then never in memory. This runs before autograd sees the graph, so that
 the gradients are those of the one call, too.
@@ -136,7 +136,7 @@ def _factors(product: Node) -> tuple[Any, Any]:
     if _kind(product) == "product":
         return product.args[0], product.args[1]
     named = product.kwargs.get("batch1"), product.kwargs.get("batch2")
-    return product.args[1:3] if len(product.args) == 3 else named  # type: ignore[return-value]
+    return product.args[1:3] if len(product.args) == 3 else named
 
 
 def _match(softmax: Node) -> _Written | None:
@@ -220,7 +220,7 @@ def _dropped(drop: Node) -> float:
     p, training = (*drop.args, *(None,) * 3)[1:3]
     p = drop.kwargs.get("p", 0.5 if p is None else p)
     training = drop.kwargs.get("training", drop.kwargs.get("train", True if training is None else training))
-    return float(p) if training else 0.0  # type: ignore[arg-type]
+    return float(p) if training else 0.0
 
 
 def _is_replaceable(written: _Written, place: Mapping[Node, int]) -> bool:
@@ -260,7 +260,7 @@ def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scores: t
 
 
 def _is_harmless(step: Node, query: torch.Tensor) -> bool:
-    """Whether a step between product and softmax can be told by a scale and a mask."""
+    """Whether a step between product and softmax can be expressed by a scale and a mask."""
     kind = _kind(step)
     result = _value(step)
     if result is None or result.dtype not in (query.dtype, torch.float32) or result.device != query.device:
@@ -326,7 +326,7 @@ def _replace(written: _Written) -> None:
     before, second = written.second, _value(written.second)
     mask = ScoresMask(before, written.query)
     if _kind(written.first) == "sum of products":
-        mask.scale = float(written.first.kwargs.get("alpha", 1))  # type: ignore[arg-type]
+        mask.scale = float(written.first.kwargs.get("alpha", 1))
         mask.add(_mask_of_sum(written.first))
     for step in written.steps:
         _tell(step, mask)
@@ -358,7 +358,7 @@ def _tell(step: Node, mask: ScoresMask) -> None:
         assert filled is not None
         mask.fill(*filled)
     elif kind == "reshape":
-        mask.reshape(shape_of(step.args[0]), shape_of(step))  # type: ignore[arg-type]
+        mask.reshape(shape_of(step.args[0]), shape_of(step))
 
 
 def _with_batch(before: Node, node: Node, batch: list[int]) -> Node:

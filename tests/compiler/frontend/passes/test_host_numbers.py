@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from optfuse.compiler.extract.extraction import extract
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.host_numbers import compute_numbers_there
+from optfuse.compiler.frontend.passes.host_numbers import compute_host_numbers_on_device
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.lower import lower
@@ -46,7 +46,7 @@ def lowered(half: bool = False) -> LoopGraph:
     with FakeTensorMode():
         given = tensors("cuda")
         graph = make_fx(step)(*([x.half() if half else x for x in some] for some in given[:3]), given[3])
-    found = compute_numbers_there(Captured("step", graph, (), {}))
+    found = compute_host_numbers_on_device(Captured("step", graph, (), {}))
     return lower(
         found.graph, name="step", mutations=tuple((COUNT + k, 3 * COUNT + k) for k in range(COUNT)), constants={}
     )

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from optfuse.compiler.frontend.passes.attention import simplify_attention_masks
-from optfuse.compiler.frontend.passes.index_values import Chosen, Element, Holds, Patterns
+from optfuse.compiler.frontend.passes.index_elements import Chosen, Element, Holds
+from optfuse.compiler.frontend.passes.index_values import Patterns
 
 Make = Callable[[int, int], Tensor]
 

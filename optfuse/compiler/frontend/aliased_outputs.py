@@ -1,4 +1,4 @@
-"""Results that share storage: the graph returns the storage once, and their views are made after the call.
+"""Outputs that alias one another: the graph returns their storage once, and their views are made after the call.
 
 A caller who writes into one result must see the change in the others, as in eager execution. Passes that fold
 constants or choose layouts may give each of them memory of its own, so they get to see one result only.
@@ -65,7 +65,7 @@ def take_windows(graph: GraphModule, positions: Collection[int]) -> tuple[Window
         positions: Of the outputs that the caller sees.
     """
     output = graph.graph.output_node()
-    flat = list(output.args[0])  # type: ignore[arg-type]
+    flat = list(output.args[0])
     places: dict[Node, list[int]] = {}
     for position in sorted(positions):
         if isinstance(flat[position], Node):

@@ -1,4 +1,4 @@
-"""Kernels of a module compiled side by side, before the first launches would compile them one after the other."""
+"""Compile the kernels of a module in parallel, before its first launches would compile them one after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optfuse.compiler.codegen.triton_expressions import pointer_type
 THREADS = 4
 
 
-def compile_side_by_side(table: dict[str, dict[str, Any]]) -> None:
+def compile_in_parallel(table: dict[str, dict[str, Any]]) -> None:
     """Compile every kernel of a module's KERNELS for the current GPU; its launches then find them.
 
     Triton's own cache on disk is used as it is by a launch. A kernel that does not compile says so when it is launched.

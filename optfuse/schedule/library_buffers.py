@@ -1,4 +1,4 @@
-"""The buffers that libraries allocate."""
+"""Buffers that library calls allocate, and whose memory later buffers may reuse."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import LibraryCall
 
 
-def lent_buffers(extraction: Extraction) -> set[int]:
+def library_buffers(extraction: Extraction) -> set[int]:
     """The buffers that a library allocates and does not keep, so that others may reuse their memory."""
     instance = extraction.instance
     numbers = {buffer.name: number for number, buffer in enumerate(instance.buffers)}

@@ -45,10 +45,10 @@ class Recipe:
     nodes: tuple[Node, ...]
 
 
-def rebuild_spread(forward: GraphModule, backward: GraphModule, first: int) -> None:
+def recompute_expanded(forward: GraphModule, backward: GraphModule, first: int) -> None:
     """Change the two graphs of a partition in place. ``first``: the first output of ``forward`` that is kept."""
     out = forward.graph.output_node()
-    outputs: list[Node] = list(out.args[0])  # type: ignore[arg-type]
+    outputs: list[Node] = list(out.args[0])
     kept, given = outputs[first:], backward.graph.find_nodes(op="placeholder")
     matched = all(isinstance(x, Node) and x.name == p.name for x, p in zip(kept, given, strict=False))
     if not matched or len(given) < len(kept) or any(x.meta.get("saved_tensor_with_no_vc_check") for x in kept):
@@ -104,7 +104,7 @@ def _recipe(node: Node, order: dict[Node, int]) -> Recipe | None:
             stack.extend(top.all_input_nodes)
         else:
             return None
-    small = sum(_bytes(fake(source)) for source in sources) * LEAST_RATIO <= _bytes(value)  # type: ignore[union-attr]
+    small = sum(_bytes(fake(source)) for source in sources) * LEAST_RATIO <= _bytes(value)
     if not small or any(_written(source) for source in sources):
         return None
     return Recipe(tuple(sorted(sources, key=order.__getitem__)), tuple(sorted(nodes, key=order.__getitem__)))
