@@ -32,7 +32,6 @@ import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
 
 import torch
 
@@ -43,6 +42,7 @@ from optfuse.runtime.graph_agreement import Agreement, Opinion
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice, Interest
 from optfuse.runtime.graph_statistics import GraphStatistics
+from optfuse.runtime.input_roles import InputRoles
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Launched, Program, Value, around_calls
@@ -50,11 +50,6 @@ from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, is_captu
 from optfuse.runtime.recording import Recording, recorded
 from optfuse.runtime.replay_watchdog import WatchedReplays
 
-#: How an input is fed: from its own address, which must not change, or through a copy.
-Role = Literal["static", "copied"]
-
-#: An input of fewer bytes is copied rather than watched.
-SMALL = 1 << 20
 #: A program whose addresses change more often runs without a graph from then on.
 RECORDINGS = 8
 #: So many calls wait for the recording of a program that comes before.
@@ -98,6 +93,7 @@ class GraphedProgram:
     watched: WatchedReplays | None = None
     statistics: GraphStatistics = field(default_factory=GraphStatistics)
     _handed: Results = field(init=False)
+    _roles: InputRoles = field(init=False)
     _partition: Partition = field(default_factory=Partition)
     _bindings: Bindings = field(default_factory=Bindings)
     _pointers: list[int] | None = None
@@ -113,6 +109,7 @@ class GraphedProgram:
         written = {k for k, expected in enumerate(self.program.inputs) if expected.mutated}
         self._bindings.fixed = tuple(sorted(self.interest.fixed | written))
         self._handed = Results(is_noted=False) if self.arena is None else self.arena.results
+        self._roles = InputRoles(self.program, self.interest, self._handed)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
         """As ``Program.run``; the results' memory is the graph's (see the module's text). Threads take turns."""
@@ -242,7 +239,7 @@ class GraphedProgram:
         self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int], pace: Pace
     ) -> list[Value]:
         """A plain call that takes the host longer in some rounds, see ``runtime.pace``."""
-        slowing, copied = pace.slowing(), self._copied_inputs(given, before)
+        slowing, copied = pace.slowing(), self._roles.copied_bytes(given, before, self)
         start = pace.clock.now()
         results = self._plain(given, main, "the host is timed", None if slowing is None else slowing.after)
         if slowing is not None:
@@ -253,11 +250,6 @@ class GraphedProgram:
         pace.leave(self.number, pace.clock.now() - start - spent, spent, copied)
         self._handed.note_passing(self, self._own(results))
         return results
-
-    def _copied_inputs(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> int:
-        """Bytes that a graph would copy of inputs: those that move, but for what other graphs would hold still."""
-        moving = [given[k] for k in self._moving(given, before) if self._role(k, given[k], before[k]) == "copied"]
-        return sum(x.nbytes for x in moving if not self._handed.passes([x.data_ptr()], self))
 
     def _own(self, results: Sequence[Value]) -> list[torch.Tensor]:
         """The results that are not inputs."""
@@ -306,7 +298,7 @@ class GraphedProgram:
         self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int]
     ) -> list[Value]:
         recordings = binding.recordings
-        moved = recordings[0].moved(given) if recordings else self._moving(given, before)
+        moved = recordings[0].moved(given) if recordings else self._roles.moving(given, before)
         is_early = (moved or not recordings) and self._handed.passes(self._pointers or (), self)
         if is_early and binding.behind < MOST_BEHIND:
             binding.behind += 1
@@ -355,11 +347,6 @@ class GraphedProgram:
         self._note_recorded()
         return not ends
 
-    def _moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
-        """Large inputs whose address is another one than at the call before: a graph may come too early."""
-        moving = [k for k, x in enumerate(given) if x.nbytes > SMALL and x.data_ptr() != before[k]]
-        return [k for k in moving if not self._handed.stays(given[k].data_ptr())]
-
     def _plain(
         self, given: list[torch.Tensor], main: torch.device, reason: str, launched: Launched | None = None
     ) -> list[Value]:
@@ -382,7 +369,7 @@ class GraphedProgram:
         moving = [
             k
             for k, x in enumerate(given)
-            if (self._role(k, x, before[k], binding) == "copied" if first is None else k not in first)
+            if (self._roles.of(k, x, before[k], binding.moved) == "copied" if first is None else k not in first)
         ]
         arena = self.arena or Arena()
         place = id(self) if self.program.has_cuts else self._place  # another thread may come between its graphs
@@ -407,15 +394,6 @@ class GraphedProgram:
         self.statistics.recordings += 1
         self.statistics.copied = tuple(self.program.inputs[k].name for k in moving)
         return recording
-
-    def _role(self, k: int, x: torch.Tensor, before: int, binding: Binding | None = None) -> Role:
-        has_moved = binding is not None and k in binding.moved
-        if self.program.inputs[k].mutated or (k in self.interest.fixed and not has_moved):
-            return "static"
-        if self._handed.stays(x.data_ptr()) and not has_moved:
-            # a step between graphs would hold it, so that the graph that it is of would wait for ever
-            return "copied" if self.program.has_cuts else "static"
-        return "static" if x.nbytes > SMALL and x.data_ptr() == before else "copied"
 
     def _replay(self, recording: Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
         if self.budget is not None:
