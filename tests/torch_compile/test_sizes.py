@@ -191,6 +191,24 @@ def test_around_a_node_that_finds_a_size_all_is_scheduled(
     assert any("part" in name for name in compiled.names())
 
 
+def test_sizes_that_arguments_hold_only_in_sums(compiled: Compiler) -> None:
+    """The last part is given tensors of u0 + u1 + 1 and of u0 // 2 rows."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        some = x[x[:, 0] > 0]
+        rows = torch.cat([some, x[x[:, 1] > 0], x[:1]]) * 2
+        halves = some[: some.shape[0] // 2] * 2
+        return rows[:, 1].nonzero(), rows.cos() + 1, halves.sin() + 1
+
+    with captured():
+        fast = compiled(function, fullgraph=True)
+        for seed in (0, 0, 1, 1):
+            x = torch.randn(8, 3, generator=torch.Generator().manual_seed(seed))
+            torch.testing.assert_close(fast(x), function(x))
+    assert all(".part" in name for (run,) in [compiled.runs] for name, _ in run.record.unplanned)
+    assert sum(".part7[" in name for name in compiled.names()) == 2
+
+
 class Routed(nn.Module):
     """A mixture of experts: each token goes to the one that its router likes best."""
 

@@ -29,6 +29,7 @@ from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.split_step import Split, output_names
 from optfuse.compiler.frontend.torch_bridge import (
+    DEPENDS_ON_DATA,
     RestartAnalysis,
     aot_compile,
     boxed,
@@ -223,7 +224,7 @@ def compile_unscheduled(compiled: Callable[..., Any], error: Exception) -> Calla
     try:
         return compiled(why_not=f"{type(error).__name__}: {error}")
     except RuntimeError as again:
-        if type(error) is type(again) is RuntimeError:
+        if type(error) is type(again) and type(error) in (RuntimeError, *DEPENDS_ON_DATA):
             return None
         raise error from again
 

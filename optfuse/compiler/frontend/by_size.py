@@ -19,7 +19,6 @@ from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.size_range import LEAST, Ranged
 from optfuse.compiler.frontend.torch_bridge import compile_lock, tree_leaves, tree_map
 from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic, static_value
-from optfuse.errors import CaptureError
 
 #: Sizes of a graph that are compiled when they first come. Each further group of as many waits for twice as many calls
 #: as the one before it, so that the number of compiles grows with the logarithm of the number of calls.
@@ -31,7 +30,7 @@ MOST, REMEMBERED = 64, 10_000
 RANGES, FAILURES = 16, 2
 
 Number = int | float
-#: The values of a graph's symbols, in the order of ``SizeReader.symbols``.
+#: The values of a graph's sizes, in the order of ``SizeReader.symbols``.
 Sizes = tuple[Number, ...]
 #: How to read a number from an argument: None is the argument itself, ("size", d), ("stride", d), ("offset", 0) and
 #: ("item", 0), its only element, are a tensor's.
@@ -45,13 +44,19 @@ class SizeReader:
     """Reads the values of a graph's symbols from its arguments.
 
     ``places`` has, per symbol, the number of an argument (lists of arguments are counted leaf by leaf) and the place.
+    Of symbols that no place holds alone, the expressions that have them stand among ``symbols``: ``u0 + u1``.
     """
 
-    symbols: tuple[sympy.Symbol, ...]
+    symbols: tuple[sympy.Basic, ...]
     places: tuple[tuple[int, Place], ...]
     nested: bool
     #: those of which the size of a tensor's dimension is made
-    in_tensors: frozenset[sympy.Symbol] = frozenset()
+    in_tensors: frozenset[sympy.Basic] = frozenset()
+
+    @property
+    def symbols_alone(self) -> bool:
+        """Whether each symbol has a place, so that none is only part of an expression."""
+        return all(isinstance(symbol, sympy.Symbol) for symbol in self.symbols)
 
     @property
     def floats_alone(self) -> bool:
@@ -82,19 +87,14 @@ def size_reader(graph: GraphModule, example_inputs: Sequence[Any]) -> SizeReader
     """Where each symbol of a graph's arguments can be read; None if no argument has one.
 
     A symbol is a size, an integer, or a float, which torch.compile hands over as a tensor whose item is taken.
-
-    Raises:
-        CaptureError: If a symbol occurs only inside of expressions.
     """
-    found: dict[sympy.Symbol, tuple[int, Place]] = {}
-    wanted: dict[sympy.Symbol, None] = {}
-    in_tensors: set[sympy.Symbol] = set()
+    found: dict[sympy.Basic, tuple[int, Place]] = {}
+    mixed: dict[sympy.Basic, tuple[int, Place]] = {}
+    in_tensors: set[sympy.Basic] = set()
     for k, value in enumerate(tree_leaves(list(example_inputs))):
         for place, size in _symbolic_sizes(value):
             expression = expression_of(size)
-            wanted |= dict.fromkeys(sorted(expression.free_symbols, key=str))
-            if isinstance(expression, sympy.Symbol):
-                found.setdefault(expression, (k, place))
+            (found if isinstance(expression, sympy.Symbol) else mixed).setdefault(expression, (k, place))
     for k, placeholder in enumerate(graph.graph.find_nodes(op="placeholder")):
         for tensor in tree_leaves(placeholder.meta.get("example_value")):
             if isinstance(tensor, torch.Tensor):
@@ -103,9 +103,7 @@ def size_reader(graph: GraphModule, example_inputs: Sequence[Any]) -> SizeReader
             number = user.meta.get("example_value")
             if user.target == "item" and is_symbolic(number) and isinstance(expression_of(number), sympy.Symbol):
                 found.setdefault(expression_of(number), (k, ("item", 0)))
-    for symbol in wanted:
-        if symbol not in found:
-            raise CaptureError(f"the size {symbol} is no argument's, only part of one")
+    found |= {each: place for each, place in mixed.items() if not each.free_symbols <= found.keys()}
     nested = any(isinstance(value, (list, tuple, dict)) for value in example_inputs)
     return SizeReader(tuple(found), tuple(found.values()), nested, frozenset(in_tensors)) if found else None
 
@@ -122,9 +120,31 @@ def _symbolic_sizes(value: Any) -> list[tuple[Place, Any]]:
     return [(place, n) for place, n in places if isinstance(n, torch.SymInt)]
 
 
-def at_sizes(graph: GraphModule, values: Mapping[sympy.Symbol, Number]) -> GraphModule:
+def _solved(values: Mapping[sympy.Basic, Number]) -> dict[sympy.Basic, sympy.Basic]:
+    """What stands for symbols, given values of expressions: u0 is ``7 - u1`` if u0 + u1 is 7.
+
+    An expression that is linear in no symbol has its value wherever it occurs.
+    """
+    known: dict[sympy.Basic, sympy.Basic] = {}
+    for expression, value in values.items():
+        left = expression.xreplace(known)
+        for symbol in sorted(left.free_symbols, key=str):
+            slope = left.coeff(symbol)
+            rest = left - slope * symbol
+            if slope.is_Number and not slope.is_zero and symbol not in rest.free_symbols:
+                solution = {symbol: (sympy.sympify(value) - rest) / slope}
+                known = {**{each: other.xreplace(solution) for each, other in known.items()}, **solution}
+                break
+        else:
+            if left.free_symbols:
+                known[expression] = sympy.sympify(value)
+    return known
+
+
+def at_sizes(graph: GraphModule, values: Mapping[sympy.Basic, Number]) -> GraphModule:
     """A copy of ``graph`` (from torch.compile) with numbers for its symbolic sizes; its arguments stay the same."""
     fixed = copied(graph)
+    values = _solved(values)
     for node in list(fixed.graph.nodes):
         traced = node.meta.get("example_value")
         value = tree_map(partial(static_value, sizes=values), traced)
@@ -169,10 +189,10 @@ class BySize:
     said: Callable[[str], None]
     at_once: bool = True
     compile_range: CompileRange | None = None
-    ranges: list[tuple[dict[sympy.Symbol, float], Ranged]] = field(default_factory=list)
+    ranges: list[tuple[dict[sympy.Basic, float], Ranged]] = field(default_factory=list)
     #: the first values of all symbols, those that have had others, and whether integers that are no sizes may have
-    first: dict[sympy.Symbol, Number] = field(default_factory=dict)
-    varying: set[sympy.Symbol] = field(default_factory=set)
+    first: dict[sympy.Basic, Number] = field(default_factory=dict)
+    varying: set[sympy.Basic] = field(default_factory=set)
     numbers_vary: bool = True
     compiled: OrderedDict[Sizes, Callable[..., Any]] = field(default_factory=OrderedDict)
     #: how often sizes that are not compiled have come
@@ -237,7 +257,7 @@ class BySize:
                 self.ranges.append((fixed, found))
         return None if found is None else found.function
 
-    def _varies(self, symbol: sympy.Symbol, value: Number) -> bool:
+    def _varies(self, symbol: sympy.Basic, value: Number) -> bool:
         """Whether a range may let a symbol with this value vary: sizes 0 and 1 are always compiled by themselves."""
         known = symbol in self.reader.in_tensors or symbol in self.varying
         return known and isinstance(value, int) and value >= LEAST
@@ -302,4 +322,4 @@ def at_any_size(
         if leave is not None:
             leave(name, reason)
 
-    return BySize(graph, name, reader, compile_size, say, at_once, compile_range)
+    return BySize(graph, name, reader, compile_size, say, at_once, compile_range if reader.symbols_alone else None)

@@ -24,6 +24,7 @@ from torch._functorch.partitioners import (
 )
 from torch._guards import TracingContext
 from torch._subclasses import FakeTensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.autograd import forward_ad
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -45,6 +46,8 @@ tree_unflatten = _pytree.tree_unflatten
 tree_leaves = _pytree.tree_leaves
 tree_map = _pytree.tree_map
 
+#: What torch raises where a trace meets a size or a value that depends on the values of tensors.
+DEPENDS_ON_DATA = (DynamicOutputShapeException, DataDependentOutputException)
 #: Loggers that report, stack and all, what ends a trace.
 _LOGGERS_OF_TRACING = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
@@ -53,6 +56,7 @@ Compiler = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 Partitioner = Callable[..., tuple[GraphModule, GraphModule]]
 
 __all__ = [
+    "DEPENDS_ON_DATA",
     "TO_COPY",
     "FakeTensor",
     "GuardOnDataDependentSymNode",
