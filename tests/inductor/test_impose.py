@@ -18,6 +18,7 @@ from optfuse.solver.baseline.greedy import greedy
 from tests.inductor.models import gated, small
 
 
+@pytest.mark.slow
 def test_what_inductor_leaves_apart_is_one_kernel() -> None:
     captured, extraction = gated()
     instance = extraction.instance

@@ -129,6 +129,7 @@ def test_convolutions_of_one_pixel_are_products() -> None:
     assert any(instance.ops[op].name.endswith("_dot") for kernel in result.solution.kernels for op in kernel.ops)
 
 
+@pytest.mark.slow
 def test_what_is_emitted_computes_what_eager_does() -> None:
     torch.manual_seed(0)
     x = torch.randn(24, 16, 56, 56, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
