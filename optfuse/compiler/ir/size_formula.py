@@ -71,6 +71,8 @@ def number(value: int) -> Formula:
 
 def add(a: Formula, b: Formula, factor: int = 1) -> Formula:
     """``a + factor * b``."""
+    if not b.terms:
+        return a
     terms = dict(a.terms)
     for monomial, coefficient in b.terms:
         terms[monomial] = terms.get(monomial, 0) + factor * coefficient
@@ -166,6 +168,8 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
 
 def _formula(terms: Mapping[Monomial, int]) -> Formula:
     kept = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
+    if len(kept) <= 1:
+        return Formula(tuple(kept.items()))
     for monomial in [each for each in kept if not all(isinstance(atom, str) for atom in each)]:
         joined = _joined_halves(monomial, kept) or _without_remainder(monomial, kept)
         if joined is not None:
