@@ -28,10 +28,7 @@ BY_SIZE = {
         [(name, "batch") for name in ("bart", "densenet", "marian", "mobilenetv2", "t5")],
         "training: the example's batch is so small that decisions hold for it alone; larger ones have a range",
     ),
-    **dict.fromkeys(
-        [("diffusion_unet", "batch"), ("mamba", "batch"), ("mamba2", "batch")],
-        "what made sizes differ is mended, and this one has not run to its end since",
-    ),
+    ("diffusion_unet", "batch"): "what made sizes differ is mended, and this one has not run to its end since",
     ("mamba", "length"): "torch unrolls the scan by its length: a trace, and a schedule, for each",
 }
 

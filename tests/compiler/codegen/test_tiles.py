@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
+import pytest
+import sympy
+
+from optfuse.compiler.codegen.block_sizes import choose_tile
+from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
+from optfuse.compiler.ir.sizes import Decisions
 from tests.compiler.codegen.specs import Kernel, call, column_sum, i0, i1, softmax, transposed_copy
 
 
@@ -77,3 +83,12 @@ def test_rows_that_would_leave_lanes_idle_stay_flat(columns):
     k.input("scale", columns)
     k.pointwise("out", call("mul", k.load("a", i0, i1), k.load("scale", i1)))
     assert list(dict(emit_kernel(k.spec("out"), k.buffers).config.blocks)) == ["XBLOCK"]
+
+
+def test_blocks_of_a_changing_size_hold_it_at_no_number() -> None:
+    decisions = Decisions({"s": 2}, {"s": (2, math.inf)})
+    rows, columns = sympy.symbols("rows columns", integer=True)
+    axis = Axis("x", ((rows, 64), (columns, 128 * decisions.size("s"))))
+    (tiled,) = choose_tile((axis,), (), lambda _: 2.0, 1 << 16, 1).axes
+    assert tiled.block == 128
+    assert all(decisions.holds({"s": size}) for size in (2, 3, 50, 1001))
