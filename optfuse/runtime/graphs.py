@@ -78,7 +78,7 @@ class GraphedProgram:
         budget: What this program shares with those of other sizes: see ``runtime.graph_budget``. None: it has no other
             sizes.
         agreement: The ranks' votes on a program with collectives. Without it no graph is made of one but with True.
-        watched: Ends the process if a replay with collectives does not end. None: nobody looks.
+        watched: Ends the process if a replay with collectives does not end. None: replays may wait for ever.
     """
 
     program: Program

@@ -85,7 +85,7 @@ class Watchdog:
         self._ends = False
 
     def watch(self, replays: WatchedReplays) -> None:
-        """Look at these, too, as long as somebody holds them."""
+        """Look at these, too, until their program is gone."""
         with self._lock:
             self._watched.add(replays)
             self._rest_s = min(self._rest_s, replays.timeout_s / LOOKS)

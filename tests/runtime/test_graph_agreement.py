@@ -1,4 +1,4 @@
-"""Ranks that vote on CUDA graphs: all use them from the same call on, or none does; nobody waits for a vote."""
+"""Ranks that vote on CUDA graphs: all use them from the same call on, or none does; no rank waits for a vote."""
 
 from __future__ import annotations
 
