@@ -30,7 +30,9 @@ class Interest:
 
 def interest_of(captured: Captured) -> Interest:
     """Whose the results of one of AOTAutograd's graphs are, which come in the order of the graph's outputs."""
-    fixed = frozenset(k for k, source in enumerate(captured.inputs) if source.kind in ("parameter", "buffer"))
+    kept = {name for name, memory in captured.memory.items() if memory.stays}  # parameters that a backward graph reads
+    pairs = enumerate(zip(captured.inputs, captured.placeholders, strict=True))
+    fixed = frozenset(k for k, (one, node) in pairs if one.kind in ("parameter", "buffer") or node.name in kept)
     training = captured.visible is not None or captured.name.endswith(".backward")
     return Interest(captured.visible, fixed, training)
 

@@ -9,7 +9,8 @@ calls: a loop that synchronizes in each step lets the device run dry, whichever 
    longer by as much waits for the host. Where it stays as it was, the host's time is hidden, and to spare it gains
    nothing: a round's length is convex in the host's time, so the loss is a bound on the gain.
 3. Against that gain stand the copies that a graph needs, of inputs that move and of results that the caller sees.
-4. If something is left, graphs are recorded, and rounds with them are measured as well. They go if they gain nothing.
+4. If something is left, or rounds differ so much that none of this can be told, graphs are recorded, and rounds with
+   them are measured as well. They go if they gain nothing.
 5. Where a measurement spoke for plain calls, it is made again after some hundred calls, and twice more later: while a
    process starts, its other threads and its loader of data take time that they do not take for long.
 
@@ -25,16 +26,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from statistics import median
+from statistics import median, quantiles
 from typing import Literal, Protocol
 
 #: By what share of its own time the host is slowed.
 SLOWED = 0.3
 #: Rounds of each kind, slowed or not, whose medians are compared.
 SAMPLES = 3
-#: So many where rounds differ among themselves by more than this share of what they are slowed by.
-MANY_SAMPLES, NOISE = 12, 0.25
-#: Rounds in a row, without a recording, after which graphs are kept or dropped.
+#: So many where three in four rounds do not lie within this share, of what they are slowed by, around the median.
+MANY_SAMPLES, NOISE = 6, 0.4
+#: How far the difference of two medians of so many may be from the truth, in such deviations: two standard errors of
+#: normal times.
+UNSURE = 1.25
+#: Rounds in a row, without a recording, after which graphs are kept or dropped; ``MANY_SAMPLES`` where rounds differ.
 TRIAL = 5
 #: Rounds in which something was recorded again after which graphs are dropped: inputs move.
 MOST_AGAIN = 10
@@ -163,6 +167,8 @@ class _Times:
     slowed_by: list[float] = field(default_factory=list)
     trial: list[float] = field(default_factory=list)
     again: int = 0
+    #: Rounds of one kind differ by more than slowing the host would show.
+    is_noisy: bool = False
 
 
 @dataclass(slots=True)
@@ -305,10 +311,14 @@ class Pace:
         if min(len(times.plain), len(times.slowed)) < SAMPLES:
             return
         length, slow, slowed_by = median(times.plain), median(times.slowed), median(times.slowed_by)
-        noise = median([*(abs(us - length) for us in times.plain), *(abs(us - slow) for us in times.slowed)])
-        if noise > NOISE * slowed_by and min(len(times.plain), len(times.slowed)) < MANY_SAMPLES:
+        deviations = [*(abs(us - length) for us in times.plain), *(abs(us - slow) for us in times.slowed)]
+        noise = quantiles(deviations, n=4)[-1]
+        is_noisy = noise > NOISE * slowed_by
+        if is_noisy and min(len(times.plain), len(times.slowed)) < MANY_SAMPLES:
             return
-        felt = min(1.0, max(0.0, (slow - length) / slowed_by))
+        times.is_noisy |= is_noisy
+        doubt = UNSURE * noise if is_noisy else 0.0  # where slowing the host tells too little, a trial tells more
+        felt = min(1.0, max(0.0, (slow - length + doubt) / slowed_by))
         saved = felt * sum(max(0.0, member.host_us - REPLAY_US) for member in undecided)
         copies = sum(median(member.copied or [0]) for member in undecided) / COPIED_IN_US
         if saved - copies > WORTH * length:
@@ -325,7 +335,7 @@ class Pace:
         tried = [member for member in members if member.verdict == "trial"]
         if not tried or not times.plain:
             return
-        if len(times.trial) < TRIAL:
+        if len(times.trial) < (MANY_SAMPLES if times.is_noisy else TRIAL):
             if times.again >= MOST_AGAIN:
                 _decide(tried, "plain", "graphs had to be recorded again and again: inputs move")
             return

@@ -248,6 +248,18 @@ def test_steps_that_differ_are_measured_for_longer(seed: int, device_us: float, 
     assert loop.verdicts == {verdict}
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("device_us", "verdict"), [(25, "graphs"), (90, "plain")])
+def test_steps_that_differ_by_more_than_slowing_try_graphs(seed: int, device_us: float, verdict: Verdict) -> None:
+    """Another rank comes up to 15 ms late in some steps, where launches take 15 and slowing adds 4.5."""
+    random = Random(seed)
+    loop = Loop([(alike(440, 34, device_us), 5000.0)], after=(12_000, 2_000))
+    for _ in range(40):
+        loop.machine.us += random.uniform(0, 15_000)
+        loop.run(1)
+    assert loop.verdicts == {verdict}
+
+
 def test_graphs_that_are_recorded_again_and_again_go() -> None:
     """Inputs that move: no row of rounds is without a recording."""
     loop = Loop([(alike(100, 8, 3), 2.0)] * 2)

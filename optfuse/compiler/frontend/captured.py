@@ -34,12 +34,14 @@ class Memory:
     """The memory that a result of a forward graph lies in: ``name`` is that of everything that shares it.
 
     ``bytes`` are all of it, also where a result is a window of a part. ``held``: the step's caller has it as a
-    parameter, an input or a result, so that it outlives the backward graph.
+    parameter, an input or a result, so that it outlives the backward graph. ``stays``: it is that of a parameter or
+    buffer, which lies at the same address at each call.
     """
 
     name: str
     bytes: int
     held: bool = False
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class Kept:
 def kept_values(captured: Captured, names: Sequence[str | None]) -> dict[str, Kept]:
     """How outputs leave the graph, by the names that a backward graph knows them by."""
     held = {memory.name for memory in held_memory(captured)}
+    pairs = zip(captured.inputs, captured.placeholders, strict=True)
+    stays = {node.name for source, node in pairs if source.kind in ("parameter", "buffer")}
     found: dict[str, Kept] = {}
     # further outputs are new values of inputs
     for position, (name, node) in enumerate(zip(names, captured.outputs, strict=False)):
@@ -32,7 +34,7 @@ def kept_values(captured: Captured, names: Sequence[str | None]) -> dict[str, Ke
         if name is not None and value is not None:
             memory = memory_of_output(captured, position)
             strides = captured.strides.get(position, tuple(value.stride()))
-            found[name] = Kept(strides, replace(memory, held=memory.name in held))
+            found[name] = Kept(strides, replace(memory, held=memory.name in held, stays=memory.name in stays))
     return found
 
 

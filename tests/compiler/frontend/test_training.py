@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from optfuse.compiler.frontend import Captured, capture_training, train_module
 from optfuse.errors import CaptureError
+from optfuse.runtime.graph_choice import interest_of
 from tests.compiler.frontend.running import assert_same, copied, run_graph, targets
 
 
@@ -95,6 +96,16 @@ def test_graphs_are_those_that_run() -> None:
     assert {source.kind for source in backward.inputs} == {"saved"}
     assert forward.visible is not None
     assert len(forward.visible) < len(forward.outputs)
+
+
+def test_parameters_that_a_backward_graph_reads_are_known_to_stay() -> None:
+    """Layers that share a program are told apart by them, in both graphs."""
+    args, kwargs = batch()
+    forward, backward = capture_training(Classifier().train(), args, kwargs)
+    fixed = {backward.placeholders[k].name for k in interest_of(backward).fixed}
+    assert {"primals_1", "permute_3", "permute_7"} <= fixed, "of the convolution, the head and the tied projection"
+    assert fixed.isdisjoint({"primals_16", "primals_17", "convolution", "rsqrt", "tangents_1"})
+    assert len(interest_of(forward).fixed) == 15
 
 
 def test_nothing_is_computed_on_the_data() -> None:
