@@ -30,9 +30,9 @@ _LOCK = threading.Lock()
 class Results:
     """Addresses of results that programs hand to each other: saved values, and what passes between a model's graphs.
 
-    ``recorded``: by program, those in the memory of its recording, where they stay. ``passing``: those of a call that
-    ran without a graph but soon will with one, as long as they are in use: they will lie elsewhere. ``is_noted`` False:
-    the program hands results to no other, and nothing is noted.
+    ``recorded``: by program, those in the memory of its recordings, where they stay. ``passing``: by caller of a
+    program, those of a call that ran without a graph but soon will with one, as long as they are in use: they will lie
+    elsewhere. ``is_noted`` False: the program hands results to no other, and nothing is noted.
     """
 
     recorded: WeakKeyDictionary[object, frozenset[int]] = field(default_factory=WeakKeyDictionary)
@@ -44,22 +44,22 @@ class Results:
         if self.is_noted:
             self.recorded[program] = frozenset(pointers)
 
-    def note_passing(self, program: object, results: Iterable[torch.Tensor]) -> None:
+    def note_passing(self, caller: object, results: Iterable[torch.Tensor]) -> None:
         """Let the programs that read results know that they will lie elsewhere with a graph."""
         if self.is_noted:
-            self.passing[program] = {x.data_ptr(): StorageWeakRef(x.untyped_storage()) for x in results}
+            self.passing[caller] = {x.data_ptr(): StorageWeakRef(x.untyped_storage()) for x in results}
 
-    def forget_passing(self, program: object) -> None:
-        """Forget that a program's results will move: it was called again, with its graph or finally without one."""
-        self.passing.pop(program, None)
+    def forget_passing(self, caller: object) -> None:
+        """Forget that a caller's results will move: it has called again, with its graph or finally without one."""
+        self.passing.pop(caller, None)
 
     def stays(self, pointer: int) -> bool:
         """Whether memory at an address belongs to a recording."""
         return any(pointer in pointers for pointers in list(self.recorded.values()))
 
     def passes(self, pointers: Collection[int], reader: object) -> bool:
-        """Whether some of the memory that a program reads is a result of another one that will lie elsewhere soon."""
-        others = [known for program, known in list(self.passing.items()) if program is not reader]
+        """Whether some of the memory that a caller reads is a result of another one that will lie elsewhere soon."""
+        others = [known for caller, known in list(self.passing.items()) if caller is not reader]
         found = (known[pointer] for known in others for pointer in pointers if pointer in known)
         return any(not storage.expired() for storage in found)
 

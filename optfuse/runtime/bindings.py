@@ -23,22 +23,22 @@ MOST = 128
 IDLE_CALLS = 4
 #: That is looked at once in so many calls.
 LOOK_EVERY = 16
-#: So many calls in a row may run without a graph because an input has moved, or since results are held; then one is
+#: So many calls may run without a graph because an input has moved, or in a row since results are held; then one is
 #: recorded for where things are.
 PATIENCE = 3
 #: A result that a caller still holds at so many calls is copied.
 HELD_OFTEN = 2
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Binding:
     """A program with the parameters of one caller.
 
     ``pointers``: the inputs' addresses at its last call, ``called`` the number of that. ``moved``: inputs that are
-    copied, since they have moved. ``unsettled``: calls in a row for which they had. ``behind``: calls that waited for
-    the recording of another program. ``held``: how often results were still in use at the next call; ``handed_out``:
-    those of which the caller gets copies, therefore; ``in_use``: calls in a row for which some were. ``recorded``:
-    recordings made.
+    copied, since they have moved. ``unsettled``: calls since the last recording for which they had. ``followed``: how
+    often it was recorded since another program was; ``behind``: calls that waited for that. ``held``: how often results
+    were still in use at the next call; ``handed_out``: those of which the caller gets copies, therefore; ``in_use``:
+    calls in a row for which some were. ``recorded``: recordings made.
     """
 
     pointers: list[int]
@@ -46,6 +46,7 @@ class Binding:
     recordings: list[Recording] = field(default_factory=list)
     moved: set[int] = field(default_factory=set)
     unsettled: int = 0
+    followed: int = 0
     behind: int = 0
     held: Counter[int] = field(default_factory=Counter)
     handed_out: set[int] = field(default_factory=set)

@@ -42,7 +42,7 @@ from optfuse.runtime.graph_agreement import Agreement, Opinion
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice, Interest
 from optfuse.runtime.graph_statistics import GraphStatistics
-from optfuse.runtime.input_roles import InputRoles
+from optfuse.runtime.input_roles import SMALL, InputRoles
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Launched, Program, Value, around_calls
@@ -54,6 +54,8 @@ from optfuse.runtime.replay_watchdog import WatchedReplays
 RECORDINGS = 8
 #: So many calls wait for the recording of a program that comes before.
 MOST_BEHIND = 12
+#: So often a program is recorded again at once since another one was, and is read where that one's results lie now.
+MOST_FOLLOWED = 3
 #: A program that is in a call for so many seconds is stuck: its recordings are dropped all the same.
 RELEASE_S = 10.0
 #: Why a call is plain while the ranks vote.
@@ -78,6 +80,7 @@ class GraphedProgram:
         budget: What this program shares with those of other sizes: see ``runtime.graph_budget``. None: it has no other
             sizes.
         agreement: The ranks' votes on a program with collectives. Without it no graph is made of one but with True.
+        small: Inputs of so many bytes are copied rather than watched.
         watched: Ends the process if a replay with collectives does not end. None: replays may wait for ever.
     """
 
@@ -91,11 +94,13 @@ class GraphedProgram:
     budget: GraphBudget | None = None
     agreement: Agreement | None = None
     watched: WatchedReplays | None = None
+    small: int = SMALL
     statistics: GraphStatistics = field(default_factory=GraphStatistics)
     _handed: Results = field(init=False)
     _roles: InputRoles = field(init=False)
     _partition: Partition = field(default_factory=Partition)
     _bindings: Bindings = field(default_factory=Bindings)
+    _caller: Binding = field(default_factory=lambda: Binding([]))
     _pointers: list[int] | None = None
     _calls: int = 0
     _place: Hashable = None
@@ -109,7 +114,7 @@ class GraphedProgram:
         written = {k for k, expected in enumerate(self.program.inputs) if expected.mutated}
         self._bindings.fixed = tuple(sorted(self.interest.fixed | written))
         self._handed = Results(is_noted=False) if self.arena is None else self.arena.results
-        self._roles = InputRoles(self.program, self.interest, self._handed)
+        self._roles = InputRoles(self.program, self.interest, self._handed, self.small)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
         """As ``Program.run``; the results' memory is the graph's (see the module's text). Threads take turns."""
@@ -172,6 +177,7 @@ class GraphedProgram:
             return self._plain(given, main, reason)
         is_first, self._pointers = self._pointers is None, [x.data_ptr() for x in given]
         binding, before = self._bindings.of(self._pointers)
+        self._caller = binding
         if is_first:  # kernels are compiled and libraries set up: none of that can be recorded
             self._place = recorder.place()
             self.statistics.plain += 1
@@ -239,7 +245,7 @@ class GraphedProgram:
         self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int], pace: Pace
     ) -> list[Value]:
         """A plain call that takes the host longer in some rounds, see ``runtime.pace``."""
-        slowing, copied = pace.slowing(), self._roles.copied_bytes(given, before, self)
+        slowing, copied = pace.slowing(), self._roles.copied_bytes(given, before, binding)
         start = pace.clock.now()
         results = self._plain(given, main, "the host is timed", None if slowing is None else slowing.after)
         if slowing is not None:
@@ -248,7 +254,7 @@ class GraphedProgram:
         if self.interest.training:
             copied += binding.still_held(self._own([x for k, x in enumerate(results) if self.interest.sees(k)]))
         pace.leave(self.number, pace.clock.now() - start - spent, spent, copied)
-        self._handed.note_passing(self, self._own(results))
+        self._handed.note_passing(self._caller, self._own(results))
         return results
 
     def _own(self, results: Sequence[Value]) -> list[torch.Tensor]:
@@ -266,6 +272,8 @@ class GraphedProgram:
         self._given_up = self._is_for_good = True
         self.statistics.reason = reason
         self._drop()
+        for binding in self._bindings:
+            self._handed.forget_passing(binding)
 
     def _note_recorded(self) -> None:
         results = [x for recording in self._bindings.recordings() for x in recording.results]
@@ -299,18 +307,25 @@ class GraphedProgram:
     ) -> list[Value]:
         recordings = binding.recordings
         moved = recordings[0].moved(given) if recordings else self._roles.moving(given, before)
-        is_early = (moved or not recordings) and self._handed.passes(self._pointers or (), self)
+        is_early = (moved or not recordings) and self._handed.passes(self._pointers or (), binding)
         if is_early and binding.behind < MOST_BEHIND:
             binding.behind += 1
             return self._waiting(given, main, "the graph of what it reads comes first")
-        if moved and binding.unsettled < PATIENCE:
+        # the programs that hand them on have been recorded again: they stay there now
+        follows = binding.followed < MOST_FOLLOWED and all(self._handed.stays(given[k].data_ptr()) for k in moved)
+        if moved and not follows and binding.unsettled < PATIENCE:
             binding.unsettled += 1
             return self._waiting(given, main, f"input {self.program.inputs[moved[0]].name} has moved")
         if moved:
             binding.drop()
             self._note_recorded()
-            self._bindings.copy(moved, binding)
-        binding.unsettled = binding.behind = 0
+            binding.unsettled = 0
+            binding.followed += follows
+        if moved and not follows:
+            is_last = binding.recorded >= RECORDINGS - 1  # after this nothing can move
+            every = [k for k, expected in enumerate(self.program.inputs) if not expected.mutated]
+            self._bindings.copy(every if is_last else moved, binding)
+        binding.behind = 0
         free = next((recording for recording in recordings if not recording.in_use()), None)
         if free is not None:
             binding.in_use = 0
@@ -331,7 +346,7 @@ class GraphedProgram:
         if reason == BEHIND_OTHERS and self.pace is not None:
             self.pace.disturb()  # a step without its graph is no trial of it
         results = self._plain(given, main, reason)
-        self._handed.note_passing(self, self._own(results))
+        self._handed.note_passing(self._caller, self._own(results))
         return results
 
     def _must_wait(self, binding: Binding) -> bool:
@@ -352,7 +367,7 @@ class GraphedProgram:
     ) -> list[Value]:
         self.statistics.plain += 1
         self.statistics.reason = reason
-        self._handed.forget_passing(self)
+        self._handed.forget_passing(self._caller)
         return self.program.execute(given, main, launched=launched)
 
     def _record(
@@ -398,7 +413,7 @@ class GraphedProgram:
     def _replay(self, recording: Recording, given: Sequence[torch.Tensor], main: torch.device) -> list[Value]:
         if self.budget is not None:
             self.budget.use(id(self), self.let_go)
-        self._handed.forget_passing(self)
+        self._handed.forget_passing(self._caller)
         with around_calls(main):
             self.statistics.replays += 1
             results = recording.replay(given)

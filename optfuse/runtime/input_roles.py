@@ -15,17 +15,22 @@ from optfuse.runtime.program import Program
 #: How an input is fed: from its own address, or through a copy.
 Role = Literal["static", "copied"]
 
-#: An input of fewer bytes is copied rather than watched.
-SMALL = 1 << 20
+#: An input of so many bytes or fewer is copied rather than watched. That takes ten microseconds; a call without a
+#: graph, since an input has moved, makes those that read its results wait as well.
+SMALL = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class InputRoles:
-    """The inputs of a program. ``handed`` knows which of them are results of recordings, and stay where they are."""
+    """The inputs of a program. ``handed`` knows which of them are results of recordings, and stay where they are.
+
+    ``small``: of so many bytes an input is copied.
+    """
 
     program: Program
     interest: Interest
     handed: Results
+    small: int
 
     def of(self, k: int, x: torch.Tensor, before: int, moved: Collection[int] = ()) -> Role:
         """How input ``k`` is fed, which was at ``before`` in the call before. ``moved``: those that have not stayed."""
@@ -34,14 +39,14 @@ class InputRoles:
         if self.handed.stays(x.data_ptr()) and k not in moved:
             # a step between graphs would hold it, so that the graph that it is of would wait for ever
             return "copied" if self.program.has_cuts else "static"
-        return "static" if x.nbytes > SMALL and x.data_ptr() == before else "copied"
+        return "static" if x.nbytes > self.small and x.data_ptr() == before else "copied"
 
     def moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
         """Large inputs whose address is another one than at the call before: a graph may come too early."""
-        moving = [k for k, x in enumerate(given) if x.nbytes > SMALL and x.data_ptr() != before[k]]
+        moving = [k for k, x in enumerate(given) if x.nbytes > self.small and x.data_ptr() != before[k]]
         return [k for k in moving if not self.handed.stays(given[k].data_ptr())]
 
     def copied_bytes(self, given: Sequence[torch.Tensor], before: Sequence[int], reader: object) -> int:
-        """Bytes that a graph would copy of inputs: those that move, but for what other graphs would hold still."""
-        moving = [given[k] for k in self.moving(given, before) if self.of(k, given[k], before[k]) == "copied"]
-        return sum(x.nbytes for x in moving if not self.handed.passes([x.data_ptr()], reader))
+        """Bytes that a graph would copy of inputs, but for what other graphs would hold still."""
+        copied = [x for k, x in enumerate(given) if self.of(k, x, before[k]) == "copied"]
+        return sum(x.nbytes for x in copied if not self.handed.passes([x.data_ptr()], reader))

@@ -19,7 +19,7 @@ from optfuse.runtime.graphs import GraphedProgram
 from optfuse.runtime.pace import Mark, Pace
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
-from tests.runtime.test_graphs import BACKWARD, FORWARD, LARGE, Outside, Tape
+from tests.runtime.test_graphs import BACKWARD, COPIED, FORWARD, LARGE, Outside, Tape
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch without torch.distributed")
 
@@ -127,6 +127,7 @@ def test_a_backward_graph_is_recorded_when_its_forward_graph_is_replayed(tmp_pat
             Outside(),
             arena,
             agreement=Agreement(store, {name: 1}),
+            small=COPIED,
         )
         for name, source, interest in zip(("forward", "backward"), (FORWARD, BACKWARD), interests, strict=True)
     )

@@ -45,7 +45,8 @@ def call(inputs, constants):
     return arena + 1, weight[1:3], x.view(-1), 7, arena * 2
 """
 
-SMALL, LARGE = 8, 1 << 19
+#: Elements of inputs that are copied, and of such that are watched; bytes of the largest that is copied.
+SMALL, LARGE, COPIED = 8, 1 << 19, 1 << 20
 
 
 class Tape:
@@ -100,7 +101,7 @@ class Case:
         self.weight, self.count, self.n = torch.arange(float(n)), torch.zeros(2), n
         self.arena = Arena()
         self.graphed = GraphedProgram(
-            self.program, choice, Interest(fixed=frozenset({0}), **interest), self.tape, self.arena
+            self.program, choice, Interest(fixed=frozenset({0}), **interest), self.tape, self.arena, small=COPIED
         )
 
     def __call__(self, x: torch.Tensor) -> list[Value]:
@@ -512,9 +513,15 @@ def test_a_backward_graph_comes_after_its_forward_and_reads_what_that_saved_wher
         Interest(frozenset({0}), frozenset({0}), training=True),
         Outside(),
         arena,
+        small=COPIED,
     )
     backward = GraphedProgram(
-        Program(BACKWARD.replace("{n}", str(LARGE)), folder=tmp_path), "auto", Interest(training=True), Outside(), arena
+        Program(BACKWARD.replace("{n}", str(LARGE)), folder=tmp_path),
+        "auto",
+        Interest(training=True),
+        Outside(),
+        arena,
+        small=COPIED,
     )
     weight, tangent = torch.ones(LARGE), torch.ones(LARGE)
     kept: list[Any] = []
@@ -643,7 +650,7 @@ class Layers:
         self.parameters = [self.made(k) for k in range(count)]
         interest = Interest(frozenset({0}), frozenset({0, 1, 2}), training)
         program = Program(LAYER.replace("{n}", str(n)), folder=folder)
-        self.graphed = GraphedProgram(program, "auto", interest, Outside(), Arena())
+        self.graphed = GraphedProgram(program, "auto", interest, Outside(), Arena(), small=COPIED)
 
     def made(self, k: int) -> list[torch.Tensor]:
         return [torch.full((self.n,), 1.0 + k), torch.full((self.n,), float(k))]
@@ -750,7 +757,9 @@ def call(inputs, constants):
 def test_results_that_are_fed_back_do_not_keep_graphs_waiting(tmp_path: Path, n: int, programs: int) -> None:
     results = Results()
     program = Program(FED_BACK.replace("{n}", str(n)), folder=tmp_path)
-    loop = [GraphedProgram(program, "auto", Interest(), Outside(), Arena(results)) for _ in range(programs)]
+    loop = [
+        GraphedProgram(program, "auto", Interest(), Outside(), Arena(results), small=COPIED) for _ in range(programs)
+    ]
     x: Any = torch.zeros(n)
     # programs that read each other wait for each other, and again where malloc has moved what a recording reads, which
     # the rest of the process decides: so the number of plain calls has no bound here, but they come to an end

@@ -15,7 +15,7 @@ from optfuse.runtime.arena import Arena
 from optfuse.runtime.graph_choice import Interest
 from optfuse.runtime.graphs import GraphedProgram
 from optfuse.runtime.program import Program
-from tests.runtime.test_graphs import LARGE, SMALL, Tape
+from tests.runtime.test_graphs import COPIED, LARGE, SMALL, Outside, Tape
 
 HEAD = """
 import torch
@@ -65,13 +65,22 @@ def call(inputs, constants):
 class Layers:
     """Programs for layers of one kind, each with weights of its own, forward and backward; they share results."""
 
-    def __init__(self, folder: Path, n: int, layers: int, choice: object, *, training: bool) -> None:
+    def __init__(
+        self, folder: Path, n: int, layers: int, choice: object, *, training: bool, arena: Arena | None = None
+    ) -> None:
         self.n = n
         self.weights = [torch.arange(float(n)) % 7 + k for k in range(layers)]
-        arena = Arena()
+        arena = arena or Arena()
         interest = Interest(frozenset({0}) if training else None, frozenset({0}), training)
         self.forward, self.backward = (
-            GraphedProgram(Program(source.replace("{n}", str(n)), folder=folder), choice, interest, Tape(), arena)  # type: ignore[arg-type]
+            GraphedProgram(
+                Program(source.replace("{n}", str(n)), folder=folder),
+                choice,
+                interest,
+                Outside(),
+                arena,
+                small=COPIED,  # type: ignore[arg-type]
+            )
             for source, interest in ((FORWARD, interest), (BACKWARD, Interest(None, frozenset({2}), training)))
         )
 
@@ -103,7 +112,7 @@ def test_inference(tmp_path: Path, n: int, seed: int) -> None:
     draw = random.Random(seed)
     layers = Layers(tmp_path, n, draw.randint(1, 4), "auto", training=False)
     program = Program(FORWARD.replace("{n}", str(n)), folder=tmp_path)
-    before = GraphedProgram(program, "auto", Interest(None, frozenset({0})), Tape(), layers.forward.arena)
+    before = GraphedProgram(program, "auto", Interest(None, frozenset({0})), Tape(), layers.forward.arena, small=COPIED)
     held: list[tuple[torch.Tensor, torch.Tensor]] = []
     reused = torch.zeros(n)
     for k in range(25):
@@ -142,3 +151,24 @@ def test_training(tmp_path: Path, n: int, seed: int, choice: object) -> None:
             kept.clear()
     assert layers.forward.statistics.replays
     assert layers.backward.statistics.replays
+
+
+@pytest.mark.parametrize("choice", ["auto", True])
+def test_programs_that_read_each_others_results_settle(tmp_path: Path, choice: object) -> None:
+    """Inputs of the first come from two places in turn, so that it cannot read them where they lie."""
+    arena = Arena()
+    first, second = (Layers(tmp_path, LARGE, count, choice, training=True, arena=arena) for count in (2, 1))
+    programs = [first.forward, first.backward, second.forward, second.backward]
+    buffers, plain = (torch.zeros(LARGE), torch.zeros(LARGE)), []
+    for k in range(30):
+        x = buffers[k.bit_count() % 2].fill_(float(k % 5))
+        y, saved, wanted = first.run(x)
+        z, more, _ = second.run(y)
+        assert torch.equal(z, second.weights[0] * wanted + 1), k
+        del y, z
+        found = [*second.gradients(more), *first.gradients(saved)]
+        assert all(torch.equal(*pair) for pair in found), k
+        del found, saved, more
+        plain.append(sum(program.statistics.plain for program in programs))
+    assert plain[-1] == plain[-8], plain
+    assert sum(program.statistics.recordings for program in programs) <= 24, "four for each caller"
