@@ -108,7 +108,7 @@ class Wide(nn.Module):
 def test_programs_share_the_memory_of_temporaries_and_not_of_results() -> None:
     torch.cuda.empty_cache()
     models = [Wide(0.5 + k).cuda().eval() for k in range(6)]
-    x = torch.randn(1024, 4096, device="cuda")
+    x = torch.randn(1024, 8192, device="cuda")  # so large that it is read where it lies
     programs = [optfuse.optimize(m, (x,), options=OPTIONS, name="wide").compile() for m in models]  # type: ignore[union-attr]
     before = torch.cuda.memory_allocated()
     with torch.no_grad():
