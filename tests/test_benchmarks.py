@@ -100,6 +100,7 @@ class Outcomes(unittest.TestCase):
         assert self.id().endswith("test_pass")
 
 
+@pytest.mark.slow
 def test_a_crash_or_a_hang_costs_one_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # a worker process imports it by name
     script = vars(import_module("inductor_tests"))

@@ -35,7 +35,7 @@ CASES = [
 ]
 OTHERS = sorted({path.stem for path in MODELS.glob("*.py")} - set(NAMES))
 #: One of each kind, at their quickest.
-FAST_OTHERS = {"dlrm", "gat", "mamba2", "mixtral", "rms_norm_fp8", "rms_norm_int8"}
+FAST_OTHERS = {"dlrm", "gat", "mixtral", "rms_norm_fp8", "rms_norm_int8"}
 OTHER_CASES = [
     pytest.param(
         name, work, marks=() if name in FAST_OTHERS and work == "infer" else pytest.mark.slow, id=f"{name}-{work}"

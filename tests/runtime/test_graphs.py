@@ -754,6 +754,7 @@ def call(inputs, constants):
 
 @pytest.mark.parametrize("n", [SMALL, LARGE])
 @pytest.mark.parametrize("programs", [1, 2])
+@pytest.mark.spread(4, 3)
 def test_results_that_are_fed_back_do_not_keep_graphs_waiting(tmp_path: Path, n: int, programs: int) -> None:
     results = Results()
     program = Program(FED_BACK.replace("{n}", str(n)), folder=tmp_path)

@@ -338,7 +338,7 @@ def test_steps_whose_host_is_hidden_at_first_use_graphs_later(make: Callable[...
     assert loop.verdicts == {"graphs"}
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5, 4)
 @pytest.mark.parametrize("make", LOSING)
 def test_steps_that_gain_nothing_are_measured_a_few_times_more(make: Callable[..., Loop]) -> None:
     loop = make()

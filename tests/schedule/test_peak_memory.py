@@ -102,7 +102,7 @@ CASES = {
     ("case", "share"),
     [
         ("block", None),
-        ("block", 0.95),
+        pytest.param("block", 0.95, marks=pytest.mark.slow),
         *(pytest.param("convolutions", share, marks=pytest.mark.slow) for share in (None, 0.95)),
     ],
 )

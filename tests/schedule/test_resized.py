@@ -26,6 +26,7 @@ class Normed(nn.Module):
         return (x + self.down(nn.functional.gelu(self.up(self.norm(x))))) * scale
 
 
+@pytest.mark.slow
 def test_each_size_is_held_against_a_schedule_of_its_own() -> None:
     model, inputs = Normed(), (torch.randn(64, 256), torch.randn(64, 1))
     schedule = optfuse.optimize(model, inputs, dynamic={0: {0: (1, 4096)}, 1: {0: (1, 4096)}}, options=OPTIONS)

@@ -76,6 +76,7 @@ def searched(model: nn.Module, x: Tensor, **options: Any) -> SavingSearch:
     return search
 
 
+@pytest.mark.slow
 def test_fewer_bytes_cost_more_time_and_every_step_is_above_the_bound() -> None:
     torch.manual_seed(0)
     front = optfuse.saving_front(Model().train(), (torch.randn(8, 32, 16),), points=3, options=OPTIONS)
@@ -120,6 +121,7 @@ def test_a_step_within_a_cap_has_eagers_gradients_and_keeps_the_cap() -> None:
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_cap_that_no_step_keeps_is_one_line_with_the_least_peak() -> None:
     model, x = Model(layers=1, width=64).train(), torch.randn(8, 32, 64)
     said = (
@@ -133,6 +135,7 @@ def test_a_cap_that_no_step_keeps_is_one_line_with_the_least_peak() -> None:
     assert held + 0.1 < floor <= found < 2 * held
 
 
+@pytest.mark.slow
 def test_an_optimizers_state_takes_room_of_the_cap() -> None:
     model, x = Model(layers=1).train(), torch.randn(8, 32, 16)
     frozen = next(model.parameters())
@@ -172,6 +175,7 @@ def test_a_captured_step_obeys_checkpointed_regions() -> None:
         optfuse.saving_front(model, (x,), points=2, options=OPTIONS)
 
 
+@pytest.mark.slow
 def test_checkpointed_regions_are_priced() -> None:
     """Beside the same step of a model without regions, which is what the price is against."""
     x = torch.randn(64, 32, 16)
@@ -202,6 +206,7 @@ def test_a_price_counts_what_shared_launches_save() -> None:
     assert CheckpointPrice(1, obeyed, free).slowdown == pytest.approx(-0.1)
 
 
+@pytest.mark.slow
 def test_a_cap_counts_the_whole_step_of_checkpointed_regions() -> None:
     model, x = Checkpointed().train(), torch.randn(8, 32, 16)
     free = searched(model, x).found
@@ -289,7 +294,7 @@ def test_random_draws_are_made_again_from_their_seed() -> None:
 
 
 @pytest.mark.parametrize("drop", [0.2, 0.0])
-@pytest.mark.spread(2)
+@pytest.mark.slow
 def test_through_torch_compile(drop: float) -> None:
     torch._dynamo.reset()  # noqa: SLF001 - its public face
     torch.manual_seed(0)

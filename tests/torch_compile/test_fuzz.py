@@ -104,6 +104,7 @@ def judged(eager: Any, other: Any, x: torch.Tensor) -> list[str]:
     return disagreements(got, wanted, exact)
 
 
+@pytest.mark.slow
 def test_programs_are_varied() -> None:
     """Each kind of input and statement occurs among the first programs."""
     programs = [draw(seed) for seed in range(300)]

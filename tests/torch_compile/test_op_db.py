@@ -104,6 +104,7 @@ def test_a_sample_of_the_operators() -> None:
     assert differ(table()[::24], 1) == []
 
 
+@pytest.mark.slow
 @on_the_cpu
 def test_choices_and_sorts_of_rows() -> None:
     names = "topk sort argsort msort kthvalue median mode nanmedian unique unique_consecutive".split()

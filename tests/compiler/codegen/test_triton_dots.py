@@ -81,6 +81,7 @@ def test_rows_may_be_several_digits_of_the_kernels_space() -> None:
     check(kernel, spec, k.buffers)
 
 
+@pytest.mark.slow
 def test_products_compile_for_a_gpu_without_spills(tmp_path: Path) -> None:
     kernels = []
     for rows, columns, terms in [(4096, 96, 96), (4096, 24, 96), (4096, 96, 16), (4096, 256, 512), (4096, 512, 2048)]:
