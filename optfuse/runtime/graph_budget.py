@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from optfuse.runtime.graph_statistics import GraphStatistics
+from optfuse.runtime.pace import Pace
 
 #: The most sizes of a range that hold graphs at a time.
 SIZES = 16
@@ -36,6 +37,22 @@ class GraphBudget:
     def may_record(self, program: int, calls: int) -> bool:
         """Whether a program that has been called so often may hold graphs."""
         return program in self.holders or calls >= 2 ** (1 + self.recordings // self.most)
+
+    def why_not_now(self, program: int, calls: int, pace: Pace | None, number: int) -> str:
+        """Why a program does not prepare for graphs: other sizes have found them of no use, or it comes seldom.
+
+        Args:
+            calls: Of the program, up to the next one.
+            number: The programs' in ``pace``.
+        """
+        verdict = "graphs" if pace is None else pace.verdict(number)
+        if pace is not None and verdict == "plain":
+            return pace.reason(number)
+        if verdict == "open" or self.may_record(program, calls):
+            return ""
+        if pace is not None:
+            pace.disturb()  # a step without its graph is no trial of it
+        return "sizes that seldom come have no graph"
 
     def use(self, program: int, let_go: Callable[[], None]) -> None:
         """Note that a program uses its graphs; over the budget the least recently used program releases its own."""

@@ -6,7 +6,7 @@ What a replay reads and writes must lie where it lay at the recording:
   program, and each has recordings of its own (``runtime.bindings``). When one has moved, the call runs without the
   graph; when it does not come back, the graph is recorded again, and takes it as one of the others.
 - Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
-  calls (what a forward graph saved for this one) is left where it is.
+  calls, or lies in another recording's memory, is left where it is. When it has moved, the call runs without the graph.
 - Results lie in the graph's memory. A replay writes there again, so it must not happen while a caller still uses them.
   ``"auto"`` makes sure of that for every result: two recordings take turns for inference, and while a caller holds on
   to a result, the call runs without a graph. Of a training step's results that were held so at several calls (what the
@@ -41,12 +41,13 @@ from optfuse.runtime.capture import captured
 from optfuse.runtime.graph_agreement import Agreement, Opinion
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Choice, Interest
+from optfuse.runtime.graph_fitness import why_unfit
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.input_roles import SMALL, InputRoles
 from optfuse.runtime.pace import Pace
 from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Launched, Program, Value, around_calls
-from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, is_capturing
+from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, is_capturing, keep_for_stream
 from optfuse.runtime.recording import Recording, recorded
 from optfuse.runtime.replay_watchdog import WatchedReplays
 
@@ -60,8 +61,6 @@ MOST_FOLLOWED = 3
 RELEASE_S = 10.0
 #: Why a call is plain while the ranks vote.
 BEHIND_OTHERS = "not all ranks have a graph yet"
-#: Why a call is plain if there is no vote.
-NO_VOTE = "ranks have no way to agree on a CUDA graph with these collectives"
 #: Recordings that take turns, for inference.
 TURNS = 2
 
@@ -172,7 +171,8 @@ class GraphedProgram:
                 return self._plain(given, main, self.statistics.reason)
             self._begin_anew()
         self._calls += 1
-        reason = "" if self.budget is None else self._why_not_now(self.budget)
+        calls = self._calls + (self._pointers is None)  # what is prepared now is recorded by the next call
+        reason = "" if self.budget is None else self.budget.why_not_now(id(self), calls, self.pace, self.number)
         if reason:
             return self._plain(given, main, reason)
         is_first, self._pointers = self._pointers is None, [x.data_ptr() for x in given]
@@ -205,24 +205,9 @@ class GraphedProgram:
     def _first(self, given: list[torch.Tensor], main: torch.device) -> list[Value]:
         """The first call, on the stream that records. Inputs of another one are freed before that has waited for it."""
         if threading.active_count() > 1:  # this thread makes no use of their memory until then
-            stream = torch.cuda.current_stream(main) if main.type == "cuda" else None
-            for x in given:
-                if stream is not None and x.is_cuda:
-                    x.record_stream(stream)
+            keep_for_stream(given, main)
         probe = None if self.arena is None else self.arena.probe
         return self.program.execute(given, main, probe, self._partition.note)
-
-    def _why_not_now(self, budget: GraphBudget) -> str:
-        """Why this program does not prepare for graphs: other sizes have found them of no use, or it comes seldom."""
-        verdict = "graphs" if self.pace is None else self.pace.verdict(self.number)
-        if self.pace is not None and verdict == "plain":
-            return self.pace.reason(self.number)
-        calls = self._calls + (self._pointers is None)  # what is prepared now is recorded by the next call
-        if verdict == "open" or budget.may_record(id(self), calls):
-            return ""
-        if self.pace is not None:
-            self.pace.disturb()  # a step without its graph is no trial of it
-        return "sizes that seldom come have no graph"
 
     def let_go(self) -> None:
         """Free the memory of all recordings, unless a call is using them."""
@@ -233,13 +218,7 @@ class GraphedProgram:
 
     def _why_unfit(self) -> str:
         """Why this call can neither be recorded nor replayed, whatever its inputs; "" if it can."""
-        if getattr(self.program.module, "DRAWS_ON_HOST", False) and not self.program.has_cuts:
-            return "random numbers are drawn on the host"
-        if self.program.is_part_of_collective:
-            return "a collective begins or ends in another graph"
-        if self.choice is not True and self.program.has_collectives and self.agreement is None:
-            return NO_VOTE
-        return "inside of another capture" if is_capturing() else ""
+        return why_unfit(self.program, self.choice, can_agree=self.agreement is not None)
 
     def _timed(
         self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int], pace: Pace

@@ -93,6 +93,14 @@ def is_capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
+def keep_for_stream(tensors: Sequence[torch.Tensor], main: torch.device) -> None:
+    """Let no memory of tensors on GPUs be used anew before the device's current stream has come to this point."""
+    stream = torch.cuda.current_stream(main) if main.type == "cuda" else None
+    for x in tensors:
+        if stream is not None and x.is_cuda:
+            x.record_stream(stream)
+
+
 class RecordingStream:
     """The stream that records what is replayed on another one; libraries set up a workspace for each that they see."""
 
