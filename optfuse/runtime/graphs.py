@@ -378,7 +378,7 @@ class GraphedProgram:
             statistics=self.statistics,
         )
         guards = partial(self.interest.guards, choice=self.choice)
-        recording = recorded(given, moving, capture, binding.handed_out, guards)
+        recording = recorded(given, moving, capture, binding.handed_out, guards, self._bindings.recordings())
         if recording is None:
             self._give_up(self.statistics.reason)
             return None

@@ -89,6 +89,7 @@ def recorded(
     capture: Callable[[list[torch.Tensor]], tuple[list[Step], list[Value]] | None],
     handed_out: Collection[int],
     guards: Callable[[int], bool],
+    others: Sequence[Recording] = (),
 ) -> Recording | None:
     """A recording of a call with such inputs. None if ``capture`` gives none for the inputs at their addresses.
 
@@ -97,8 +98,9 @@ def recorded(
         capture: Records the call: the steps of a replay, and the results' memory.
         handed_out: Positions of results of which the caller gets copies.
         guards: Whether a result, by its position, must be out of use before a replay.
+        others: Of the same program, replayed in turn with this one. Layers that are alike copy inputs to one place.
     """
-    memory = {k: like(given[k].shape, given[k].stride(), given[k].dtype, given[k].device) for k in moving}
+    memory = {k: _memory_like(given[k], [one.copies.memory.get(k) for one in others]) for k in moving}
     copies = Copies.of(memory)
     with torch.no_grad():
         copies.feed(given)  # a stand-in for the GPU's recorder runs what it records
@@ -112,6 +114,14 @@ def recorded(
     counted = {k: (storage, storage_users(storage)) for k, storage in own.items()}
     static = {k: x.data_ptr() for k, x in enumerate(given) if k not in memory}
     return Recording(steps, copies, static, results, counted)
+
+
+def _memory_like(x: torch.Tensor, known: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Memory of a tensor's layout: one that is known, or new."""
+    form = x.shape, x.stride(), x.dtype, x.device
+    fitting = (y for y in known if y is not None and (y.shape, y.stride(), y.dtype, y.device) == form)
+    found = next(fitting, None)
+    return like(*form) if found is None else found
 
 
 def _handed_out(result: Result, given: Sequence[torch.Tensor]) -> Value:

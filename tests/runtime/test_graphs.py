@@ -687,6 +687,20 @@ def test_inputs_that_move_between_alike_layers_are_copied_in_the_end(tmp_path: P
     assert layers.graphed.statistics.replays == before + 3
 
 
+def test_alike_layers_copy_an_input_to_one_place(tmp_path: Path) -> None:
+    layers, held = Layers(tmp_path, 3), list[torch.Tensor]()
+    for k in range(6):
+        for n, parameters in enumerate(layers.parameters):
+            x = torch.full((layers.n,), float(10 * k + n))
+            held.append(x)
+            y = torch.as_tensor(layers.graphed.run([*parameters, layers.shared, x])[0])
+            assert torch.equal(y, (1.0 + n) * x + n)
+            del y
+    assert (layers.graphed.statistics.replays, layers.graphed.statistics.copied) == (15, ("x",))
+    recordings = layers.graphed._bindings.recordings()  # noqa: SLF001 - what is held cannot be seen from outside
+    assert len({one.copies.memory[3].data_ptr() for one in recordings}) == 1
+
+
 def test_a_model_whose_parameters_get_new_memory_leaves_no_graphs_behind(tmp_path: Path) -> None:
     layers = Layers(tmp_path, 2)
     for k in range(3):
