@@ -301,9 +301,9 @@ class GraphedProgram:
             binding.unsettled = 0
             binding.followed += follows
         if moved and not follows:
-            is_last = binding.recorded >= RECORDINGS - 1  # after this nothing can move
-            every = [k for k, expected in enumerate(self.program.inputs) if not expected.mutated]
-            self._bindings.copy(every if is_last else moved, binding)
+            if binding.recorded >= RECORDINGS - 1:  # the last one: all may move that tells no caller from another
+                moved = sorted({*moved} | {*range(len(given))} - {*self._bindings.fixed})
+            self._bindings.copy(moved, binding)
         binding.behind = 0
         free = next((recording for recording in recordings if not recording.in_use()), None)
         if free is not None:
