@@ -26,7 +26,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 #: What is quick enough for every run; the rest is slow.
 FAST = {
-    *(("mlp", "train", "bf16"), ("gpt2", "train", "bf16"), ("mlp", "train", "fp32"), ("resnet", "infer", "fp32")),
+    *(("mlp", "train", "bf16"), ("mlp", "train", "fp32"), ("resnet", "infer", "fp32")),
     ("llama", "infer", "bf16"),
 }
 CASES = [

@@ -242,6 +242,7 @@ print(json.dumps({"events": events, "outcomes": outcomes}))
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_run_or_opened_elsewhere(schedule: optfuse.Schedule, tmp_path: Path, ran: Path) -> None:
     ran.with_name("private").write_text("what is mine")
     jobs = hostile_files(schedule, tmp_path / "strangers", ran)

@@ -180,6 +180,7 @@ print(json.dumps([hits, out.tolist(), net[0].weight.grad.tolist(), [g.kernels fo
 """
 
 
+@pytest.mark.slow
 def test_another_process_takes_it(tmp_path: Path) -> None:
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torch"), "XDG_CACHE_HOME": str(tmp_path / "user")}
     env = {**os.environ, **caches}

@@ -70,6 +70,7 @@ TRAINED: list[tuple[nn.Module, list[tuple[int, ...]]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.spread(4, 2)
 @pytest.mark.parametrize(("model", "shapes"), TRAINED, ids=["padded", "bags", "patches", "added"])
 def test_one_pair_of_schedules_trains_at_any_size(

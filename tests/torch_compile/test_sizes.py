@@ -73,6 +73,7 @@ def test_training_at_many_sizes_is_traced_once_for_the_range(compiled: Compiler,
     assert len(compiled.runs) == (2 if how == {} else 1)
 
 
+@pytest.mark.slow
 @given(sizes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6)), min_size=2, max_size=6))
 @settings(max_examples=5)
 def test_drawn_sizes_zero_and_one_among_them(sizes: list[tuple[int, int]]) -> None:
