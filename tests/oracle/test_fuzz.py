@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,24 +27,33 @@ FEATURES = frozenset(
     "optional_use order_edge outer output places ramp reads_by_scheme recompute reduces several_writers "
     "shared_alternatives single_kernel two_devices two_variants unconnected unused_donated".split()
 )
-statuses: Counter[str] = Counter()
+#: Caps on memory: none, or between what inputs take and the peak of greedy, in percent.
+PERCENTS = (None, None, 0, 25, 50, 75, 90, 100)
 
 
 @settings(QUIET, max_examples=EXAMPLES)
-@given(fuzzed(6), st.booleans(), st.sampled_from([None, None, 0, 25, 50, 75, 90, 100]))
+@given(fuzzed(6), st.booleans(), st.sampled_from(PERCENTS))
 def test_solve_agrees_with_the_oracles(instance: Instance, recompute: bool, percent: int | None) -> None:
     if percent is not None:
         instance = capped(instance, percent)
-    statuses[assert_agrees(instance, recompute=recompute)] += 1
+    assert_agrees(instance, recompute=recompute)
 
 
-def test_all_statuses_were_met() -> None:
-    """Runs after the test above: a fuzzer that meets no infeasible instance says nothing of false proofs."""
-    if not statuses:
-        pytest.skip("the examples were not run")
-    assert statuses["OPTIMAL"] >= min(50, EXAMPLES // 4)  # what is drawn depends on the constants of all modules
-    assert statuses["INFEASIBLE"] >= min(5, EXAMPLES // 20)
-    assert statuses["CONFLICT"] >= min(2, EXAMPLES // 20)
+def test_all_statuses_are_met() -> None:
+    """A fuzzer that meets no infeasible instance says nothing of false proofs.
+
+    Fixed seeds: what hypothesis draws depends on the constants of all modules.
+    """
+    count, rng = 200 if MANY else 30, random.Random(0)
+    statuses = Counter[str]()
+    for seed in range(count):
+        percent = rng.choice(PERCENTS)
+        instance = build(random.Random(seed))
+        instance = instance if percent is None else capped(instance, percent)
+        statuses[assert_agrees(instance, recompute=rng.random() < 0.5)] += 1
+    assert statuses["OPTIMAL"] > (50 if MANY else 10), statuses
+    assert statuses["INFEASIBLE"] >= (5 if MANY else 1), statuses
+    assert statuses["CONFLICT"] >= (2 if MANY else 1), statuses
 
 
 def test_each_feature_and_each_pair_of_features_occurs() -> None:
