@@ -1,8 +1,11 @@
 """Identify the layer that calls a program: equal layers share one program, each with parameters of its own.
 
 A recording reads parameters where they lay. So a program has recordings for each of the sets of parameters that it is
-called with, found by the parameters' addresses. Where half of them lie where they lay for another caller, this is that
-caller, and the others have moved.
+called with, found by the parameters' storages. Where half of these are another caller's, this is that caller, and it
+has got new storages for the others.
+
+Addresses would not tell callers apart: FSDP2 frees the memory of one layer's parameters, gathers the next one's there,
+and gives their storages memory again when the layer is called once more. Such parameters are *borrowed*.
 """
 
 from __future__ import annotations
@@ -10,15 +13,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from operator import eq
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from optfuse.compiler.frontend.torch_bridge import storage_place
 from optfuse.runtime.recording import Recording
 
 #: Callers that are remembered: the layers of a deep model.
 MOST = 128
+#: So many of the parameters, spread evenly, tell a caller.
+TOLD_BY = 8
 #: A caller that has not called for so many calls, for each that is known, holds no recordings.
 IDLE_CALLS = 4
 #: That is looked at once in so many calls.
@@ -29,22 +36,32 @@ PATIENCE = 3
 #: A result that a caller still holds at so many calls is copied.
 HELD_OFTEN = 2
 
+#: A storage, and where a tensor begins in it.
+_Place = tuple[int, int]
+
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Binding:
     """A program with the parameters of one caller.
 
     ``pointers``: the inputs' addresses at its last call, ``called`` the number of that. ``moved``: inputs that are
-    copied, since they have moved. ``unsettled``: calls since the last recording for which they had. ``followed``: how
-    often it was recorded since another program was; ``behind``: calls that waited for that. ``held``: how often results
-    were still in use at the next call; ``handed_out``: those of which the caller gets copies, therefore; ``in_use``:
-    calls in a row for which some were. ``recorded``: recordings made.
+    copied, since they have moved. ``borrowed``: parameters that have lain where another caller's had; ``replaced``:
+    those that have got other storages; ``places``: their storages. ``called_before``: the number of the call before.
+    ``unsettled``: calls since the
+    last recording for which inputs had moved. ``followed``: how often it was recorded since another program was;
+    ``behind``: calls that waited for that. ``held``: how often results were still in use at the next call;
+    ``handed_out``: those of which the caller gets copies, therefore; ``in_use``: calls in a row for which some were.
+    ``recorded``: recordings made.
     """
 
     pointers: list[int]
     called: int = 0
+    called_before: int = 0
     recordings: list[Recording] = field(default_factory=list)
     moved: set[int] = field(default_factory=set)
+    borrowed: set[int] = field(default_factory=set)
+    replaced: set[int] = field(default_factory=set)
+    places: dict[int, _Place] = field(default_factory=dict)
     unsettled: int = 0
     followed: int = 0
     behind: int = 0
@@ -82,37 +99,55 @@ class Binding:
 
 @dataclass(slots=True)
 class Bindings:
-    """The callers of a program, by the addresses of the inputs ``fixed``: its parameters, and what it writes."""
+    """The callers of a program, by the storages of the inputs ``fixed``: its parameters, and what it writes."""
 
     fixed: tuple[int, ...] = ()
-    _found: dict[tuple[int, ...], Binding] = field(default_factory=dict)
+    _told_by: tuple[int, ...] = field(init=False)
+    _found: dict[tuple[_Place, ...], Binding] = field(default_factory=dict)
     _calls: int = 0
+
+    def __post_init__(self) -> None:
+        count = min(TOLD_BY, len(self.fixed))
+        self._told_by = tuple(self.fixed[k * len(self.fixed) // count] for k in range(count))
 
     def __iter__(self) -> Iterator[Binding]:
         return iter(self._found.values())
 
-    def of(self, pointers: list[int]) -> tuple[Binding, list[int] | None]:
-        """The caller with inputs at these addresses, and where they lay at its last call; None at its first one."""
+    def of(self, given: Sequence[torch.Tensor], pointers: list[int]) -> tuple[Binding, list[int] | None]:
+        """The caller with these inputs at these addresses, and where they lay at its last call; None at its first."""
         self._calls += 1
-        key = tuple(pointers[k] for k in self.fixed)
+        key = tuple(storage_place(given[k]) for k in self._told_by)
         binding = self._found.get(key) or self._nearest(key)
         before = None
         if binding is None:
-            binding = self._found[key] = Binding(pointers)
+            places = {k: storage_place(given[k]) for k in self.fixed}
+            binding = self._found[key] = Binding(pointers, places=places)
             if len(self._found) > MOST:
                 self._forget()
         else:
             before = binding.pointers
-        binding.pointers, binding.called = pointers, self._calls
+        binding.pointers, binding.called_before, binding.called = pointers, binding.called, self._calls
         if self._calls % LOOK_EVERY == 0:
             self._drop_idle()
         return binding, before
 
     def copy(self, moved: Iterable[int], binding: Binding) -> None:
-        """Copy a caller's moved inputs from now on, and no longer identify the caller by their addresses."""
+        """Copy a caller's moved inputs from now on. It is no longer told by those that have got other storages."""
         binding.moved.update(moved)
         self.fixed = tuple(k for k in self.fixed if k not in binding.moved)
-        self._found = {tuple(one.pointers[k] for k in self.fixed): one for one in self._found.values()}
+        kept = [k not in binding.moved & binding.replaced for k in self._told_by]
+        self._told_by = tuple(compress(self._told_by, kept))
+        self._found = {tuple(compress(key, kept)): one for key, one in self._found.items()}
+
+    def borrowed(self, binding: Binding) -> set[int]:
+        """The parameters of a caller at addresses where others' were, in other storages, since its call before."""
+        others = [one for one in self if one is not binding and one.called > binding.called_before]
+        return {
+            k
+            for k, place in binding.places.items()
+            for one in others
+            if one.pointers[k] == binding.pointers[k] and one.places.get(k, place) != place
+        }
 
     def drop(self) -> None:
         """End all graphs."""
@@ -130,10 +165,12 @@ class Bindings:
         """Those of all callers."""
         return [recording for binding in self for recording in binding.recordings]
 
-    def _nearest(self, key: Sequence[int]) -> Binding | None:
-        """The caller that shares at least half of these addresses."""
+    def _nearest(self, key: Sequence[_Place]) -> Binding | None:
+        """The caller that shares at least half of these storages."""
         for known, binding in self._found.items():
-            if 2 * sum(map(eq, known, key)) >= len(key):
+            same = list(map(eq, known, key))
+            if 2 * sum(same) >= len(key):
+                binding.replaced.update(k for k, is_same in zip(self._told_by, same, strict=True) if not is_same)
                 return binding
         return None
 

@@ -4,7 +4,8 @@ What a replay reads and writes must lie where it lay at the recording:
 
 - Parameters, buffers and whatever the program writes in place stay where they are. Layers that are alike share a
   program, and each has recordings of its own (``runtime.bindings``). When one has moved, the call runs without the
-  graph; when it does not come back, the graph is recorded again, and takes it as one of the others.
+  graph; when it does not come back, the graph is recorded again, and takes it as one of the others. Parameters whose
+  memory is lent to other layers in between, as FSDP2 does, are copied.
 - Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
   calls, or lies in another recording's memory, is left where it is. When it has moved, the call runs without the graph.
 - Results lie in the graph's memory. A replay writes there again, so it must not happen while a caller still uses them.
@@ -44,7 +45,7 @@ from optfuse.runtime.graph_choice import Choice, Interest
 from optfuse.runtime.graph_fitness import why_unfit
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.input_roles import SMALL, InputRoles
-from optfuse.runtime.pace import Pace
+from optfuse.runtime.pace import Pace, Verdict
 from optfuse.runtime.process_groups import release_before_groups_end
 from optfuse.runtime.program import Launched, Program, Value, around_calls
 from optfuse.runtime.recorder import CudaRecorder, Partition, Recorder, is_capturing, keep_for_stream
@@ -98,7 +99,7 @@ class GraphedProgram:
     _handed: Results = field(init=False)
     _roles: InputRoles = field(init=False)
     _partition: Partition = field(default_factory=Partition)
-    _bindings: Bindings = field(default_factory=Bindings)
+    _bindings: Bindings = field(init=False)
     _caller: Binding = field(default_factory=lambda: Binding([]))
     _pointers: list[int] | None = None
     _calls: int = 0
@@ -111,7 +112,7 @@ class GraphedProgram:
 
     def __post_init__(self) -> None:
         written = {k for k, expected in enumerate(self.program.inputs) if expected.mutated}
-        self._bindings.fixed = tuple(sorted(self.interest.fixed | written))
+        self._bindings = Bindings(tuple(sorted(self.interest.fixed | written)))
         self._handed = Results(is_noted=False) if self.arena is None else self.arena.results
         self._roles = InputRoles(self.program, self.interest, self._handed, self.small)
 
@@ -176,7 +177,7 @@ class GraphedProgram:
         if reason:
             return self._plain(given, main, reason)
         is_first, self._pointers = self._pointers is None, [x.data_ptr() for x in given]
-        binding, before = self._bindings.of(self._pointers)
+        binding, before = self._bindings.of(given, self._pointers)
         self._caller = binding
         if is_first:  # kernels are compiled and libraries set up: none of that can be recorded
             self._place = recorder.place()
@@ -184,14 +185,11 @@ class GraphedProgram:
             return recorder.warm(partial(self._first, given, main))
         if self._partition.refused:
             return self._plain(given, main, self._partition.refused)
-        if self.pace is not None and not self._is_decided:
-            verdict = self.pace.enter(self.number, recorder.mark)
-            self._is_decided = verdict in ("graphs", "plain")
-            if verdict == "open":
-                return self._timed(given, main, binding, before or self._pointers, self.pace)
-            if verdict == "plain" and not (self.agreement is not None and self.agreement.may_replay):
-                self._give_up(self.pace.reason(self.number))  # else the ranks give up together
-                self._is_for_good = self.agreement is not None
+        verdict = self._verdict(recorder, binding)
+        if self.pace is not None and verdict == "open":
+            return self._timed(given, main, binding, before or self._pointers, self.pace)
+        if verdict == "recheck":
+            return self._waiting(given, main, "steps without the graph are timed once more", is_lasting=True)
         if self._given_up:
             return self._plain(given, main, self.statistics.reason)
         if recorder.place() != self._place:
@@ -201,6 +199,17 @@ class GraphedProgram:
         if self.agreement is not None and self.agreement.state == "open":
             return self._waiting(given, main, BEHIND_OTHERS)
         return self._through_graph(given, main, binding, before)
+
+    def _verdict(self, recorder: Recorder, binding: Binding) -> Verdict:
+        """What the pace says of this call. Where it decides against graphs, this program gives them up."""
+        if self.pace is None or self._is_decided:
+            return "graphs"
+        verdict = self.pace.enter(self.number, recorder.mark, id(binding))
+        self._is_decided = verdict in ("graphs", "plain")
+        if verdict == "plain" and not (self.agreement is not None and self.agreement.may_replay):
+            self._give_up(self.pace.reason(self.number))  # else the ranks give up together
+            self._is_for_good = self.agreement is not None
+        return verdict
 
     def _first(self, given: list[torch.Tensor], main: torch.device) -> list[Value]:
         """The first call, on the stream that records. Inputs of another one are freed before that has waited for it."""
@@ -224,6 +233,7 @@ class GraphedProgram:
         self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int], pace: Pace
     ) -> list[Value]:
         """A plain call that takes the host longer in some rounds, see ``runtime.pace``."""
+        binding.borrowed |= self._bindings.borrowed(binding)
         slowing, copied = pace.slowing(), self._roles.copied_bytes(given, before, binding)
         start = pace.clock.now()
         results = self._plain(given, main, "the host is timed", None if slowing is None else slowing.after)
@@ -309,7 +319,7 @@ class GraphedProgram:
         if free is not None:
             binding.in_use = 0
         elif len(recordings) >= (1 if self.interest.training else TURNS) and self._must_wait(binding):
-            return self._waiting(given, main, "results of an earlier call are still in use")
+            return self._waiting(given, main, "results of an earlier call are still in use", is_lasting=True)
         elif binding.recorded >= RECORDINGS:
             self._give_up("inputs move too often")
         else:
@@ -320,9 +330,11 @@ class GraphedProgram:
             return self._replay(free, given, main)
         return self._waiting(given, main, BEHIND_OTHERS)
 
-    def _waiting(self, given: list[torch.Tensor], main: torch.device, reason: str) -> list[Value]:
-        """A plain call of a program that has a graph, or soon will."""
-        if reason == BEHIND_OTHERS and self.pace is not None:
+    def _waiting(
+        self, given: list[torch.Tensor], main: torch.device, reason: str, *, is_lasting: bool = False
+    ) -> list[Value]:
+        """A plain call of a program that has a graph, or soon will; ``is_lasting`` if it may be so in every step."""
+        if self.pace is not None and not is_lasting:
             self.pace.disturb()  # a step without its graph is no trial of it
         results = self._plain(given, main, reason)
         self._handed.note_passing(self._caller, self._own(results))
@@ -360,10 +372,11 @@ class GraphedProgram:
             self.pace.disturb(is_again=binding.recorded >= TURNS)
         # recordings that take turns watch the same inputs, so that what has moved for one has moved for all
         first = next((known.static for known in binding.recordings), None)
+        binding.borrowed |= self._bindings.borrowed(binding)
         moving = [
             k
             for k, x in enumerate(given)
-            if (self._roles.of(k, x, before[k], binding.moved) == "copied" if first is None else k not in first)
+            if (self._roles.of(k, x, before[k], binding) == "copied" if first is None else k not in first)
         ]
         arena = self.arena or Arena()
         place = id(self) if self.program.has_cuts else self._place  # another thread may come between its graphs

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from optfuse.runtime.arena import Results
+from optfuse.runtime.bindings import Binding
 from optfuse.runtime.graph_choice import Interest
 from optfuse.runtime.program import Program
 
@@ -32,9 +33,14 @@ class InputRoles:
     handed: Results
     small: int
 
-    def of(self, k: int, x: torch.Tensor, before: int, moved: Collection[int] = ()) -> Role:
-        """How input ``k`` is fed, which was at ``before`` in the call before. ``moved``: those that have not stayed."""
-        if self.program.inputs[k].mutated or (k in self.interest.fixed and k not in moved):
+    def of(self, k: int, x: torch.Tensor, before: int, caller: Binding) -> Role:
+        """How input ``k`` is fed, which was at ``before`` in the caller's last call."""
+        moved = caller.moved
+        if self.program.inputs[k].mutated:
+            return "static"
+        if k in caller.borrowed:
+            return "copied"
+        if k in self.interest.fixed and k not in moved:
             return "static"
         if self.handed.stays(x.data_ptr()) and k not in moved:
             # a step between graphs would hold it, so that the graph that it is of would wait for ever
@@ -46,7 +52,7 @@ class InputRoles:
         moving = [k for k, x in enumerate(given) if x.nbytes > self.small and x.data_ptr() != before[k]]
         return [k for k in moving if not self.handed.stays(given[k].data_ptr())]
 
-    def copied_bytes(self, given: Sequence[torch.Tensor], before: Sequence[int], reader: object) -> int:
+    def copied_bytes(self, given: Sequence[torch.Tensor], before: Sequence[int], caller: Binding) -> int:
         """Bytes that a graph would copy of inputs, but for what other graphs would hold still."""
-        copied = [x for k, x in enumerate(given) if self.of(k, x, before[k]) == "copied"]
-        return sum(x.nbytes for x in copied if not self.handed.passes([x.data_ptr()], reader))
+        copied = [x for k, x in enumerate(given) if self.of(k, x, before[k], caller) == "copied"]
+        return sum(x.nbytes for x in copied if not self.handed.passes([x.data_ptr()], caller))

@@ -3,14 +3,16 @@
 A graph spares the host's time, which matters only where the device waits for it. That cannot be read off the times of
 calls: a loop that synchronizes in each step lets the device run dry, whichever side is slower. So the host is slowed:
 
-1. The programs of a process run in *rounds*: a round ends where one of its programs is called again, and lasts from
-   mark to mark on the device's clock. Rounds of the same programs are compared, and decide for all of them together.
+1. The programs of a process run in *rounds*: a round ends where one of its programs is called again by the same layer,
+   and lasts from mark to mark on the device's clock. Rounds of the same calls are compared, and decide for all of their
+   programs together.
 2. In some rounds each plain call takes the host longer by a share of its time, launch by launch. A round that gets
    longer by as much waits for the host. Where it stays as it was, the host's time is hidden, and to spare it gains
    nothing: a round's length is convex in the host's time, so the loss is a bound on the gain.
 3. Against that gain stand the copies that a graph needs, of inputs that move and of results that the caller sees.
 4. If something is left, or rounds differ so much that none of this can be told, graphs are recorded, and rounds with
-   them are measured as well. They go if they gain nothing.
+   them are measured as well. They go if they gain nothing. Where they seem to gain, rounds without them are measured
+   once more, and must be longer again: a process' first steps are slow for reasons that graphs do not mend.
 5. Where a measurement spoke for plain calls, it is made again after some hundred calls, and twice more later: while a
    process starts, its other threads and its loader of data take time that they do not take for long.
 
@@ -40,9 +42,11 @@ MANY_SAMPLES, NOISE = 6, 0.4
 UNSURE = 1.25
 #: Rounds in a row, without a recording, after which graphs are kept or dropped; ``MANY_SAMPLES`` where rounds differ.
 TRIAL = 5
+#: Rounds without graphs that do not count, in a second measurement, since the device still works off what was queued.
+MOST_BEHIND = 256
 #: Rounds in which something was recorded again after which graphs are dropped: inputs move.
 MOST_AGAIN = 10
-#: A program that is undecided for so many calls, since its rounds differ, runs without graphs.
+#: A program that is undecided for so many rounds, since they differ, runs without graphs.
 UNDECIDED = 64
 #: Calls after which programs that were found to gain nothing are measured again, each time anew.
 AGAIN = (256, 2_048, 16_384)
@@ -57,8 +61,8 @@ HOST_SHARE = 0.15
 #: Bytes that a GPU copies in a microsecond.
 COPIED_IN_US = 1.5e6
 
-#: What a program does: it is measured plainly, it uses graphs on trial, or it is decided.
-Verdict = Literal["open", "trial", "graphs", "plain"]
+#: What a program does: it is measured plainly, it uses graphs on trial, it runs without them again, or it is decided.
+Verdict = Literal["open", "trial", "recheck", "graphs", "plain"]
 
 
 class Mark(Protocol):
@@ -135,6 +139,7 @@ class Slowing:
 class _Member:
     number: int
     gpu_us: float
+    is_rechecked: bool = True
     verdict: Verdict = "open"
     host_us: float = inf
     copied: list[int] = field(default_factory=list)
@@ -151,7 +156,9 @@ class _Round:
     start: Mark
     is_slowed: bool
     programs: list[int] = field(default_factory=list)
-    is_open: bool = False
+    callers: set[tuple[int, int]] = field(default_factory=set)
+    verdicts: set[Verdict] = field(default_factory=set)
+    is_behind: bool = False
     is_disturbed: bool = False
     is_again: bool = False
     slowed_us: float = 0.0
@@ -166,6 +173,8 @@ class _Times:
     slowed: list[float] = field(default_factory=list)
     slowed_by: list[float] = field(default_factory=list)
     trial: list[float] = field(default_factory=list)
+    recheck: list[float] = field(default_factory=list)
+    behind: int = 0
     again: int = 0
     #: Rounds of one kind differ by more than slowing the host would show.
     is_noisy: bool = False
@@ -183,35 +192,43 @@ class Pace:
     _pending: list[tuple[_Round, Mark]] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def add(self, gpu_us: float) -> int:
-        """A number for one more program, predicted to keep the GPU busy for so long."""
+    def add(self, gpu_us: float, *, is_rechecked: bool = True) -> int:
+        """A number for one more program, predicted to keep the GPU busy for so long.
+
+        ``is_rechecked``: graphs that seem to gain are left out once more before they are kept.
+        """
         with self._lock:
-            self._members.append(_Member(len(self._members), gpu_us))
+            self._members.append(_Member(len(self._members), gpu_us, is_rechecked))
             return len(self._members) - 1
 
-    def enter(self, number: int, mark: Callable[[], Mark]) -> Verdict:
-        """How a program's call that begins now is to run. ``mark`` marks this point in the device's work."""
+    def enter(self, number: int, mark: Callable[[], Mark], caller: int = 0) -> Verdict:
+        """How a program's call that begins now is to run.
+
+        ``mark`` marks this point in the device's work. ``caller`` tells layers that share a program.
+        """
         with self._lock:
             member = self._members[number]
             if member.verdict in ("graphs", "plain"):
                 return member.verdict
             self._look()
-            member.calls += 1
+            current = self._round
+            member.calls += current is None or number not in current.programs or (number, caller) in current.callers
             if member.verdict == "open" and member.calls > UNDECIDED:
                 _rest([member], "steps differ too much to tell whether a graph would save time")
             verdict = self.verdict(number)
             if verdict in ("graphs", "plain"):
                 return verdict
-            current = self._round
-            if current is None or number in current.programs:
+            if current is None or (number, caller) in current.callers:
                 here = mark()
                 if current is not None:
                     self._pending.append((current, here))
                 # each of two kinds, or of any period, gets both: the parity of the number's bits
-                current = self._round = _Round(here, bool(self._begun.bit_count() & 1))
+                is_slowed, is_behind = bool(self._begun.bit_count() & 1), len(self._pending) > 1
+                current = self._round = _Round(here, is_slowed, is_behind=is_behind)
                 self._begun += 1
             current.programs.append(number)
-            current.is_open |= member.verdict == "open"
+            current.callers.add((number, caller))
+            current.verdicts.add(member.verdict)
             return member.verdict
 
     def slowing(self) -> Slowing | None:
@@ -284,11 +301,17 @@ class Pace:
             self._times.popitem(last=False)
         times.seen += 1
         members = [self._members[number] for number in key]
-        if not past.is_open:
-            # a recording moves what others read: rounds count from the last one on
-            times.trial = [] if past.is_disturbed else [*times.trial, length]
+        if "open" not in past.verdicts:
             times.again += past.is_again
-            self._judge_trial(times, members)
+            if past.verdicts <= {"trial"}:
+                # a recording moves what others read: rounds count from the last one on
+                times.trial = [] if past.is_disturbed else [*times.trial, length]
+                self._judge_trial(times, members)
+            elif past.verdicts <= {"recheck"} and past.is_behind and times.behind < MOST_BEHIND:
+                times.behind += 1  # replays take the host so little that it may be many steps ahead
+            elif past.verdicts <= {"recheck"}:
+                times.recheck.append(length)
+                self._judge_recheck(times, members)
         elif past.is_disturbed:
             return
         elif past.slowed_us:
@@ -339,11 +362,22 @@ class Pace:
             if times.again >= MOST_AGAIN:
                 _decide(tried, "plain", "graphs had to be recorded again and again: inputs move")
             return
-        plain, length = median(times.plain), median(times.trial)
-        if length < (1 - KEPT) * plain:
-            _decide(tried, "graphs", "")
+        is_rechecked = all(member.is_rechecked for member in tried)
+        self._compare(times.plain, times.trial, tried, "recheck" if is_rechecked else "graphs")
+
+    def _judge_recheck(self, times: _Times, members: Sequence[_Member]) -> None:
+        """Whether graphs that seem to gain are kept, by rounds without them that come later."""
+        checked = [member for member in members if member.verdict == "recheck"]
+        count = MANY_SAMPLES if times.is_noisy else TRIAL
+        if checked and len(times.recheck) == 2 * count:  # in the first half what was queued may still hide the host
+            self._compare(times.recheck[count:], times.trial, checked, "graphs")
+
+    def _compare(self, plain: list[float], trial: list[float], members: Sequence[_Member], better: Verdict) -> None:
+        without, length = median(plain), median(trial)
+        if length < (1 - KEPT) * without:
+            _decide(members, better, "")
         else:
-            _rest(tried, f"graphs gained nothing: a step took {length:,.0f} us with and {plain:,.0f} without")
+            _rest(members, f"graphs gained nothing: a step took {length:,.0f} us with and {without:,.0f} without")
 
 
 def _decide(members: Sequence[_Member], verdict: Verdict, reason: str) -> None:
@@ -354,7 +388,7 @@ def _decide(members: Sequence[_Member], verdict: Verdict, reason: str) -> None:
 def _rest(members: Sequence[_Member], reason: str) -> None:
     """Let programs run plainly, and measure them again later where that has not been done often enough."""
     _decide(members, "plain", reason)
-    again = tuple(member for member in members if member.rests < len(AGAIN))
+    again = tuple({member.number: member for member in members if member.rests < len(AGAIN)}.values())
     for member in again:
         member.resting, member.rested = again, 0
 

@@ -33,15 +33,18 @@ class Copies:
     """Memory of a graph's own for some inputs, by position. Found once, for a call must not look at each tensor."""
 
     memory: dict[int, torch.Tensor]
-    # positions and targets, those on the host first; both without the repeats of expanded dimensions
+    # positions and targets of a dtype, those on the host first; both without the repeats of expanded dimensions
     groups: tuple[tuple[tuple[int, ...], list[torch.Tensor]], ...]
     expanded: frozenset[int]
 
     @staticmethod
     def of(memory: dict[int, torch.Tensor]) -> Copies:
         targets = {k: once(x) for k, x in memory.items()}
-        by_place = [[k for k, x in memory.items() if (x.device.type == "cpu") is on_host] for on_host in (True, False)]
-        groups = tuple((tuple(chosen), [targets[k] for k in chosen]) for chosen in by_place if chosen)
+        kinds = dict.fromkeys((x.device.type != "cpu", str(x.dtype)) for x in memory.values())
+        alike = [
+            [k for k, x in memory.items() if (x.device.type != "cpu", str(x.dtype)) == kind] for kind in sorted(kinds)
+        ]
+        groups = tuple((tuple(chosen), [targets[k] for k in chosen]) for chosen in alike)
         return Copies(memory, groups, frozenset(k for k, x in targets.items() if x.shape != memory[k].shape))
 
     def feed(self, given: Sequence[torch.Tensor]) -> None:

@@ -37,14 +37,15 @@ def runner(
         return program.consume
     paced = None if choice is True else pace
     number = 0
+    agrees = choice == "auto" and program.has_collectives and not program.is_part_of_collective
     if paced is not None and budget is not None and budget.number is not None:
         number = budget.number
     elif paced is not None:
-        number = paced.add(gpu_us)
+        number = paced.add(gpu_us, is_rechecked=not agrees)  # ranks go on together
     graphed = GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=paced, number=number)
     if program.has_collectives and not program.is_part_of_collective:
         refusal = why_ranks_may_not_differ()  # asked before anything is recorded
-        graphed.agreement = agreement_on(program.module, refusal) if choice == "auto" else None
+        graphed.agreement = agreement_on(program.module, refusal) if agrees else None
         graphed.watched = watched_replays(program.module)
     if budget is not None:
         budget.number = number

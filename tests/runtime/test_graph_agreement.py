@@ -229,7 +229,7 @@ def test_ranks_of_different_clocks_try_graphs_and_keep_them_together(tmp_path: P
         for name in ("forward", "backward"):
             program = Program(TIMED + f"# {name} of {rank}, {gains}\n", folder=tmp_path)
             program.module.PASS = host.take
-            number, agreement = pace.add(1.0), Agreement(store, {name: 2})
+            number, agreement = pace.add(1.0, is_rechecked=False), Agreement(store, {name: 2})
             interest = Interest(fixed=frozenset({0}))
             one = GraphedProgram(program, "auto", interest, Timed(host), pace=pace, number=number, agreement=agreement)
             programs.append(one)

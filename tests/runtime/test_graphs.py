@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -659,6 +660,8 @@ class Layers:
         """One forward pass, its result checked; what it saves is held until the end, as for a backward pass."""
         saved, wanted = [], float(x[0])
         for k, parameters in enumerate(self.parameters):
+            for parameter, value in zip(parameters, (1.0 + k, float(k)), strict=True):
+                parameter.fill_(value)  # they may lie where another layer's do
             x, *more = self.graphed.run([*parameters, self.shared, x])  # type: ignore[list-item]
             wanted = (1.0 + k) * wanted + k
             assert torch.equal(x, torch.full((self.n,), wanted))
@@ -673,6 +676,18 @@ def test_layers_that_are_alike_have_graphs_of_their_own(tmp_path: Path, training
     statistics = layers.graphed.statistics
     assert (statistics.plain, statistics.recordings, statistics.replays) == (3, 3, 12)
     assert not statistics.copied, "each reads the one before where that has its result"
+
+
+def test_layers_whose_parameters_take_turns_in_one_memory_have_graphs_of_their_own(tmp_path: Path) -> None:
+    """FSDP2 gathers a layer's parameters where it has just freed another one's, in storages that stay the layer's."""
+    layers = Layers(tmp_path, 3, training=True)
+    memory = [np.zeros(layers.n, np.float32) for _ in range(2)]
+    layers.parameters = [[torch.from_numpy(x) for x in memory] for _ in range(3)]
+    for k in range(5):
+        layers.step(torch.full((layers.n,), float(k)))
+    statistics = layers.graphed.statistics
+    assert (statistics.plain, statistics.recordings, statistics.replays) == (3, 3, 12)
+    assert statistics.copied == ("weight", "bias"), "no other layer's were where the third one's buffer is"
 
 
 def test_inputs_that_move_between_alike_layers_are_copied_in_the_end(tmp_path: Path) -> None:

@@ -279,6 +279,16 @@ def test_graphs_that_gain_nothing_go() -> None:
     assert "graphs gained nothing" in loop.programs[0].pace.reason(0)
 
 
+def test_graphs_that_gain_on_slow_first_steps_alone_go() -> None:
+    """Ten steps take half a millisecond more; a graph's unforeseen copies take more than it gains later."""
+    loop = Loop([(alike(100, 8, 3), 900.0)], is_priced=False)
+    for k in range(40):
+        loop.machine.us += 500 if k < 10 else 0
+        loop.run(1)
+    assert loop.programs[0].is_recorded
+    assert loop.verdicts == {"plain"}
+
+
 def test_programs_of_a_step_decide_together() -> None:
     """A slow half alone would not be worth graphs; together with the fast half it is, and the other way around."""
     both = Loop([(alike(200, 8, 2), 2.0), (alike(20, 8, 20), 2.0)])

@@ -85,6 +85,7 @@ __all__ = [
     "returns_of",
     "shares_memory",
     "standard_decompositions",
+    "storage_place",
     "storage_users",
     "tree_flatten",
     "tree_leaves",
@@ -340,13 +341,18 @@ def shares_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.untyped_storage()._cdata == b.untyped_storage()._cdata  # noqa: SLF001
 
 
+def storage_place(x: torch.Tensor) -> tuple[int, int]:
+    """The storage that a tensor is a window of, and where it begins there. Storages may get other memory."""
+    return x.untyped_storage()._cdata, int(x.storage_offset())  # noqa: SLF001
+
+
 def storage_users(storage: torch.UntypedStorage) -> int:
     """How many references there are to a piece of memory: tensors, views and whatever autograd keeps."""
     return torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copy tensor by tensor, in one launch where they are on one GPU."""
+    """Copy tensor by tensor, in one launch where they are on one GPU and of one dtype."""
     torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
 
 
