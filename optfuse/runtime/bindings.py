@@ -45,8 +45,8 @@ class Binding:
     """A program with the parameters of one caller.
 
     ``pointers``: the inputs' addresses at its last call, ``called`` the number of that. ``moved``: inputs that are
-    copied, since they have moved. ``borrowed``: parameters that have lain where another caller's had; ``replaced``:
-    those that have got other storages; ``places``: their storages. ``called_before``: the number of the call before.
+    copied, since they have moved. ``borrowed``: parameters in memory that is lent; ``replaced``: those that have got
+    other storages; ``places``: their storages. ``called_before``: the number of the call before.
     ``unsettled``: calls since the
     last recording for which inputs had moved. ``followed``: how often it was recorded since another program was;
     ``behind``: calls that waited for that. ``held``: how often results were still in use at the next call;
@@ -70,6 +70,12 @@ class Binding:
     in_use: int = 0
     recorded: int = 0
     _last: list[tuple[StorageWeakRef, int]] = field(default_factory=list)
+
+    def note_lent(self, given: Sequence[torch.Tensor], moved: Iterable[int]) -> bool:
+        """Whether some of the parameters that have moved have the storages that they had: their memory is lent."""
+        lent = {k for k in moved if k in self.places and self.places[k] == storage_place(given[k])}
+        self.borrowed |= lent
+        return bool(lent)
 
     def still_held(self, results: Sequence[torch.Tensor]) -> int:
         """Bytes of the results of the call before that are held now: a graph would have to copy them."""
@@ -139,15 +145,15 @@ class Bindings:
         self._told_by = tuple(compress(self._told_by, kept))
         self._found = {tuple(compress(key, kept)): one for key, one in self._found.items()}
 
-    def borrowed(self, binding: Binding) -> set[int]:
-        """The parameters of a caller at addresses where others' were, in other storages, since its call before."""
+    def note_borrowed(self, binding: Binding) -> None:
+        """Note a caller's parameters that have been where others' were, in other storages, since its call before.
+
+        Where one of them has, all that it shares with no other caller are taken for such.
+        """
         others = [one for one in self if one is not binding and one.called > binding.called_before]
-        return {
-            k
-            for k, place in binding.places.items()
-            for one in others
-            if one.pointers[k] == binding.pointers[k] and one.places.get(k, place) != place
-        }
+        own = [k for k, place in binding.places.items() if all(one.places.get(k) != place for one in others)]
+        if any(one.pointers[k] == binding.pointers[k] for k in own for one in others):
+            binding.borrowed.update(own)
 
     def drop(self) -> None:
         """End all graphs."""

@@ -233,7 +233,7 @@ class GraphedProgram:
         self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int], pace: Pace
     ) -> list[Value]:
         """A plain call that takes the host longer in some rounds, see ``runtime.pace``."""
-        binding.borrowed |= self._bindings.borrowed(binding)
+        self._bindings.note_borrowed(binding)
         slowing, copied = pace.slowing(), self._roles.copied_bytes(given, before, binding)
         start = pace.clock.now()
         results = self._plain(given, main, "the host is timed", None if slowing is None else slowing.after)
@@ -302,6 +302,7 @@ class GraphedProgram:
             return self._waiting(given, main, "the graph of what it reads comes first")
         # the programs that hand them on have been recorded again: they stay there now
         follows = binding.followed < MOST_FOLLOWED and all(self._handed.stays(given[k].data_ptr()) for k in moved)
+        follows |= binding.note_lent(given, moved)
         if moved and not follows and binding.unsettled < PATIENCE:
             binding.unsettled += 1
             return self._waiting(given, main, f"input {self.program.inputs[moved[0]].name} has moved")
@@ -372,7 +373,7 @@ class GraphedProgram:
             self.pace.disturb(is_again=binding.recorded >= TURNS)
         # recordings that take turns watch the same inputs, so that what has moved for one has moved for all
         first = next((known.static for known in binding.recordings), None)
-        binding.borrowed |= self._bindings.borrowed(binding)
+        self._bindings.note_borrowed(binding)
         moving = [
             k
             for k, x in enumerate(given)

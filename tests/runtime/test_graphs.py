@@ -690,6 +690,23 @@ def test_layers_whose_parameters_take_turns_in_one_memory_have_graphs_of_their_o
     assert statistics.copied == ("weight", "bias"), "no other layer's were where the third one's buffer is"
 
 
+def test_parameters_whose_storages_get_other_memory_are_copied(tmp_path: Path) -> None:
+    layers, kept = Layers(tmp_path, 2, training=True), list[torch.Tensor]()
+    for k in range(8):
+        layers.step(torch.full((layers.n,), float(k)))
+        for parameter in layers.parameters[0] if k > 2 else []:
+            storage, before = parameter.untyped_storage(), parameter.data_ptr()
+            size = storage.nbytes()
+            while parameter.data_ptr() == before:
+                storage.resize_(0)
+                kept.append(torch.empty_like(layers.shared))  # takes the memory
+                storage.resize_(size)
+    statistics = layers.graphed.statistics
+    assert (statistics.plain, statistics.recordings, statistics.replays) == (2, 4, 14), "both again, once"
+    recordings = layers.graphed._bindings.recordings()  # noqa: SLF001 - what is held cannot be seen from outside
+    assert [{0, 1} & one.copies.memory.keys() for one in recordings] == [{0, 1}, set()]
+
+
 def test_inputs_that_move_between_alike_layers_are_copied_in_the_end(tmp_path: Path) -> None:
     """A large input is read where it lies while it stays there; what a layer hands on may not."""
     layers = Layers(tmp_path, 3, n=LARGE)
