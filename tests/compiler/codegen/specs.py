@@ -138,6 +138,30 @@ def softmax(rows: int, columns: int, dtype: str) -> tuple[KernelSpec, dict[str, 
     return k.spec("probabilities"), k.buffers
 
 
+def channel_softmax(pixels: int, channels: int, dtype: str) -> tuple[KernelSpec, dict[str, Buffer]]:
+    """The softmax of an image's channels, whose values lie apart in memory: amax, sub, exp, sum, div."""
+    k = Kernel((pixels,), (channels,), name="channel_softmax")
+    k.input("scores", channels, pixels, dtype=dtype)
+    for name in ("sub", "exp", "probabilities"):
+        k.buffer(name, pixels, channels, dtype=dtype, stride=(1, pixels))
+    k.buffer("total", pixels)
+    k.reduce("max", k.load("scores", r0, i0), ("amax", Result(0, F32)))
+    k.pointwise("sub", call("sub", k.load("scores", i1, i0), k.load("amax", i0)))
+    k.pointwise("exp", call("exp", k.load("sub", i0, i1)))
+    k.reduce("sum", k.load("exp", i0, r0), ("total", Result(0, F32)))
+    k.pointwise("probabilities", call("div", k.load("exp", i0, i1), k.load("total", i0)))
+    return k.spec("probabilities"), k.buffers
+
+
+def row_sum(rows: int, columns: int, dtype: str) -> tuple[KernelSpec, dict[str, Buffer]]:
+    """The sum of each row."""
+    k = Kernel((rows,), (columns,), name="row_sum")
+    k.input("values", rows, columns, dtype=dtype)
+    k.buffer("total", rows, dtype=dtype)
+    k.reduce("sum", k.load("values", i0, r0), ("total", Result(0, F32)))
+    return k.spec("total"), k.buffers
+
+
 def layer_norm(rows: int, columns: int, dtype: str) -> tuple[KernelSpec, dict[str, Buffer]]:
     """Mean and variance by welford, normalise, scale and shift; mean and rstd are kept for a backward pass."""
     k = Kernel((rows,), (columns,), name="layer_norm")

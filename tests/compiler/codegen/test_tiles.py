@@ -11,7 +11,17 @@ from optfuse.compiler.codegen.block_sizes import choose_tile
 from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.sizes import Decisions
-from tests.compiler.codegen.specs import Kernel, call, column_sum, i0, i1, softmax, transposed_copy
+from tests.compiler.codegen.specs import (
+    Kernel,
+    call,
+    channel_softmax,
+    column_sum,
+    i0,
+    i1,
+    row_sum,
+    softmax,
+    transposed_copy,
+)
 
 
 def blocks(pattern, *sizes):
@@ -30,6 +40,27 @@ def test_column_reductions_are_wide_along_x():
     tile, config, _ = blocks(column_sum, 8192, 768)
     assert config.loop == "looped"
     assert tile["XBLOCK"] >= 16
+
+
+@pytest.mark.parametrize(
+    ("pixels", "channels", "loop", "tile", "warps"),
+    [
+        (1 << 20, 8, "looped", {"XBLOCK": 256, "RBLOCK": 1}, 4),
+        (1 << 20, 21, "looped", {"XBLOCK": 128, "RBLOCK": 1}, 4),
+        (1 << 10, 8, "persistent", {"XBLOCK": 16, "RBLOCK": 8}, 4),
+        (1 << 20, 64, "persistent", {"XBLOCK": 32, "RBLOCK": 64}, 4),
+        (1 << 10, 64, "persistent", {"XBLOCK": 16, "RBLOCK": 64}, 4),
+    ],
+)
+def test_channels_are_read_again_if_few_and_held_by_few_warps_if_more(pixels, channels, loop, tile, warps):
+    found, config, _ = blocks(channel_softmax, pixels, channels)
+    assert (config.loop, found, config.num_warps) == (loop, tile, warps)
+
+
+def test_sums_of_short_rows_hold_them_and_of_few_strided_rows_take_one_at_a_time():
+    assert blocks(row_sum, 1 << 21, 4)[0] == {"XBLOCK": 512, "RBLOCK": 4}
+    assert blocks(column_sum, 4, 1 << 21)[0] == {"XBLOCK": 1024, "RBLOCK": 1}
+    assert blocks(column_sum, 4, 1 << 18)[0] == {"XBLOCK": 256, "RBLOCK": 1}
 
 
 def test_few_rows_are_not_bundled():
