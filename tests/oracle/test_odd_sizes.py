@@ -132,9 +132,9 @@ def test_family(rows: int, columns: int, dtype: str, family: str) -> None:
     assert_all_pass(judge(model, (x,), train=True, options=GREEDY if turn % 2 else OPTIONS))
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("rows", "columns"), [(7, 129), (129, 1000), (1, 127)])
-@pytest.mark.spread(5)
 def test_discontiguous_inputs(rows: int, columns: int, dtype: str) -> None:
     generator = torch.Generator().manual_seed(rows)
     wide = torch.randn(columns, 2 * rows, generator=generator).to(DTYPES[dtype])

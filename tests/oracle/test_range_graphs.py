@@ -54,8 +54,8 @@ def drawn_graph(seed: int) -> Callable[[Tensor], tuple[Tensor, ...]]:
     return function
 
 
+@pytest.mark.spread(6, 4)
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.spread(3, 1)
 def test_graphs_of_drawn_sizes_are_those_of_eager_execution(compiled: Compiler, seed: int) -> None:
     function = drawn_graph(seed)
     fast: Any = compiled(function)

@@ -42,6 +42,7 @@ def roberta_ids(tokens: Tensor) -> Tensor:
     return (mask.cumsum(1).type_as(mask) * mask).long() + 1
 
 
+@pytest.mark.spread(4, 3)
 @pytest.mark.parametrize("shape", [(4, 50), (2, 3, 1000)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_nucleus_sampling_is_one_kernel(shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -167,6 +167,7 @@ class Dropper(nn.Module):
         return F.dropout(x * self.before, self.rate) * self.after
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_dropout(rate: float) -> None:
     model = Dropper(rate)

@@ -119,6 +119,7 @@ def taken(schedule: Schedule, memory: Memory = "arena") -> set[str]:
     return set().union(*(written_in_place(schedule.instance, k, solution, found) for k in solution.kernels))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_results_are_the_same_bit_for_bit(function: Callable[..., Any]) -> None:
     schedule = schedule_of(function)

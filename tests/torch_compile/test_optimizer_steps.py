@@ -51,7 +51,7 @@ def launches(compiled: Compiler) -> list[int]:
     return [schedule.launches for schedule in schedules]
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(6, 3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_is_right_and_takes_at_most_four_launches(compiled: Compiler, name: str) -> None:
     make, given = OPTIMIZERS[name]
@@ -73,7 +73,7 @@ def test_a_step_is_right_and_takes_at_most_four_launches(compiled: Compiler, nam
     assert max(launches(compiled)) <= 4
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(6, 3)
 @pytest.mark.parametrize("name", RATES)
 def test_a_rate_that_changes_compiles_nothing_anew(compiled: Compiler, name: str) -> None:
     """Dynamo traces the second value once more; from then on a rate is one more input."""

@@ -99,7 +99,7 @@ def masked(x: Tensor) -> Tensor:
 LENGTHS = (5, 16, 7, 20, 9, 33)
 
 
-@pytest.mark.spread(2, 1)
+@pytest.mark.spread(6, 5)
 @pytest.mark.parametrize("axes", [(1,), (0, 1)], ids=["length", "both"])
 @pytest.mark.parametrize("function", [Block(), columns, masked], ids=["block", "columns", "mask"])
 def test_schedules_serve_ranges_of_lengths(compiled: Compiler, function: Any, axes: tuple[int, ...]) -> None:
@@ -142,6 +142,7 @@ def test_sizes_of_zero_and_one_are_traced_by_themselves(compiled: Compiler) -> N
     assert len(schedules(compiled)) <= 3
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize(("function", "shape"), CASES, ids=["block", "images", "rows", "numbers", "rolled"])
 def test_schedules_serve_ranges_of_batches(compiled: Compiler, function: Any, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)

@@ -44,6 +44,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor | None]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_step_like_eager(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -141,6 +142,7 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, mask, is_causal=not self.masked)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_stays_whole_and_loses_its_mask(masked: bool) -> None:
     torch.manual_seed(0)

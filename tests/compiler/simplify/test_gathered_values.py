@@ -90,6 +90,7 @@ def captured_of(function: Callable[..., object]) -> Captured:
     return capture(model(function), tuple(tensors_of(function)), {}, name="model")
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("function", [*COMPUTED, *KEPT], ids=lambda f: f.__name__)
 def test_results_are_the_same_to_the_bit(function: Callable[..., object]) -> None:
     captured, tensors = captured_of(function), tensors_of(function)
