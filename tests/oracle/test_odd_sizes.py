@@ -23,14 +23,12 @@ pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live 
 SIZES = (1, 7, 127, 129, 1000)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-#: Rows, columns and dtype of what runs every time, and of which families: all in float32 and bfloat16.
+#: Rows, columns and dtype of what runs every time, and of which families.
 FAST = {
-    (1, 1, "fp32"): ("rows", "columns", "points", "moved"),
-    (7, 127, "fp32"): ("rows", "moved"),
-    (129, 7, "bf16"): ("columns", "moved"),
-    (1000, 1, "bf16"): ("points",),
-    (1, 1000, "bf16"): ("rows", "columns"),
-    (7, 7, "fp16"): ("columns", "moved"),
+    (1, 1, "fp32"): ("columns", "points"),
+    (7, 127, "fp32"): ("rows",),
+    (129, 7, "bf16"): ("columns",),
+    (7, 7, "fp16"): ("moved",),
 }
 
 

@@ -95,7 +95,7 @@ def test_fewer_bytes_cost_more_time_and_every_step_is_above_the_bound() -> None:
 
 def test_a_step_within_a_cap_has_eagers_gradients_and_keeps_the_cap() -> None:
     torch.manual_seed(0)
-    model = Model().train()
+    model = Model(layers=1).train()
     eager = copy.deepcopy(model)
     x = torch.randn(8, 32, 16)
     free = searched(model, x).found
@@ -158,10 +158,10 @@ def test_a_number_of_states_is_whole(states: object) -> None:
 
 def test_a_captured_step_obeys_checkpointed_regions() -> None:
     torch.manual_seed(0)
-    model, x = Checkpointed().train(), torch.randn(8, 32, 16)
+    model, x = Checkpointed(layers=1).train(), torch.randn(8, 32, 16)
     eager = copy.deepcopy(model)
     schedule = optfuse.optimize(model, (x,), train=True, options=OPTIONS)
-    plain = optfuse.optimize(Model().train(), (x,), train=True, options=OPTIONS)
+    plain = optfuse.optimize(Model(layers=1).train(), (x,), train=True, options=OPTIONS)
     assert isinstance(schedule, optfuse.TrainingSchedule)
     assert isinstance(plain, optfuse.TrainingSchedule)
     assert len(schedule.backward.instance.ops) > len(plain.backward.instance.ops)
@@ -226,12 +226,12 @@ def test_checkpointed_regions_are_priced_under_torch_compile(caplog: pytest.LogC
     caplog.set_level(logging.INFO, logger="optfuse")
     before = len(optfuse.compiled_graphs())
     options = {"time_limit": 2, "checkpoint_price": True, "cache": False, "share_launches": False}
-    torch.compile(Checkpointed().train(), backend="optfuse", options=options)(torch.randn(2, 8, 16)).backward()
+    torch.compile(Checkpointed(layers=1).train(), backend="optfuse", options=options)(torch.randn(2, 8, 16)).backward()
     forward, backward = optfuse.compiled_graphs()[before:]
     assert forward.checkpoints is None
     price = backward.checkpoints
     assert price is not None
-    assert price.regions == 2
+    assert price.regions == 1
     assert price.obeyed.saved_bytes < price.free.saved_bytes
     assert price.obeyed.objective / 1e6 == pytest.approx(forward.predicted_us + backward.predicted_us)
     assert str(price) in caplog.text
