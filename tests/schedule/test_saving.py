@@ -103,7 +103,7 @@ def test_a_step_within_a_cap_has_eagers_gradients_and_keeps_the_cap() -> None:
     apart = free.workspace_bytes
     assert apart == 2 * load_device("h200").workspace_bytes > 0
     cap = apart + int(0.9 * (free.proposals[0].peak_bytes - apart))
-    schedule = optfuse.optimize(model, (x,), train=True, options=SolveOptions(time_limit=2, peak_memory=cap))
+    schedule = optfuse.optimize(model, (x,), train=True, options=SolveOptions(time_limit=1, peak_memory=cap))
     assert isinstance(schedule, optfuse.TrainingSchedule)
     assert schedule.saving is not None
     assert schedule.saving.chosen.peak_bytes <= cap
