@@ -93,6 +93,7 @@ def test_fewer_bytes_cost_more_time_and_every_step_is_above_the_bound() -> None:
     assert any(value.module.startswith("layers.1") for value in front["saved"][0])
 
 
+@pytest.mark.slow
 def test_a_step_within_a_cap_has_eagers_gradients_and_keeps_the_cap() -> None:
     torch.manual_seed(0)
     model = Model(layers=1).train()
@@ -103,7 +104,7 @@ def test_a_step_within_a_cap_has_eagers_gradients_and_keeps_the_cap() -> None:
     apart = free.workspace_bytes
     assert apart == 2 * load_device("h200").workspace_bytes > 0
     cap = apart + int(0.9 * (free.proposals[0].peak_bytes - apart))
-    schedule = optfuse.optimize(model, (x,), train=True, options=SolveOptions(time_limit=1, peak_memory=cap))
+    schedule = optfuse.optimize(model, (x,), train=True, options=SolveOptions(time_limit=2, peak_memory=cap))
     assert isinstance(schedule, optfuse.TrainingSchedule)
     assert schedule.saving is not None
     assert schedule.saving.chosen.peak_bytes <= cap
@@ -258,10 +259,10 @@ def test_checkpointed_regions_are_split_as_they_say() -> None:
         return lambda inputs: captured.graph(*inputs)
 
     torch._dynamo.reset()  # noqa: SLF001 - its public face
-    for model in (Checkpointed().train(), Model().train()):
+    for model in (Checkpointed(layers=1).train(), Model(layers=1).train()):
         fast = torch.compile(model, backend=make_backend(compile_graph, choose=asked.append))
         fast(torch.randn(2, 8, 16)).backward()
-    assert [(step.regions, bool(step.values)) for step in asked] == [(2, False), (0, True)]
+    assert [(step.regions, bool(step.values)) for step in asked] == [(1, False), (0, True)]
     assert len(compiled) == 4
 
 

@@ -221,6 +221,7 @@ def test_other_arguments_are_refused() -> None:
         step(*args, scale=1.0)
 
 
+@pytest.mark.slow
 def test_frozen_parameters_need_no_gradient() -> None:
     model = Classifier().train()
     model.conv.requires_grad_(False)
