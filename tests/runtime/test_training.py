@@ -343,7 +343,7 @@ def test_recurrent_layers() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.recurrent(x)[0][:, -1].exp()
 
-    check(Last(nn.GRU(6, 5, batch_first=True)), randn(3, 4, 6), train=True)
+    check(Last(nn.GRU(6, 5, batch_first=True)), randn(3, 2, 6), train=True)
     check(Last(nn.LSTM(6, 5, batch_first=True)), randn(3, 4, 6))
     with pytest.raises(CaptureError, match="an LSTM on the CPU"):
         trained(Last(nn.LSTM(6, 5, batch_first=True)), randn(3, 4, 6))

@@ -161,6 +161,7 @@ def reads(instance: Instance, kernel: Kernel) -> set[int]:
     return {read.buffer for offer in offers for read in offer.reads}
 
 
+@pytest.mark.slow
 def test_models_compute_the_same_bit_for_bit() -> None:
     file = load_model_file(MODELS / "gpt2.py")
     args, kwargs = file.inputs("small")

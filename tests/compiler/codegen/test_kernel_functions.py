@@ -98,6 +98,7 @@ def functions(tmp_path_factory):
     return cases, module
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(("function", "dtype"), function_cases())
 def test_function(functions, function, dtype):
     cases, module = functions

@@ -133,8 +133,8 @@ def compare(variant: Variant, dtype: torch.dtype) -> list[Captured]:
     return graphs
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.spread(3)
 def test_training_step_like_eager(name: str) -> None:
     graphs = compare(VARIANTS[name], torch.float32)
     assert apart(graphs) == set()

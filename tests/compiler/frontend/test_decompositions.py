@@ -118,7 +118,7 @@ def test_libraries_and_attention_never_come_apart() -> None:
     assert not WHOLE & set(DECOMPOSED)
 
 
-@pytest.mark.spread(5)
+@pytest.mark.spread(7)
 @pytest.mark.parametrize(
     ("module", "shape"),
     [

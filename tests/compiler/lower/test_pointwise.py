@@ -47,6 +47,7 @@ def in_eager(function: Callable[..., torch.Tensor], *args: Any) -> bool:
     return True
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str) -> None:
     function = getattr(torch, name)
@@ -56,7 +57,7 @@ def test_unary(name: str) -> None:
             check(function, x)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_promotes_as_aten_does(name: str) -> None:
     function = getattr(torch, name)

@@ -101,6 +101,7 @@ def test_results_are_the_same_to_the_bit(function: Callable[..., object]) -> Non
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize("function", COMPUTED, ids=lambda f: f.__name__)
 def test_few_elements_are_computed_where_they_are_looked_up(function: Callable[..., object]) -> None:
     graph = lowered(captured_of(function))
