@@ -155,6 +155,7 @@ def test_mixed_lists_share_launches_by_what_they_compute(compiled: Compiler) -> 
     assert launches(compiled) == [1]
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_in_the_same_graph(compiled: Compiler) -> None:
     def step(weights: list[Tensor], grads: list[Tensor]) -> Tensor:
         norm = torch.nn.utils.get_total_norm(grads)

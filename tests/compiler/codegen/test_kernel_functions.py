@@ -143,7 +143,7 @@ def test_what_serves_half_types_is_far_more_exact_than_they_are(function, tmp_pa
     torch.testing.assert_close(got["out"], exact, rtol=5e-5, atol=1e-37, equal_nan=True)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("target", ["bool", *INTEGERS, *UNSIGNED, *FLOAT8, "float16", "bfloat16", *FLOATS])
 @pytest.mark.parametrize("source", ["bool", *INTEGERS, *UNSIGNED, *FLOAT8, *FLOATS])
 def test_cast(source, target, tmp_path):
@@ -165,7 +165,7 @@ def assert_equal(got: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(got.double(), wanted.double(), rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("source", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("target", FLOAT8)
 def test_every_number_is_rounded_to_float8_as_torch_does(source, target, tmp_path):
@@ -287,7 +287,7 @@ def reduction_input(kind: str, dtype: str, rows: int, columns: int) -> torch.Ten
     return values.to(torch_dtype(dtype))
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(7)
 @pytest.mark.parametrize(
     ("by", "largest"),
     [("rows", LARGEST_TILE), ("rows", 1), ("columns", LARGEST_TILE)],

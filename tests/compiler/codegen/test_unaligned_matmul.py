@@ -19,7 +19,7 @@ def function():
     return names[NAME]
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("bias", [False, True], ids=["mm", "addmm"])
 @pytest.mark.parametrize("columns", [16, 17, 18, 20, 23, 1003])
 @pytest.mark.parametrize("rows", [1, 5, 24])

@@ -141,7 +141,7 @@ def test_training_step_like_eager(name: str) -> None:
     assert all("attention" in str(targets(captured)) for captured in graphs)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("name", ["plain", "learned bias a head", "other head size of values", "grouped, learned mask"])
 def test_other_dtypes(name: str, dtype: torch.dtype) -> None:

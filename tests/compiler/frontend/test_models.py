@@ -49,6 +49,7 @@ def test_inference_like_eager(name: str) -> None:
             assert len(node.all_input_nodes) == 3 or name in BIASED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", models("bert"))
 def test_training_like_eager(name: str) -> None:
     file = load(name)

@@ -69,7 +69,7 @@ def test_binary_promotes_as_aten_does(name: str) -> None:
                 check(function, *args)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("scalar", [2, 0.7])
 def test_python_scalars_do_not_widen(name: str, scalar: float) -> None:
