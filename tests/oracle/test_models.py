@@ -28,7 +28,6 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 FAST = {
     ("mlp", "train", "bf16"),
     ("resnet", "infer", "fp32"),
-    ("llama", "infer", "bf16"),
 }
 CASES = [
     pytest.param(*case, marks=() if case in FAST else pytest.mark.slow, id="-".join(case))

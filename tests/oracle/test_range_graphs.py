@@ -15,7 +15,7 @@ from tests.torch_compile.test_torch_compile import Compiler, compiled
 
 __all__ = ["compiled"]
 
-WIDTH, DRAWN = 6, 20
+WIDTH, DRAWN = 6, 14
 
 #: Steps from a tensor of (batch, length, WIDTH) to another one, or to one that is broadcast to it.
 STEPS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -83,6 +83,7 @@ def test_a_sum_of_running_sums_and_running_sums_of_a_sum() -> None:
     assert len(kernels_of(work, x, y)) == 1
 
 
+@pytest.mark.slow
 def test_long_rows_carry_from_block_to_block() -> None:
     check(lambda x: (x.cumsum(1) * 2, x.softmax(1).cumsum(1)), randn(256, 8200))
 

@@ -179,29 +179,16 @@ def found_by(folder: Path, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
     return json.loads((folder / "found.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    return found_by(tmp_path_factory.mktemp("distributed"), ("data_parallel", "functional"))
-
-
-@pytest.mark.parametrize("kind", ["data_parallel", "functional"])
-def test_results_are_eagers(found: dict[str, dict[str, Any]], kind: str) -> None:
-    require_eagers(found[kind])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sharded", "sharded_by_block", "tensor_parallel"])
-def test_results_of_sharded_models_are_eagers(tmp_path: Path, kind: str) -> None:
+@pytest.mark.spread(5)
+@pytest.mark.parametrize("kind", ["functional", "data_parallel", "tensor_parallel", "sharded", "sharded_by_block"])
+def test_results_are_eagers_and_communication_is_timed(tmp_path: Path, kind: str) -> None:
     facts = found_by(tmp_path, (kind,))[kind]
     require_eagers(facts)
-    assert kind != "tensor_parallel" or facts["communication_us"] > 0
+    if kind in ("functional", "tensor_parallel"):
+        assert facts["communication_us"] > 0
 
 
 def require_eagers(facts: dict[str, Any]) -> None:
     assert facts["differs"] < 1e-5
     assert facts["why_not"] == []
     assert facts["graphs"] > 0
-
-
-def test_communication_is_timed(found: dict[str, dict[str, Any]]) -> None:
-    assert found["functional"]["communication_us"] > 0

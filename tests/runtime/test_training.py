@@ -333,6 +333,7 @@ def test_sparse_gradients_are_refused_in_one_line() -> None:
         trained(nn.Embedding(5, 3, sparse=True), torch.tensor([1, 2]))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The tensor attributes self:UserWarning")  # of the layer's own list of weights
 def test_recurrent_layers() -> None:
     class Last(nn.Module):

@@ -318,6 +318,7 @@ def test_an_unknown_mode() -> None:
         optfuse.optimize(Model(), (torch.randn(1, 2, 16),), train=True, saving="most")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_bound_counts_reads_of_forward_values() -> None:
     """Convolutions, each with a batch norm: nearly all of backward's traffic is what forward computed."""
 

@@ -55,7 +55,7 @@ def gradients(module: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> 
     return [result.detach(), *(p.grad for p in module.parameters() if p.grad is not None)]
 
 
-@pytest.mark.spread(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"dynamic": True}, {}, "mark_dynamic"])
 def test_training_at_many_sizes_is_traced_once_for_the_range(compiled: Compiler, how: Any) -> None:
     torch.manual_seed(0)
