@@ -78,6 +78,7 @@ def test_steps_with_an_optimizer(classifier: Classifier) -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.slow
 def test_two_schedules_with_certificates(classifier: Classifier) -> None:
     schedule = optfuse.optimize(
         classifier, (randn(4, 3, 8, 9), torch.tensor([1, 2, 0, 4])), train=True, options=OPTIONS, name="net"

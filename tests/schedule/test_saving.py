@@ -222,6 +222,7 @@ def test_a_cap_counts_the_whole_step_of_checkpointed_regions() -> None:
         searched(model, x, peak_memory=int(0.9 * free.chosen.peak_bytes))
 
 
+@pytest.mark.slow
 def test_checkpointed_regions_are_priced_under_torch_compile(caplog: pytest.LogCaptureFixture) -> None:
     torch._dynamo.reset()  # noqa: SLF001 - its public face
     caplog.set_level(logging.INFO, logger="optfuse")
