@@ -46,6 +46,7 @@ def test_a_row_a_file_and_each_row_true_to_itself() -> None:
     assert len(QUICK) >= 10
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_ones_are_proven_again(name: str) -> None:
     result = solve(load_instance(files()[name]), SolveOptions(time_limit=10, workers=1, deterministic=True))

@@ -75,6 +75,7 @@ def test_layered_problems(instance: Instance) -> None:
     assert_optimal(instance)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("limit", [1, 10, 14])
 def test_bounds_are_true_when_candidates_are_not_all_listed(limit: int) -> None:
     lists = ListLimits(first=limit, most=limit, each=1, window=4)
@@ -89,6 +90,7 @@ def test_bounds_are_true_when_candidates_are_not_all_listed(limit: int) -> None:
     check()
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seconds", [0.0, 0.002, 0.01])
 def test_bounds_are_true_when_time_runs_out(seconds: float) -> None:
     @settings(QUIET, max_examples=share(40))

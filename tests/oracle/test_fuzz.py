@@ -74,7 +74,7 @@ def test_files_say_all_of_an_instance(instance: Instance) -> None:
     assert instance_from_json(instance_to_json(instance)) == instance
 
 
-@settings(QUIET, max_examples=500 if MANY else 5)
+@settings(QUIET, max_examples=500 if MANY else 2)
 @given(fuzzed(5), st.booleans())
 def test_no_schedule_has_a_lower_peak_than_the_bound(instance: Instance, recompute: bool) -> None:
     bound = least_peak_bound(instance, recompute=recompute)

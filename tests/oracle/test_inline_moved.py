@@ -12,8 +12,8 @@ from tests.oracle.judging import assert_all_pass, judge
 MOVED = ["pad", "pad on both sides", "crop", "pad of a pad", "slice", "turned", "rolled", "channels last", "reduced"]
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", MOVED)
-@pytest.mark.spread(3)
 def test_moved(case: str, dtype: torch.dtype) -> None:
     assert_all_pass(judge(model(CASES[case][0]), tuple(tensors_of(case, dtype))))

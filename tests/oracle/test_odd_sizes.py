@@ -23,14 +23,12 @@ pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live 
 SIZES = (1, 7, 127, 129, 1000)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-#: Rows, columns and dtype of what runs every time, and of which families: all in float32 and bfloat16.
+#: Rows, columns and dtype of what runs every time, and of which families.
 FAST = {
-    (1, 1, "fp32"): ("rows", "columns", "points", "moved"),
-    (7, 127, "fp32"): ("rows", "moved"),
-    (129, 7, "bf16"): ("columns", "moved"),
-    (1000, 1, "bf16"): ("points",),
-    (1, 1000, "bf16"): ("rows", "columns"),
-    (7, 7, "fp16"): ("columns", "moved"),
+    (1, 1, "fp32"): ("columns", "points"),
+    (7, 127, "fp32"): ("rows",),
+    (129, 7, "bf16"): ("columns",),
+    (7, 7, "fp16"): ("moved",),
 }
 
 
@@ -132,9 +130,9 @@ def test_family(rows: int, columns: int, dtype: str, family: str) -> None:
     assert_all_pass(judge(model, (x,), train=True, options=GREEDY if turn % 2 else OPTIONS))
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("rows", "columns"), [(7, 129), (129, 1000), (1, 127)])
-@pytest.mark.spread(5)
 def test_discontiguous_inputs(rows: int, columns: int, dtype: str) -> None:
     generator = torch.Generator().manual_seed(rows)
     wide = torch.randn(columns, 2 * rows, generator=generator).to(DTYPES[dtype])

@@ -76,6 +76,7 @@ def test_two_ops_that_may_run_alone_are_not_fused_in_that_scheme() -> None:
     assert kernel.scheme == ROWS
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("donated", [False, True])
 @pytest.mark.parametrize("output", [False, True])
 def test_a_buffer_that_aliases_another_needs_no_memory(donated: bool, output: bool) -> None:

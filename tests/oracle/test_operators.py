@@ -385,7 +385,7 @@ SLOW = {
 }
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(8)
 @pytest.mark.filterwarnings("ignore:The tensor attributes? self.module._flat_weights")  # recurrent layers, of torch
 @pytest.mark.parametrize(
     ("cases", "name"),

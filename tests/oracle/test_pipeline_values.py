@@ -28,8 +28,8 @@ def test_scalars() -> None:
     check(lambda x: x.sum() / x.numel(), torch.tensor(3.5))
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3)])
-@pytest.mark.spread(2)
 def test_empty_tensors(shape: tuple[int, ...]) -> None:
     def work(x: Tensor) -> tuple[Tensor, ...]:
         return (x * 2).exp(), x.sum(), x.sum(-1), torch.cat([x, x + 1]), F.pad(x, (1, 1)), x.prod(0)
@@ -67,8 +67,8 @@ def test_channels_last() -> None:
     assert program(x).is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
-@pytest.mark.spread(2)
 def test_integers(dtype: torch.dtype) -> None:
     a, b = (torch.arange(-10, 11).to(dtype).roll(k).view(3, 7) for k in (0, 4))
 
@@ -99,6 +99,7 @@ def test_bools() -> None:
     check(work, a, b)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_other_floats(dtype: torch.dtype) -> None:
     check(lambda x: torch.softmax(F.gelu(x), -1).sum(0), randn(5, 33, dtype=dtype))

@@ -151,7 +151,7 @@ def check(steps: Sequence[Step], shapes: Any, seed: int, greedy: bool, train: bo
             torch.testing.assert_close(x.grad, y.grad, rtol=1e-3, atol=1e-3)
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(STEPS, SHAPES, st.integers(0, 3), st.booleans(), st.booleans())
 def test_random_programs(steps: list[Step], shapes: Any, seed: int, greedy: bool, train: bool) -> None:
     check(steps, shapes, seed, greedy, train)

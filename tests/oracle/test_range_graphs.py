@@ -15,7 +15,7 @@ from tests.torch_compile.test_torch_compile import Compiler, compiled
 
 __all__ = ["compiled"]
 
-WIDTH, DRAWN = 6, 20
+WIDTH, DRAWN = 6, 14
 
 #: Steps from a tensor of (batch, length, WIDTH) to another one, or to one that is broadcast to it.
 STEPS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -54,8 +54,8 @@ def drawn_graph(seed: int) -> Callable[[Tensor], tuple[Tensor, ...]]:
     return function
 
 
+@pytest.mark.spread(6, 4)
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.spread(3, 1)
 def test_graphs_of_drawn_sizes_are_those_of_eager_execution(compiled: Compiler, seed: int) -> None:
     function = drawn_graph(seed)
     fast: Any = compiled(function)

@@ -25,6 +25,7 @@ def in_order(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return found.reshape(-1)[order], order, counts
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize(("model", "kernels"), [(dense, 3), (in_order, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_router_is_few_kernels_and_no_library_calls(model, kernels: int, dtype: torch.dtype) -> None:
@@ -58,6 +59,7 @@ def test_masked_experts_are_chosen_once_each() -> None:
     assert all(len(set(row)) == 4 and set(row) <= set(range(6)) for row in places.tolist())
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "loss",
     [
@@ -95,6 +97,7 @@ def test_a_top_k_sampler_draws_from_the_likeliest() -> None:
     torch.testing.assert_close(drawn, wanted, rtol=0, atol=0.03)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 def test_a_maximum_comes_with_its_position(dtype: torch.dtype) -> None:
     x = torch.randint(0, 9, (16, 40), generator=torch.Generator().manual_seed(3)).to(dtype)

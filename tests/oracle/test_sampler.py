@@ -39,6 +39,7 @@ CASES: dict[str, nn.Module] = {
 }
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_sampler_is_one_kernel(name: str) -> None:
     sampler = CASES[name]

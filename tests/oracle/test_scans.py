@@ -42,6 +42,7 @@ def roberta_ids(tokens: Tensor) -> Tensor:
     return (mask.cumsum(1).type_as(mask) * mask).long() + 1
 
 
+@pytest.mark.spread(4, 3)
 @pytest.mark.parametrize("shape", [(4, 50), (2, 3, 1000)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_nucleus_sampling_is_one_kernel(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -82,6 +83,7 @@ def test_a_sum_of_running_sums_and_running_sums_of_a_sum() -> None:
     assert len(kernels_of(work, x, y)) == 1
 
 
+@pytest.mark.slow
 def test_long_rows_carry_from_block_to_block() -> None:
     check(lambda x: (x.cumsum(1) * 2, x.softmax(1).cumsum(1)), randn(256, 8200))
 

@@ -34,7 +34,7 @@ from tests.problem.cases import (
     example,
     with_kernels,
 )
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 Corruption = Callable[[Instance, Solution], tuple[Instance, Solution]]
 
@@ -47,7 +47,7 @@ def test_accepts_the_example() -> None:
     assert check(example(), answer(example())) == ()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 @given(instances(rules=True))
 def test_accepts_every_op_on_its_own(instance: Instance) -> None:
     alone = assemble(instance, [((op,), instance.ops[op].offers[0].scheme) for op in range(len(instance.ops))])

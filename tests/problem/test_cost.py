@@ -10,7 +10,7 @@ from optfuse.problem.cost import default_writes, kernel_cost, kernel_price
 from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Scheme, Variant, Work, Write
 from optfuse.problem.legality import common_schemes
 from tests.problem.cases import ADD, FLAT, GELU, MATMUL, MIB, ROWS, SCALE, SHIFT, SUM, A, B, C, E, F, example
-from tests.strategies import DEVICE, instances
+from tests.strategies import DEVICE, instances, share
 
 LAUNCH, DRAM, L2 = DEVICE.launch_ps, DEVICE.dram_ps_per_mib, DEVICE.l2_ps_per_mib
 
@@ -155,7 +155,7 @@ def test_users_in_other_alternatives_force_no_write() -> None:
     assert default_writes(instance, (ADD,), FLAT) == (C,)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 @given(instances(max_ops=7, variants=True))
 def test_default_writes_are_the_default(instance: Instance) -> None:
     for left in range(len(instance.ops)):

@@ -14,7 +14,7 @@ from optfuse.problem.legality import Reach, bits, common_schemes, is_legal, mask
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Kernel, Solution
 from tests.problem.cases import ADD, FLAT, GELU, MATMUL, ROWS, SCALE, SHIFT, SUM, example
-from tests.strategies import SCHEMES, instances
+from tests.strategies import SCHEMES, instances, share
 
 KERNEL_CODES = {"scheme", "edge", "convexity", "connectivity", "device", "limit", "rule", "variant"}
 
@@ -34,7 +34,7 @@ def choices(instance: Instance) -> list[set[int]]:
     return [always.union(*chosen) for chosen in product(*(variant.alternatives for variant in instance.variants))]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 @given(instances(max_ops=6, rules=True))
 def test_agrees_with_the_checker_on_every_set(instance: Instance) -> None:
     everything = set(range(len(instance.ops)))
@@ -44,7 +44,7 @@ def test_agrees_with_the_checker_on_every_set(instance: Instance) -> None:
                 assert is_legal(instance, ops, scheme) == checker_accepts(instance, ops, scheme, everything)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 @given(instances(max_ops=6, variants=True, rules=True))
 def test_never_refuses_what_some_choice_of_alternatives_allows(instance: Instance) -> None:
     for running in choices(instance):

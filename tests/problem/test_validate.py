@@ -12,7 +12,7 @@ from optfuse.errors import InvalidInstanceError
 from optfuse.problem.instance import ALONE, Edge, Instance, Limits, Offer, Read, Rules, Variant, Work, Write
 from optfuse.problem.validate import validate
 from tests.problem.cases import ADD, FLAT, GELU, MATMUL, ROWS, SCALE, SHIFT, SUM, A, B, W, X, example
-from tests.strategies import instances
+from tests.strategies import instances, share
 
 Break = Callable[[Instance], Instance]
 
@@ -21,7 +21,7 @@ def test_the_example_is_valid() -> None:
     validate(example())
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share(60), deadline=None, derandomize=True)
 @given(instances(variants=True, rules=True))
 def test_generated_instances_are_valid(instance: Instance) -> None:
     validate(instance)

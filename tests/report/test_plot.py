@@ -71,6 +71,7 @@ def test_a_large_graph_is_shown_in_figures() -> None:
     assert any(f"peak {result.solution.peak_bytes / 2**20:,.1f} MiB" in text for text in written)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("more", [0, DRAWN_OPS])
 def test_lanes_stand_beside_boxes_and_panels_where_a_graph_communicates(more: int) -> None:
     instance = instance_of([*TWO_GRADIENTS, *[("library", 1, 0, (6 + k,)) for k in range(more)]])

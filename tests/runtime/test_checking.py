@@ -63,6 +63,7 @@ def only_failure(report: StepReport) -> Any:
     return check
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize("placement", ["apart", "planned"])
 def test_a_sound_schedule_is_clean(inference: Schedule, placement: Any) -> None:
     report = optfuse.check_steps(inference, given(), placement=placement)
@@ -73,6 +74,7 @@ def test_a_sound_schedule_is_clean(inference: Schedule, placement: Any) -> None:
     assert str(report) == f"{len(checks)} of {len(checks)} steps are right"
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize("placement", ["apart", "planned"])
 def test_both_graphs_of_a_training_step_are_checked(training: TrainingSchedule, placement: Any) -> None:
     report = optfuse.check_steps(training, placement=placement)

@@ -106,6 +106,7 @@ class Layers:
         return found
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("n", [SMALL, LARGE])
 def test_inference(tmp_path: Path, n: int, seed: int) -> None:
@@ -127,6 +128,7 @@ def test_inference(tmp_path: Path, n: int, seed: int) -> None:
     assert layers.forward.statistics.replays
 
 
+@pytest.mark.spread(5, 1)
 @pytest.mark.parametrize("choice", ["auto", True])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("n", [SMALL, LARGE])

@@ -78,6 +78,7 @@ def test_steps_with_an_optimizer(classifier: Classifier) -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.slow
 def test_two_schedules_with_certificates(classifier: Classifier) -> None:
     schedule = optfuse.optimize(
         classifier, (randn(4, 3, 8, 9), torch.tensor([1, 2, 0, 4])), train=True, options=OPTIONS, name="net"
@@ -167,6 +168,7 @@ class Dropper(nn.Module):
         return F.dropout(x * self.before, self.rate) * self.after
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_dropout(rate: float) -> None:
     model = Dropper(rate)
@@ -332,6 +334,7 @@ def test_sparse_gradients_are_refused_in_one_line() -> None:
         trained(nn.Embedding(5, 3, sparse=True), torch.tensor([1, 2]))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The tensor attributes self:UserWarning")  # of the layer's own list of weights
 def test_recurrent_layers() -> None:
     class Last(nn.Module):
@@ -342,7 +345,7 @@ def test_recurrent_layers() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.recurrent(x)[0][:, -1].exp()
 
-    check(Last(nn.GRU(6, 5, batch_first=True)), randn(3, 4, 6), train=True)
+    check(Last(nn.GRU(6, 5, batch_first=True)), randn(3, 2, 6), train=True)
     check(Last(nn.LSTM(6, 5, batch_first=True)), randn(3, 4, 6))
     with pytest.raises(CaptureError, match="an LSTM on the CPU"):
         trained(Last(nn.LSTM(6, 5, batch_first=True)), randn(3, 4, 6))

@@ -119,6 +119,7 @@ def taken(schedule: Schedule, memory: Memory = "arena") -> set[str]:
     return set().union(*(written_in_place(schedule.instance, k, solution, found) for k in solution.kernels))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_results_are_the_same_bit_for_bit(function: Callable[..., Any]) -> None:
     schedule = schedule_of(function)
@@ -160,6 +161,7 @@ def reads(instance: Instance, kernel: Kernel) -> set[int]:
     return {read.buffer for offer in offers for read in offer.reads}
 
 
+@pytest.mark.slow
 def test_models_compute_the_same_bit_for_bit() -> None:
     file = load_model_file(MODELS / "gpt2.py")
     args, kwargs = file.inputs("small")

@@ -74,6 +74,7 @@ def errors(model: nn.Module, steps: list[Callable[[Tensor], Tensor]]) -> list[Te
     return found
 
 
+@pytest.mark.spread(10, 1)
 @pytest.mark.parametrize("choose", [masks_alone, masks_again])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_gradients_by_saved_masks_are_those_of_float64(name: str, choose: Callable[[JointStep], Choice]) -> None:

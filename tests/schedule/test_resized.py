@@ -63,6 +63,7 @@ def test_two_sizes_are_priced_each_with_each() -> None:
     assert schedule.plot_sizes().axes
 
 
+@pytest.mark.slow
 def test_a_training_step_adds_both_graphs() -> None:
     inputs = (torch.randn(32, 256), torch.randn(32, 1))
     dynamic: dict[int | str, dict[int, tuple[int, int]]] = {0: {0: (16, 64)}, 1: {0: (16, 64)}}

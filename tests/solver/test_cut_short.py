@@ -83,6 +83,7 @@ def test_without_any_time(instance: Instance) -> None:
     assert "greedy: stopped before its rounds were over" in result.statistics.given_up
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("looks", [0, 3, 10, 30, 100, 200, 400, 800])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_larger_one_stopped_on_its_way(looks: int, deterministic: bool) -> None:

@@ -90,6 +90,7 @@ def test_small_values_are_kept_and_draws_cannot_be_computed_again() -> None:
     assert descend(problem, [0] * problem.levels, 0, [frozenset()], WALL, 10).saved == {0}
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_descent_finds_the_cheapest_choice_within_a_cap(seed: int) -> None:
     sizes = (300, 500, 200, 800, 400, 300, 700)

@@ -71,6 +71,7 @@ def net(layers: int) -> list[ForwardValue]:
     return values
 
 
+@pytest.mark.spread(4, 1)
 @pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.3])
 def test_a_convolution_net_under_a_cap_is_bounded_closely(share: float) -> None:
     values, clock = net(50), Clock()

@@ -86,6 +86,7 @@ def test_a_chain_passes_a_variant_where_each_alternative_does() -> None:
     assert len(longest_chain(apart, unfused(apart).kernels)) == 1
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", range(24))
 def test_the_relaxation_is_solved_to_the_optimum(seed: int) -> None:
     instance = build(seed, random.Random(seed).randint(7, 9))

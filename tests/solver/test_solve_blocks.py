@@ -90,7 +90,7 @@ def test_no_fuse_and_barrier_are_obeyed() -> None:
 
 
 def test_repeats_are_solved_once() -> None:
-    for seed in range(15):
+    for seed in range(share(25)):
         instance = build(seed, 14)
         if not instance.limits.connected:
             continue
@@ -102,7 +102,7 @@ def test_repeats_are_solved_once() -> None:
 
 
 def test_the_same_answer_every_time() -> None:
-    for seed in range(7):
+    for seed in range(share(10)):
         instance = build(seed, 14)
         assert solved(instance) == solved(instance)
 

@@ -38,6 +38,7 @@ def fails_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, when: st
     monkeypatch.setattr(owner, name, stage)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("owner", "stage"), [(module, "schedule_graph"), (module, "fusion_problem"), (split_step, "adapt")], ids=str
 )

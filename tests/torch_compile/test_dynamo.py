@@ -128,6 +128,7 @@ def test_modes_have_their_usual_meaning():
     assert options_of_mode("max-autotune-no-cudagraphs") == {"cudagraphs": False, "tune": torch.cuda.is_available()}
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
 def test_every_mode_runs(model, mode):
     x = torch.randn(5, 9)

@@ -37,6 +37,7 @@ def check(compiled: Compiler, function: Any, *args: Tensor) -> None:
     same((*compiled(function)(*ours), *ours), (*function(*theirs), *theirs))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
 @pytest.mark.parametrize("scalar", [-2, 300, 70_000])
 def test_whole_numbers_out_of_range_wrap_around(compiled: Compiler, dtype: torch.dtype, scalar: int) -> None:
@@ -130,6 +131,7 @@ def twice(x: Tensor) -> tuple[Tensor, ...]:
     return (x.as_strided((2, 3, 4), (1, 4, 1), 1).as_strided((4,), (1,), 2) * 2,)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("function", [by_place, outside, scattered, repeated, converted, copied, twice])
 @pytest.mark.parametrize("offset", [0, 3])
 def test_places_count_from_the_start_of_the_storage(compiled: Compiler, function: Any, offset: int) -> None:
@@ -227,6 +229,7 @@ def argument_and_view(x: Tensor) -> tuple[Tensor, ...]:
     return x * 2, y, y, x
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("function", [same_object, same_view, nothing, argument_and_view])
 def test_results_are_one_object_where_eagers_are(compiled: Compiler, function: Any) -> None:
     x = torch.randn(3, requires_grad=function is same_view)

@@ -39,7 +39,7 @@ def listed(x: Tensor, y: Tensor, rate: float) -> Any:
     return roots[0] * rate + roots[1]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(5, 1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("function", [scaled, written, listed])
 def test_a_float_that_scales_tensors_makes_one_graph(
@@ -64,6 +64,7 @@ def test_a_gradient_flows_through_what_a_float_scales(compiled: Compiler) -> Non
     assert len(compiled.names()) == 4  # two graphs, forward and backward
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     "function",
     [

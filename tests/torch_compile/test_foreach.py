@@ -69,6 +69,7 @@ def test_an_optimizer_step_is_a_kernel_a_tensor_and_one_launch(compiled: Compile
     assert (schedule.summary()["kernels"], schedule.launches) == (len(ours[0]), 1)
 
 
+@pytest.mark.slow
 def test_small_lists_of_changing_sizes_stay_library_calls(compiled: Compiler) -> None:
     step = compiled(adam, dynamic=True)
     for n in (3, 4):

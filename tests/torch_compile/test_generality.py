@@ -40,6 +40,7 @@ def _(x: Tensor) -> Tensor:
     return x.new_empty(x.numel())
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("function", [as_strided_image, by_place, lambda x: by_place(F.relu(x)[1:])])
 def test_memory_that_is_read_by_place_lies_as_in_eager(compiled: Compiler, function: Any, train: bool) -> None:
@@ -78,6 +79,7 @@ def image_in_one_memory(x: Tensor) -> tuple[Tensor, ...]:
     return y[0], y, y.flatten(2)[:, :, 1::2]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize(
     "function", [constants_in_one_memory, image_in_one_memory, lambda x: ((x * 2)[1:], (x * 2)[1:], (x + 1).chunk(2))]
@@ -131,6 +133,7 @@ def test_a_result_without_elements_needs_no_constant(compiled: Compiler) -> None
     assert [tuple(y.shape) for y in got] == [(0,), (0,)]
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize("shape", [(16,), (4, 4)])
 def test_places_count_from_a_tensor_that_lies_in_an_arena(compiled: Compiler, shape: tuple[int, ...]) -> None:
     """The gradient's zeros lie behind another value in the arena: ATen counted from the arena's beginning."""
@@ -190,6 +193,7 @@ def attention_that_is_written(x: Tensor) -> Tensor:
     return found + 1
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("function", [attention_of_scattered_rows, attention_that_is_written])
 def test_attention_of_any_layout_and_what_becomes_of_it(compiled: Compiler, function: Any) -> None:
     x = torch.randn(48, requires_grad=True)

@@ -37,6 +37,7 @@ WRITES = {
 }
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("name", [*READS, *WRITES])
 def test_an_index_out_of_bounds_is_an_error(name):
     function, end = (READS | WRITES)[name]
@@ -86,6 +87,7 @@ def test_an_index_is_checked_only_where_it_is_read():
         compiled(X, ROWS)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "function",
     [

@@ -133,6 +133,7 @@ def test_what_only_its_process_can_run_is_not_kept(compiled_names: list[str]) ->
     assert all(torch.equal(each, x.sin() + 1) for each in found)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("change", ["options", "shape", "constant", "cache"])
 def test_what_differs_is_compiled(change: str, compiled_names: list[str]) -> None:
     def run(factor: float, n: int, **options: Any) -> None:

@@ -34,6 +34,7 @@ def compiled(request: pytest.FixtureRequest) -> Callable[[torch.Tensor], torch.T
     return made
 
 
+@pytest.mark.spread(2)
 def test_gradients_of_many_directions_at_once(compiled: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x, directions = torch.randn(5, 6, requires_grad=True), torch.eye(5)
     (got,) = torch.autograd.grad(compiled(x), x, directions, is_grads_batched=True)
@@ -41,6 +42,7 @@ def test_gradients_of_many_directions_at_once(compiled: Callable[[torch.Tensor],
     torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.spread(2)
 def test_tangents_are_not_lost(compiled: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.randn(5, 6)
     with forward_ad.dual_level():
@@ -49,6 +51,7 @@ def test_tangents_are_not_lost(compiled: Callable[[torch.Tensor], torch.Tensor])
         torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.spread(2)
 def test_modes_see_operators(compiled: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with FlopCounterMode(display=False) as counter:
         compiled(torch.randn(5, 6))

@@ -55,14 +55,14 @@ def gradients(module: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> 
     return [result.detach(), *(p.grad for p in module.parameters() if p.grad is not None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"dynamic": True}, {}, "mark_dynamic"])
-@pytest.mark.spread(3, 1)
 def test_training_at_many_sizes_is_traced_once_for_the_range(compiled: Compiler, how: Any) -> None:
     torch.manual_seed(0)
     module = Attention()
     eager = copy.deepcopy(module)
     fast = compiled(module, **(how if isinstance(how, dict) else {}))
-    for batch, length in ((2, 5), (3, 7), (2, 9), (4, 7), (2, 5)):
+    for batch, length in ((2, 5), (3, 7), (4, 9), (2, 5)):
         x = torch.randn(batch, length, 8)
         if how == "mark_dynamic":
             for axis in (0, 1):
@@ -161,6 +161,7 @@ def test_a_float_that_changes(compiled: Compiler) -> None:
     assert len(compiled.runs) == 2  # eps is a number of the first graph
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(
     "function",
     [
@@ -172,7 +173,6 @@ def test_a_float_that_changes(compiled: Compiler) -> None:
         lambda x: x.split((x.sigmoid() > 0).sum(0).tolist()[:1])[0] * 2,
     ],
 )
-@pytest.mark.spread(2)
 def test_around_a_node_that_finds_a_size_all_is_scheduled(
     compiled: Compiler, function: Callable[[Tensor], Tensor]
 ) -> None:
@@ -227,6 +227,7 @@ class Routed(nn.Module):
         return F.gelu(result)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("cast", [False, True])
 def test_experts_that_choose_their_tokens(compiled: Compiler, cast: bool) -> None:
     torch.manual_seed(1)

@@ -147,6 +147,7 @@ def test_numbers_that_change(compiled: Compiler) -> None:
         torch.testing.assert_close(fast(x, scale), x.exp() * scale)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("name", "function"),
     [
@@ -226,6 +227,7 @@ def written_input(x: Tensor) -> Tensor:
     return doubled_in_place(x) + x
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(
     ("function", "name"),
     [
@@ -237,7 +239,6 @@ def written_input(x: Tensor) -> Tensor:
         (written_input, "auto_functionalized"),
     ],
 )
-@pytest.mark.spread(2)
 def test_what_only_torch_can_run_costs_itself_and_nothing_else(
     compiled: Compiler, function: Callable[[Tensor], Tensor], name: str
 ) -> None:
@@ -262,6 +263,7 @@ def test_inputs_that_an_operator_writes_are_written(compiled: Compiler) -> None:
     torch.testing.assert_close(x, y)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("drop", [0.0, 0.5])
 def test_checkpointed_regions(compiled: Compiler, drop: float) -> None:
     """The random numbers of a region that is computed again in backward are those of its first time."""
@@ -437,6 +439,7 @@ def test_nested_tensors(compiled: Compiler) -> None:
     assert [name for run in compiled.runs for name, _ in run.record.unplanned] == ["compiled0"]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "function",
     [
@@ -465,6 +468,7 @@ def test_custom_operators_are_library_calls(compiled: Compiler) -> None:
     assert "optfuse_tests.halved.default" in {op for run in compiled.runs for op in run.record.library_ops}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_modes_without_gradients(compiled: Compiler, context: Callable[[], Any]) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.GELU())
@@ -499,6 +503,7 @@ def running(x: Tensor, y: Tensor) -> Tensor:
     return before * x.sum(1)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("function", [exchange, running])
 @pytest.mark.parametrize("train", [False, True])
 def test_tensors_are_written_in_place(function: Any, train: bool, compiled: Compiler) -> None:
@@ -515,6 +520,7 @@ def test_tensors_are_written_in_place(function: Any, train: bool, compiled: Comp
         torch.testing.assert_close((got, mine), (wanted, theirs))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize(
     "function",
@@ -560,9 +566,9 @@ def test_views_by_another_dtype_of_what_is_written(compiled: Compiler, function:
     assert planned(compiled)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("function", [torch.zeros_like, torch.ones_like, lambda x: torch.full_like(x, 3.0) + 1])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
-@pytest.mark.spread(2)
 def test_tensors_like_others_have_their_strides(compiled: Compiler, function: Any, order: tuple[int, ...]) -> None:
     x = torch.randn(2, 3, 4, 5).permute(order)
     got, wanted = compiled(function)(x), function(x)

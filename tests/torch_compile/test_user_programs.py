@@ -61,6 +61,7 @@ class Doubling(TorchFunctionMode):
         return result * 2 if func is torch.sin else result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_function_modes_change_a_function_once(compiled: Compiler, dynamic: bool | None) -> None:
     def function(x: Tensor) -> Tensor:

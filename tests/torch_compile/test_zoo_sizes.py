@@ -53,7 +53,7 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
 
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize(("name", "axis"), CASES, ids=[f"{name}-{axis}" for name, axis in CASES])
-@pytest.mark.spread(200, 57)
+@pytest.mark.spread(200, 56)
 def test_models_at_sizes_that_change(compiled: Compiler, name: str, axis: Axis, train: bool) -> None:
     entry = load_model_file(MODELS / f"{name}.py")
     if train and not entry.trains:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -17,7 +17,14 @@ from torch import Tensor
 
 from optfuse.compiler.frontend.foreach import foreach_decompositions
 from optfuse.compiler.frontend.tables import add_at_places, embedding_gradient
-from optfuse.compiler.frontend.torch_bridge import TO_COPY, decomposition_of, operator_name, standard_decompositions
+from optfuse.compiler.frontend.torch_bridge import TO_COPY, operator_name
+from optfuse.compiler.frontend.torch_decompositions import (
+    Decompositions,
+    composite_operators,
+    decomposition_of,
+    for_exported,
+    standard_decompositions,
+)
 
 aten = torch.ops.aten
 
@@ -299,3 +306,13 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             if found is not None:
                 table[getattr(packet, overload)] = found
     return {**{op: rule for op, rule in table.items() if not stays_whole(op)}, **foreach_decompositions(), **OWN}
+
+
+def exported_decompositions() -> Decompositions:
+    """The same for an exported program."""
+    return _exported_decompositions(composite_operators())
+
+
+@lru_cache(maxsize=1)
+def _exported_decompositions(_registered: int) -> Decompositions:
+    return for_exported(decompositions())

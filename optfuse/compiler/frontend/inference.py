@@ -11,7 +11,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.captured import CallSpec, Captured, InputSource
-from optfuse.compiler.frontend.decompositions import decompositions
+from optfuse.compiler.frontend.decompositions import exported_decompositions
 from optfuse.compiler.frontend.flat import Binding, bind_placeholders, take_literals
 from optfuse.compiler.frontend.layouts import choose_layouts
 from optfuse.compiler.frontend.passes import normalize
@@ -20,7 +20,8 @@ from optfuse.compiler.frontend.passes.effects import drop_effect_tokens
 from optfuse.compiler.frontend.passes.epilogues import fuse_activations
 from optfuse.compiler.frontend.passes.in_place import update_in_place
 from optfuse.compiler.frontend.passes.rewrite import copied
-from optfuse.compiler.frontend.torch_bridge import decompose_exported, shares_memory
+from optfuse.compiler.frontend.torch_bridge import shares_memory
+from optfuse.compiler.frontend.torch_decompositions import decompose_exported
 from optfuse.compiler.frontend.trace import Fed, PassedOnce, Traced, explain, feeds, trace
 from optfuse.errors import CaptureError
 
@@ -108,7 +109,7 @@ def _decompose(traced: Traced, name: str) -> torch.export.ExportedProgram:
     inputs = [(traced.paths[k], traced.leaves[k]) for k in traced.positions]
     overlap = _overlap(inputs)
     try:
-        program = decompose_exported(traced.program, decompositions())
+        program = decompose_exported(traced.program, exported_decompositions())
     except (RuntimeError, AssertionError) as error:  # torch's own words for it differ
         everywhere = overlap or _overlap([*inputs, *_state(traced.program)])
         if everywhere is None:

@@ -1,4 +1,7 @@
-"""PyTorch's private or unstable interfaces, found by feature and not by version; those of sizes: ``torch_sizes``."""
+"""PyTorch's private or unstable interfaces, found by feature and not by version.
+
+Those of sizes are in ``torch_sizes``, those of decompositions in ``torch_decompositions``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from typing import Any
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
-from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.exc import RestartAnalysis
@@ -69,8 +71,6 @@ __all__ = [
     "compile_lock",
     "compiled_by_inductor",
     "copy_all",
-    "decompose_exported",
-    "decomposition_of",
     "export",
     "flat_input_index",
     "graph_module",
@@ -84,9 +84,9 @@ __all__ = [
     "outside_of_modes",
     "returns_of",
     "shares_memory",
-    "standard_decompositions",
     "storage_place",
     "storage_users",
+    "tracing",
     "tree_flatten",
     "tree_leaves",
     "tree_map",
@@ -96,7 +96,7 @@ __all__ = [
 
 
 @contextmanager
-def _tracing() -> Iterator[None]:
+def tracing() -> Iterator[None]:
     """Generate no Python code for graphs until they run, and hide the warnings that torch's own code triggers."""
     with warnings.catch_warnings(), _lazy_graph_modules():
         warnings.simplefilter("ignore", FutureWarning)
@@ -116,7 +116,7 @@ def graph_module(root: GraphModule, graph: torch.fx.Graph) -> GraphModule:
 
 def export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.export.ExportedProgram:
     """Trace ``model`` to ATen operators that autograd has not seen yet. Raises whatever tracing does."""
-    with _tracing(), _without_graph_dumps(), warnings.catch_warnings():
+    with tracing(), _without_graph_dumps(), warnings.catch_warnings():
         # torch's own LSTM does so when it is called, whatever the model
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
         return torch.export.export(model, args, dict(kwargs), strict=False)
@@ -143,24 +143,6 @@ def _without_graph_dumps() -> Iterator[None]:
         for logger in silenced:
             logger.disabled = False
         sys.stderr.write(printed.getvalue().replace(dump, "") if dump.strip() else printed.getvalue())
-
-
-def decompose_exported(
-    program: torch.export.ExportedProgram, table: Mapping[Any, Callable[..., Any]]
-) -> torch.export.ExportedProgram:
-    """Functionalise, and decompose what ``table`` lists, composite operators included; what it lacks stays whole."""
-    with _tracing():
-        return program.run_decompositions(dict(table))
-
-
-def standard_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Torch's decompositions to the core ATen opset, composite operators included."""
-    return dict(core_aten_decompositions().items())
-
-
-def decomposition_of(overload: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """Torch's own decomposition of ``overload``, if it has one."""
-    return decomposition_table.get(overload)
 
 
 def min_cut_partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
@@ -222,7 +204,7 @@ def aot_compile(
         keep_inference_input_mutations=True,  # in training, too
     )
     settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
-    with _tracing(), functorch_config.patch(settings), nullcontext() if around is None else around:
+    with tracing(), functorch_config.patch(settings), nullcontext() if around is None else around:
         return backend(graph, inputs)
 
 

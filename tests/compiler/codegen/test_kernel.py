@@ -34,6 +34,7 @@ from tests.compiler.codegen.specs import (
 LOOPED = 1
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 1), (1, 129), (7, 1000), (129, 127), (16, 64)])
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -42,6 +43,7 @@ def test_patterns_at_awkward_sizes(pattern, rows, columns, dtype, tmp_path):
     check(emit_kernel(spec, buffers), spec, buffers, folder=tmp_path)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("pattern", ["softmax", "layer_norm", "column_sum"])
 @pytest.mark.parametrize(("rows", "columns"), [(3, 5000), (640, 3), (4, 4096)])

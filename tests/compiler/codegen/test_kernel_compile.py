@@ -103,9 +103,9 @@ def every_reduction(dtype: str, largest: int) -> KernelSource:
     return emit_kernel(k.spec(*outs), k.buffers, largest)
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory):
-    """All kernels in one module, compiled by processes of their own."""
+@pytest.fixture(scope="module", params=[5, pytest.param(1, marks=pytest.mark.slow)])
+def reports(request, tmp_path_factory):
+    """Every fifth kernel, or all, in one module, compiled by processes of their own."""
     kernels = []
     for name, pattern in PATTERNS.items():
         for tag, sizes, largest in (("whole", (129, 1000), LARGEST_TILE), ("looped", (64, 9000), LOOPED)):
@@ -119,7 +119,7 @@ def reports(tmp_path_factory):
     kernels += [every_move(dtype) for dtype in (*UNSIGNED, *FLOAT8)]
     folder = tmp_path_factory.mktemp("compiled")
     path = folder / "kernels.py"
-    path.write_text(module_text(kernels))
+    path.write_text(module_text(kernels[:: request.param]))
     return compile_kernels(path, cache=folder / "cache")
 
 

@@ -98,6 +98,7 @@ def functions(tmp_path_factory):
     return cases, module
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(("function", "dtype"), function_cases())
 def test_function(functions, function, dtype):
     cases, module = functions
@@ -142,7 +143,7 @@ def test_what_serves_half_types_is_far_more_exact_than_they_are(function, tmp_pa
     torch.testing.assert_close(got["out"], exact, rtol=5e-5, atol=1e-37, equal_nan=True)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("target", ["bool", *INTEGERS, *UNSIGNED, *FLOAT8, "float16", "bfloat16", *FLOATS])
 @pytest.mark.parametrize("source", ["bool", *INTEGERS, *UNSIGNED, *FLOAT8, *FLOATS])
 def test_cast(source, target, tmp_path):
@@ -164,6 +165,7 @@ def assert_equal(got: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(got.double(), wanted.double(), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("source", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("target", FLOAT8)
 def test_every_number_is_rounded_to_float8_as_torch_does(source, target, tmp_path):
@@ -285,13 +287,13 @@ def reduction_input(kind: str, dtype: str, rows: int, columns: int) -> torch.Ten
     return values.to(torch_dtype(dtype))
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize(
     ("by", "largest"),
     [("rows", LARGEST_TILE), ("rows", 1), ("columns", LARGEST_TILE)],
     ids=["rows-whole", "rows-looped", "columns"],
 )
 @pytest.mark.parametrize(("kind", "dtype"), [(kind, dtype) for kind, dtypes in KINDS.items() for dtype in dtypes])
-@pytest.mark.spread(5)
 def test_reduction(kind, dtype, by, largest, tmp_path):
     rows, columns = (3, 2500) if by == "rows" else (70, 129)
     k = Kernel((rows,), (columns,))

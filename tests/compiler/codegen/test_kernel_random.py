@@ -19,6 +19,7 @@ from optfuse.runtime.loader import load_source
 from optfuse.solver.baseline.greedy import greedy
 from tests.compiler.codegen.running import SLACK, module_text, run
 from tests.compiler.ir.graphs import loop_graphs, random_inputs
+from tests.strategies import share
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def folder(tmp_path_factory):
 
 
 @given(graph=loop_graphs(), largest=st.sampled_from([1, LARGEST_TILE]))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=share(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_fused_graphs(folder, graph: LoopGraph, largest: int):
     extraction = extract(graph, load_device("h200"))
     buffers = {b.name: b for b in graph.buffers}

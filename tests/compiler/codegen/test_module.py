@@ -178,6 +178,7 @@ def test_one_kernel_may_be_launched_twice_but_two_need_two_names():
         emit_module(graph, [first, product, replace(last, name="window")], MemoryLayout())
 
 
+@pytest.mark.slow
 def test_compiles_ahead_of_time_without_spills(tmp_path):
     path = tmp_path / "kernels.py"
     path.write_text(module(build("bfloat16"), ARENA))

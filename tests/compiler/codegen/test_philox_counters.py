@@ -63,6 +63,7 @@ CASES = {
 }
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("case", CASES)
 def test_numbers_are_the_same_however_they_come(case, tmp_path):
     (spec, buffers), how = CASES[case]
@@ -71,6 +72,7 @@ def test_numbers_are_the_same_however_they_come(case, tmp_path):
     check(kernel, spec, buffers, inputs_for(graph_of(spec, buffers)) | SEED, tmp_path)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("columns", [4096, 4100, 4102])
 def test_rows_in_blocks(columns, tmp_path):
     spec, buffers = noisy_rows(3, columns)

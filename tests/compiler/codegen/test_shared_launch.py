@@ -41,6 +41,7 @@ def tensors(count: int) -> list[Tensor]:
     return [x if k % 3 == 2 else x.to(KINDS[k % len(KINDS)]) for k, x in enumerate(found)]
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize("count", [5, MOST_BRANCHES + 8])
 def test_kernels_of_one_launch_compute_what_they_compute_alone(count: int) -> None:
     given = tensors(count)
@@ -70,6 +71,7 @@ def test_kernels_that_differ_in_their_number_of_programs_are_one_function() -> N
     torch.testing.assert_close(schedule.compile()(given), Scaled()(given))
 
 
+@pytest.mark.slow
 def test_a_table_follows_tensors_that_move() -> None:
     given = tensors(MOST_BRANCHES + 1)
     program = optfuse.optimize(Several(), (given,), options=OPTIONS).compile()

@@ -33,6 +33,7 @@ CASES = {
 }
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("bias", [False, True], ids=["mm", "addmm"])
 @pytest.mark.parametrize("case", CASES)
 def test_two_parts_are_the_whole(case, bias):

@@ -49,6 +49,7 @@ def test_the_maximum_of_something_else_is_none():
     assert not find_shortcuts(k.spec("total")).online
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("columns", [1000, 4096])
 def test_softmax_with_infinities(tmp_path, dtype, columns):

@@ -17,6 +17,7 @@ from tests.compiler.codegen.specs import PATTERNS, softmax
 LARGEST = 16_384
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_every_neighbour_computes_the_same(pattern, tmp_path):
     spec, buffers = PATTERNS[pattern](6, 100, "float32")

@@ -59,6 +59,7 @@ def _strides(sizes: tuple[int, ...]) -> list[int]:
 SHAPES = [(256, 64, 64), (200, 96, 96), (130, 24, 40), (64, 16, 16), (100, 144, 24), (64, 200, 400)]
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize(("rows", "columns", "terms"), SHAPES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_products_of_whole_and_partial_tiles(rows: int, columns: int, terms: int, dtype: str) -> None:

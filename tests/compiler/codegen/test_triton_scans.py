@@ -89,6 +89,7 @@ def launched_small(kernel: KernelSource) -> KernelSource:
     return replace(kernel, interpret=kernel.config)
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 2), (7, 129), (3, 1000)])
 @pytest.mark.parametrize("pattern", SCANS)
@@ -99,7 +100,7 @@ def test_a_tile_holds_the_row(pattern, rows, columns, dtype, tmp_path):
     check(kernel, *made, folder=tmp_path)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("rows", "columns", "block", "several"), [(3, 1000, 64, 1), (5, 256, 64, 4), (2, 33, 32, 2)])
 @pytest.mark.parametrize("pattern", SCANS)

@@ -19,6 +19,7 @@ def function():
     return names[NAME]
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("bias", [False, True], ids=["mm", "addmm"])
 @pytest.mark.parametrize("columns", [16, 17, 18, 20, 23, 1003])
 @pytest.mark.parametrize("rows", [1, 5, 24])
@@ -50,6 +51,7 @@ def linear(rows, terms, columns, *, dtype="bfloat16", stride=None, weight=None, 
     return graph
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("bias", [False, True], ids=["mm", "addmm"])
 def test_a_program_returns_it_without_gaps(bias, tmp_path):
     graph = linear(1024, 1024, 1026, bias=bias)

@@ -339,7 +339,7 @@ def test_any_reduction_meets_its_producer_and_consumer(shape, random):
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=share(100), deadline=None, derandomize=True)
 def test_coalesce_and_refine_keep_every_point(sizes):
     digits = [Digit(s, t) for s, t in zip(sizes, row_major(sizes), strict=True)]
     assert is_dense(sizes, row_major(sizes))

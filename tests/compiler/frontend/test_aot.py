@@ -72,6 +72,7 @@ def test_training() -> None:
         assert_same(ours.grad, theirs.grad, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.spread(3, 2)
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_other_shapes_compile_again_with_static_sizes(train: bool, dynamic: bool | None) -> None:

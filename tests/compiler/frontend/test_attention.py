@@ -133,17 +133,17 @@ def compare(variant: Variant, dtype: torch.dtype) -> list[Captured]:
     return graphs
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.spread(3)
 def test_training_step_like_eager(name: str) -> None:
     graphs = compare(VARIANTS[name], torch.float32)
     assert apart(graphs) == set()
     assert all("attention" in str(targets(captured)) for captured in graphs)
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("name", ["plain", "learned bias a head", "other head size of values", "grouped, learned mask"])
-@pytest.mark.spread(5)
 def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
     assert apart(compare(VARIANTS[name], dtype)) == set()
 
@@ -167,6 +167,7 @@ def test_an_operator_with_seeds_on_the_host_is_not_taken_with_dropout() -> None:
     assert not keeps_seeds_on_host([operator_name(getattr(torch.ops.aten, name).default) for name in others])
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", ["causal", "learned bias a head", "grouped", "other head size of values"])
 def test_dropout_is_the_same_backward(name: str) -> None:
     """For fixed weights the output is linear in the values: with their own gradient it agrees exactly."""
@@ -221,6 +222,7 @@ def test_equal_calls_draw_apart() -> None:
     assert train_module(Twice(), (x,), {}, run_graph)(x).abs().max() > 0.1
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("any_layout", [False, True])
 def test_strides_are_eagers_where_they_show(any_layout: bool) -> None:
     class Shown(nn.Module):
@@ -270,6 +272,7 @@ def recorded() -> tuple[Callable[..., Any], list[Captured]]:
     return make_backend(compile_graph), graphs
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("train", [False, True])
 def test_torch_compile(recorded: Any, train: bool) -> None:
     backend, graphs = recorded

@@ -122,6 +122,7 @@ class Scores(nn.Module):
         return self.head(x.tanh())
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("width", "copied"), [(512, True), (64, False)])
 def test_gradients_that_come_in_ragged_rows_are_copied_where_matmuls_use_them_often(width, copied):
     model, graphs = Scores(width), []

@@ -32,6 +32,7 @@ def load(name: str) -> ModelFile:
     return load_model_file(Path(__file__).parents[3] / "models" / f"{name}.py")
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize("name", models("convnext", "mlp"))
 def test_inference_like_eager(name: str) -> None:
     file = load(name)
@@ -48,6 +49,7 @@ def test_inference_like_eager(name: str) -> None:
             assert len(node.all_input_nodes) == 3 or name in BIASED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", models("bert"))
 def test_training_like_eager(name: str) -> None:
     file = load(name)

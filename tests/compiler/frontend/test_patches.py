@@ -54,7 +54,7 @@ def convolutions(captured: Captured) -> list[torch.fx.Node]:
     return [node for node in captured.graph.graph.nodes if node.target in kinds]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("name", CASES)
 def test_inference_like_eager(name: str) -> None:
     channels, out, kernel, size, mixed = CASES[name]
@@ -64,7 +64,7 @@ def test_inference_like_eager(name: str) -> None:
     assert products(captured) == 1
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4, 1)
 @pytest.mark.parametrize("name", ["embedding", "down-sampling", "what is left over", "left over, channels first"])
 def test_gradients_like_eager(name: str) -> None:
     channels, out, kernel, size, mixed = CASES[name]
@@ -104,6 +104,7 @@ def trained(forward: Captured, backward: Captured, model: nn.Module, x: torch.Te
     return found
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("kernel", "options"),
     [
@@ -156,6 +157,7 @@ def test_what_the_caller_sees_keeps_its_layout() -> None:
     assert captured.strides == {0: (128, 16, 4, 1)}
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(("dtype", "train"), [(torch.float32, False), (torch.bfloat16, True)])
 def test_emitted_programs(dtype: torch.dtype, train: bool) -> None:
     """A ragged row of windows, something left over, and an image that a convolution lays out."""

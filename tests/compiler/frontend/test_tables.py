@@ -29,6 +29,7 @@ TABLES = [
 ]
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("padded", ["none", "first", "last"])
 @pytest.mark.parametrize(("count", "shape"), EMBEDDINGS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -42,6 +43,7 @@ def test_embedding_gradient(padded: str, count: int, shape: tuple[int, ...], dty
     torch.testing.assert_close(found.double(), expected, rtol=1e-2 if dtype == torch.bfloat16 else 1e-12, atol=1e-3)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(("shape", "times"), TABLES)
 def test_added_at_places(shape: tuple[int, ...], times: int) -> None:
     table, places = torch.randn(shape, dtype=torch.float64), torch.tensor([[1, -1, 0], [1, 1, -2]]).repeat(times, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -44,6 +45,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor | None]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_step_like_eager(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -64,6 +66,7 @@ def test_step_like_eager(dtype: torch.dtype) -> None:
     assert_same(dict(model.state_dict()), dict(eager.state_dict()))
 
 
+@pytest.mark.slow
 def test_two_steps_with_an_optimizer() -> None:
     torch.manual_seed(0)
     model = Classifier().train()
@@ -79,17 +82,34 @@ def test_two_steps_with_an_optimizer() -> None:
     assert_same(dict(model.state_dict()), dict(eager.state_dict()), rtol=1e-4, atol=1e-5)
 
 
-def test_graphs_are_those_that_run() -> None:
+@dataclass(frozen=True)
+class Halves:
+    """The classifier's graphs, and its state before and after they were captured."""
+
+    forward: Captured
+    backward: Captured
+    before: dict[str, Tensor]
+    model: nn.Module
+
+
+@pytest.fixture(scope="module")
+def halves() -> Halves:
     model = Classifier().train()
     args, kwargs = batch()
-    forward, backward = capture_training(model, args, kwargs, name="c")
+    before = copied(dict(model.state_dict()))
+    return Halves(*capture_training(model, args, kwargs, name="c"), before, model)
+
+
+def test_graphs_are_those_that_run(halves: Halves) -> None:
+    forward, backward = halves.forward, halves.backward
+    args, kwargs = batch()
     seen: dict[str, Captured] = {}
 
     def compile_graph(captured: Captured) -> Any:
         seen[captured.name] = captured
         return run_graph(captured)
 
-    train_module(model, args, kwargs, compile_graph, name="c")
+    train_module(Classifier().train(), args, kwargs, compile_graph, name="c")
     assert seen.keys() == {"c.forward", "c.backward"} == {forward.name, backward.name}
     assert targets(seen["c.forward"]) == targets(forward)
     assert targets(seen["c.backward"]) == targets(backward)
@@ -98,28 +118,22 @@ def test_graphs_are_those_that_run() -> None:
     assert len(forward.visible) < len(forward.outputs)
 
 
-def test_parameters_that_a_backward_graph_reads_are_known_to_stay() -> None:
+def test_parameters_that_a_backward_graph_reads_are_known_to_stay(halves: Halves) -> None:
     """Layers that share a program are told apart by them, in both graphs."""
-    args, kwargs = batch()
-    forward, backward = capture_training(Classifier().train(), args, kwargs)
+    forward, backward = halves.forward, halves.backward
     fixed = {backward.placeholders[k].name for k in interest_of(backward).fixed}
     assert {"primals_1", "permute_3", "permute_7"} <= fixed, "of the convolution, the head and the tied projection"
     assert fixed.isdisjoint({"primals_16", "primals_17", "convolution", "rsqrt", "tangents_1"})
     assert len(interest_of(forward).fixed) == 15
 
 
-def test_nothing_is_computed_on_the_data() -> None:
-    model = Classifier().train()
-    args, kwargs = batch()
-    before = copied(dict(model.state_dict()))
-    capture_training(model, args, kwargs)
-    assert_same(dict(model.state_dict()), before)
-    assert all(parameter.grad is None for parameter in model.parameters())
+def test_nothing_is_computed_on_the_data(halves: Halves) -> None:
+    assert_same(dict(halves.model.state_dict()), halves.before)
+    assert all(parameter.grad is None for parameter in halves.model.parameters())
 
 
-def test_norms_softmax_and_losses_come_apart() -> None:
-    args, kwargs = batch()
-    forward, backward = capture_training(Classifier().train(), args, kwargs)
+def test_norms_softmax_and_losses_come_apart(halves: Halves) -> None:
+    forward, backward = halves.forward, halves.backward
     operators = {name.split(".")[1] for name in targets(forward) + targets(backward) if name.startswith("aten.")}
     apart = ("norm", "softmax", "gelu", "silu", "nll", "dropout", "scatter", "_backward")
     whole = {"convolution_backward"}
@@ -141,6 +155,7 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, mask, is_causal=not self.masked)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_stays_whole_and_loses_its_mask(masked: bool) -> None:
     torch.manual_seed(0)
@@ -206,6 +221,7 @@ def test_other_arguments_are_refused() -> None:
         step(*args, scale=1.0)
 
 
+@pytest.mark.slow
 def test_frozen_parameters_need_no_gradient() -> None:
     model = Classifier().train()
     model.conv.requires_grad_(False)

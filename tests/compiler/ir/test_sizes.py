@@ -98,6 +98,7 @@ def test_ranges_decide_without_a_guard_and_guards_narrow_them() -> None:
     assert made.holds({"s0": 6, "s1": 7})
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("offset", range(-9, 10))
 @pytest.mark.parametrize("factor", [-3, -2, -1, 1, 2, 3])
 @pytest.mark.parametrize("compare", COMPARISONS)

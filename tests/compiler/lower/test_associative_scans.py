@@ -32,7 +32,7 @@ CASES = {
 }
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_pointwise_combinations_are_loops(name, dtype):
@@ -55,6 +55,7 @@ def test_integers_are_exact():
     check(lambda x: scanned(lambda a, b: a * 3 % 7 + b - a * 3 % 7 + a, x), x)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     "combine",
     [lambda a, b: a + b.flip(0), lambda a, b: a + b + torch.arange(4), lambda a, b: a @ b],

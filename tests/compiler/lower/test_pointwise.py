@@ -47,6 +47,7 @@ def in_eager(function: Callable[..., torch.Tensor], *args: Any) -> bool:
     return True
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str) -> None:
     function = getattr(torch, name)
@@ -56,6 +57,7 @@ def test_unary(name: str) -> None:
             check(function, x)
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_promotes_as_aten_does(name: str) -> None:
     function = getattr(torch, name)
@@ -67,6 +69,7 @@ def test_binary_promotes_as_aten_does(name: str) -> None:
                 check(function, *args)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("scalar", [2, 0.7])
 def test_python_scalars_do_not_widen(name: str, scalar: float) -> None:

@@ -61,6 +61,7 @@ def quantiles(name, *parameters, dtype):
     return out.double().quantile(at), expected.double().quantile(at)
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     ("name", "parameters"),

@@ -50,6 +50,7 @@ def _inputs() -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("layout", _inputs())
 def test_a_view_is_no_op(name: str, layout: str) -> None:

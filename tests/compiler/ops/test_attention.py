@@ -59,6 +59,7 @@ def test_padded_rows(columns: int) -> None:
     assert torch.equal(mask.grad, torch.full_like(mask, 3))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("masked", [True, "once"])
 def test_gradients_by_finite_differences(masked: bool | str) -> None:
     query, key, value, mask, *rest = arguments(masked, 0.0, True)

@@ -27,6 +27,7 @@ def make(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.randn(shape).to(dtype)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("processors", [1, 4, 132], ids=["whole", "few splits", "many splits"])
 @pytest.mark.parametrize("masked", ["", "causal", "batch", "once", "expanded"])
 @pytest.mark.parametrize(

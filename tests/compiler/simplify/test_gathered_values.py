@@ -90,6 +90,7 @@ def captured_of(function: Callable[..., object]) -> Captured:
     return capture(model(function), tuple(tensors_of(function)), {}, name="model")
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("function", [*COMPUTED, *KEPT], ids=lambda f: f.__name__)
 def test_results_are_the_same_to_the_bit(function: Callable[..., object]) -> None:
     captured, tensors = captured_of(function), tensors_of(function)
@@ -100,6 +101,7 @@ def test_results_are_the_same_to_the_bit(function: Callable[..., object]) -> Non
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize("function", COMPUTED, ids=lambda f: f.__name__)
 def test_few_elements_are_computed_where_they_are_looked_up(function: Callable[..., object]) -> None:
     graph = lowered(captured_of(function))

@@ -82,6 +82,7 @@ def captured_of(case: str) -> Captured:
     return capture(model(function), tuple(tensors), {}, name="model")
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_the_same_to_the_bit(case: str) -> None:
     captured, (_, tensors) = captured_of(case), tensors_of(case)
@@ -99,6 +100,7 @@ def test_what_is_inlined(case: str) -> None:
     assert (names(inline_cheap(graph)) < names(graph)) is CASES[case][3]
 
 
+@pytest.mark.spread(3, 1)
 @pytest.mark.parametrize("case", CASES)
 def test_the_best_schedule_is_no_dearer_in_bytes(case: str) -> None:
     graph = lowered(captured_of(case))

@@ -78,8 +78,8 @@ def nests(graph: LoopGraph) -> int:
     return sum(isinstance(op, LoopNest) for op in graph.ops)
 
 
+@pytest.mark.spread(6, 1)
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.spread(3)
 def test_results_are_the_same_to_the_bit(case: str) -> None:
     captured, tensors = captured_of(case, torch.float32), tensors_of(case, torch.float32)
     graph = lowered(captured)
@@ -91,8 +91,8 @@ def test_results_are_the_same_to_the_bit(case: str) -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.spread(3, 1)
 def test_half_types_are_no_further_from_the_truth(case: str) -> None:
     function, tensors = CASES[case][0], tensors_of(case, torch.bfloat16)
     captured = captured_of(case, torch.bfloat16)
@@ -106,8 +106,8 @@ def test_half_types_are_no_further_from_the_truth(case: str) -> None:
         assert (other - truth).abs().max() <= 1.01 * (one - truth).abs().max()
 
 
+@pytest.mark.spread(6, 2)
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.spread(3, 2)
 def test_the_best_schedule_is_no_dearer(case: str) -> None:
     graph = lowered(captured_of(case, torch.bfloat16))
     options = SolveOptions(time_limit=10, workers=1)

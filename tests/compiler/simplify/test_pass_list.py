@@ -49,6 +49,7 @@ def print_ops(title: str, graph: LoopGraph) -> None:
             print(f"  {line}")
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", [each.name for each in PASSES])
 def test_examples(name: str) -> None:
     function = getattr(import_module(f"optfuse.compiler.simplify.{name}"), name)

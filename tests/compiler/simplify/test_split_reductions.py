@@ -31,6 +31,7 @@ from optfuse.compiler.ir.nodes import (
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.simplify.split_reductions import Chunks, plan_chunks, split, split_reductions
 from optfuse.problem.device_files import load_device
+from tests.strategies import share
 
 ORIGIN = Origin("node", "aten.sum.dim_IntList")
 
@@ -81,7 +82,7 @@ def with_split(whole: LoopGraph, chunks: Chunks) -> LoopGraph:
     st.sampled_from(["sum", "prod", "max", "min", "any", "all", "welford"]),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=share(60), derandomize=True, deadline=None)
 def test_chunks_fold_to_the_whole(shape, kind, random):
     kept = [k for k in range(len(shape)) if random.random() < 0.4]
     rsizes = [shape[k] for k in range(len(shape)) if k not in kept]

@@ -14,6 +14,7 @@ from tests.packings import least_height, perfect, random_lifetimes
 from tests.strategies import share
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_least_height_on_small_problems(workers: int) -> None:
     for seed in range(share(25)):

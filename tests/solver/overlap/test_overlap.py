@@ -191,6 +191,7 @@ def orders(problem: TimelineProblem, done: tuple[int, ...] = ()) -> Iterator[tup
             yield from orders(problem, (*done, kernel))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_bounds_hold_and_no_order_gets_worse_where_transfers_slow_kernels_down(seed: int) -> None:
     instance = drawn(seed, slowdown=40)

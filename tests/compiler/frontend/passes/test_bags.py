@@ -34,6 +34,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[torch.Tensor, ...], bool]] = {
 }
 
 
+@pytest.mark.spread(3, 1)
 @pytest.mark.parametrize("case", CASES)
 def test_optimize(case: str) -> None:
     options, args, looped = CASES[case]
@@ -44,6 +45,7 @@ def test_optimize(case: str) -> None:
         torch.testing.assert_close(schedule.compile()(*args), model(*args))
 
 
+@pytest.mark.spread(5, 1)
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_of_torch_compile(case: str) -> None:
     options, args, looped = CASES[case]

@@ -88,6 +88,7 @@ def images(model: Any) -> Tensor:
     return torch.randn(2, model.convolution.in_channels, 8, 16, generator=torch.Generator().manual_seed(1)).to(BF16)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", CASES)
 def test_inference(name: str) -> None:
     torch.manual_seed(0)
@@ -100,6 +101,7 @@ def test_inference(name: str) -> None:
     torch.testing.assert_close(ours, expected, rtol=0.02, atol=0.02)
 
 
+@pytest.mark.spread(3, 1)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name: str) -> None:
     torch.manual_seed(0)

@@ -79,9 +79,9 @@ CASES: dict[str, tuple[Callable[[Block, Tensor], Tensor], list[bool]]] = {
 }
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.spread(3)
 def test_results(name: str, bias: bool) -> None:
     function, expected = CASES[name]
     torch.manual_seed(0)

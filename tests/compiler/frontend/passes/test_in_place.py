@@ -111,6 +111,7 @@ def run(function: Callable[..., Any], *, train: bool = False) -> Any:
     return runs[0].record.schedules[0]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("function", [interruptibly, windows, twice, own_value, scattered])
 def test_updates_are_written_in_place(function: Callable[..., Any]) -> None:
     schedule = run(function)
@@ -122,11 +123,13 @@ def test_updates_are_written_in_place(function: Callable[..., Any]) -> None:
     assert not [op for op in schedule.graph.ops if op.name.endswith("_update")], "nothing is copied back"
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("function", [old_value_too, returned, old_value_returned, through_a_view, reads_itself])
 def test_others_are_right(function: Callable[..., Any]) -> None:
     run(function)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("function", [interruptibly, windows, twice, own_value, scattered, old_value_too])
 def test_gradients(function: Callable[..., Any]) -> None:
     run(function, train=True)

@@ -93,6 +93,7 @@ def traced(make: Make) -> GraphModule:
     return graphs[0]
 
 
+@pytest.mark.spread(4, 1)
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
 def test_masks_of_changing_sizes_are_known_by_their_positions(make: Make) -> None:
     graph = simplify_attention_masks(traced(make), {})
@@ -110,6 +111,7 @@ class Watched(Interpreter):
         return self.values[n]
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
 def test_elements_are_those_of_the_tensors(make: Make) -> None:
     graph = traced(make)

@@ -21,6 +21,7 @@ class Anchors(torch.nn.Module):
         return x * columns[0] + torch.full((), columns[1].amax())
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_is_that_element_expanded(dtype: torch.dtype) -> None:
     model, x = Anchors(), torch.randn(4, 3, dtype=dtype)

@@ -66,6 +66,7 @@ def test_a_mask_that_repeats_is_of_one_batch(make: Callable[..., Tensor]) -> Non
     capture_and_compare(Attention(make), (torch.randn(B, H, L, L),))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("make", [varied, written, reversed_batches])
 def test_a_mask_that_varies_stays(make: Callable[..., Tensor]) -> None:
     assert mask_of(make).meta["val"].shape == (B, H, L, L)
@@ -80,6 +81,7 @@ def test_nothing_of_all_batches_is_left() -> None:
         assert all(value.shape[0] == 1 for value in made if value.dim() == 4)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("train", [False, True])
 def test_emitted_programs(train: bool) -> None:
     model = Attention(masked).bfloat16()

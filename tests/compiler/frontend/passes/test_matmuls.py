@@ -65,9 +65,9 @@ APART: dict[str, Callable[[Layers, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", [*FUSED, *APART])
-@pytest.mark.spread(3)
 def test_activations(name: str, bias: bool) -> None:
     torch.manual_seed(0)
     model, x = Layers({**FUSED, **APART}[name], bias).eval().to(BF16), torch.randn(2, 5, 16).to(BF16)

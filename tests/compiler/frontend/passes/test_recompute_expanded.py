@@ -56,6 +56,7 @@ def test_what_is_not_large_is_kept_itself() -> None:
     assert kept_bytes(8) == 8 * WINDOWS * 32 * 48 * 4
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kind", [Windows, Written])
 def test_gradients_are_those_of_eager_execution(kind: type[Windows]) -> None:
     torch.manual_seed(0)

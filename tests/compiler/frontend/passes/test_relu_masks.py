@@ -90,7 +90,7 @@ def test_the_operand_of_a_product_is_kept_alone() -> None:
     assert [node.op for node in compared(backward)] == ["placeholder"]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4, 1)
 @pytest.mark.parametrize(("kind", "x"), MODELS)
 def test_gradients_are_those_of_eager_execution(kind: type[nn.Module], x: Tensor) -> None:
     torch.manual_seed(1)

@@ -88,6 +88,7 @@ def rewritten(function: Function, tensors: tuple[torch.Tensor, ...]) -> tuple[to
 FORMS = [plain, added, filled_in_place, causal, chosen, without_keys, as_batches, by_batches]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("function", FORMS, ids=lambda f: f.__name__)
 def test_forms_become_one_call_that_computes_the_same(function: Function) -> None:
     tensors = given()
