@@ -168,7 +168,8 @@ class _Maker:
 
     def parts(self) -> _Parts | None:
         """The parts; None where the operator takes complex numbers as they are."""
-        target, args, kwargs = self.node.target, self.node.args, self.node.kwargs
+        target, kwargs = self.node.target, self.node.kwargs
+        args: tuple[Any, ...] = self.node.args
         if target in _LINEAR:
             return self.each() if self._is_linear() else None
         if target is TO_COPY:
