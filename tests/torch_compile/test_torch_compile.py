@@ -337,6 +337,22 @@ def test_complex_values(compiled: Compiler) -> None:
         return torch.view_as_real(torch.view_as_complex(x.view(4, 3, 2)) * torch.polar(torch.ones(3), torch.ones(3)))
 
     torch.testing.assert_close(compiled(rotated)(x), rotated(x))
+    assert "aten.mul.Tensor" not in {op for run in compiled.runs for op in run.record.library_ops}
+
+
+def test_gradients_of_complex_products_are_kernels(compiled: Compiler) -> None:
+    z, x = torch.randn(3, 4, 2), torch.randn(3, 4, requires_grad=True)
+
+    def function(x: Tensor) -> Tensor:
+        turned = torch.view_as_complex(z) * torch.polar(torch.ones_like(x), x)
+        return torch.view_as_real(turned).square() * torch.arange(2)
+
+    wanted = torch.autograd.grad(function(x).sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(compiled(function)(x).sum(), x), wanted)
+    assert {op for run in compiled.runs for op in run.record.library_ops} <= {
+        "aten.view_as_real.default",
+        "aten.view_as_complex.default",
+    }
 
 
 def test_random_numbers_follow_the_seed(compiled: Compiler) -> None:

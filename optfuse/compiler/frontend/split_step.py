@@ -27,6 +27,7 @@ from optfuse.compiler.frontend.joint import (
 from optfuse.compiler.frontend.kept_values import Kept, kept_values
 from optfuse.compiler.frontend.passes.attention_seeds import save_no_seeds
 from optfuse.compiler.frontend.passes.draws import seed_draws
+from optfuse.compiler.frontend.passes.lazy_views import save_no_lazy_views
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.max_pooling import keep_offsets, release_pooled
 from optfuse.compiler.frontend.passes.noops import drop_copies
@@ -58,6 +59,7 @@ class Split:
     def partition(self, joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
         """Torch's partitioner: the two graphs of a joint one."""
         self.user_outputs = options.get("num_fwd_outputs")
+        save_no_lazy_views(joint)
         save_no_seeds(joint)
         keep_offsets(joint)
         release_pooled(joint)

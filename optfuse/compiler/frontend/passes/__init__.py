@@ -11,6 +11,7 @@ from torch.fx import Node
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.cached_attention import split_cached_attention
 from optfuse.compiler.frontend.passes.collectives import coalesce_collectives, join_reductions, reduce_in_place
+from optfuse.compiler.frontend.passes.complex_numbers import compute_parts
 from optfuse.compiler.frontend.passes.constants import fold_constants
 from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
@@ -26,6 +27,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     isolate_opaque,
     drop_assertions,
     materialize_lazy_views,
+    compute_parts,
     expand_items,
     merge_duplicates,  # first, so that equal constants are folded once
     fold_constants,

@@ -54,6 +54,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "attention stays one operator, whatever its arguments",
     ),
     FrontendPass(
+        "save_no_lazy_views", "normal form", "training", "passes.lazy_views",
+        "conjugation that torch puts off is computed where it stands, before it is decided what is saved",
+    ),
+    FrontendPass(
         "save_no_seeds", "normal form", "training", "passes.attention_seeds",
         "attention that drops nothing saves no seeds for its gradient",
     ),
@@ -104,6 +108,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
     FrontendPass(
         "materialize_lazy_views", "normal form", "normalize", "passes.lazy_views",
         "negation and conjugation that torch puts off are computed where they stand",
+    ),
+    FrontendPass(
+        "compute_parts", "decision", "normalize", "passes.complex_numbers",
+        "arithmetic of complex numbers is done on their real and imaginary parts, by loops",
     ),
     FrontendPass(
         "expand_items", "decision", "normalize", "passes.items",

@@ -33,3 +33,9 @@ def test_elements_are_computed(name: str) -> None:
     torch.testing.assert_close(got, wanted)
     assert not got.is_neg()
     assert not got.is_conj()
+
+
+def test_views_of_conjugated_numbers_carry_no_bit() -> None:
+    captured = materialize_lazy_views(traced(lambda z: (z.conj()[:, 1:].t() + 1,), Z))
+    values = [node.meta["val"] for node in captured.graph.graph.nodes if node.op == "call_function"]
+    assert not any(value.is_conj() for value in values)
