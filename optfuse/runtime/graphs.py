@@ -107,6 +107,7 @@ class GraphedProgram:
     _given_up: bool = False
     _is_decided: bool = False
     _is_for_good: bool = True
+    _has_room: bool = False
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _is_running: bool = False
 
@@ -205,6 +206,11 @@ class GraphedProgram:
         if self.pace is None or self._is_decided:
             return "graphs"
         verdict = self.pace.enter(self.number, recorder.mark, id(binding))
+        if verdict == "recheck" and not self._has_room:
+            self._has_room = recorder.has_room()
+            if not self._has_room:
+                self.pace.keep_unchecked()
+                verdict = "graphs"
         self._is_decided = verdict in ("graphs", "plain")
         if verdict == "plain" and not (self.agreement is not None and self.agreement.may_replay):
             self._give_up(self.pace.reason(self.number))  # else the ranks give up together

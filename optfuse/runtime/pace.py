@@ -253,6 +253,11 @@ class Pace:
                 self._round.is_disturbed = True
                 self._round.is_again |= is_again
 
+    def keep_unchecked(self) -> None:
+        """Keep all graphs that seem to gain: there is no memory for steps without them beside the graphs' own."""
+        with self._lock:
+            _decide([member for member in self._members if member.verdict == "recheck"], "graphs", "")
+
     def withdraw(self, number: int, reason: str) -> None:
         """A program does without graphs, whatever is found here."""
         with self._lock:

@@ -65,6 +65,10 @@ class Recorder(Protocol):
         """The end of all work queued until now."""
         ...
 
+    def has_room(self) -> bool:
+        """Whether calls without graphs find memory beside that of the graphs."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class CudaMark:
@@ -139,6 +143,11 @@ class CudaRecorder:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self.device))
         return CudaMark(event, self.device)
+
+    def has_room(self) -> bool:
+        """Whether as much is free as is in use, graphs' memory included: calls without graphs need less."""
+        free, used = torch.cuda.mem_get_info(self.device)[0], torch.cuda.memory_allocated(self.device)
+        return free + torch.cuda.memory_reserved(self.device) - used >= used
 
     def warm(self, call: Callable[[], list[Value]]) -> list[Value]:
         """Run on the recording stream, so that libraries set up their workspaces for it. Else, if that is in use."""

@@ -57,6 +57,10 @@ class Tape:
         self.inputs: Sequence[torch.Tensor] = ()
         self.here: object = 0
         self.marks = 0
+        self.roomy = True
+
+    def has_room(self) -> bool:
+        return self.roomy
 
     def mark(self) -> Mark:
         raise AssertionError("these programs are not timed")
@@ -441,6 +445,24 @@ def test_graphs_on_trial_stay_or_go(tmp_path: Path, gains: bool, monkeypatch: py
         for one in programs:
             one.run([weight, torch.full((4,), float(k)), count])
     assert [one.statistics.replays for one in programs] == [4 if gains else 2] * 2
+    assert count.tolist() == [12, 12]
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_steps_without_graphs_are_timed_again_where_memory_is_left_for_them(
+    tmp_path: Path, has_room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, programs = paced(tmp_path)
+    verdicts = iter(4 * ["trial"] + 4 * ["recheck"] + 2 * ["graphs"])
+    monkeypatch.setattr(Pace, "enter", lambda *_: next(verdicts))
+    weight, count = torch.arange(4.0), torch.zeros(2)
+    for one in programs:
+        assert isinstance(one.recorder, Tape)
+        one.recorder.inputs, one.recorder.roomy = (count,), has_room
+    for k in range(6):
+        for one in programs:
+            one.run([weight, torch.full((4,), float(k)), count])
+    assert [one.statistics.replays for one in programs] == [3 if has_room else 5] * 2
     assert count.tolist() == [12, 12]
 
 

@@ -289,6 +289,16 @@ def test_graphs_that_gain_on_slow_first_steps_alone_go() -> None:
     assert loop.verdicts == {"plain"}
 
 
+def test_graphs_that_cannot_be_checked_again_are_kept() -> None:
+    loop = Loop([(alike(100, 8, 3), 2.0)] * 2)
+    pace = loop.programs[0].pace
+    while loop.verdicts != {"recheck"}:
+        loop.run(1)
+    pace.keep_unchecked()
+    loop.run(1)
+    assert loop.verdicts == {"graphs"}
+
+
 def test_programs_of_a_step_decide_together() -> None:
     """A slow half alone would not be worth graphs; together with the fast half it is, and the other way around."""
     both = Loop([(alike(200, 8, 2), 2.0), (alike(20, 8, 20), 2.0)])
