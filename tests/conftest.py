@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -70,6 +71,13 @@ def own_torch_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ[name]
     else:
         os.environ[name] = before
+
+
+@pytest.fixture(autouse=True)
+def own_random_numbers() -> None:
+    """Weights that a test draws do not depend on what other tests have drawn before."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture
