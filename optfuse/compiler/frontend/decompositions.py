@@ -16,6 +16,12 @@ import torch
 from torch import Tensor
 
 from optfuse.compiler.frontend.foreach import foreach_decompositions
+from optfuse.compiler.frontend.pooling import (
+    adaptive_average_pool2d,
+    adaptive_average_pool2d_backward,
+    average_pool1d,
+    average_pool2d,
+)
 from optfuse.compiler.frontend.tables import add_at_places, embedding_gradient
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, operator_name
 from optfuse.compiler.frontend.torch_decompositions import (
@@ -32,7 +38,7 @@ _WHOLE = """
 mm addmm bmm baddbmm addmv addbmm convolution convolution_backward embedding embedding_dense_backward embedding_bag
 _embedding_bag index index_select index_fill index_put index_add index_copy gather scatter scatter_add scatter_reduce
 slice_scatter select_scatter masked_scatter max_pool1d_with_indices max_pool2d_with_indices
-max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool1d avg_pool2d
+max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool2d
 avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
 adaptive_max_pool2d adaptive_max_pool2d_backward sort topk cumsum cumprod cummax cummin logcumsumexp median kthvalue
 mode var var_mean mean sum prod amax amin argmax argmin any all _to_copy clone arange full constant_pad_nd flip roll
@@ -286,6 +292,10 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.as_strided_scatter.default: _as_strided_scatter,
     aten.embedding_dense_backward.default: embedding_gradient,
     aten.index_put.default: add_at_places,
+    aten.avg_pool1d.default: average_pool1d,
+    aten.avg_pool2d.default: average_pool2d,
+    aten._adaptive_avg_pool2d.default: adaptive_average_pool2d,  # noqa: SLF001 - the name of an operator
+    aten._adaptive_avg_pool2d_backward.default: adaptive_average_pool2d_backward,  # noqa: SLF001
 }
 
 

@@ -3,6 +3,7 @@
 from optfuse.compiler.lower import (  # noqa: F401  (registers rules)
     activations,
     arithmetic,
+    average_pooling,
     creation,
     gathers,
     histograms,

@@ -6,14 +6,11 @@ positions for the backward are stored as offsets in the window, in a byte (``opt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Callable, Sequence
 from math import inf
 
 import sympy
 
-from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import Const, Expr, Guard, Iota, LoopNest, Store, View
 from optfuse.compiler.lower.builder import Builder, Spec
 from optfuse.compiler.lower.collapse import collapse
@@ -21,85 +18,9 @@ from optfuse.compiler.lower.expressions import call, cast, const
 from optfuse.compiler.lower.movement import guarded
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, strided_index
+from optfuse.compiler.lower.windows import Windows, floating, image
 
 Tensor = View | Uniform
-
-#: The most elements of a window: each is a load of its own. Larger ones are left to the library.
-LARGEST_WINDOW = 36
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Windows along the last two dimensions: element k of window o is at ``o * stride - padding + k * dilation``."""
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-
-    @classmethod
-    def of(
-        cls, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-    ) -> Windows:
-        """The windows of ATen's arguments: one number is for both dimensions, and the stride defaults to the kernel.
-
-        Raises:
-            Declined: If a window has too many elements.
-        """
-        made = cls(_pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation))
-        if made.kernel[0] * made.kernel[1] > LARGEST_WINDOW:
-            raise Declined("windows of many elements")
-        return made
-
-    def elements(self, index: Index) -> Iterator[tuple[int, tuple[sympy.Expr, sympy.Expr]]]:
-        """(offset in the window, position in the image) of each element of the window at ``index``."""
-        for offset, at in enumerate(product(range(self.kernel[0]), range(self.kernel[1]))):
-            yield offset, (self._position(index, 0, at[0]), self._position(index, 1, at[1]))
-
-    def _position(self, index: Index, d: int, k: int) -> sympy.Expr:
-        return index[d - 2] * self.stride[d] - self.padding[d] + k * self.dilation[d]
-
-    def first(self, index: Index) -> Expr:
-        """The offset of the window's first element inside the image."""
-        rows, columns = (self._skipped(index, d) for d in (0, 1))
-        return call("add", call("mul", rows, const(self.kernel[1], "int32")), columns)
-
-    def _skipped(self, index: Index, d: int) -> Expr:
-        if not self.padding[d]:
-            return const(0, "int32")
-        before = Iota(self.padding[d] - index[d - 2] * self.stride[d], "int32")
-        steps = before
-        if self.dilation[d] > 1:
-            rounded = call("add", before, const(self.dilation[d] - 1, "int32"))
-            steps = call("floordiv", rounded, const(self.dilation[d], "int32"))
-        return call("maximum", steps, const(0, "int32"))
-
-    def covering(self, index: Index) -> Iterator[tuple[tuple[sympy.Expr, sympy.Expr], tuple[sympy.Expr, sympy.Expr]]]:
-        """(window, position within it) of each window that may hold the element at ``index``. No dilation."""
-        each = [range(-(-kernel // stride)) for kernel, stride in zip(self.kernel, self.stride, strict=True)]
-        for back in product(*each):
-            windows, within = [], []
-            for d in (0, 1):
-                shifted = index[d - 2] + self.padding[d]
-                last, phase = (
-                    (sympy.floor(shifted / self.stride[d]), sympy.Mod(shifted, self.stride[d]))
-                    if self.stride[d] > 1
-                    else (shifted, sympy.S.Zero)
-                )
-                windows.append(last - back[d])
-                within.append(phase + back[d] * self.stride[d])
-            yield (windows[0], windows[1]), (within[0], within[1])
-
-
-def _pair(given: Sequence[int] | int) -> tuple[int, int]:
-    values = [given] if isinstance(given, int) else [int(value) for value in given]
-    return (values[0], values[-1])
-
-
-def _image(x: Tensor, index: Index, position: tuple[sympy.Expr, sympy.Expr]) -> tuple[Index, tuple[Guard, ...]]:
-    """The index of a position in an image, and the guards that keep it inside."""
-    guards = tuple(Guard(p, 0, n) for p, n in zip(position, x.shape[-2:], strict=True))
-    return (*index[:-2], *position), guards
 
 
 def _largest(builder: Builder, x: Tensor, windows: Windows, index: Index, *, where: bool) -> tuple[Expr, Expr]:
@@ -107,7 +28,7 @@ def _largest(builder: Builder, x: Tensor, windows: Windows, index: Index, *, whe
     best: Expr | None = None
     offset = windows.first(index) if where else const(0, "int32")
     for k, position in windows.elements(index):
-        value = guarded(builder, x, *_image(x, index, position), -inf)
+        value = guarded(builder, x, *image(x, index, position), -inf)
         if where:  # each comparison holds one copy of the maximum so far: expressions are trees
             least = const(-inf, value.dtype) if best is None else best
             better = call("bitwise_or", call("gt", value, least), call("isnan", value))
@@ -122,11 +43,6 @@ def _emit(builder: Builder, bodies: Sequence[tuple[View, Expr]], index: Index, s
         Store(out.buffer, strided_index(out.shape, out.stride, out.offset, index), value) for out, value in bodies
     )
     builder.emit(collapse(LoopNest(builder.node.name, sizes, (), (), stores, builder.origin)))
-
-
-def _floating(builder: Builder, *values: Tensor) -> None:
-    if not {builder.dtype(value) for value in values} <= FLOATING:
-        raise Declined("windows of integers")
 
 
 def _walked(spec: Spec) -> tuple[Index, tuple[int, ...]]:
@@ -145,7 +61,7 @@ def lower_max_pool(
     _ceil: bool = False,
 ) -> Value:
     """The largest element of each window, and its position in the image if that is used."""
-    _floating(builder, x)
+    floating(builder, x)
     windows, specs = Windows.of(kernel, stride, padding, dilation), builder.specs
     asked = any(user.args[1] == 1 and user.users for user in builder.node.users)
     if 0 in specs[0].shape:
@@ -177,8 +93,8 @@ def lower_max_pool_offsets(
     builder: Builder, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], _ceil: bool
 ) -> Value:
     """The largest element of each window, and its offset in the window."""
-    _floating(builder, x)
-    windows = Windows.of(kernel, stride, padding, (1,))
+    floating(builder, x)
+    windows = Windows.of(kernel, stride, padding)
     specs = builder.specs
     if 0 in specs[0].shape:
         raise Declined("an empty result")
@@ -201,8 +117,8 @@ def lower_max_pool_offsets_backward(
     offsets: View,
 ) -> Value:
     """At each element: the sum of the gradients of the windows whose stored offset is that of this element."""
-    _floating(builder, grad)
-    windows = Windows.of(kernel, stride, padding, (1,))
+    floating(builder, grad)
+    windows = Windows.of(kernel, stride, padding)
 
     def wanted(_: Index, within: tuple[sympy.Expr, sympy.Expr]) -> Expr:
         return Iota(within[0] * windows.kernel[1] + within[1], "int32")
@@ -223,7 +139,7 @@ def lower_max_pool_backward(
     positions: View,
 ) -> Value:
     """At each element: the sum of the gradients of the windows whose stored position is that of this element."""
-    _floating(builder, grad)
+    floating(builder, grad)
     windows = Windows.of(kernel, stride, padding, dilation)
     if windows.dilation != (1, 1):
         raise Declined("windows with gaps")
@@ -248,7 +164,7 @@ def _gathered(
     def at(index: Index) -> Expr:
         total: Expr | None = None
         for window, within in windows.covering(index):
-            where, guards = _image(grad, index, window)
+            where, guards = image(grad, index, window)
             guards += tuple(
                 Guard(k, 0, n) for k, n, s in zip(within, windows.kernel, windows.stride, strict=True) if n % s
             )

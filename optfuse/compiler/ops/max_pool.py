@@ -9,6 +9,9 @@ import torch
 
 aten = torch.ops.aten
 
+#: The most elements of a window that loops read, each by a load of its own. Larger ones are left to the library.
+LARGEST_WINDOW = 36
+
 
 def max_pool(
     x: torch.Tensor, kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool

@@ -56,6 +56,10 @@ class Again:
         """Run."""
         return call()
 
+    def has_room(self) -> bool:
+        """Always."""
+        return True
+
     def mark(self) -> Mark:
         """Refuse: whether graphs save time is not asked here."""
         raise RuntimeError("programs whose replays are checked are not timed")

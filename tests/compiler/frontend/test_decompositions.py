@@ -57,6 +57,19 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
             [True] * 3,
         ),
     ),
+    "average pool, one dimension": (aten.avg_pool1d.default, (wave(2, 4, 9), [3], [2], [1], True, False)),
+    "average pool of one series": (aten.avg_pool1d.default, (wave(4, 9), [3])),
+    "average pool, large tiles": (aten.avg_pool2d.default, (wave(2, 4, 14, 16), [7, 8])),
+    "average pool, large tiles, channels last": (
+        aten.avg_pool2d.default,
+        (wave(2, 4, 14, 16).to(memory_format=torch.channels_last), [7, 8]),
+    ),
+    "adaptive average pool": (aten._adaptive_avg_pool2d.default, (wave(2, 4, 12, 6), [4, 3])),  # noqa: SLF001
+    "adaptive average pool, large": (aten._adaptive_avg_pool2d.default, (wave(2, 4, 14, 14), [2, 1])),  # noqa: SLF001
+    "adaptive average pool backward": (
+        aten._adaptive_avg_pool2d_backward.default,  # noqa: SLF001
+        (wave(2, 4, 4, 3), wave(2, 4, 12, 6)),
+    ),
     "scatter over everything": (aten.as_strided_scatter.default, (wave(6), wave(3, 2).t().t() * 2, [3, 2], [2, 1], 0)),
 }
 
@@ -69,6 +82,19 @@ def test_own_decomposition_like_eager(name: str) -> None:
 
 def _listed(value: object) -> object:
     return list(value) if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize(
+    ("target", "args"),
+    [
+        (aten._adaptive_avg_pool2d.default, (wave(2, 4, 12, 6), [5, 3])),  # noqa: SLF001
+        (aten._adaptive_avg_pool2d_backward.default, (wave(2, 4, 5, 3), wave(2, 4, 12, 6))),  # noqa: SLF001
+        (aten.avg_pool2d.default, (wave(2, 4, 14, 16), [7, 8], [7, 7])),
+        (aten.avg_pool2d.default, (wave(2, 4, 14, 16), [2, 2])),
+    ],
+)
+def test_pools_whose_windows_differ_or_that_loops_take_stay(target: Any, args: tuple[Any, ...]) -> None:
+    assert OWN[target](*args) is NotImplemented
 
 
 def test_convolution_backward_of_the_bias_alone_is_a_sum() -> None:
@@ -114,7 +140,8 @@ def test_libraries_and_attention_never_come_apart() -> None:
             assert not [o for o in packet.overloads() if getattr(packet, o) in table]
     apart = (aten.convolution.default, aten.convolution_backward.default)  # from their bias only
     small = (aten.embedding_dense_backward.default, aten.index_put.default)  # products where tables are small
-    assert not [op for op in OWN if stays_whole(op) and op not in (*apart, *small)]
+    pools = {op for op in OWN if "avg_pool" in str(op)}  # windows that are all alike
+    assert not [op for op in OWN if stays_whole(op) and op not in (*apart, *small, *pools)]
     assert not WHOLE & set(DECOMPOSED)
 
 
