@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import torch
 
-from optfuse.runtime.pace import Mark
+from optfuse.runtime.clocks import Mark
 
 #: Calls from one vote to the next.
 EVERY = 2

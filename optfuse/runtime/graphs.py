@@ -205,7 +205,8 @@ class GraphedProgram:
         """What the pace says of this call. Where it decides against graphs, this program gives them up."""
         if self.pace is None or self._is_decided:
             return "graphs"
-        verdict = self.pace.enter(self.number, recorder.mark, id(binding))
+        caller = id(binding) if self.budget is None else 0  # each of a range of sizes has callers of its own
+        verdict = self.pace.enter(self.number, recorder.mark, caller)
         if verdict == "recheck" and not self._has_room:
             self._has_room = recorder.has_room()
             if not self._has_room:

@@ -23,13 +23,14 @@ each has found here: ``runtime.graph_agreement``.
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median, quantiles
-from typing import Literal, Protocol
+from typing import Literal
+
+from optfuse.runtime.clocks import Clock, HostClock, Mark, Slowing
 
 #: By what share of its own time the host is slowed.
 SLOWED = 0.3
@@ -52,6 +53,8 @@ UNDECIDED = 64
 AGAIN = (256, 2_048, 16_384)
 #: Kinds of rounds that are remembered.
 KINDS = 256
+#: Of a program whose undecided rounds are of more kinds, as where each step calls other layers, each call is a round.
+MOST_KINDS = 4
 #: What a replay takes the host, in microseconds.
 REPLAY_US = 50.0
 #: Graphs are recorded for a gain of this share of a round, and kept for the other.
@@ -65,81 +68,12 @@ COPIED_IN_US = 1.5e6
 Verdict = Literal["open", "trial", "recheck", "graphs", "plain"]
 
 
-class Mark(Protocol):
-    """A point in the device's work."""
-
-    def reached(self) -> bool:
-        """Whether the device has come there; never waits."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until the device has come there."""
-        ...
-
-    def us_since(self, earlier: Mark) -> float | None:
-        """Microseconds between two marks that were reached; None if one clock does not have both."""
-        ...
-
-
-class Clock(Protocol):
-    """The host's time in microseconds; a stand-in in tests."""
-
-    def now(self) -> float:
-        """The time."""
-        ...
-
-    def wait_until(self, us: float) -> None:
-        """Keep the host busy until then."""
-        ...
-
-
-class HostClock:
-    """The host's real time."""
-
-    def now(self) -> float:
-        """Microseconds since some moment."""
-        return 1e6 * time.perf_counter()
-
-    def wait_until(self, us: float) -> None:
-        """Keep the thread busy, as launches would: it does not sleep."""
-        while self.now() < us:
-            pass
-
-
-@dataclass(slots=True)
-class Slowing:
-    """Makes a call take longer by ``share``, launch by launch. ``spent``: by how many microseconds it has."""
-
-    share: float
-    clock: Clock
-    last: float = 0.0
-    spent: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.last = self.clock.now()
-
-    def wait(self) -> None:
-        """Take a share of the time since the last wait."""
-        now = self.clock.now()
-        self.clock.wait_until(now + self.share * (now - self.last))
-        self.last = self.clock.now()
-        self.spent += self.last - now
-
-    def after(self, launch: Callable[..., None]) -> Callable[..., None]:
-        """A function that launches, and waits."""
-
-        def slowly(*arguments: object) -> None:
-            launch(*arguments)
-            self.wait()
-
-        return slowly
-
-
 @dataclass(slots=True)
 class _Member:
     number: int
     gpu_us: float
     is_rechecked: bool = True
+    is_alone: bool = False
     verdict: Verdict = "open"
     host_us: float = inf
     copied: list[int] = field(default_factory=list)
@@ -211,6 +145,8 @@ class Pace:
             if member.verdict in ("graphs", "plain"):
                 return member.verdict
             self._look()
+            if member.is_alone:
+                caller = 0
             current = self._round
             member.calls += current is None or number not in current.programs or (number, caller) in current.callers
             if member.verdict == "open" and member.calls > UNDECIDED:
@@ -219,6 +155,8 @@ class Pace:
             if verdict in ("graphs", "plain"):
                 return verdict
             if current is None or (number, caller) in current.callers:
+                if member.verdict == "open" and sum(number in key for key in self._times) > MOST_KINDS:
+                    member.is_alone = True
                 here = mark()
                 if current is not None:
                     self._pending.append((current, here))
@@ -279,8 +217,7 @@ class Pace:
                 one.rests = member.rests + 1
                 _decide([one], "open", "")
                 one.host_us, one.copied, one.calls = inf, [], 0
-            self._times = OrderedDict((key, times) for key, times in self._times.items() if together.isdisjoint(key))
-            self._round, self._pending = None, []
+            self._forget(together)
             return True
 
     def verdict(self, number: int) -> Verdict:
@@ -290,6 +227,11 @@ class Pace:
     def reason(self, number: int) -> str:
         """Why a program runs without graphs."""
         return self._members[number].reason
+
+    def _forget(self, numbers: set[int]) -> None:
+        """Forget the rounds of some programs, and those that are under way."""
+        self._times = OrderedDict((key, times) for key, times in self._times.items() if numbers.isdisjoint(key))
+        self._round, self._pending = None, []
 
     def _look(self) -> None:
         while self._pending and self._pending[0][1].reached():

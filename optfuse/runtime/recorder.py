@@ -25,7 +25,7 @@ import torch
 
 from optfuse.compiler.frontend.torch_bridge import copy_all, tree_leaves
 from optfuse.errors import PlanError
-from optfuse.runtime.pace import Mark
+from optfuse.runtime.clocks import Mark
 from optfuse.runtime.program import Apart, Value
 
 

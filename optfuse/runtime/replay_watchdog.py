@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from optfuse.runtime.pace import Mark
+from optfuse.runtime.clocks import Mark
 
 #: The watchdog looks so often within a timeout, and at least once in so many seconds.
 LOOKS, LONGEST_REST_S = 10, 60.0

@@ -13,10 +13,11 @@ import torch
 from torch import distributed
 
 from optfuse.runtime.arena import Arena
+from optfuse.runtime.clocks import Mark
 from optfuse.runtime.graph_agreement import EVERY, MOST_VOTES, Agreement, Opinion, agreement_on
 from optfuse.runtime.graph_choice import Interest
 from optfuse.runtime.graphs import GraphedProgram
-from optfuse.runtime.pace import Mark, Pace
+from optfuse.runtime.pace import Pace
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
 from tests.runtime.test_graphs import BACKWARD, COPIED, FORWARD, LARGE, Outside, Tape

@@ -17,10 +17,11 @@ import torch
 from optfuse.errors import InvalidOptionError
 from optfuse.runtime.arena import Arena, Block, Results
 from optfuse.runtime.bindings import HELD_OFTEN, PATIENCE
+from optfuse.runtime.clocks import Clock, Mark
 from optfuse.runtime.graph_budget import GraphBudget
 from optfuse.runtime.graph_choice import Interest, checked_choice, choice_under
 from optfuse.runtime.graphs import GraphedProgram, GraphStatistics
-from optfuse.runtime.pace import Clock, Mark, Pace
+from optfuse.runtime.pace import Pace
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
 

@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from optfuse.runtime.pace import AGAIN, SLOWED, UNDECIDED, Mark, Pace, Slowing, Verdict
+from optfuse.runtime.clocks import Mark, Slowing
+from optfuse.runtime.pace import AGAIN, SLOWED, UNDECIDED, Pace, Verdict
 
 #: Launches that a device takes before the host must wait.
 QUEUE = 1000
@@ -76,6 +77,7 @@ class Program:
     is_recorded: bool = False
     recordings: int = 0
     verdict: Verdict = "open"
+    caller: int = 0
 
     def __post_init__(self) -> None:
         self.number = self.pace.add(sum(device for _, device in self.kernels))
@@ -85,7 +87,7 @@ class Program:
         if self.verdict == "plain" and self.pace.asks_again(self.number):
             self.verdict, self.is_recorded = "open", False
         if self.verdict != "plain":
-            self.verdict = "open" if self.calls == 1 else self.pace.enter(self.number, self.machine.mark)
+            self.verdict = "open" if self.calls == 1 else self.pace.enter(self.number, self.machine.mark, self.caller)
         if self.verdict in ("trial", "graphs"):
             if not self.is_recorded:
                 self.pace.disturb(is_again=self.recordings > 1)
@@ -319,6 +321,30 @@ def test_a_program_that_is_called_many_times_in_a_step_is_a_round_of_its_own() -
         head()
         machine.synchronize()
     assert (cell.verdict, head.verdict) == ("graphs", "plain"), "the head is launched while cells still run"
+
+
+@pytest.mark.parametrize(("device_us", "verdict"), [(2, "graphs"), (90, "plain")])
+def test_layers_that_share_a_program_make_one_round(device_us: float, verdict: Verdict) -> None:
+    machine = Machine()
+    pace = Pace(clock=machine)
+    layer = Program(pace, machine, alike(40, 8, device_us))
+    for _ in range(40):
+        for layer.caller in range(1, 9):
+            layer()
+        machine.synchronize()
+    assert layer.verdict == verdict
+    assert {len(key) for key in pace._times} == {8}  # noqa: SLF001 - which rounds are compared cannot be seen otherwise
+
+
+def test_layers_of_which_each_step_calls_others_are_rounds_of_their_own_in_the_end() -> None:
+    machine, random = Machine(), Random(0)
+    pace = Pace(clock=machine)
+    expert = Program(pace, machine, alike(40, 8, 2))
+    for _ in range(60):
+        for expert.caller in random.sample(range(1, 17), random.randint(1, 8)):
+            expert()
+        machine.synchronize()
+    assert expert.verdict == "graphs"
 
 
 def test_steps_that_are_never_alike_stay_plain() -> None:

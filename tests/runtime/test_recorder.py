@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from optfuse.runtime.clocks import Mark
 from optfuse.runtime.graph_choice import Interest
 from optfuse.runtime.graphs import GraphedProgram
-from optfuse.runtime.pace import Mark
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step, without_collection
 

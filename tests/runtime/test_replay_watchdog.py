@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import distributed
 
-from optfuse.runtime.pace import Mark
+from optfuse.runtime.clocks import Mark
 from optfuse.runtime.replay_watchdog import TIMEOUT_S, Watchdog, WatchedReplays, watched_replays
 
 STUCK = """

@@ -14,9 +14,9 @@ import torch
 import torch.multiprocessing as processes
 from torch import distributed
 
+from optfuse.runtime.clocks import Mark
 from optfuse.runtime.graph_agreement import EVERY
 from optfuse.runtime.graphs import GraphedProgram
-from optfuse.runtime.pace import Mark
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
 from optfuse.runtime.runner import runner

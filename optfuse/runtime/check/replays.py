@@ -9,9 +9,9 @@ import torch
 
 from optfuse.runtime.check.judging import judge
 from optfuse.runtime.check.references import strided_copy
+from optfuse.runtime.clocks import Mark
 from optfuse.runtime.graph_choice import Interest
 from optfuse.runtime.graphs import GraphedProgram
-from optfuse.runtime.pace import Mark
 from optfuse.runtime.program import Program, Value
 from optfuse.runtime.recorder import Step
 
