@@ -266,7 +266,7 @@ def _whole_columns(axes: tuple[Axis, ...], least: int, pressure: float, largest:
     """A tile of whole columns, ``least`` or more of them, in as few warps as can hold it.
 
     The fewer warps share a column, the fewer partial results they exchange: softmax and norms over 48 to 256 channels
-    of images take 4 warps with 32 columns half as long as 8 warps with 16, on an H100.
+    of images take 4 warps with 32 columns half as long as 8 warps with 16 on an H100, and in 32 bits 0.8 to 0.9.
     """
     x, r = axes
     inner = power_of_two(r.size)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import sympy
 
-from optfuse.compiler.ir.nodes import Expr, Guard, Iota, View
+from optfuse.compiler.ir.nodes import Expr, Iota, View
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import call, cast, const
 from optfuse.compiler.lower.movement import guarded
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index
-from optfuse.compiler.lower.windows import Windows, floating, image
+from optfuse.compiler.lower.windows import Windows, floating, holding, image
 
 Tensor = View | Uniform
 
@@ -116,16 +116,11 @@ def lower_average_pool_backward(
     made = Windows.of(kernel, stride, padding, are_read=False)
     sizes = _last_two(x.shape), _last_two(grad.shape)
     averages = _Averages(made, *sizes, ceil_mode, with_padding, divisor)
-    windows = averages.windows
 
     def at(index: Index) -> Expr:
         total: Expr | None = None
-        for window, within in windows.covering(index):
-            where, guards = image(grad, index, window)
-            guards += tuple(
-                Guard(k, 0, n) for k, n, s in zip(within, windows.kernel, windows.stride, strict=True) if n % s
-            )
-            value = averages.divided(guarded(builder, grad, where, guards, 0), window)
+        for held in holding(grad, averages.windows, index):
+            value = averages.divided(guarded(builder, grad, held.where, held.guards, 0), held.window)
             total = value if total is None else call("add", total, value)
         assert total is not None, "an element is looked for in at least one window"
         return total

@@ -11,14 +11,14 @@ from math import inf
 
 import sympy
 
-from optfuse.compiler.ir.nodes import Const, Expr, Guard, Iota, LoopNest, Store, View
+from optfuse.compiler.ir.nodes import Const, Expr, Iota, LoopNest, Store, View
 from optfuse.compiler.lower.builder import Builder, Spec
 from optfuse.compiler.lower.collapse import collapse
 from optfuse.compiler.lower.expressions import call, cast, const
 from optfuse.compiler.lower.movement import guarded
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, strided_index
-from optfuse.compiler.lower.windows import Windows, floating, image
+from optfuse.compiler.lower.windows import Windows, floating, holding, image
 
 Tensor = View | Uniform
 
@@ -163,14 +163,11 @@ def _gathered(
 
     def at(index: Index) -> Expr:
         total: Expr | None = None
-        for window, within in windows.covering(index):
-            where, guards = image(grad, index, window)
-            guards += tuple(
-                Guard(k, 0, n) for k, n, s in zip(within, windows.kernel, windows.stride, strict=True) if n % s
-            )
-            value = guarded(builder, grad, where, guards, 0)
-            mark = cast(builder.load(kept, where, guards=guards, other=Const(-1, builder.dtype(kept))), dtype)
-            part = call("where", call("eq", mark, wanted(index, within)), value, const(0, value.dtype))
+        for held in holding(grad, windows, index):
+            value = guarded(builder, grad, held.where, held.guards, 0)
+            other = Const(-1, builder.dtype(kept))
+            mark = cast(builder.load(kept, held.where, guards=held.guards, other=other), dtype)
+            part = call("where", call("eq", mark, wanted(index, held.within)), value, const(0, value.dtype))
             total = part if total is None else call("add", total, part)
         assert total is not None, "an element is looked for in at least one window"
         return total

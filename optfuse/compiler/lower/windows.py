@@ -97,10 +97,28 @@ def _pair(given: Sequence[int] | int) -> tuple[int, int]:
     return (values[0], values[-1])
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A window that holds an element at the position ``within``; ``where`` it is read, under ``guards``."""
+
+    window: tuple[sympy.Expr, sympy.Expr]
+    within: tuple[sympy.Expr, sympy.Expr]
+    where: Index
+    guards: tuple[Guard, ...]
+
+
 def image(x: Tensor, index: Index, position: tuple[sympy.Expr, sympy.Expr]) -> tuple[Index, tuple[Guard, ...]]:
     """The index of a position in an image, and the guards that keep it inside."""
     guards = tuple(Guard(p, 0, n) for p, n in zip(position, x.shape[-2:], strict=True))
     return (*index[:-2], *position), guards
+
+
+def holding(x: Tensor, windows: Windows, index: Index) -> Iterator[Held]:
+    """The windows, outputs of ``x``, that may hold the element at ``index``; guards say which do."""
+    for window, within in windows.covering(index):
+        where, guards = image(x, index, window)
+        reached = zip(within, windows.kernel, windows.stride, strict=True)
+        yield Held(window, within, where, (*guards, *(Guard(k, 0, n) for k, n, step in reached if n % step)))
 
 
 def floating(builder: Builder, *values: Tensor) -> None:

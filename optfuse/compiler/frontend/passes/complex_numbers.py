@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, swap, with_graph
 from optfuse.compiler.frontend.torch_bridge import TO_COPY
 
 aten = torch.ops.aten
@@ -20,25 +20,7 @@ aten = torch.ops.aten
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 #: Operators that move the elements of one tensor and write nothing.
-_VIEWS = frozenset(
-    {
-        aten.alias.default,
-        aten.detach.default,
-        aten.diagonal.default,
-        aten.expand.default,
-        aten.permute.default,
-        aten.reshape.default,
-        aten.select.int,
-        aten.slice.Tensor,
-        aten.squeeze.default,
-        aten.squeeze.dim,
-        aten.squeeze.dims,
-        aten.t.default,
-        aten.transpose.int,
-        aten.unsqueeze.default,
-        aten.view.default,
-    }
-)
+_VIEWS = VIEWS - {aten.as_strided.default, aten.unfold.default, aten.view.dtype}
 #: Operators that do the same to the real and to the imaginary parts of all arguments but one, which holds indices or
 #: a mask: by operator, the position of that one.
 _LINEAR: dict[Any, int | None] = {
