@@ -8,14 +8,14 @@ A name is ``hf:TYPE`` (a model type of transformers, as ``hf:gpt_neo``: its defa
 8 experts in each), ``timm:NAME`` or ``tv:NAME``; ``foreign_models.py`` has the lists. Weights are random, in bfloat16;
 results are returned, and the loss of a training step is computed outside of the model. Each model has a process of its
 own and ``--patience`` seconds; what fails costs itself, and its row has the error. Measured are medians of
-milliseconds, seconds of the first call, relative L2 errors of the results (of the gradients, for a training step)
-against float32, and what became of the model's graphs. A compiled model that is far from eager execution is compared
-with what Dynamo traces, executed in float32: some models compute something else while they are traced, and a note
-says so. Without a GPU everything runs, slowly, and no time means
-anything: to see that a model is made.
+milliseconds, milliseconds in which the GPU is busy, seconds of the first call, relative L2 errors of the results (of
+the gradients, for a training step) against float32, and what became of the model's graphs. A compiled model that is
+far from eager execution is compared with what Dynamo traces, executed in float32: some models compute something else
+while they are traced, and a note says so. Without a GPU everything runs, slowly, and no time means anything: to see
+that a model is made.
 
-With more than one process, models are compiled side by side, and only one is timed at a time. Others still compile
-meanwhile, so the times are rough: time again with ``--processes 1`` what looks slow.
+With more than one process, models are compiled side by side, and the others stand still while one is timed. Time again
+with ``--processes 1`` what looks slow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from foreign_models import ALL, ALL_MORE, made
-from side_by_side import Job, Row, add_row, alone, distance, median_ms, read_rows, run_jobs
+from side_by_side import Job, Row, add_row, alone, busy_ms, distance, join, median_ms, read_rows, run_jobs
+
+#: Calls before one is timed; until then it is decided whether CUDA graphs pay.
+WARM = 30
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ def measured(task: Task, out: Path) -> Row:
     import optfuse
 
     torch.set_float32_matmul_precision("high")
+    join(out)
     row: Row = {"model": task.name, "train": task.train}
     try:
         made = made_model(task)
@@ -127,7 +131,8 @@ def measured(task: Task, out: Path) -> Row:
             row[f"{system}_s"] = round(time.perf_counter() - start, 1)
             row[f"{system}_error"] = distance(found, reference)
             with alone(out):
-                row[system] = median_ms(stepped(called, inputs, task.train))
+                row[system] = median_ms(stepped(called, inputs, task.train), warm=WARM)
+                row[f"{system}_busy"] = busy_ms(stepped(called, inputs, task.train))
         except Exception as error:
             traceback.print_exc()
             row[f"{system}_failed"] = repr(error)[:300]
@@ -258,8 +263,11 @@ def line(row: Row) -> str:
     kind = "training" if row["train"] else "inference"
     if "error" in row:
         return f"{row['model']:32} {kind:9} {row['error'][-200:]}"
-    times = "  ".join(f"{name} {row.get(name, '-')}" for name in ("eager", "inductor", "optfuse", "optfuse-graphs"))
+    times = "  ".join(
+        f"{name} {row.get(name, '-')}" for name in ("eager", "inductor", "inductor-graphs", "optfuse", "optfuse-graphs")
+    )
     ratio = f"{min(peers(row)) / min(ours(row)):.2f}" if peers(row) and ours(row) else "-"
+    busy = "/".join(str(row.get(f"{name}_busy", "-")) for name in ("inductor", "optfuse"))
     errors = "/".join(f"{row.get(f'{name}_error', math.nan):.1e}" for name in ("eager", "optfuse"))
     firsts = "/".join(str(row.get(f"{name}_s", "-")) for name in ("inductor", "optfuse"))
     odd = [f"{name}: {why or status}" for name, status, _, _, why in row["graphs"] if why or status != "OPTIMAL"]
@@ -267,7 +275,7 @@ def line(row: Row) -> str:
     if row.get("traced_apart", 0.0) > 1e-3:
         failed.append(f"what is traced is {row['traced_apart']:.1e} from eager execution in float32")
     notes = "; ".join(odd + failed)[:300]
-    return f"{row['model']:32} {kind:9} {times}  ratio {ratio}  errors {errors}  first {firsts}  {notes}"
+    return f"{row['model']:32} {kind:9} {times}  ratio {ratio}  busy {busy}  errors {errors}  first {firsts}  {notes}"
 
 
 def table(rows: Sequence[Row]) -> str:

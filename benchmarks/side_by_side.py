@@ -15,6 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from optfuse.lab.bench.siblings import Siblings, siblings_on
+
 Row = dict[str, Any]
 
 
@@ -66,12 +68,26 @@ def read_rows(*paths: Path) -> list[Row]:
     return [json.loads(line) for path in paths if path.exists() for line in path.read_text().splitlines()]
 
 
+def join(out: Path) -> None:
+    """Let processes that are timed stop this one: those that write rows into the same file."""
+    _siblings(out).join()
+
+
+def _siblings(out: Path) -> Siblings:
+    return siblings_on("-".join(out.resolve().with_suffix("").parts[1:]))
+
+
 @contextmanager
 def alone(out: Path) -> Iterator[None]:
-    """No other process that writes rows into ``out`` is timed meanwhile."""
+    """No other process that writes rows into ``out`` is timed meanwhile; those that have joined stand still."""
     with out.with_suffix(".lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+        siblings = _siblings(out)
+        if not siblings.folder.exists():  # nobody has joined
+            yield
+            return
+        with siblings.paused():
+            yield
 
 
 def distance(found: Sequence[Any], reference: Sequence[Any]) -> float:
@@ -82,15 +98,21 @@ def distance(found: Sequence[Any], reference: Sequence[Any]) -> float:
     return math.sqrt(apart / max(whole, 1e-30))
 
 
-def median_ms(step: Callable[[], Any], seconds: float = 0.25) -> float:
-    """Median milliseconds by events, nothing waiting in between: the least of two rounds, each of about ``seconds``."""
+def median_ms(step: Callable[[], Any], seconds: float = 0.25, warm: int = 8) -> float:
+    """Median milliseconds by events, nothing waiting in between: the least of two rounds, each of about ``seconds``.
+
+    Args:
+        step: What is timed.
+        seconds: Of a round.
+        warm: Calls before.
+    """
     import torch
 
     if not torch.cuda.is_available():
         start = time.perf_counter()
         step()
         return round(1000 * (time.perf_counter() - start), 3)
-    for _ in range(8):
+    for _ in range(warm):
         step()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -107,3 +129,18 @@ def median_ms(step: Callable[[], Any], seconds: float = 0.25) -> float:
         torch.cuda.synchronize()
         rounds.append(statistics.median(a.elapsed_time(b) for a, b in pairwise(events)))
     return round(min(rounds), 3)
+
+
+def busy_ms(step: Callable[[], Any], steps: int = 2) -> float | None:
+    """Milliseconds of a step in which the GPU runs kernels or copies; None without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    on_gpu = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return round(sum(e.time_range.elapsed_us() for e in on_gpu) / steps / 1e3, 3)

@@ -203,7 +203,7 @@ class GraphedProgram:
 
     def _verdict(self, recorder: Recorder, binding: Binding) -> Verdict:
         """What the pace says of this call. Where it decides against graphs, this program gives them up."""
-        if self.pace is None or self._is_decided:
+        if self.pace is None or (self._is_decided and not self.pace.asks_again(self.number)):
             return "graphs"
         caller = id(binding) if self.budget is None else 0  # each of a range of sizes has callers of its own
         verdict = self.pace.enter(self.number, recorder.mark, caller)

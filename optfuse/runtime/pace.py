@@ -13,7 +13,10 @@ calls: a loop that synchronizes in each step lets the device run dry, whichever 
 4. If something is left, or rounds differ so much that none of this can be told, graphs are recorded, and rounds with
    them are measured as well. They go if they gain nothing. Where they seem to gain, rounds without them are measured
    once more, and must be longer again: a process' first steps are slow for reasons that graphs do not mend.
-5. Where a measurement spoke for plain calls, it is made again after some hundred calls, and twice more later: while a
+5. Where the host takes far longer than the GPU is predicted to, and much of a round, step 2 is left out. Where rounds
+   with graphs are far shorter than any without, graphs are kept after a few, and measured once more, with step 4's
+   last rounds, after some hundred calls.
+6. Where a measurement spoke for plain calls, it is made again after some hundred calls, and twice more later: while a
    process starts, its other threads and its loader of data take time that they do not take for long.
 
 No call waits for the device: marks are looked at later. Ranks decide about programs with collectives together, by what
@@ -43,13 +46,19 @@ MANY_SAMPLES, NOISE = 6, 0.4
 UNSURE = 1.25
 #: Rounds in a row, without a recording, after which graphs are kept or dropped; ``MANY_SAMPLES`` where rounds differ.
 TRIAL = 5
+#: Graphs are tried after so many plain rounds where the host takes so many times the GPU's predicted time, and at least
+#: this share of a round.
+FIRST, HOST_BOUND, MUCH = 2, 1.5, 0.3
+#: Rounds with graphs are far shorter if so many are, each of them, below this share of every plain one.
+FEW, FAR_SHORTER = 3, 0.75
 #: Rounds without graphs that do not count, in a second measurement, since the device still works off what was queued.
 MOST_BEHIND = 256
 #: Rounds in which something was recorded again after which graphs are dropped: inputs move.
 MOST_AGAIN = 10
 #: A program that is undecided for so many rounds, since they differ, runs without graphs.
 UNDECIDED = 64
-#: Calls after which programs that were found to gain nothing are measured again, each time anew.
+#: Calls after which programs are measured again, each time anew: those that were found to gain nothing, and once those
+#: that were found to gain much.
 AGAIN = (256, 2_048, 16_384)
 #: Kinds of rounds that are remembered.
 KINDS = 256
@@ -161,7 +170,8 @@ class Pace:
                 if current is not None:
                     self._pending.append((current, here))
                 # each of two kinds, or of any period, gets both: the parity of the number's bits
-                is_slowed, is_behind = bool(self._begun.bit_count() & 1), len(self._pending) > 1
+                is_slowed = self._begun > FIRST and bool(self._begun.bit_count() & 1)
+                is_behind = len(self._pending) > 1
                 current = self._round = _Round(here, is_slowed, is_behind=is_behind)
                 self._begun += 1
             current.programs.append(number)
@@ -202,22 +212,21 @@ class Pace:
             _decide([self._members[number]], "plain", reason)
 
     def asks_again(self, number: int) -> bool:
-        """Count a plain call of a decided program. Returns whether it is to be measured again, from this call on."""
+        """Count a call of a decided program. Returns whether it is to be measured again, from this call on."""
         member = self._members[number]
-        if member.verdict == "open":  # another one of the same rounds has been called as often
-            return True
-        if not member.resting:
-            return False
+        if not member.resting:  # else another one of the same rounds has been called as often
+            return member.verdict not in ("graphs", "plain")
         with self._lock:
             member.rested += 1
             if not member.resting or member.rested < AGAIN[member.rests]:
-                return member.verdict == "open"
+                return member.verdict not in ("graphs", "plain")
             together = {one.number for one in member.resting}
+            has_graphs = member.verdict == "graphs"
             for one in member.resting:
                 one.rests = member.rests + 1
-                _decide([one], "open", "")
+                _decide([one], "trial" if has_graphs else "open", "")
                 one.host_us, one.copied, one.calls = inf, [], 0
-            self._forget(together)
+            self._forget(together, has_graphs)
             return True
 
     def verdict(self, number: int) -> Verdict:
@@ -228,9 +237,12 @@ class Pace:
         """Why a program runs without graphs."""
         return self._members[number].reason
 
-    def _forget(self, numbers: set[int]) -> None:
-        """Forget the rounds of some programs, and those that are under way."""
-        self._times = OrderedDict((key, times) for key, times in self._times.items() if numbers.isdisjoint(key))
+    def _forget(self, numbers: set[int], has_graphs: bool) -> None:
+        """Forget the rounds of some programs, but for plain ones where they have graphs, and those under way."""
+        for key in [key for key in self._times if not numbers.isdisjoint(key)]:
+            past = self._times.pop(key)
+            if has_graphs:
+                self._times[key] = _Times(past.seen, past.plain, is_noisy=past.is_noisy)
         self._round, self._pending = None, []
 
     def _look(self) -> None:
@@ -278,6 +290,10 @@ class Pace:
             reason = f"a graph would save no time: the host takes {host:,.0f} us a step, and the GPU about {gpu:,.0f}"
             _decide(undecided, "plain", reason)
             return
+        is_first = len(times.plain) >= FIRST and not any(member.rests for member in undecided)
+        if is_first and host > max(HOST_BOUND * gpu, MUCH * max(times.plain)):
+            _decide(undecided, "trial", "")
+            return
         if min(len(times.plain), len(times.slowed)) < SAMPLES:
             return
         length, slow, slowed_by = median(times.plain), median(times.slowed), median(times.slowed_by)
@@ -305,11 +321,15 @@ class Pace:
         tried = [member for member in members if member.verdict == "trial"]
         if not tried or not times.plain:
             return
+        is_rechecked = all(member.is_rechecked for member in tried)
+        is_far_shorter = len(times.trial) >= FEW and max(times.trial) < FAR_SHORTER * min(times.plain)
+        if is_far_shorter and is_rechecked and not any(member.rests for member in tried):
+            _rest(tried, "", "graphs")
+            return
         if len(times.trial) < (MANY_SAMPLES if times.is_noisy else TRIAL):
             if times.again >= MOST_AGAIN:
                 _decide(tried, "plain", "graphs had to be recorded again and again: inputs move")
             return
-        is_rechecked = all(member.is_rechecked for member in tried)
         self._compare(times.plain, times.trial, tried, "recheck" if is_rechecked else "graphs")
 
     def _judge_recheck(self, times: _Times, members: Sequence[_Member]) -> None:
@@ -332,9 +352,9 @@ def _decide(members: Sequence[_Member], verdict: Verdict, reason: str) -> None:
         member.verdict, member.reason, member.resting = verdict, reason, ()
 
 
-def _rest(members: Sequence[_Member], reason: str) -> None:
-    """Let programs run plainly, and measure them again later where that has not been done often enough."""
-    _decide(members, "plain", reason)
+def _rest(members: Sequence[_Member], reason: str, verdict: Verdict = "plain") -> None:
+    """Let programs run plainly or with graphs, and measure them again where that has not been done often enough."""
+    _decide(members, verdict, reason)
     again = tuple({member.number: member for member in members if member.rests < len(AGAIN)}.values())
     for member in again:
         member.resting, member.rested = again, 0

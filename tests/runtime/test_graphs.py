@@ -410,7 +410,7 @@ def paced(folder: Path, *, is_behind: bool = False) -> tuple[Pace, list[GraphedP
 
     def mark() -> Mark:
         tape.marks += 1
-        return Done(pace.clock, 1000.0 * tape.marks if is_behind else pace.clock.now() - started)
+        return Done(pace.clock, 1e6 * tape.marks if is_behind else pace.clock.now() - started)
 
     tape.mark = mark  # type: ignore[method-assign]
     for _ in range(2):
@@ -471,7 +471,7 @@ def test_programs_that_gained_nothing_are_asked_again(tmp_path: Path, monkeypatc
     _, programs = paced(tmp_path)
     verdicts = iter(6 * ["trial"] + 2 * ["plain"] + 100 * ["graphs"])
     monkeypatch.setattr(Pace, "enter", lambda *_: next(verdicts))
-    asked = iter(3 * [False, False] + 2 * [True])
+    asked = iter(3 * [False, False] + 2 * [True] + 100 * [False])
     monkeypatch.setattr(Pace, "asks_again", lambda *_: next(asked))
     weight, count = torch.arange(4.0), torch.zeros(2)
     for one in programs:

@@ -84,9 +84,9 @@ class Program:
 
     def __call__(self) -> None:
         self.calls += 1
-        if self.verdict == "plain" and self.pace.asks_again(self.number):
-            self.verdict, self.is_recorded = "open", False
-        if self.verdict != "plain":
+        is_asked = self.verdict not in ("plain", "graphs") or self.pace.asks_again(self.number)
+        if is_asked:
+            self.is_recorded &= self.verdict != "plain"
             self.verdict = "open" if self.calls == 1 else self.pace.enter(self.number, self.machine.mark, self.caller)
         if self.verdict in ("trial", "graphs"):
             if not self.is_recorded:
@@ -291,8 +291,39 @@ def test_graphs_that_gain_on_slow_first_steps_alone_go() -> None:
     assert loop.verdicts == {"plain"}
 
 
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("make", [unrolled_cells, small_model, lambda **how: five_graphs(2, **how)])
+def test_steps_that_wait_for_the_host_most_of_the_time_use_graphs_at_once(
+    make: Callable[..., Loop], waits: bool
+) -> None:
+    loop = make(waits=waits)
+    plain = Loop.run(without(make(waits=waits)), 30)
+    loop.run(6)
+    assert loop.run(20) < 0.6 * plain
+    assert loop.verdicts == {"graphs"}
+
+
+def test_graphs_that_gain_much_on_slow_first_steps_alone_go_later() -> None:
+    loop = Loop([(alike(100, 8, 3), 900.0)], is_priced=False)
+    for k in range(12):
+        loop.machine.us += 1_500 if k < 6 else 0
+        loop.run(1)
+    assert loop.verdicts == {"graphs"}
+    loop.run(AGAIN[0] + 30)
+    assert loop.verdicts == {"plain"}
+
+
+def test_graphs_that_gain_much_are_measured_once_more() -> None:
+    """Some steps without them, and then none."""
+    loop = small_model()
+    loop.run(AGAIN[0] + 60)
+    assert loop.verdicts == {"graphs"}
+    (program,) = loop.programs
+    assert not any(program.pace.asks_again(program.number) for _ in range(2 * max(AGAIN)))
+
+
 def test_graphs_that_cannot_be_checked_again_are_kept() -> None:
-    loop = Loop([(alike(100, 8, 3), 2.0)] * 2)
+    loop = swin()
     pace = loop.programs[0].pace
     while loop.verdicts != {"recheck"}:
         loop.run(1)
@@ -328,7 +359,7 @@ def test_layers_that_share_a_program_make_one_round(device_us: float, verdict: V
     machine = Machine()
     pace = Pace(clock=machine)
     layer = Program(pace, machine, alike(40, 8, device_us))
-    for _ in range(40):
+    for _ in range(24):
         for layer.caller in range(1, 9):
             layer()
         machine.synchronize()
