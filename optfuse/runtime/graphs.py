@@ -65,6 +65,9 @@ BEHIND_OTHERS = "not all ranks have a graph yet"
 #: Recordings that take turns, for inference.
 TURNS = 2
 
+#: Where a tensor's elements begin.
+address_of = torch.Tensor.data_ptr
+
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class GraphedProgram:
@@ -177,7 +180,7 @@ class GraphedProgram:
         reason = "" if self.budget is None else self.budget.why_not_now(id(self), calls, self.pace, self.number)
         if reason:
             return self._plain(given, main, reason)
-        is_first, self._pointers = self._pointers is None, [x.data_ptr() for x in given]
+        is_first, self._pointers = self._pointers is None, list(map(address_of, given))
         binding, before = self._bindings.of(given, self._pointers)
         self._caller = binding
         if is_first:  # kernels are compiled and libraries set up: none of that can be recorded
@@ -302,7 +305,7 @@ class GraphedProgram:
         self, given: list[torch.Tensor], main: torch.device, binding: Binding, before: list[int]
     ) -> list[Value]:
         recordings = binding.recordings
-        moved = recordings[0].moved(given) if recordings else self._roles.moving(given, before)
+        moved = recordings[0].moved(self._pointers or ()) if recordings else self._roles.moving(given, before)
         is_early = (moved or not recordings) and self._handed.passes(self._pointers or (), binding)
         if is_early and binding.behind < MOST_BEHIND:
             binding.behind += 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import gt
 from typing import Any
 
 import torch
 
-from optfuse.compiler.frontend.torch_bridge import copy_all, storage_users
+from optfuse.compiler.frontend.torch_bridge import copy_all, storage_handle, storage_users
 from optfuse.runtime.program import Value
 from optfuse.runtime.recorder import Step, like, once
 
@@ -19,13 +21,14 @@ class Result:
 
     Of a window ``value`` has the form alone.
 
-    ``is_left``: a tensor that the caller gets where it lies, in the graph's memory.
+    ``is_left``: a tensor that the caller gets where it lies, in the graph's memory. ``is_given``: the input itself.
     """
 
     value: Any
     source: int | None = None
     offset: int = 0
     is_left: bool = False
+    is_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +58,55 @@ class Copies:
 
 @dataclass(slots=True)
 class Recording:
+    """What replays a call. ``static``: the addresses of the inputs that are read where they lie, by position.
+
+    ``guarded``: by result, memory that a replay must not overwrite while a caller uses it, with its users while none
+    does.
+    """
+
     steps: list[Step]
     copies: Copies
     static: dict[int, int]
     results: list[Result]
-    # by result, memory that a replay must not overwrite while a caller uses it, with its users while none does
     guarded: dict[int, tuple[torch.UntypedStorage, int]]
+    # the same in forms that all tensors are looked at in one go: each costs every call
+    _watched: tuple[int, ...] = field(init=False)
+    _addresses: tuple[int, ...] = field(init=False)
+    _storages: tuple[int, ...] = field(init=False)
+    _users: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watched, self._addresses = tuple(self.static), tuple(self.static.values())
+        self._storages = tuple(storage_handle(storage) for storage, _ in self.guarded.values())
+        self._users = tuple(users for _, users in self.guarded.values())
 
     def in_use(self) -> bool:
         """Whether a replay would overwrite results that a caller may still read."""
-        return any(storage_users(storage) > users for storage, users in self.guarded.values())
+        return any(map(gt, storage_users(self._storages), self._users))
 
     def held(self) -> list[int]:
         """The results that a caller may still read."""
-        return [k for k, (storage, users) in self.guarded.items() if storage_users(storage) > users]
+        return list(compress(self.guarded, map(gt, storage_users(self._storages), self._users)))
 
     def hand_out_copies(self, positions: Collection[int]) -> None:
         """From now on callers get copies of some results."""
         self.results = [replace(x, is_left=False) if k in positions else x for k, x in enumerate(self.results)]
 
-    def moved(self, given: Sequence[torch.Tensor]) -> list[int]:
-        """Inputs that are not where they were."""
-        return [k for k, pointer in self.static.items() if given[k].data_ptr() != pointer]
+    def moved(self, pointers: Sequence[int]) -> list[int]:
+        """Inputs that are not where they were; ``pointers`` are the addresses of all."""
+        if tuple(map(pointers.__getitem__, self._watched)) == self._addresses:
+            return []
+        return [k for k, pointer in self.static.items() if pointers[k] != pointer]
 
     def replay(self, given: Sequence[torch.Tensor]) -> list[Value]:
         """Run the graphs with these inputs: the results, each a tensor of the caller's own, so that users count."""
         self.copies.feed(given)
         for step in self.steps:
             step.run()
-        return [r.value.detach() if r.is_left else _handed_out(r, given) for r in self.results]
+        return [
+            r.value.data if r.is_left else given[r.source] if r.is_given else _handed_out(r, given)  # pyright: ignore
+            for r in self.results
+        ]
 
 
 def recorded(
@@ -114,7 +137,8 @@ def recorded(
     steps, values = found
     results = [result_of(value, fed, k in handed_out) for k, value in enumerate(values)]
     own = {k: x.value.untyped_storage() for k, x in enumerate(results) if is_own(x) and guards(k)}
-    counted = {k: (storage, storage_users(storage)) for k, storage in own.items()}
+    users = storage_users(map(storage_handle, own.values()))
+    counted = {k: (storage, count) for (k, storage), count in zip(own.items(), users, strict=True)}
     static = {k: x.data_ptr() for k, x in enumerate(given) if k not in memory}
     return Recording(steps, copies, static, results, counted)
 
@@ -133,8 +157,6 @@ def _handed_out(result: Result, given: Sequence[torch.Tensor]) -> Value:
         return value
     if result.source is not None:
         source = given[result.source]
-        if not result.offset and source.shape == value.shape and source.stride() == value.stride():
-            return source
         return source.as_strided(value.shape, value.stride(), source.storage_offset() + result.offset)
     kept = like(value.shape, value.stride(), value.dtype, value.device)
     once(kept).copy_(once(value))
@@ -145,9 +167,12 @@ def result_of(value: Value, fed: Sequence[torch.Tensor], is_copied: bool) -> Res
     """A recorded call's result, given the memory that its inputs were read from, and whether callers get copies."""
     source, offset = handed_on(value, fed)
     is_left = isinstance(value, torch.Tensor) and source is None and not is_copied
+    is_given = False
     if isinstance(value, torch.Tensor) and source is not None:  # its form: to hold an input would keep it in use
+        form = fed[source].shape, fed[source].stride()
+        is_given = not offset and form == (value.shape, value.stride())
         value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    return Result(value, source, offset, is_left)
+    return Result(value, source, offset, is_left, is_given)
 
 
 def is_own(result: Result) -> bool:

@@ -9,7 +9,7 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from typing import Any
 
@@ -85,6 +85,7 @@ __all__ = [
     "returns_of",
     "shares_memory",
     "storage_place",
+    "storage_handle",
     "storage_users",
     "tracing",
     "tree_flatten",
@@ -328,9 +329,14 @@ def storage_place(x: torch.Tensor) -> tuple[int, int]:
     return x.untyped_storage()._cdata, int(x.storage_offset())  # noqa: SLF001
 
 
-def storage_users(storage: torch.UntypedStorage) -> int:
-    """How many references there are to a piece of memory: tensors, views and whatever autograd keeps."""
-    return torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001
+def storage_users(storages: Iterable[int]) -> Iterator[int]:
+    """How many references there are to pieces of memory, by handles: tensors, views and whatever autograd keeps."""
+    return map(torch._C._storage_Use_Count, storages)  # noqa: SLF001
+
+
+def storage_handle(storage: torch.UntypedStorage) -> int:
+    """What ``storage_users`` takes for a storage, valid as long as that is referred to."""
+    return storage._cdata  # noqa: SLF001
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
