@@ -24,7 +24,7 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, with_graph
 from optfuse.compiler.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
-from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, operator_name
+from optfuse.compiler.frontend.torch_bridge import TO_COPY, OpOverload, is_mutating, operator_name
 from optfuse.compiler.frontend.torch_fakes import fake_result, fake_strided
 from optfuse.compiler.frontend.torch_sizes import hint_of, is_symbolic
 
@@ -45,6 +45,11 @@ LEAST_ROWS = 1024
 LEAST_USES = 256
 #: Convolutions of no more channels than this are no reason to choose channels-last.
 FEW_CHANNELS = 4
+#: What channels-last saves, in times that the images are read or written: the transposes before and after a
+#: convolution; vectors that a product of pixels has not. It loses where groups have no more than two channels, a number
+#: of them that is no power of two, or more on one side than on the other.
+TRANSPOSED, UNALIGNED_PIXELS = 3.5, 2.0
+TINY_GROUPS, ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -3.0
 
 #: Operators of these namespaces read a tensor by its indices, wherever its elements lie.
 _LAYOUT_FREE = frozenset({"aten", "prims", "optfuse"})
@@ -53,8 +58,12 @@ _RELAID = "optfuse_relaid"
 
 _RELU_TOO = torch.ops.optfuse.convolution_relu.default
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default, _RELU_TOO})
+#: What makes weights in any layout.
+_MADE_WEIGHTS = frozenset({torch.ops.optfuse.norm_weight.default, TO_COPY, aten.clone.default, aten.flip.default})
 #: The arguments that are images, where that is not the first alone.
 _IMAGES: dict[Any, tuple[int, ...]] = {aten.convolution_backward.default: (0, 1), _RELU_TOO: (0, 3)}
+#: The argument that is the weights, where that is not the second.
+_WEIGHT: dict[Any, int] = {aten.convolution_backward.default: 2}
 _MATMULS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0, aten.baddbmm.default: 1}
 
 
@@ -125,9 +134,9 @@ def _propagate(node: Node, *, channels_last: bool, images: bool) -> None:
     ``channels_last``: it is a convolution to be laid out so; ``images``: the graph has such convolutions.
     """
     if channels_last:
-        for k in _IMAGES.get(node.target, (0,)):
+        _make_channels_last(node.args[_WEIGHT.get(node.target, 1)])
+        for k in (*_IMAGES.get(node.target, (0,)), _WEIGHT.get(node.target, 1)):
             _ask_channels_last(node, k)
-        _make_channels_last(node.args[1])
     elif all(_as_traced(source) for source in node.all_input_nodes) and not images:
         return
     try:
@@ -187,9 +196,11 @@ def _as_traced(node: Node) -> bool:
 
 
 def _make_channels_last(weight: Any) -> None:
-    """Let weights that are made for a convolution be channels-last, as the library would copy them."""
+    """Let weights that loops make for convolutions alone be channels-last: the library would copy them, and slowly."""
     value = fake(weight) if isinstance(weight, Node) else None
-    if value is not None and weight.target is torch.ops.optfuse.norm_weight.default and value.dim() == 4:
+    if value is None or weight.target not in _MADE_WEIGHTS or value.dim() != 4:
+        return
+    if all(user.target in _CONVOLUTIONS for user in weight.users):
         _relay(weight, _channels_last(value))
 
 
@@ -216,21 +227,40 @@ def _convolved(node: Node, value: Any) -> Any:
 
 
 def _wanted_convolutions(graph: GraphModule) -> frozenset[str]:
-    """Two-dimensional convolutions, unless the graph has grouped ones, which are slow channels-last."""
+    """Two-dimensional convolutions, where channels-last saves more in all of them than some of them lose."""
     nodes = [node for node in graph.graph.nodes if node.target in _CONVOLUTIONS and not is_patches(node)]
     found: list[str] = []
-    wide = False
+    wide, saved = False, 0.0
     for node in nodes:
         backward = node.target is aten.convolution_backward.default
-        weight = fake(node.args[2 if backward else 1])
+        weight, images = fake(node.args[2 if backward else 1]), fake(node.args[1 if backward else 0])
+        result = fake(node.args[0]) if backward else fake(node)
         groups = 1 if node.target is _RELU_TOO else node.args[9 if backward else 8]
-        if weight is None or weight.dim() != 4:
+        if weight is None or images is None or result is None or weight.dim() != 4:
             continue
-        if groups != 1 and weight.shape[1] != 1:
-            return frozenset()
         wide = wide or max(weight.shape[:2]) > FEW_CHANNELS
+        passes = _passes_saved(weight, hint_of(images.shape[2] * images.shape[3]), int(groups))
+        saved += passes * (1 + backward) * hint_of(images.numel() + result.numel())
         found.append(node.name)
-    return frozenset(found) if wide else frozenset()
+    return frozenset(found) if wide and saved > 0 else frozenset()
+
+
+def _passes_saved(weight: torch.Tensor, pixels: int, groups: int) -> float:
+    """What channels-last saves of a convolution's time, in times that its images are read or written once.
+
+    Measured on an H100: docs/lab/notebook/library_calls.md.
+    """
+    taken, made = int(weight.shape[1]), int(weight.shape[0]) // groups
+    if groups > 1 and taken > 1:
+        if min(taken, made) <= 2:
+            return TINY_GROUPS
+        if taken & (taken - 1) or made & (made - 1):
+            return ODD_GROUPS
+        if taken != made:
+            return UNEQUAL_GROUPS
+    if weight.shape[2] == weight.shape[3] == 1:
+        return 0.0 if pixels % 8 == 0 else UNALIGNED_PIXELS
+    return TRANSPOSED
 
 
 def _padded_nodes(captured: Captured) -> frozenset[Node]:

@@ -51,10 +51,30 @@ def test_values_between_convolutions_are_channels_last_and_outputs_are_not():
     assert (position, stride) == (0, (1024, 64, 8, 1))
 
 
-def test_grouped_convolutions_keep_the_traced_layout():
-    captured = capture(Net(groups=4).eval(), (torch.randn(2, 3, 8, 8),))
-    assert not captured.strides
-    assert not any(channels_last(node) for node in targets(captured, aten.convolution.default))
+@pytest.mark.parametrize(("groups", "is_fast"), [(1, True), (4, True), (8, False), (16, True)])
+def test_convolutions_whose_groups_are_slow_channels_last_keep_the_traced_layout(groups, is_fast):
+    captured = capture(Net(groups=groups).eval(), (torch.randn(2, 3, 8, 8),))
+    assert bool(captured.strides) == is_fast
+    for node in targets(captured, aten.convolution.default):
+        assert channels_last(node) == is_fast
+        assert not is_fast or channels_last(node.args[1])
+
+
+@pytest.mark.parametrize(("channels", "groups", "is_fast"), [(24, 1, True), (48, 2, False), (12, 4, False)])
+def test_groups_of_a_number_of_channels_that_is_no_power_of_two_are_slow(channels, groups, is_fast):
+    net = nn.Sequential(nn.Conv2d(8, channels, 1), nn.Conv2d(channels, channels, 3, groups=groups)).eval()
+    captured = capture(net, (torch.randn(2, 8, 8, 8),))
+    assert [channels_last(node) for node in targets(captured, aten.convolution.default)] == [is_fast, is_fast]
+
+
+def test_weights_are_copied_by_loops_for_both_halves_of_a_step():
+    forward, backward = capture_training(Net(), (torch.randn(2, 3, 8, 8),))
+    (_, second), gradients = (
+        targets(forward, aten.convolution.default),
+        targets(backward, aten.convolution_backward.default),
+    )
+    assert channels_last(second.args[1])
+    assert all(channels_last(node.args[2]) for node in gradients)
 
 
 def test_a_backward_graph_takes_what_the_forward_graph_kept_as_it_lies():

@@ -1,6 +1,7 @@
 """Convolutions in the form in which a library is fast at them, in half precision.
 
 - Few channels and a stride of two (the first layer of most nets): two by two pixels become channels, without stride.
+- Few channels otherwise: zeros are added to them, up to what tensor cores take.
 - The gradient of a depthwise convolution's input, with a stride of one: a convolution with the kernel turned around.
 
 What that is worth on an H200 is in docs/lab/notebook/library_calls.md.
@@ -25,6 +26,8 @@ _HALF = frozenset({torch.float16, torch.bfloat16})
 #: Images of at most so many channels are rearranged, to so many channels: what tensor cores take at a time.
 FEW_CHANNELS = 4
 TENSOR_CORE_CHANNELS = 16
+#: Where pixels stay what they are, channels are added up to so many: a vector.
+VECTOR_CHANNELS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,12 @@ class _Shape:
         few = self.images.shape[1] <= FEW_CHANNELS and self.groups == 1
         larger = min(self.kernel) > 1 and max(self.kernel) > 2  # windows of two by two may lie side by side
         return few and larger and self.stride == [2, 2] and self.dilation == [1, 1]
+
+    @property
+    def lacks_channels(self) -> bool:
+        """Whether zeros are added to the channels. Patches that lie side by side become matmuls instead."""
+        few = self.images.shape[1] <= FEW_CHANNELS and self.groups == 1 and max(self.kernel) > 1
+        return few and not self.is_first_layer and not (self.kernel == self.stride and self.padding == [0, 0])
 
     @property
     def is_turned_around(self) -> bool:
@@ -84,6 +93,9 @@ def _forward(node: Node) -> None:
         images, kernel = _as_depth(node, x, weight, shape)
         args = (images, kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
         swap(node, _call(node, aten.convolution.default, *args))
+    elif shape.lacks_channels:
+        given = _with_channels(node, x), _with_channels(node, weight)
+        swap(node, _call(node, aten.convolution.default, *given, *node.args[2:]))
 
 
 def _with_relu(node: Node) -> None:
@@ -92,6 +104,9 @@ def _with_relu(node: Node) -> None:
     if shape is not None and shape.is_first_layer:
         images, kernel = _as_depth(node, x, weight, shape)
         swap(node, _call(node, node.target, images, kernel, bias, residual, [1, 1], [0, 0], [1, 1]))
+    elif shape is not None and shape.lacks_channels:
+        given = _with_channels(node, x), _with_channels(node, weight)
+        swap(node, _call(node, node.target, *given, *node.args[2:]))
 
 
 def _backward(node: Node) -> None:
@@ -101,6 +116,11 @@ def _backward(node: Node) -> None:
         return
     if shape.is_first_layer and not mask[0]:
         found = (None, _first_layer_backward(node, shape))
+    elif shape.lacks_channels and not mask[0]:
+        given = grad, _with_channels(node, x), _with_channels(node, weight)
+        whole = _call(node, aten.convolution_backward.default, *given, *node.args[3:])
+        cut = (_call(node, getitem, whole, 1), 1, 0, int(shape.weight.shape[1]))
+        found = (None, _call(node, aten.slice.Tensor, *cut))
     elif shape.is_turned_around and mask[0]:
         found = _turned_backward(node, shape)
     else:
@@ -167,6 +187,13 @@ def _as_depth(node: Node, x: Node, weight: Node, shape: _Shape) -> tuple[Node, N
     channels = max(TENSOR_CORE_CHANNELS, 4 * int(value.shape[1]))
     images = _call(node, ours.to_depth.default, x, before, around, channels)
     return images, _call(node, ours.to_depth.default, weight, [p % 2 for p in shape.padding], blocks, channels)
+
+
+def _with_channels(before: Node, x: Node) -> Node:
+    """Images or weights with zeros behind their channels."""
+    value = fake(x)
+    assert value is not None, "images and weights are tensors"
+    return _call(before, aten.constant_pad_nd.default, x, [0, 0, 0, 0, 0, VECTOR_CHANNELS - int(value.shape[1])], 0.0)
 
 
 def _call(before: Node, target: Any, *args: Any) -> Node:

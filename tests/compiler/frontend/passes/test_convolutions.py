@@ -55,6 +55,11 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[str], list[str]]] = {
         ["to_depth", "convolution"],
         ["convolution_backward"],
     ),
+    "few channels": (
+        lambda: Layer(nn.Conv2d(3, 8, 3, padding=1), same),
+        ["convolution"],
+        ["convolution_backward"],
+    ),
     "depthwise": (
         lambda: Layer(nn.Conv2d(8, 8, 3, padding=1, groups=8)),
         ["convolution"],
@@ -111,7 +116,14 @@ def test_gradients(name: str) -> None:
     assert sorted(set(targets(backward))) == sorted(set(CASES[name][2]))
 
 
-@pytest.mark.parametrize("name", ["first layer, padded before", "depthwise, dilated"])
+def test_few_channels_get_zeros_beside_them() -> None:
+    model = CASES["few channels"][0]().to(BF16)
+    captured, _ = capture_training(model, (images(model),))
+    (node,) = captured.graph.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    assert [value.meta["val"].shape[1] for value in node.args[:2]] == [8, 8]
+
+
+@pytest.mark.parametrize("name", ["first layer, padded before", "few channels", "depthwise, dilated"])
 def test_programs(name: str) -> None:
     """Kernels, layouts and gradients against eager."""
     torch.manual_seed(0)
