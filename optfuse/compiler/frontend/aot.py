@@ -24,6 +24,7 @@ from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, kee
 from optfuse.compiler.frontend.kept_values import kept_values
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
 from optfuse.compiler.frontend.passes.bags import sum_bags
+from optfuse.compiler.frontend.passes.epilogues import fuse_activations
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
@@ -98,10 +99,11 @@ def compile_flat(
         for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=False)
         if isinstance(feed, torch.Tensor)
     }
+    if not why_not:
+        graph = keep_attention_whole(simplify_attention_masks(recognize_attention(sum_bags(graph)), known))
+        graph = graph if _needs_gradients(graph, tree_leaves(inputs)) else fuse_activations(graph)
     return aot_compile(
-        graph
-        if why_not
-        else keep_attention_whole(simplify_attention_masks(recognize_attention(sum_bags(graph)), known)),
+        graph,
         inputs,
         forward=compiler.of("forward"),
         backward=compiler.of("backward"),
@@ -111,6 +113,14 @@ def compile_flat(
         eager_backward=eager_backward,
         around=nullcontext() if keep is None else keeping(keep),
     )
+
+
+def _needs_gradients(graph: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether gradients may be wanted of a call with such inputs."""
+    if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
+        return False
+    switches = any(node.target is torch._C._set_grad_enabled for node in graph.graph.nodes)  # noqa: SLF001
+    return torch.is_grad_enabled() or switches
 
 
 @dataclass(frozen=True, slots=True)

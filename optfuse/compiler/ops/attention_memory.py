@@ -35,10 +35,13 @@ def attention_padded(x: torch.Tensor) -> torch.Tensor:
 
 
 def attention_apart(x: torch.Tensor) -> torch.Tensor:
-    """A tensor as the CPU's kernels take it, which do not ask: rows apart, each of neighbours; itself if it is so."""
+    """A tensor whose rows are apart, each of neighbours, as the CPU's kernels take it, which do not ask.
+
+    A GPU's kernels take rows that overlap, and without neighbours torch calls none of them. Itself if it is so.
+    """
     others = [step for size, step in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
-    fits = x.stride(-1) == 1 and all(step >= x.shape[-1] for step in others)
-    return x if fits or x.is_cuda else x.contiguous()
+    fits = x.stride(-1) == 1 and (x.is_cuda or all(step >= x.shape[-1] for step in others))
+    return x if fits else x.contiguous()
 
 
 def attention_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:

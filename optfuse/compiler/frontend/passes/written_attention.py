@@ -335,7 +335,7 @@ def _replace(written: _Written) -> None:
     assert second is not None
     key = put(before, aten.transpose.int, (written.transposed_key, -2, -1))
     batch = list(scores.shape[:-2])
-    given = [_with_batch(before, node, batch) for node in (written.query, key, written.value)]
+    given = [_in_rows(before, _with_batch(before, node, batch)) for node in (written.query, key, written.value)]
     out = put(before, aten.scaled_dot_product_attention.default,
         (*given, mask.finished(), written.dropout, False), {"scale": mask.scale},
     )  # fmt: skip
@@ -359,6 +359,14 @@ def _tell(step: Node, mask: ScoresMask) -> None:
         mask.fill(*filled)
     elif kind == "reshape":
         mask.reshape(shape_of(step.args[0]), shape_of(step))
+
+
+def _in_rows(before: Node, node: Node) -> Node:
+    """A tensor whose last elements are neighbours: libraries have no kernel for another one."""
+    value = _value(node)
+    if value is None or value.stride(-1) == 1:
+        return node
+    return put(before, aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
 
 
 def _with_batch(before: Node, node: Node, batch: list[int]) -> Node:

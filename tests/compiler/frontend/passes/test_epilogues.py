@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from optfuse.compiler.frontend import Captured, capture
+from optfuse.compiler.frontend.aot import as_traced, make_backend
 from tests.compiler.frontend.running import call, capture_and_compare
 
 BF16 = torch.bfloat16
@@ -95,6 +96,71 @@ def test_results(name: str, bias: bool) -> None:
         exact = model.double()(x.double())
     error = (ours.double() - exact).norm() / exact.norm()
     assert error < max(1.5 * ((eager.double() - exact).norm() / exact.norm()), 4e-3)
+
+
+def compiled(model: nn.Module, *, dynamic: bool = False) -> tuple[Callable[[Tensor], Tensor], list[Captured]]:
+    """A model as torch.compile runs it, and its graphs as they come."""
+    found: list[Captured] = []
+
+    def run(captured: Captured) -> Callable[..., object]:
+        found.append(captured)
+        return as_traced(captured)
+
+    torch.compiler.reset()
+    return torch.compile(model, backend=make_backend(run), fullgraph=True, dynamic=dynamic), found
+
+
+@pytest.mark.spread(4, 1)
+@pytest.mark.parametrize("name", CASES)
+def test_as_torch_compile_traces_it(name: str) -> None:
+    function, expected = CASES[name]
+    torch.manual_seed(0)
+    model = Block(function, bias=True).eval().to(BF16)
+    x = torch.randn(2, 8, 6, 5).to(BF16)
+    run, found = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), model(x), rtol=0.05, atol=0.05)
+    assert list(map(fused, found)) == [expected]
+
+
+@pytest.mark.parametrize(("frozen", "mode"), [(True, torch.enable_grad), (False, torch.inference_mode)])
+def test_without_gradients(frozen: bool, mode: Callable[[], torch.inference_mode]) -> None:
+    model = Block(CASES["in place"][0]).eval().to(BF16).requires_grad_(not frozen)
+    x = torch.randn(2, 8, 6, 5).to(BF16)
+    run, found = compiled(model)
+    with mode():
+        torch.testing.assert_close(run(x), model(x), rtol=0.05, atol=0.05)
+    assert list(map(fused, found)) == [[False, True]]
+
+
+def test_not_where_a_gradient_is_wanted() -> None:
+    model = Block(CASES["norm"][0]).eval().to(BF16)
+    run, found = compiled(model)
+    run(torch.randn(2, 8, 6, 5).to(BF16)).sum().backward()
+    assert found
+    assert not any(map(fused, found))
+
+
+def in_place_elsewhere(m: Block, x: Tensor) -> Tensor:
+    y = F.relu(m.norm(m.one(x)))
+    F.hardswish(x, inplace=True)
+    return y + x
+
+
+def written_view(m: Block, x: Tensor) -> Tensor:
+    x = x * 2
+    F.elu(x[:, :4], inplace=True)
+    return F.relu(m.norm(m.one(x)))
+
+
+@pytest.mark.parametrize("function", [in_place_elsewhere, written_view])
+def test_not_beside_writes_that_others_see(function: Callable[[Block, Tensor], Tensor]) -> None:
+    model = Block(function).eval().to(BF16)
+    x = torch.randn(2, 8, 6, 5).to(BF16)
+    run, found = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x.clone()), model(x.clone()), rtol=0.05, atol=0.05)
+    assert list(map(fused, found)) == [[]]
 
 
 def test_left_alone() -> None:

@@ -100,6 +100,23 @@ def test_forms_become_one_call_that_computes_the_same(function: Function) -> Non
     torch.testing.assert_close(result.double(), expected.double(), atol=3e-2, rtol=3e-2, equal_nan=True)
 
 
+def test_the_call_reads_rows_of_neighbours() -> None:
+    """What comes out of a convolution has its channels apart; libraries take no such heads."""
+    given_rows: list[bool] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+        changed = recognize_attention(graph)
+        (call,) = (node for node in changed.graph.nodes if "scaled_dot_product" in str(node.target))
+        given_rows.extend(node.meta["val"].stride(-1) == 1 for node in call.args[:3])
+        return changed
+
+    tensors = tuple(x.mT.contiguous().mT for x in given())
+    torch.compiler.reset()
+    result = torch.compile(plain, backend=backend)(*tensors)
+    assert given_rows == [True, True, True]
+    torch.testing.assert_close(result, plain(*tensors), atol=3e-2, rtol=3e-2)
+
+
 def test_a_row_without_keys_is_no_number() -> None:
     result, _ = rewritten(without_keys, given())
     assert bool(result[:, :, 5].isnan().all())
