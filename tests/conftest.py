@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections import Counter
@@ -41,6 +42,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol() -> None:
+    """Keep pytest from listening to torch's structured trace, also where torch is imported by a test."""
+    not_listening_to_traces()
+
+
+def not_listening_to_traces() -> None:
+    """While anything listens to its trace, torch prints every graph and stack for it: a tenth of the time of tests.
+
+    Pytest listens to what does not reach the root logger.
+    """
+    if "torch" in sys.modules:
+        logging.getLogger("torch.__trace").propagate = True
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """``@pytest.mark.spread(n, first)``: every n-th case of a test is quick, from ``first`` on; the rest is slow."""
     seen: Counter[str] = Counter()
@@ -55,9 +71,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage no more among what imports have made, which stays."""
+    """Look for garbage no more among what imports have made, which stays; and have no traces made."""
     gc.collect()
     gc.freeze()
+    not_listening_to_traces()
 
 
 @pytest.fixture(autouse=True)
