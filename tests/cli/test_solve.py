@@ -197,8 +197,8 @@ def test_several_solutions_need_a_folder(optfuse: Run, two: list[Path], tmp_path
     assert "--csv" in optfuse("solve", *two, "--csv", tmp_path / "missing" / "o.csv", *QUICK).error_line()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.spread(2)
 def test_a_signal_ends_it_with_the_best_found(tmp_path: Path, number: signal.Signals) -> None:
     """The instance in hand is brought to an end, the next is left; what was found is saved."""
     paths = [tmp_path / "hard.json", tmp_path / "next.json"]
