@@ -43,17 +43,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol() -> None:
-    """Keep pytest from listening to torch's structured trace, also where torch is imported by a test."""
-    not_listening_to_traces()
+    """Also where torch is imported by a test."""
+    let_torchs_logs_reach_the_root()
 
 
-def not_listening_to_traces() -> None:
-    """While anything listens to its trace, torch prints every graph and stack for it: a tenth of the time of tests.
+def let_torchs_logs_reach_the_root() -> None:
+    """Pytest listens to each logger whose records do not reach the root, thrice a test: torch has seventy of them.
 
-    Pytest listens to what does not reach the root logger.
+    One is its structured trace, for which it prints every graph and stack as long as anything listens.
     """
-    if "torch" in sys.modules:
-        logging.getLogger("torch.__trace").propagate = True
+    if "torch" not in sys.modules or logging.getLogger("torch.__trace").propagate:
+        return
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,7 +77,7 @@ def pytest_collection_finish() -> None:
     """Look for garbage no more among what imports have made, which stays; and have no traces made."""
     gc.collect()
     gc.freeze()
-    not_listening_to_traces()
+    let_torchs_logs_reach_the_root()
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +97,9 @@ def own_torch_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def own_random_numbers() -> None:
     """Weights that a test draws do not depend on what other tests have drawn before."""
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        torch = sys.modules["torch"]
+        # Without a GPU, ``torch.manual_seed`` keeps a stack trace for each kind of one that may come.
+        (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)
 
 
 @pytest.fixture
