@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parent / "golden"
 gc.set_threshold(50_000, 10, 20)
 
 settings.register_profile(
-    "dev", deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    "dev", deadline=None, max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
 settings.register_profile("nightly", parent=settings.get_profile("dev"), max_examples=100)
