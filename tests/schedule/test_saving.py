@@ -159,7 +159,7 @@ def test_a_number_of_states_is_whole(states: object) -> None:
 
 def test_a_captured_step_obeys_checkpointed_regions() -> None:
     torch.manual_seed(0)
-    model, x = Checkpointed(layers=1).train(), torch.randn(8, 32, 16)
+    model, x = Checkpointed(layers=1).train(), torch.randn(2, 8, 16)
     eager = copy.deepcopy(model)
     schedule = optfuse.optimize(model, (x,), train=True, options=OPTIONS)
     plain = optfuse.optimize(Model(layers=1).train(), (x,), train=True, options=OPTIONS)

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor, nn
 
 from tests.torch_compile.test_torch_compile import Compiler, compiled, fresh_dynamo
 
 __all__ = ["compiled", "fresh_dynamo"]
 
-SHAPES = ((7,), (16, 8), (), (129,), (3, 5, 2), (0,), (1,), (33, 31), (64, 64))
+#: All with ``--hypothesis-profile=nightly``: Dynamo traces an optimizer's code for each.
+SHAPES: tuple[tuple[int, ...], ...] = ((7,), (16, 8), (), (129,), (0,), (33, 31))
+if settings.default.max_examples >= 100:
+    SHAPES = (*SHAPES, (3, 5, 2), (1,), (64, 64))
 Optimizers = dict[str, tuple[Callable[..., Any], dict[str, Any]]]
 OPTIMIZERS: Optimizers = {
     "adamw": (torch.optim.AdamW, {"capturable": True}),
