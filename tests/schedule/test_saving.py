@@ -175,6 +175,7 @@ def test_a_captured_step_obeys_checkpointed_regions() -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_checkpointed_regions_save_is_not_searched_for() -> None:
     model, x = Checkpointed(layers=1).train(), torch.randn(2, 8, 16)
     with pytest.raises(CaptureError, match="its checkpointed regions say what is saved"):
