@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections import Counter
@@ -22,7 +23,7 @@ GOLDEN = Path(__file__).parent / "golden"
 gc.set_threshold(50_000, 10, 20)
 
 settings.register_profile(
-    "dev", deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    "dev", deadline=None, max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
 settings.register_profile("nightly", parent=settings.get_profile("dev"), max_examples=100)
@@ -41,6 +42,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol() -> None:
+    """Also where torch is imported by a test."""
+    let_torchs_logs_reach_the_root()
+
+
+def let_torchs_logs_reach_the_root() -> None:
+    """Pytest listens to each logger whose records do not reach the root, thrice a test: torch has seventy of them.
+
+    One is its structured trace, for which it prints every graph and stack as long as anything listens.
+    """
+    if "torch" not in sys.modules or logging.getLogger("torch.__trace").propagate:
+        return
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """``@pytest.mark.spread(n, first)``: every n-th case of a test is quick, from ``first`` on; the rest is slow."""
     seen: Counter[str] = Counter()
@@ -55,9 +74,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage no more among what imports have made, which stays."""
+    """Look for garbage no more among what imports have made, which stays; and have no traces made."""
     gc.collect()
     gc.freeze()
+    let_torchs_logs_reach_the_root()
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +97,9 @@ def own_torch_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def own_random_numbers() -> None:
     """Weights that a test draws do not depend on what other tests have drawn before."""
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        torch = sys.modules["torch"]
+        # Without a GPU, ``torch.manual_seed`` keeps a stack trace for each kind of one that may come.
+        (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)
 
 
 @pytest.fixture

@@ -56,8 +56,8 @@ SIZES = (0, 4, 4096, 1 << 18, 1 << 20, 3 << 20)
 
 
 def share(examples: int) -> int:
-    """How many of so many examples to draw: all with ``--hypothesis-profile=nightly``, else a fifth."""
-    return examples if settings.default.max_examples >= 100 else max(1, examples // 5)
+    """How many of so many examples to draw: all with ``--hypothesis-profile=nightly``, else an eighth."""
+    return examples if settings.default.max_examples >= 100 else max(1, examples // 8)
 
 
 @dataclass

@@ -31,7 +31,9 @@ def rarely_collecting() -> Iterator[None]:
         with _lock:
             before = _inside.pop()
             if not _inside:
-                if not gc.get_freeze_count():  # move the new objects to the oldest generation without scanning them
+                # Move many new objects to the oldest generation without scanning them. Asking what is frozen walks
+                # over all that is, so few new objects are left to the next collection.
+                if gc.get_count()[0] > before[0] and not gc.get_freeze_count():
                     gc.freeze()
                     gc.unfreeze()
                 gc.set_threshold(*before)

@@ -28,6 +28,7 @@ def by_name(run: Path) -> pd.DataFrame:
     return optfuse.read_run(run).set_index(["graph", "solver"])
 
 
+@pytest.mark.slow
 def test_graphs_by_solvers_with_plans(zoo: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     progress = batch([zoo, EXAMPLE], run, mode="both", solvers=("greedy", "cpsat"))
@@ -49,6 +50,23 @@ def test_graphs_by_solvers_with_plans(zoo: Path, tmp_path: Path) -> None:
     assert not list((run / "logs").iterdir())
 
 
+def test_an_instance_by_solvers_with_plans(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    progress = batch([EXAMPLE], run, solvers=("greedy", "cpsat"))
+
+    rows = by_name(run)
+    assert set(rows.index) == {("example", "greedy"), ("example", "cpsat")}
+    assert (progress.done, progress.total, progress.failed) == (2, 2, 0)
+    both = rows.unstack("solver")
+    assert (both["objective", "greedy"] == both["greedy_objective", "cpsat"]).all()
+    assert (both["objective", "cpsat"] <= both["objective", "greedy"]).all()
+    assert (both["status", "cpsat"] == "OPTIMAL").all()
+    solved = load_solution(run / rows.loc[("example", "cpsat"), "plan"] / "solution.json")
+    assert check(load_instance(EXAMPLE), solved) == ()
+    assert not list((run / "logs").iterdir())
+
+
+@pytest.mark.slow
 def test_every_end_is_a_row(zoo: Path, tmp_path: Path) -> None:
     write_bad(zoo, "raising", "dying", "hungry")
     (zoo / "unloadable.py").write_text("import no_such_module\ndef model(): pass\ndef inputs(): pass")
@@ -112,6 +130,7 @@ def test_resume_does_what_is_missing_or_stale(zoo: Path, tmp_path: Path) -> None
     assert batch([zoo], run, resume=True, solve={"seed": 1}, limits=Limits(99.0, None)).kept == 0
 
 
+@pytest.mark.slow
 def test_a_missing_plan_or_graph_is_made_again(zoo: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     batch([zoo], run)
@@ -171,8 +190,17 @@ def test_folders_that_are_no_run(zoo: Path, tmp_path: Path) -> None:
     assert optfuse.read_run(tmp_path / "run").empty
 
 
+@pytest.fixture
+def two_instances(tmp_path: Path) -> list[Path]:
+    """Instances, which are solved without PyTorch."""
+    paths = [tmp_path / "one.json", tmp_path / "two.json"]
+    for path in paths:
+        path.write_bytes(EXAMPLE.read_bytes())
+    return paths
+
+
 def test_a_full_disk_ends_the_run_and_keeps_its_rows(
-    zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_instances: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second row finds no room, and nor does a clean-up."""
     written: list[Path] = []
@@ -187,11 +215,11 @@ def test_a_full_disk_ends_the_run_and_keeps_its_rows(
     monkeypatch.setattr(pq, "write_table", write_once)
     run = tmp_path / "run"
     with pytest.raises(BatchError, match=r"run: cannot be written any more \(No space left on device\)"):
-        batch([zoo], run)
+        batch(two_instances, run)
     monkeypatch.undo()
 
     assert len(optfuse.read_run(run)) == 1
-    assert batch([zoo], run, resume=True).kept == 1
+    assert batch(two_instances, run, resume=True).kept == 1
 
 
 def test_a_task_that_fails_on_a_full_disk_is_no_row(zoo: Path, tmp_path: Path) -> None:
@@ -202,9 +230,9 @@ def test_a_task_that_fails_on_a_full_disk_is_no_row(zoo: Path, tmp_path: Path) -
     assert optfuse.read_run(run).empty
 
 
-def test_many_small_files_become_one(zoo: Path, tmp_path: Path) -> None:
+def test_many_small_files_become_one(two_instances: list[Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    batch([zoo], run)
+    batch(two_instances, run)
     assert len(list((run / "results").iterdir())) == 2
     Store(run, {}, resume=True, compact_from=2).close()
     assert len(list((run / "results").iterdir())) == 1

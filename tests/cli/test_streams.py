@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from optfuse.problem.serialize import load_instance, save_solution
+from optfuse.solver.solve import SolveOptions, solve
 from tests.report.cases import EXAMPLE
 
 PACKING = "id,lower,upper,size\na,0,3,4\nb,1,4,8\n"
@@ -20,7 +22,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("files")
     (folder / "p.csv").write_text(PACKING)
     names = {"instance": str(EXAMPLE), "solution": str(folder / "s.json"), "packing": str(folder / "p.csv")}
-    run("solve", EXAMPLE, "--solver", "greedy", "--out", names["solution"], check=True)
+    save_solution(solve(load_instance(EXAMPLE), SolveOptions(solver="greedy")).solution, names["solution"])
     return names
 
 
@@ -44,7 +46,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.spread(3)
+@pytest.mark.spread(8, 6)
 def test_a_full_disk_behind_standard_output(command: str, files: dict[str, str]) -> None:
     done = run(*command.format(**files).split(), shell="> /dev/full", check=False)
 
@@ -56,7 +58,7 @@ def test_a_full_disk_behind_standard_output(command: str, files: dict[str, str])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.spread(3)
+@pytest.mark.spread(8)
 def test_a_reader_that_has_gone(command: str, files: dict[str, str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -69,6 +71,7 @@ def test_a_reader_that_has_gone(command: str, files: dict[str, str]) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_streams_that_are_closed(files: dict[str, str]) -> None:
     assert run("solve", files["instance"], "--solver", "greedy", "--json", shell=">&-", check=False).returncode == 0
     assert run("solve", "none.json", shell="2>&-", check=False).returncode == 2

@@ -70,6 +70,7 @@ def test_a_wrong_kernel_is_named(
     assert "what is wrong" in capsys.readouterr().err
 
 
+@pytest.mark.spread(2, 1)
 @pytest.mark.parametrize("train", [False, True])
 def test_a_sound_program_passes(net: Path, train: bool) -> None:
     report = verify_model(net, train, "h200", OPTIONS)

@@ -187,7 +187,7 @@ def test_random_programs(steps, seed):
     check(program(steps), x, y, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("name", ["mlp", "vit", "convnext"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_model(name, dtype):

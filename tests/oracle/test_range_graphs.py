@@ -54,7 +54,7 @@ def drawn_graph(seed: int) -> Callable[[Tensor], tuple[Tensor, ...]]:
     return function
 
 
-@pytest.mark.spread(6, 4)
+@pytest.mark.spread(6, 2)
 @pytest.mark.parametrize("seed", range(6))
 def test_graphs_of_drawn_sizes_are_those_of_eager_execution(compiled: Compiler, seed: int) -> None:
     function = drawn_graph(seed)

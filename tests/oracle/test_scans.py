@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import reduce
+from operator import add
 from typing import Any
 
 import pytest
@@ -114,21 +116,29 @@ def test_scans_in_place() -> None:
     check(work, randn(5, 9), randn(5, 9) * 0.1)
 
 
+SCANS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sums": lambda y: y.cumsum(0).tanh() + y.logcumsumexp(1),
+    "products": lambda y: (y * 0.3 + 1).cumprod(1) + y.cummax(1).values,
+}
+
+
 class Scans(nn.Module):
     """Scans of a product with weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(randn(11))
+        self.weight, self.scans = nn.Parameter(randn(11)), [SCANS[name] for name in names]
 
     def forward(self, x: Tensor) -> Tensor:
         y = x * self.weight
-        several = y.cumsum(0).tanh() + y.logcumsumexp(1) + (y * 0.3 + 1).cumprod(1) + y.cummax(1).values
-        return several.square().mean()
+        return reduce(add, [scans(y) for scans in self.scans]).square().mean()
 
 
-def test_gradients() -> None:
-    check(Scans(), randn(6, 11), train=True)
+@pytest.mark.parametrize(
+    "names", [("sums",), ("products",), pytest.param(tuple(SCANS), marks=pytest.mark.slow)], ids="+".join
+)
+def test_gradients(names: Collection[str]) -> None:
+    check(Scans(names), randn(6, 11), train=True)
 
 
 def test_tokens_of_each_expert_end_where_those_of_the_next_begin() -> None:

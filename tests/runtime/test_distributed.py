@@ -139,16 +139,15 @@ def functional(mesh: Any, compiled: Compile) -> list[Any]:
     return [torch.as_tensor(compiled(overlapped)(x, y)) for _ in range(2)]  # type: ignore[arg-type]
 
 
-def work(rank: int, port: int, folder: str, kinds: Sequence[str]) -> None:
+def work(rank: int, world: int, port: int, folder: str, kinds: Sequence[str]) -> None:
     """Some kinds, in eager execution and compiled: what differs, and why graphs were not scheduled, by kind."""
     from torch.distributed.device_mesh import init_device_mesh
 
     import optfuse
 
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(WORLD))
-    distributed.init_process_group("gloo", rank=rank, world_size=WORLD)
-    mesh = init_device_mesh("cpu", (WORLD,))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
+    distributed.init_process_group("gloo", rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", (world,))
     found = {}
     for kind in map(globals().__getitem__, kinds):
         torch.compiler.reset()
@@ -171,15 +170,30 @@ def work(rank: int, port: int, folder: str, kinds: Sequence[str]) -> None:
         (Path(folder) / "found.json").write_text(json.dumps(found))
 
 
-def found_by(folder: Path, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
+def found_by(folder: Path, kinds: Sequence[str], world: int = WORLD) -> dict[str, dict[str, Any]]:
+    """What so many processes find; this one, if it is one."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    processes.spawn(work, (port, str(folder), kinds), nprocs=WORLD)  # type: ignore[no-untyped-call]
+    if world == 1:
+        work(0, 1, port, str(folder), kinds)
+    else:
+        processes.spawn(alone_on_its_core, (world, port, str(folder), kinds), nprocs=world)  # type: ignore[no-untyped-call]
     return json.loads((folder / "found.json").read_text())
 
 
-@pytest.mark.spread(5)
+def alone_on_its_core(rank: int, *more: Any) -> None:
+    torch.set_num_threads(1)
+    work(rank, *more)
+
+
+def test_results_of_one_process_are_eagers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "")  # to be as before afterwards
+    require_eagers(found_by(tmp_path, ("functional",), world=1)["functional"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["functional", "data_parallel", "tensor_parallel", "sharded", "sharded_by_block"])
 def test_results_are_eagers_and_communication_is_timed(tmp_path: Path, kind: str) -> None:
     facts = found_by(tmp_path, (kind,))[kind]

@@ -35,7 +35,7 @@ def run(before, imported):
     return done.stderr
 
 
-@pytest.mark.spread(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "imported"), [("", False), ("import torch._dynamo, triton.language", True)], ids=["first", "late"]
 )

@@ -155,6 +155,7 @@ def test_training(tmp_path: Path, n: int, seed: int, choice: object) -> None:
     assert layers.backward.statistics.replays
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("choice", ["auto", True])
 def test_programs_that_read_each_others_results_settle(tmp_path: Path, choice: object) -> None:
     """Inputs of the first come from two places in turn, so that it cannot read them where they lie."""

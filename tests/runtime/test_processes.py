@@ -32,6 +32,7 @@ def pids(note: Path) -> list[int]:
     return [int(pid) for pid in note.read_text().split()]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("does", ["waits", "leaves"])
 def test_what_a_process_started_ends_with_the_session(tmp_path: Path, does: str) -> None:
     note = tmp_path / "pids"

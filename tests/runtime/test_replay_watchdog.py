@@ -83,6 +83,7 @@ def test_a_device_that_fails_is_left_to_the_program(caplog: pytest.LogCaptureFix
     assert not found
 
 
+@pytest.mark.slow
 def test_a_process_with_a_stuck_replay_says_why_and_ends() -> None:
     root = Path(__file__).parents[2]
     ended = subprocess.run([sys.executable, "-c", STUCK], cwd=root, capture_output=True, text=True, timeout=60)

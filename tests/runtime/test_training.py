@@ -57,6 +57,7 @@ def test_step(classifier: Classifier) -> None:
     check(classifier, randn(4, 3, 8, 9), torch.tensor([1, 2, -100, 4]), train=True)
 
 
+@pytest.mark.slow
 def test_steps_with_an_optimizer(classifier: Classifier) -> None:
     other = copy.deepcopy(classifier)
     x, labels = randn(4, 3, 8, 9), torch.tensor([1, 2, 0, 4])

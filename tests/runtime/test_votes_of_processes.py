@@ -117,6 +117,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [mine, json.loads((folder / "1.json").read_text())]
 
 
+@pytest.mark.slow
 def test_two_processes_replay_the_same_calls(found: list[dict[str, Any]]) -> None:
     first, second = (one["agrees"] for one in found)
     assert first == second
@@ -124,6 +125,7 @@ def test_two_processes_replay_the_same_calls(found: list[dict[str, Any]]) -> Non
     assert first["recordings"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "recordings", "reason"),
     [

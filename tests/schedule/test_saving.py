@@ -157,6 +157,7 @@ def test_a_number_of_states_is_whole(states: object) -> None:
         SolveOptions(optimizer_states=states)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_captured_step_obeys_checkpointed_regions() -> None:
     torch.manual_seed(0)
     model, x = Checkpointed(layers=1).train(), torch.randn(8, 32, 16)
@@ -172,6 +173,11 @@ def test_a_captured_step_obeys_checkpointed_regions() -> None:
     wanted.backward()
     for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_what_checkpointed_regions_save_is_not_searched_for() -> None:
+    model, x = Checkpointed(layers=1).train(), torch.randn(2, 8, 16)
     with pytest.raises(CaptureError, match="its checkpointed regions say what is saved"):
         optfuse.saving_front(model, (x,), points=2, options=OPTIONS)
 

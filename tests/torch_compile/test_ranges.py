@@ -114,7 +114,7 @@ def test_schedules_serve_ranges_of_lengths(compiled: Compiler, function: Any, ax
     assert len(schedules(compiled)) <= (1 if isinstance(function, nn.Module) else 4)
 
 
-@pytest.mark.spread(2, 1)
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [(0,), (0, 1)], ids=["batch", "both"])
 def test_training_steps_serve_ranges(compiled: Compiler, axes: tuple[int, ...]) -> None:
     torch.manual_seed(0)

@@ -122,6 +122,7 @@ def test_graph_breaks(compiled: Compiler) -> None:
     assert len(compiled.runs) >= 2
 
 
+@pytest.mark.slow
 def test_sizes_that_change_compile_again_and_each_is_right(compiled: Compiler) -> None:
     model = nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8))
     fast = compiled(model)

@@ -103,9 +103,9 @@ def every_reduction(dtype: str, largest: int) -> KernelSource:
     return emit_kernel(k.spec(*outs), k.buffers, largest)
 
 
-@pytest.fixture(scope="module", params=[5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[8, pytest.param(1, marks=pytest.mark.slow)])
 def reports(request, tmp_path_factory):
-    """Every fifth kernel, or all, in one module, compiled by processes of their own."""
+    """Every eighth kernel, or all, in one module, compiled by processes of their own."""
     kernels = []
     for name, pattern in PATTERNS.items():
         for tag, sizes, largest in (("whole", (129, 1000), LARGEST_TILE), ("looped", (64, 9000), LOOPED)):

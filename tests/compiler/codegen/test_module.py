@@ -187,6 +187,7 @@ def test_compiles_ahead_of_time_without_spills(tmp_path):
     assert all(r.passed for r in reports), reports
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(mode() == "compile", reason="runs by interpretation")
 def test_runs_on_its_own(tmp_path):
     """The module imports nothing of ours: only the interpreter, which has no libdevice, is mended beforehand."""

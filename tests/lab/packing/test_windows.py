@@ -15,6 +15,7 @@ from optfuse.lab.packing.sweep_process import sweeps_in_process
 from optfuse.lab.packing.windows import sweep, sweeps
 from optfuse.problem.packing import Lifetime, check_packing
 from tests.packings import least_height, perfect, random_lifetimes
+from tests.strategies import share
 
 
 def by_time(buffers: list[Lifetime]) -> list[Lifetime]:
@@ -68,7 +69,7 @@ def test_one_window_is_the_whole_and_proves() -> None:
 def test_pinned_buffers_stay_and_the_rest_fits_when_it_can() -> None:
     """Some buffers of a packing pinned, the rest fits; tree search and CP-SAT agree when one of them is moved."""
     impossible = 0
-    for seed in range(60):
+    for seed in range(share(60)):
         buffers = by_time(random_lifetimes(seed, 6))
         problem, least = layout(buffers), least_height(buffers)
         capacity, until = least // problem.unit, time.monotonic() + 60

@@ -29,7 +29,7 @@ def test_only_what_is_better_is_kept() -> None:
 
 def test_a_solve_reports_from_greedy_to_its_answer() -> None:
     heard: list[Progress] = []
-    result = solve(build(3, 60), SolveOptions(workers=1, deterministic=True, time_limit=1), on_progress=heard.append)
+    result = solve(build(3, 40), SolveOptions(workers=1, deterministic=True, time_limit=1), on_progress=heard.append)
     assert tuple(heard) == result.statistics.progress
     assert (heard[0].stage, heard[0].objective) == ("greedy", result.greedy_objective)
     assert (heard[-1].stage, heard[-1].objective, heard[-1].bound) == ("done", result.objective, result.bound)

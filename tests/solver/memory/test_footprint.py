@@ -26,7 +26,7 @@ class Images(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.wide, self.narrow = torch.nn.Linear(16, 256), torch.nn.Linear(256, 16)
-        channels = (8, 32, 32, 32)
+        channels = (8, 32, 32)
         self.convolutions = torch.nn.ModuleList(torch.nn.Conv2d(n, 32, 3, padding=1, bias=False) for n in channels)
         self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(32) for _ in channels)
 

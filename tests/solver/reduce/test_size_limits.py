@@ -44,9 +44,9 @@ def test_no_solution_has_fewer_kernels(instance: Instance, most: int, heaviest: 
 
 
 def test_no_solution_is_below_the_floor() -> None:
-    handed_on: list[bool] = []
+    examples, handed_on = share(150), list[bool]()
 
-    @settings(QUIET, max_examples=150)
+    @settings(QUIET, max_examples=examples)
     @given(st.one_of(layered(4, 8), instances(min_ops=3, max_ops=7, variants=True)), st.integers(1, 4))
     def check(instance: Instance, most: int) -> None:
         instance = narrow(instance, most)
@@ -58,7 +58,7 @@ def test_no_solution_is_below_the_floor() -> None:
         handed_on.append(floor - wide > launches(instance) - launches(without_limits(instance)))
 
     check()
-    assert sum(handed_on) > 5
+    assert sum(handed_on) > examples / 30
 
 
 def test_the_floor_of_a_chain_is_its_cost() -> None:
