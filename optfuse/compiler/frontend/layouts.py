@@ -49,7 +49,7 @@ FEW_CHANNELS = 4
 #: convolution; vectors that a product of pixels has not. It loses where groups have no more than two channels, a number
 #: of them that is no power of two, or more on one side than on the other.
 TRANSPOSED, UNALIGNED_PIXELS = 3.5, 2.0
-TINY_GROUPS, ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -3.0
+TINY_GROUPS, ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -1.5
 
 #: Operators of these namespaces read a tensor by its indices, wherever its elements lie.
 _LAYOUT_FREE = frozenset({"aten", "prims", "optfuse"})
@@ -252,7 +252,7 @@ def _passes_saved(weight: torch.Tensor, pixels: int, groups: int) -> float:
     """
     taken, made = int(weight.shape[1]), int(weight.shape[0]) // groups
     if groups > 1 and taken > 1:
-        if min(taken, made) <= 2:
+        if max(taken, made) <= 2:
             return TINY_GROUPS
         if taken & (taken - 1) or made & (made - 1):
             return ODD_GROUPS

@@ -1,6 +1,7 @@
 """Convolutions whose windows neither overlap nor leave gaps, as matrix products over rearranged images.
 
-A patch embedding is one, and so is a down-sampling by 2 x 2: each window of the image is a row of a matrix. The copy
+A patch embedding is one, and so is a down-sampling by 2 x 2, or a window as large as the image: each window is a row of
+a matrix. The copy
 that rearranges is a generated kernel, which may do it together with whatever computes the image. Convolution libraries
 have no fast kernels for few channels or large windows, and convert layouts before and after.
 """
@@ -41,8 +42,15 @@ def is_patches(node: Node) -> bool:
         return False
     kernel = list(w.shape[2:])
     together = all(d == 1 or k == 1 for d, k in zip(_all(dilation, kernel), kernel, strict=True))
-    side_by_side = _all(stride, kernel) == kernel and not any(padding)
-    return together and side_by_side and prod(kernel) > 1
+    return together and lie_side_by_side(x.shape[2:], kernel, _all(stride, kernel), padding) and prod(kernel) > 1
+
+
+def lie_side_by_side(
+    image: Sequence[Any], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
+) -> bool:
+    """Whether windows neither overlap nor leave gaps: of that size apart, or one as large as the image."""
+    whole = [isinstance(size, int) and size == k for size, k in zip(image, kernel, strict=True)]
+    return not any(padding) and all(one or step == k for one, step, k in zip(whole, stride, kernel, strict=True))
 
 
 def multiply_patches(node: Node) -> dict[Node, torch.Tensor]:

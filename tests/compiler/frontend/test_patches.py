@@ -25,20 +25,22 @@ class Embedding(nn.Module):
     def __init__(self, channels: int, out: int, kernel: Any, *, mixed: bool = False, **options: Any) -> None:
         super().__init__()
         self.mix = nn.Conv2d(channels, channels, 3, padding=1) if mixed else None
-        self.patches = nn.Conv2d(channels, out, kernel, stride=kernel, **options)
+        self.patches = nn.Conv2d(channels, out, kernel, **{"stride": kernel, **options})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.tanh(x) if self.mix is None else self.mix(x)
         return self.patches(x).flatten(2).transpose(1, 2).sin()
 
 
-#: (channels, output channels, kernel, size of the image), and whether a convolution before it lays the image out.
+#: (channels, output channels, kernel, image), whether a convolution before it lays the image out, the stride.
 CASES: dict[str, tuple[Any, ...]] = {
     "embedding": (3, 8, 4, (16, 12), False),
     "down-sampling": (6, 10, 2, (8, 8), True),
     "what is left over": (6, 10, (2, 3), (9, 13), True),
     "left over, channels first": (5, 4, 3, (10, 7), False),
     "one window": (4, 6, (3, 5), (3, 5), True),
+    "one window, steps of one": (4, 6, (3, 5), (3, 5), True, 1),
+    "one window in one dimension": (4, 6, (3, 2), (3, 8), False, (1, 2)),
     "one channel": (1, 8, 2, (6, 4), True),
     "rows": (3, 8, (1, 4), (5, 8), False),
 }
@@ -57,18 +59,18 @@ def convolutions(captured: Captured) -> list[torch.fx.Node]:
 @pytest.mark.spread(4)
 @pytest.mark.parametrize("name", CASES)
 def test_inference_like_eager(name: str) -> None:
-    channels, out, kernel, size, mixed = CASES[name]
-    model = Embedding(channels, out, kernel, mixed=mixed, bias=mixed).eval()
+    channels, out, kernel, size, mixed, *stride = CASES[name]
+    model = Embedding(channels, out, kernel, mixed=mixed, bias=mixed, stride=stride[0] if stride else kernel).eval()
     captured = capture_and_compare(model, (torch.randn(2, channels, *size),))
     assert len(convolutions(captured)) == mixed
     assert products(captured) == 1
 
 
 @pytest.mark.spread(4, 1)
-@pytest.mark.parametrize("name", ["embedding", "down-sampling", "what is left over", "left over, channels first"])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("one window", "one channel", "rows")])
 def test_gradients_like_eager(name: str) -> None:
-    channels, out, kernel, size, mixed = CASES[name]
-    model = Embedding(channels, out, kernel, mixed=mixed).double()
+    channels, out, kernel, size, mixed, *stride = CASES[name]
+    model = Embedding(channels, out, kernel, mixed=mixed, stride=stride[0] if stride else kernel).double()
     x = torch.randn(2, channels, *size, dtype=torch.float64, requires_grad=True)
     expected = torch.autograd.grad(model(x).cos().sum(), [x, *model.parameters()])
     forward, backward = capture_training(Summed(model), (x,))

@@ -19,6 +19,7 @@ from torch.fx import Node
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.patches import lie_side_by_side
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 
@@ -57,7 +58,8 @@ class _Shape:
     def lacks_channels(self) -> bool:
         """Whether zeros are added to the channels. Patches that lie side by side become matmuls instead."""
         few = self.images.shape[1] <= FEW_CHANNELS and self.groups == 1 and max(self.kernel) > 1
-        return few and not self.is_first_layer and not (self.kernel == self.stride and self.padding == [0, 0])
+        patches = lie_side_by_side(self.images.shape[2:], self.kernel, self.stride, self.padding)
+        return few and not self.is_first_layer and not patches
 
     @property
     def is_turned_around(self) -> bool:

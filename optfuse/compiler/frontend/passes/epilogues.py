@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.passes.evaluate import node_value
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied
+from optfuse.compiler.frontend.patches import lie_side_by_side
 from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating
 from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic
 
@@ -201,7 +202,8 @@ def _branch(node: Node) -> _Branch | None:
         return None
     # of several groups cuDNN has no fast kernel with an epilogue; where windows lie side by side, matmuls are faster
     known = values[0].dim() == 4 and groups == 1 and not any(isinstance(n, str) for n in (stride, padding, dilation))
-    if not known or (list(values[1].shape[2:]) == _pair(stride) != [1, 1] and _pair(padding) == [0, 0]):
+    sizes = list(values[1].shape[2:])
+    if not known or (sizes != [1, 1] and lie_side_by_side(values[0].shape[2:], sizes, _pair(stride), _pair(padding))):
         return None
     same = {value.dtype for value in values}
     return branch if len(convolution.users) == 1 and len(same) == 1 and same <= _HALF else None
