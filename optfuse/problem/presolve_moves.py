@@ -145,7 +145,18 @@ class Moves:
                 if not always and users and not users & ~group:
                     spared += price
         written = self._written(group, scheme, always=True) + self._written(group, scheme, always=False)
-        return self._risen(come.first + written - spared, group, scheme) + self._slowed(group, host, scheme)
+        # what is computed before the host's reductions, for ops behind them, is computed again in a later pass
+        again = come.later * index.levels if self._apart(group, host) else 0
+        growth = come.first + again + written - spared
+        return self._risen(growth, group, scheme) + self._slowed(group, host, scheme)
+
+    def _apart(self, group: int, host: int) -> int:
+        """The ops of a group that read no value of the host, directly or through others of the group."""
+        behind, frontier = 0, self.around_in(self.users, host) & group
+        while frontier:
+            behind |= frontier
+            frontier = self.around_in(self.users, frontier) & group & ~behind
+        return group & ~behind
 
     def _fall_after(self, group: int, host: int, scheme: int) -> int | None:
         """Saved cost where the kernel holds none of the group's producers: its own reads, less reads of its values."""

@@ -55,6 +55,15 @@ def test_the_optimum_is_kept_where_ops_make_launches_dearer(instance: Instance, 
         assert optimum(reduced) == optimum(instance)
 
 
+def test_what_a_later_pass_computes_again_is_counted() -> None:
+    """Two ops before a third one, which reads a reduction's result too: in its kernel they would run twice."""
+    instance = build(4000, 9)
+    instance = replace(instance, devices=tuple(replace(device, launch_ps=100_000) for device in instance.devices))
+    reduced = presolve(instance)
+    assert reduced is not instance
+    assert optimum(reduced) == optimum(instance)
+
+
 @settings(QUIET, max_examples=share(150))
 @given(instances(min_ops=8, max_ops=8, rules=True))
 def test_the_optimum_of_odd_problems_is_kept(instance: Instance) -> None:
