@@ -19,6 +19,7 @@ from torch.fx import Node
 
 from optfuse.compiler.frontend.passes.rewrite import fake, insert
 from optfuse.compiler.frontend.torch_fakes import fake_result, fake_strided
+from optfuse.compiler.frontend.torch_sizes import hint_of
 
 aten = torch.ops.aten
 
@@ -92,7 +93,7 @@ def _multiply_backward(node: Node) -> dict[Node, torch.Tensor]:
         turned = insert(graph, node, aten.t.default, (rows,))
         product = insert(graph, node, aten.mm.default, (turned, _windows(node, image, weight)))
         out, channels, *kernel = _shape(weight)
-        if _channels_are_last(image):
+        if _channels_are_last(image, weight):
             filters = insert(graph, node, aten.view.default, (product, [out, *kernel, channels]))
             found[items[1]] = _become_images(items[1], filters)
         else:
@@ -116,13 +117,13 @@ def _windows(node: Node, image: Node, weight: Node) -> Node:
     split = [n for pair in zip(counts, kernel, strict=True) for n in pair]
     image_by_window = insert(graph, node, aten.view.default, (image, [batch, channels, *split]))
     outer, inner = range(2, 2 + len(split), 2), range(3, 3 + len(split), 2)
-    order = [0, *outer, *inner, 1] if _channels_are_last(image) else [0, *outer, 1, *inner]
+    order = [0, *outer, *inner, 1] if _channels_are_last(image, weight) else [0, *outer, 1, *inner]
     return _matrix(node, insert(graph, node, aten.permute.default, (image_by_window, order)), 1 + len(kernel))
 
 
 def _filters(node: Node, image: Node, weight: Node) -> Node:
     """The weight as a matrix: a row an output channel, columns as in ``_windows``."""
-    if _channels_are_last(image):
+    if _channels_are_last(image, weight):
         order = [0, *range(2, len(_shape(weight))), 1]
         weight = insert(node.graph, node, aten.permute.default, (weight, order))
     return _matrix(node, weight, 1)
@@ -179,7 +180,7 @@ def _become_gradient(item: Node, node: Node, product: Node, image: Node, weight:
     """The gradient by windows as that of the image, in its layout; zero where there is no window."""
     graph, counts, kernel = node.graph, _counts(image, weight), _shape(weight)[2:]
     batch, channels, *sizes = _shape(image)
-    rank, last = len(kernel), _channels_are_last(image)
+    rank, last = len(kernel), _channels_are_last(image, weight)
     covered = [count * size for count, size in zip(counts, kernel, strict=True)]
     inner = [*kernel, channels] if last else [channels, *kernel]
     windows = insert(graph, node, aten.view.default, (product, [batch, *counts, *inner]))
@@ -225,6 +226,7 @@ def _counts(image: Node, weight: Node) -> list[int]:
     return [size // kernel for size, kernel in zip(_shape(image)[2:], _shape(weight)[2:], strict=True)]
 
 
-def _channels_are_last(image: Node) -> bool:
-    value = image.meta["val"]
-    return value.shape[1] > 1 and value.stride(1) == 1
+def _channels_are_last(image: Node, weight: Node) -> bool:
+    """Whether rows of the matrices have channels last: as the image has them, unless it is smaller than the filters."""
+    value, filters = image.meta["val"], weight.meta["val"]
+    return value.shape[1] > 1 and value.stride(1) == 1 and hint_of(value.numel()) >= hint_of(filters.numel())

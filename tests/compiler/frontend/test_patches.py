@@ -154,6 +154,14 @@ def test_long_rows_of_windows_are_aligned(kernel: int, row: int) -> None:
     assert product.args[1].meta["val"].stride() == (1, row)
 
 
+@pytest.mark.parametrize(("out", "is_copied"), [(64, False), (2, True)])
+def test_filters_are_read_as_they_lie_where_they_are_larger_than_the_image(out: int, is_copied: bool) -> None:
+    model = Embedding(8, out, 5, mixed=True, stride=1).eval()
+    captured = capture_and_compare(model, (torch.randn(4, 8, 5, 5),))
+    copies = captured.graph.graph.find_nodes(op="call_function", target=aten.clone.default)
+    assert any(node.meta["val"].numel() == out * 200 for node in copies) == is_copied
+
+
 def test_what_the_caller_sees_keeps_its_layout() -> None:
     captured = capture(nn.Conv2d(3, 8, 4, stride=4).eval(), (torch.randn(2, 3, 16, 16),))
     assert captured.strides == {0: (128, 16, 4, 1)}
