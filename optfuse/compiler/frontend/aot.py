@@ -214,7 +214,7 @@ def computes(captured: Captured) -> bool:
 
 
 def as_traced(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:
-    """Run the graph operator by operator, new values of inputs written in place as a program writes them."""
+    """Run the graph operator by operator, results laid out and new values of inputs written as a program does it."""
     written = dict(captured.mutations)
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[Any]:
@@ -224,9 +224,18 @@ def as_traced(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence
             fresh = [(inputs[target], outputs[position].clone()) for position, target in written.items()]
             for old, new in fresh:
                 old.copy_(new)
-        return [value for k, value in enumerate(outputs) if k not in written]
+        return [_laid_out(value, captured.strides.get(k)) for k, value in enumerate(outputs) if k not in written]
 
     return run
+
+
+def _laid_out(value: Any, stride: Sequence[int] | None) -> Any:
+    """A result in the strides that are promised of it, of which others may be windows; itself if it has them."""
+    if stride is None or not isinstance(value, torch.Tensor) or value.stride() == tuple(stride):
+        return value
+    if not all(isinstance(step, int) and step > 0 for step in stride):  # of sizes that change, or repeated
+        return value
+    return torch.empty_strided(value.shape, tuple(stride), dtype=value.dtype, device=value.device).copy_(value)
 
 
 def compile_unscheduled(compiled: Callable[..., Any], error: Exception) -> Callable[..., Any] | None:

@@ -160,3 +160,21 @@ def test_gradients_that_come_in_ragged_rows_are_copied_where_matmuls_use_them_of
     y = x.detach().clone().requires_grad_()
     model(y).square().mean().backward()
     torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_windows_are_cut_from_results_of_a_graph_that_runs_as_traced():
+    """Their places are those of eager execution's layout, whatever the graph's own operators return."""
+
+    class Windows(Net):
+        def forward(self, x):
+            y = super().forward(x)
+            return y.view(-1), y[:, 3:7, ::2], y.view(2, 4, 4, 8, 8)
+
+    torch.manual_seed(0)
+    model, x = Windows().eval(), torch.randn(2, 3, 8, 8)
+    torch.compiler.reset()
+    with torch.no_grad():
+        found = torch.compile(model, backend=make_backend(as_traced))(x)
+        for ours, eager in zip(found, model(x), strict=True):
+            assert ours.stride() == eager.stride()
+            torch.testing.assert_close(ours, eager)
