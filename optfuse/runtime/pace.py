@@ -319,7 +319,11 @@ class Pace:
     def _judge_trial(self, times: _Times, members: Sequence[_Member]) -> None:
         """Whether graphs that are tried are kept."""
         tried = [member for member in members if member.verdict == "trial"]
-        if not tried or not times.plain:
+        if not times.plain:  # other programs take part than when these ran plainly
+            if len(times.trial) > UNDECIDED:
+                _decide(tried, "graphs", "")
+            return
+        if not tried:
             return
         is_rechecked = all(member.is_rechecked for member in tried)
         is_far_shorter = len(times.trial) >= FEW and max(times.trial) < FAR_SHORTER * min(times.plain)
@@ -336,6 +340,10 @@ class Pace:
         """Whether graphs that seem to gain are kept, by rounds without them that come later."""
         checked = [member for member in members if member.verdict == "recheck"]
         count = MANY_SAMPLES if times.is_noisy else TRIAL
+        if not times.trial:  # other programs take part than in the trial
+            if len(times.recheck) > UNDECIDED:
+                _decide(checked, "graphs", "")
+            return
         if checked and len(times.recheck) == 2 * count:  # in the first half what was queued may still hide the host
             self._compare(times.recheck[count:], times.trial, checked, "graphs")
 

@@ -332,6 +332,17 @@ def test_graphs_that_cannot_be_checked_again_are_kept() -> None:
     assert loop.verdicts == {"graphs"}
 
 
+@pytest.mark.parametrize("reached", ["trial", "recheck"])
+def test_programs_that_go_on_alone_keep_their_graphs(reached: Verdict) -> None:
+    """There are no rounds of them alone to compare with."""
+    loop = swin()
+    while loop.verdicts != {reached}:
+        loop.run(1)
+    loop.programs = loop.programs[:1]
+    loop.run(4 * UNDECIDED)
+    assert loop.verdicts == {"graphs"}
+
+
 def test_programs_of_a_step_decide_together() -> None:
     """A slow half alone would not be worth graphs; together with the fast half it is, and the other way around."""
     both = Loop([(alike(200, 8, 2), 2.0), (alike(20, 8, 20), 2.0)])
