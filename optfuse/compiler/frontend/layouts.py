@@ -141,10 +141,7 @@ def _propagate(node: Node, *, channels_last: bool, images: bool) -> None:
         return
     try:
         value = fake_result(node.target, node.args, node.kwargs, like=node.meta.get("val"))
-    except (
-        RuntimeError,
-        ValueError,
-    ):  # a view that these strides do not allow: reshape
+    except (RuntimeError, ValueError):  # a view that these strides do not allow: reshape
         if node.target not in VIEWS and node.target is not aten._unsafe_view.default:  # noqa: SLF001
             raise
         source: Any = node.args[0]
