@@ -41,9 +41,18 @@ MORE_LANGUAGE = (
     "modernbert_decoder mt5 mvp olmo3 phimoe qwen2_moe qwen3_next recurrent_gemma seed_oss "
     "umt5 xlstm zamba2"
 ).split()
+#: Drawn later still.
+LATEST_LANGUAGE = (
+    "apertus cohere2 cpmant deepseek_v2 deepseek_v3 dots1 eurobert flaubert fsmt funnel gemma3_text gemma3n_text gpt-sw3 "
+    "hunyuan_v1_dense hunyuan_v1_moe lfm2_moe llama4_text longcat_flash luke mamba2 ministral modernbert mra nanochat "
+    "nemotron nemotron_h olmoe openai-gpt pegasus_x prophetnet qwen3_moe reformer roberta-prelayernorm "
+    "vaultgemma xlm-roberta-xl"
+).split()
+LATEST_VISION = "dinov2_with_registers hgnet_v2 pp_lcnet textnet".split()
 #: By type: the auto class and what it takes.
 MORE = {
-    **dict.fromkeys(MORE_LANGUAGE, ("", "text")),
+    **dict.fromkeys((*MORE_LANGUAGE, *LATEST_LANGUAGE), ("", "text")),
+    **dict.fromkeys(LATEST_VISION, ("AutoModelForImageClassification", "image")),
     **dict.fromkeys("blip clip clipseg siglip altclip chinese_clip".split(), ("AutoModel", "both")),
     **dict.fromkeys("vit_mae dinov3_vit mlcd_vision_model aimv2_vision_model".split(), ("AutoModel", "image")),
     **dict.fromkeys("videomae timesformer vivit".split(), ("AutoModelForVideoClassification", "video")),

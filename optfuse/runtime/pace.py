@@ -48,7 +48,7 @@ UNSURE = 1.25
 TRIAL = 5
 #: Graphs are tried after so many plain rounds where the host takes so many times the GPU's predicted time, and at least
 #: this share of a round.
-FIRST, HOST_BOUND, MUCH = 2, 1.5, 0.3
+FIRST, HOST_BOUND, MUCH = 2, 1.0, 0.3
 #: Rounds with graphs are far shorter if so many are, each of them, below this share of every plain one.
 FEW, FAR_SHORTER = 3, 0.75
 #: Rounds without graphs that do not count, in a second measurement, since the device still works off what was queued.

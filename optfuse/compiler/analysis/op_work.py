@@ -171,8 +171,11 @@ def library_work(
 
 
 def choice(call: LibraryCall) -> tuple[int, int]:
-    """The kernels of a call, and for a choice from rows or their sort the operations that take as long."""
+    """The kernels of a call, and its float32 operations: of a choice from rows or their sort, so many as take as long."""
     name = _base_name(call)
+    if name == "exact_bmm":
+        left, right = _operand_shapes(call)
+        return 1, 2 * prod(left) * right[-1]
     if name not in _KERNELS:
         return 1, 0
     one = name == "topk" and len(call.args) > 1 and call.args[1] == 1

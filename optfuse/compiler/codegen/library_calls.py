@@ -21,11 +21,15 @@ OUT_VARIANTS: dict[str, str] = {
     },
     "aten.index.Tensor": "aten.index.Tensor_out",
     "optfuse.addmm_activation.default": "addmm_activation",
+    "optfuse.exact_bmm.default": "exact_bmm",
 }
 
 #: Operators whose result is contiguous on every device.
 ALWAYS_CONTIGUOUS = frozenset(
-    {"aten.mm.default", "aten.addmm.default", "aten.bmm.default", "optfuse.addmm_activation.default"}
+    {
+        *("aten.mm.default", "aten.addmm.default", "aten.bmm.default"),
+        *("optfuse.addmm_activation.default", "optfuse.exact_bmm.default"),
+    }
 )
 
 
@@ -81,6 +85,7 @@ _FRESH = frozenset(
         "optfuse.attention_cached.default",
         "optfuse.attention_dropout.default",
         "optfuse.convolution_relu.default",
+        "optfuse.exact_bmm.default",
         "optfuse.max_pool.default",
         "optfuse.max_pool_backward.default",
     }

@@ -21,7 +21,8 @@ CARRIED: Mapping[str, str] = {
         f"optfuse.{name}.default": name
         for name in (
             *("addmm_activation", "attention", "attention_backward", "attention_cached", "convolution_relu"),
-            *("from_depth", "max_pool", "max_pool_backward", "norm_shift", "norm_weight", "to_depth", "sum_rows"),
+            *("exact_bmm", "from_depth", "max_pool", "max_pool_backward", "norm_shift", "norm_weight", "to_depth"),
+            "sum_rows",
         )
     },
     "optfuse.attention_dropout.default": "attention",

@@ -32,11 +32,8 @@ def matmul_by_rows(a, b, out, bias=None):
     columns at both ends, which are written before.
     """
 
-    def with_term(x, value):
-        wide = x.new_zeros(x.shape[0], x.shape[1] + 8)
-        wide[:, :-8] = x
-        wide[:, -8] = value
-        return wide
+    def with_term(x, values):
+        return torch.cat([x, torch.nn.functional.pad(values[:, None], (0, 7))], 1)
 
     columns = out.shape[1]
     ends = torch.cat([b[:, :8], b[:, -8:]], 1)
@@ -44,13 +41,12 @@ def matmul_by_rows(a, b, out, bias=None):
     out[:, :8] = sides[:, :8]
     out[:, -8:] = sides[:, 8:]
     if bias is not None:  # as one more term of each sum: cuBLAS itself adds a bias to contiguous results only
-        b = with_term(b.t(), bias).t()
+        a, b = with_term(a, a.new_ones(a.shape[0])), with_term(b.t(), bias).t()
     period = next(period for period in (1, 2, 4, 8) if period * columns % 8 == 0)
     for first in range(period):
         left = -first * columns % 8
         right = left + (columns - left) // 8 * 8
-        rows = a[first::period] if bias is None else with_term(a[first::period], 1)
-        torch.mm(rows, b[:, left:right], out=out[first::period, left:right])
+        torch.mm(a[first::period], b[:, left:right], out=out[first::period, left:right])
 '''
 
 

@@ -1,4 +1,4 @@
-"""Matmul with an epilogue (bias, activation) in one library call."""
+"""Matmuls in one library call: with an epilogue (bias, activation), or in full precision whatever torch's setting is."""
 
 from __future__ import annotations
 
@@ -18,3 +18,16 @@ def addmm_activation(
     value = aten.addmm(bias, x, weight)  # there, GELU would be by erf
     value = aten.gelu(value, approximate="tanh") if gelu else aten.relu(value)
     return value if out is None else out.copy_(value)
+
+
+def exact_bmm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a @ b for float32 matrices, shapes (B, M, K) and (B, K, N), without TF32."""
+    settings = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    if before == "ieee":
+        return torch.bmm(a, b, out=out)
+    settings.fp32_precision = "ieee"
+    try:
+        return torch.bmm(a, b, out=out)
+    finally:
+        settings.fp32_precision = before

@@ -171,6 +171,14 @@ def _addmm_activation_fake(bias: torch.Tensor, x: torch.Tensor, weight: torch.Te
     return torch.ops.aten.addmm(bias, x, weight)
 
 
+exact_bmm = _operator("exact_bmm", matmul.exact_bmm, "(Tensor a, Tensor b) -> Tensor")
+
+
+@exact_bmm.register_fake
+def _exact_bmm_fake(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return torch.ops.aten.bmm(a, b)
+
+
 to_depth = _operator(
     "to_depth", space_to_depth.to_depth, "(Tensor x, int[] before, int[] blocks, int channels) -> Tensor"
 )

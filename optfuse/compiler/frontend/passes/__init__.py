@@ -13,6 +13,7 @@ from optfuse.compiler.frontend.passes.cached_attention import split_cached_atten
 from optfuse.compiler.frontend.passes.collectives import coalesce_collectives, join_reductions, reduce_in_place
 from optfuse.compiler.frontend.passes.complex_numbers import compute_parts
 from optfuse.compiler.frontend.passes.constants import fold_constants
+from optfuse.compiler.frontend.passes.contractions import contract_products
 from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
 from optfuse.compiler.frontend.passes.experts import sum_over_experts
@@ -33,6 +34,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     fold_constants,
     ease_convolutions,
     remove_noops,
+    contract_products,
     fuse_matmul_activations,
     split_cached_attention,
     sum_over_experts,

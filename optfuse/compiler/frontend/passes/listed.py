@@ -134,6 +134,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "aliases, copies to the same layout and views to the same shape are dropped",
     ),
     FrontendPass(
+        "contract_products", "decision", "normalize", "passes.contractions",
+        "sums of products of tensors that are spread out over each other's dimensions are matmuls",
+    ),
+    FrontendPass(
         "fuse_matmul_activations", "decision", "normalize", "passes.matmuls",
         "ReLU or GELU of a matmul that another matmul reads goes into the first, in half precision",
     ),
