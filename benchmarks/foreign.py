@@ -2,17 +2,18 @@
 
     python benchmarks/foreign.py NAME[,NAME...]|all|more --out ROWS.jsonl [--train] [--systems eager,inductor,optfuse]
                                  [--processes N] [--patience S] [--total S] [--layers N] [--batch N] [--length N]
+                                 [--numbers bfloat16|float32|autocast]
     python benchmarks/foreign.py --table ROWS.jsonl [MORE.jsonl...]
 
 A name is ``hf:TYPE`` (a model type of transformers, as ``hf:gpt_neo``: its default width, ``--layers`` layers, at most
-8 experts in each), ``timm:NAME`` or ``tv:NAME``; ``foreign_models.py`` has the lists. Weights are random, in bfloat16;
-results are returned, and the loss of a training step is computed outside of the model. Each model has a process of its
-own and ``--patience`` seconds; what fails costs itself, and its row has the error. Measured are medians of
-milliseconds, milliseconds in which the GPU is busy, seconds of the first call, relative L2 errors of the results (of
-the gradients, for a training step) against float32, and what became of the model's graphs. A compiled model that is
-far from eager execution is compared with what Dynamo traces, executed in float32: some models compute something else
-while they are traced, and a note says so. Without a GPU everything runs, slowly, and no time means anything: to see
-that a model is made.
+8 experts in each), ``timm:NAME`` or ``tv:NAME``; ``foreign_models.py`` has the lists. Weights are random, in bfloat16,
+or in float32 and computed with as they are (TF32 allowed) or under autocast; results are returned, and the loss of a
+training step is computed outside of the model. Each model has a process of its own and ``--patience`` seconds; what
+fails costs itself, and its row has the error. Measured are medians of milliseconds, milliseconds in which the GPU is
+busy, seconds of the first call, relative L2 errors of the results (of the gradients, for a training step) against
+float32, and what became of the model's graphs. A compiled model that is far from eager execution is compared with what
+Dynamo traces, executed in float32: some models compute something else while they are traced, and a note says so.
+Without a GPU everything runs, slowly, and no time means anything: to see that a model is made.
 
 With more than one process, models are compiled side by side, and the others stand still while one is timed. Time again
 with ``--processes 1`` what looks slow.
@@ -28,7 +29,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,14 @@ class Task:
     layers: int = 4
     batch: int = 8
     length: int = 512
+    numbers: str = "bfloat16"
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the weights."""
+        import torch
+
+        return torch.bfloat16 if self.numbers == "bfloat16" else torch.float32
 
 
 def main() -> None:
@@ -65,6 +74,7 @@ def main() -> None:
     parser.add_argument("--total", type=float, default=3600.0)
     for field in ("layers", "batch", "length"):
         parser.add_argument(f"--{field}", type=int, default=getattr(Task, field))
+    parser.add_argument("--numbers", default=Task.numbers, choices=("bfloat16", "float32", "autocast"))
     parser.add_argument("--task", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.task is not None:
@@ -73,7 +83,7 @@ def main() -> None:
         print(table(read_rows(*given.table)))
     else:
         names = {"all": ALL, "more": ALL_MORE}.get(given.names) or given.names.split(",")
-        options = {field: getattr(given, field) for field in ("train", "systems", "layers", "batch", "length")}
+        options = {field: getattr(given, field) for field in (f.name for f in fields(Task)[1:])}
         run([Task(name, **options) for name in names], given.out, given.processes, given.patience, given.total)
 
 
@@ -97,7 +107,11 @@ def _job(task: Task, out: Path) -> Job:
 
 def _row_of(task: Task, text: str, reason: str) -> Row:
     rows = [json.loads(each[3:]) for each in text.splitlines() if each.startswith("ROW")]
-    return rows[-1] if rows else {"model": task.name, "train": task.train, "error": f"{reason}: {text[-300:]}"}
+    return (
+        rows[-1]
+        if rows
+        else {"model": task.name, "train": task.train, "numbers": task.numbers, "error": f"{reason}: {text[-300:]}"}
+    )
 
 
 def measured(task: Task, out: Path) -> Row:
@@ -108,14 +122,15 @@ def measured(task: Task, out: Path) -> Row:
 
     torch.set_float32_matmul_precision("high")
     join(out)
-    row: Row = {"model": task.name, "train": task.train}
+    row: Row = {"model": task.name, "train": task.train, "numbers": task.numbers}
+    exact = replace(task, numbers="float32")
     try:
         made = made_model(task)
     except Exception as error:
         return {**row, "error": f"not built: {error!r}"[:300]}
     model, inputs = made
-    reference = results(model.float(), as_type(inputs, torch.float32), task.train)
-    model.bfloat16()
+    reference = results(model.float(), as_type(inputs, torch.float32), exact)
+    model.to(task.dtype)
     for system in task.systems.split(","):
         torch.compiler.reset()
         if torch.cuda.is_available():
@@ -125,14 +140,14 @@ def measured(task: Task, out: Path) -> Row:
             called = torch.compile(model, backend=system.removesuffix("-graphs"), options=_options(system))
         try:
             start = time.perf_counter()
-            found = results(called, inputs, task.train)
+            found = results(called, inputs, task)
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             row[f"{system}_s"] = round(time.perf_counter() - start, 1)
             row[f"{system}_error"] = distance(found, reference)
             with alone(out):
-                row[system] = median_ms(stepped(called, inputs, task.train), warm=WARM)
-                row[f"{system}_busy"] = busy_ms(stepped(called, inputs, task.train))
+                row[system] = median_ms(stepped(called, inputs, task), warm=WARM)
+                row[f"{system}_busy"] = busy_ms(stepped(called, inputs, task))
         except Exception as error:
             traceback.print_exc()
             row[f"{system}_failed"] = repr(error)[:300]
@@ -141,7 +156,7 @@ def measured(task: Task, out: Path) -> Row:
         row["replays"] = [g.calls.replays if g.calls else 0 for g in graphs]
         print("ROW" + json.dumps(row), flush=True)  # what comes later may take too long
         if system != "eager" and row.get(f"{system}_error", 0.0) > 2 * row.get("eager_error", 0.0) + 1e-4:
-            row |= errors(system, found, reference, partial(traced, model, inputs, task.train))
+            row |= errors(system, found, reference, partial(traced, model, inputs, exact))
     return row
 
 
@@ -159,7 +174,7 @@ def device() -> str:
 
 
 def made_model(task: Task) -> tuple[Any, dict[str, Any]]:
-    """A model on the GPU in bfloat16 with its inputs by name or number; without dropout, so that errors compare."""
+    """A model on the GPU with its inputs by name or number; without dropout, so that errors compare."""
     import torch
 
     torch.manual_seed(0)
@@ -171,7 +186,7 @@ def made_model(task: Task) -> tuple[Any, dict[str, Any]]:
             module.p = 0.0
         if hasattr(module, "drop_prob"):
             module.drop_prob = 0.0
-    return model.bfloat16(), as_type(inputs, torch.bfloat16)
+    return model.to(task.dtype), as_type(inputs, task.dtype)
 
 
 def as_type(inputs: dict[str, Any], dtype: Any) -> dict[str, Any]:
@@ -179,30 +194,31 @@ def as_type(inputs: dict[str, Any], dtype: Any) -> dict[str, Any]:
     return {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
 
 
-def forward(model: Any, inputs: dict[str, Any]) -> Any:
+def forward(model: Any, inputs: dict[str, Any], task: Task) -> Any:
     """The tensor of floating point that a model returns, or the first of several."""
     import torch
     from torch.utils import _pytree
 
     positional = [value for key, value in inputs.items() if key.isdigit()]
-    out = model(*positional, **{key: value for key, value in inputs.items() if not key.isdigit()})
+    with torch.autocast(device(), torch.bfloat16, enabled=task.numbers == "autocast"):
+        out = model(*positional, **{key: value for key, value in inputs.items() if not key.isdigit()})
     out = getattr(out, "logits", out)
     leaves = _pytree.tree_leaves(out)
     return next(x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point())
 
 
-def results(model: Any, inputs: dict[str, Any], train: bool) -> list[Any]:
+def results(model: Any, inputs: dict[str, Any], task: Task) -> list[Any]:
     """What is compared: the result, or a training step's gradients. Buffers are as before afterwards."""
     import torch
 
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     torch.manual_seed(1)
-    if not train:
+    if not task.train:
         with torch.no_grad():
-            found = [forward(model, inputs).float()]
+            found = [forward(model, inputs, task).float()]
     else:
         model.zero_grad(set_to_none=True)
-        forward(model, inputs).float().square().mean().backward()
+        forward(model, inputs, task).float().square().mean().backward()
         # a parameter that only an unread result depends on has no gradient in eager execution, zeros where traced
         known = [p for p in model.parameters() if p.requires_grad]
         found = [torch.zeros_like(p).float() if p.grad is None else p.grad.float() for p in known]
@@ -212,15 +228,16 @@ def results(model: Any, inputs: dict[str, Any], train: bool) -> list[Any]:
     return found
 
 
-def traced(model: Any, inputs: dict[str, Any], train: bool) -> list[Any]:
-    """What is compared, of the model as Dynamo traces it, executed in float32. The model is in bfloat16 afterwards."""
+def traced(model: Any, inputs: dict[str, Any], task: Task) -> list[Any]:
+    """What is compared, of the model as Dynamo traces it, executed in the task's type. The model's type is kept."""
     import torch
 
+    kept = next(model.parameters()).dtype
     torch.compiler.reset()
     try:
-        return results(torch.compile(model.float(), backend="eager"), as_type(inputs, torch.float32), train)
+        return results(torch.compile(model.to(task.dtype), backend="eager"), as_type(inputs, task.dtype), task)
     finally:
-        model.bfloat16()
+        model.to(kept)
         torch.compiler.reset()
 
 
@@ -233,17 +250,17 @@ def errors(system: str, found: Sequence[Any], reference: Sequence[Any], trace: C
     return {f"{system}_error": distance(found, other), "traced_apart": distance(other, reference)}
 
 
-def stepped(model: Any, inputs: dict[str, Any], train: bool) -> Callable[[], Any]:
+def stepped(model: Any, inputs: dict[str, Any], task: Task) -> Callable[[], Any]:
     """A call, or a training step with the loss outside of the model and without an optimizer."""
     import torch
 
     def step() -> Any:
         torch.compiler.cudagraph_mark_step_begin()
-        if not train:
+        if not task.train:
             with torch.no_grad():
-                return forward(model, inputs)
+                return forward(model, inputs, task)
         model.zero_grad(set_to_none=True)
-        return forward(model, inputs).float().square().mean().backward()
+        return forward(model, inputs, task).float().square().mean().backward()
 
     return step
 
@@ -260,7 +277,8 @@ def ours(row: Row) -> list[float]:
 
 def line(row: Row) -> str:
     """One row for a person."""
-    kind = "training" if row["train"] else "inference"
+    numbers = row.get("numbers", Task.numbers)
+    kind = ("training" if row["train"] else "inference") + ("" if numbers == Task.numbers else f" {numbers}")
     if "error" in row:
         return f"{row['model']:32} {kind:9} {row['error'][-200:]}"
     times = "  ".join(

@@ -43,9 +43,9 @@ MORE_LANGUAGE = (
 ).split()
 #: Drawn later still.
 LATEST_LANGUAGE = (
-    "apertus cohere2 cpmant deepseek_v2 deepseek_v3 dots1 eurobert flaubert fsmt funnel gemma3_text gemma3n_text gpt-sw3 "
-    "hunyuan_v1_dense hunyuan_v1_moe lfm2_moe llama4_text longcat_flash luke mamba2 ministral modernbert mra nanochat "
-    "nemotron nemotron_h olmoe openai-gpt pegasus_x prophetnet qwen3_moe reformer roberta-prelayernorm "
+    "apertus cohere2 cpmant deepseek_v2 deepseek_v3 dots1 eurobert flaubert fsmt funnel gemma3_text gemma3n_text "
+    "gpt-sw3 hunyuan_v1_dense hunyuan_v1_moe lfm2_moe llama4_text longcat_flash luke mamba2 ministral modernbert mra "
+    "nanochat nemotron nemotron_h olmoe openai-gpt pegasus_x prophetnet qwen3_moe reformer roberta-prelayernorm "
     "vaultgemma xlm-roberta-xl"
 ).split()
 LATEST_VISION = "dinov2_with_registers hgnet_v2 pp_lcnet textnet".split()
