@@ -171,7 +171,7 @@ def library_work(
 
 
 def choice(call: LibraryCall) -> tuple[int, int]:
-    """The kernels of a call, and its float32 operations: of a choice from rows or their sort, so many as take as long."""
+    """The kernels of a call, and float32 operations; of a choice from rows or their sort, so many as take as long."""
     name = _base_name(call)
     if name == "exact_bmm":
         left, right = _operand_shapes(call)

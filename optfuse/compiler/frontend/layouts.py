@@ -313,14 +313,14 @@ def _copy_inputs(graph: GraphModule, names: Collection[str]) -> list[str]:
 def _in_place(node: Node, seen: set[Node]) -> bool:
     """Whether only outputs use a matmul's result, some of them ``seen``, and it can be written fast as they want it.
 
-    Code generation does so (``codegen.unaligned_matmul``) for products of half types whose operands have whole vectors
+    Code generation does so (``codegen.unaligned_matmul``) for floating-point products whose operands have whole vectors
     along the terms of each sum.
     """
     first = _MATMULS[node.target]
     bias, (a, b) = [fake(x) for x in node.args[:first]], [fake(x) for x in node.args[first : first + 2]]
     if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs or a is None or b is None:
         return False
-    if any(x is None or x.dim() != 1 for x in bias) or a.dtype not in (torch.bfloat16, torch.float16):
+    if any(x is None or x.dim() != 1 for x in bias) or a.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         return False
     (rows, terms), columns = a.shape, b.shape[1]
     vector = VECTOR_BYTES // a.element_size()

@@ -1,9 +1,8 @@
 """Convolutions whose windows neither overlap nor leave gaps, as matrix products over rearranged images.
 
 A patch embedding is one, and so is a down-sampling by 2 x 2, or a window as large as the image: each window is a row of
-a matrix. The copy
-that rearranges is a generated kernel, which may do it together with whatever computes the image. Convolution libraries
-have no fast kernels for few channels or large windows, and convert layouts before and after.
+a matrix. The copy that rearranges is a generated kernel, which may do it together with whatever computes the image.
+Convolution libraries have no fast kernels for few channels or large windows, and convert layouts before and after.
 """
 
 from __future__ import annotations
@@ -110,6 +109,7 @@ def _multiply_backward(node: Node) -> dict[Node, torch.Tensor]:
 def _windows(node: Node, image: Node, weight: Node) -> Node:
     """The image as a matrix: a row a window, a column a place in it. Channels come last where they do in memory."""
     graph, kernel, counts = node.graph, _shape(weight)[2:], _counts(image, weight)
+    are_last = _channels_are_last(image, weight)  # of the whole image, as for the filters
     for dim, (size, count) in enumerate(zip(kernel, counts, strict=True), start=2):
         if _shape(image)[dim] != size * count:  # what is left over is in no window
             image = insert(graph, node, aten.slice.Tensor, (image, dim, 0, size * count))
@@ -117,7 +117,7 @@ def _windows(node: Node, image: Node, weight: Node) -> Node:
     split = [n for pair in zip(counts, kernel, strict=True) for n in pair]
     image_by_window = insert(graph, node, aten.view.default, (image, [batch, channels, *split]))
     outer, inner = range(2, 2 + len(split), 2), range(3, 3 + len(split), 2)
-    order = [0, *outer, *inner, 1] if _channels_are_last(image, weight) else [0, *outer, 1, *inner]
+    order = [0, *outer, *inner, 1] if are_last else [0, *outer, 1, *inner]
     return _matrix(node, insert(graph, node, aten.permute.default, (image_by_window, order)), 1 + len(kernel))
 
 

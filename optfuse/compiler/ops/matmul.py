@@ -1,4 +1,4 @@
-"""Matmuls in one library call: with an epilogue (bias, activation), or in full precision whatever torch's setting is."""
+"""Matmuls in one library call: with an epilogue (bias, activation), or in float32 without TF32."""
 
 from __future__ import annotations
 

@@ -19,7 +19,17 @@ def function():
     return names[NAME]
 
 
+@pytest.fixture
+def tf32():
+    """TF32 is allowed, as far as matmuls ask: the CPU has none."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
 @pytest.mark.spread(5)
+@pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("bias", [False, True], ids=["mm", "addmm"])
 @pytest.mark.parametrize("columns", [16, 17, 18, 20, 23, 1003])
 @pytest.mark.parametrize("rows", [1, 5, 24])
@@ -30,6 +40,14 @@ def test_every_element_is_written(rows, columns, bias):
     out = torch.full((rows, columns), float("nan"))
     function()(a, b, out, added)
     torch.testing.assert_close(out, a @ b + (0 if added is None else added))
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["mm", "addmm"])
+def test_without_tf32_it_is_one_matmul(bias):
+    a, b, added = torch.randn(24, 32), torch.randn(1003, 32).t(), torch.randn(1003) if bias else None
+    out = torch.full((24, 1003), float("nan"))
+    function()(a, b, out, added)
+    assert torch.equal(out, a @ b if added is None else torch.addmm(added, a, b))
 
 
 def linear(rows, terms, columns, *, dtype="bfloat16", stride=None, weight=None, bias=False):
@@ -52,16 +70,18 @@ def linear(rows, terms, columns, *, dtype="bfloat16", stride=None, weight=None, 
 
 
 @pytest.mark.spread(2)
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("bias", [False, True], ids=["mm", "addmm"])
-def test_a_program_returns_it_without_gaps(bias, tmp_path):
-    graph = linear(1024, 1024, 1026, bias=bias)
+def test_a_program_returns_it_without_gaps(bias, dtype, tmp_path):
+    graph = linear(1024, 1024, 1026, bias=bias, dtype=str(dtype).removeprefix("torch."))
     source = emit_module(graph, graph.ops, MemoryLayout())
     assert source.count(f"{NAME}(") == 2
     generator = torch.Generator().manual_seed(1)
-    tensors = [torch.randn(b.shape, generator=generator).bfloat16() for b in graph.buffers if b.kind == "input"]
+    tensors = [torch.randn(b.shape, generator=generator).to(dtype) for b in graph.buffers if b.kind == "input"]
     (got,) = Program(source, folder=tmp_path).run(tensors)
     assert got.is_contiguous()
-    assert got.untyped_storage().nbytes() == 1024 * 1026 * 2
+    assert got.untyped_storage().nbytes() == 1024 * 1026 * dtype.itemsize
     x, w, *v = (t.double() for t in tensors)
     wanted = (x @ w.t() + (v[0] if bias else 0)).view(2, 512, 1026)
     torch.testing.assert_close(got.double(), wanted, rtol=1e-2, atol=1e-2)
@@ -74,7 +94,8 @@ def test_a_program_returns_it_without_gaps(bias, tmp_path):
         linear(1024, 1024, 1026, stride=(1032, 1)),  # gaps
         linear(1024, 1024, 1026, weight=(1026, 1)),  # a weight whose own rows start anywhere
         linear(1024, 1028, 1026),
-        linear(1024, 1024, 1026, dtype="float32"),
+        linear(1024, 1024, 1026, dtype="float64"),
+        linear(1024, 1024, 1028, dtype="float32"),
         linear(512, 512, 1026),  # little work
         linear(32, 8192, 8193),  # few rows
     ],

@@ -162,6 +162,20 @@ def test_filters_are_read_as_they_lie_where_they_are_larger_than_the_image(out: 
     assert any(node.meta["val"].numel() == out * 200 for node in copies) == is_copied
 
 
+@pytest.mark.parametrize("train", [False, True])
+def test_windows_and_filters_agree_where_something_is_left_over(train: bool) -> None:
+    model = Embedding(6, 36, 2)  # filters are smaller than the image, and larger than what windows cover of it
+    x = torch.randn(2, 6, 9, 9).contiguous(memory_format=torch.channels_last)
+    if not train:
+        capture_and_compare(model.eval(), (x,))
+        return
+    model, x = model.double(), x.double().requires_grad_(True)
+    expected = torch.autograd.grad(model(x).cos().sum(), [x, *model.parameters()])
+    forward, backward = capture_training(Summed(model), (x,))
+    for ours, theirs in zip(trained(forward, backward, model, x), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_what_the_caller_sees_keeps_its_layout() -> None:
     captured = capture(nn.Conv2d(3, 8, 4, stride=4).eval(), (torch.randn(2, 3, 16, 16),))
     assert captured.strides == {0: (128, 16, 4, 1)}

@@ -41,8 +41,8 @@ class _Contraction:
 def contract_products(captured: Captured) -> Captured:
     """The graph with sums of products as matmuls, where each element is a factor of many products.
 
-    Before: ``(a[:, :, None, :] * b[:, None, :, :]).sum(3)``. After: ``bmm(a, b.transpose(1, 2))``. In float32 the matmul
-    does not use TF32, whatever torch's setting is: the products were exact.
+    Before: ``(a[:, :, None, :] * b[:, None, :, :]).sum(3)``. After: ``bmm(a, b.transpose(1, 2))``. In float32 the
+    matmul does not use TF32, whatever torch's setting is: the products were exact.
     """
     graph = copied(captured.graph)
     for node in graph.graph.find_nodes(op="call_function", target=aten.sum.dim_IntList):
