@@ -13,7 +13,7 @@ calls: a loop that synchronizes in each step lets the device run dry, whichever 
 4. If something is left, or rounds differ so much that none of this can be told, graphs are recorded, and rounds with
    them are measured as well. They go if they gain nothing. Where they seem to gain, rounds without them are measured
    once more, and must be longer again: a process' first steps are slow for reasons that graphs do not mend.
-5. Where the host takes far longer than the GPU is predicted to, and much of a round, step 2 is left out. Where rounds
+5. Where the host takes longer than the GPU is predicted to, and much of a round, step 2 is left out. Where rounds
    with graphs are far shorter than any without, graphs are kept after a few, and measured once more, with step 4's
    last rounds, after some hundred calls.
 6. Where a measurement spoke for plain calls, it is made again after some hundred calls, and twice more later: while a
@@ -46,8 +46,8 @@ MANY_SAMPLES, NOISE = 6, 0.4
 UNSURE = 1.25
 #: Rounds in a row, without a recording, after which graphs are kept or dropped; ``MANY_SAMPLES`` where rounds differ.
 TRIAL = 5
-#: Graphs are tried after so many plain rounds where the host takes so many times the GPU's predicted time, and at least
-#: this share of a round.
+#: Graphs are tried after so many plain rounds where the host takes so many times the GPU's predicted time (which was
+#: 25% too high for a ConvNeXt's training step), and at least this share of a round.
 FIRST, HOST_BOUND, MUCH = 2, 1.0, 0.3
 #: Rounds with graphs are far shorter if so many are, each of them, below this share of every plain one.
 FEW, FAR_SHORTER = 3, 0.75
