@@ -181,7 +181,8 @@ class Device:
     passes between them takes ``host_link_start_ps``, ``host_link_hop_ps`` and ``host_link_ps_per_mib`` more.
     A kernel that runs beside a transfer takes ``link_slowdown_percent`` longer, for it has fewer processors and less of
     the memory's rate.
-    ``attention_percent``, ``convolution_percent`` and ``depthwise_percent`` scale the tensor operations of such calls;
+    ``attention_percent``, ``convolution_percent`` and ``depthwise_percent`` scale the tensor operations of such calls,
+    ``float32_percent`` those of dense products in float32, as they are computed with TF32;
     each library call takes ``library_start_ps`` besides its launch, and ``library_overlap_percent`` of the shorter of
     its memory and compute time is hidden behind the longer. ``dot_percent``, ``dot_overlap_percent`` and
     ``dot_start_ps`` say the same of products of matrices in kernels of our own; 0 percent: there are none. All of these
@@ -224,6 +225,7 @@ class Device:
     dot_overlap_percent: int = 100
     dot_start_ps: int = 0
     shared_ps: int = 0
+    float32_percent: int = 100
 
 
 @dataclass(frozen=True, slots=True)

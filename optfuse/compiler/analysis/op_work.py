@@ -158,7 +158,7 @@ def library_work(
         "convolution": device.convolution_percent,
         "depthwise": device.depthwise_percent,
     }
-    scaled = operations * tile_percent(call, kind) // 100 * percents.get(kind, 100) // 100
+    scaled = done_operations(call, buffers, device)[1] * percents.get(kind, 100) // 100
     if not device.library_start_ps and device.library_overlap_percent == 100:
         return Work(tensor=scaled, atomic=atomic, fp32=chosen)
     compute = scaled * device.tensor_ps_per_gop + atomic * device.atomic_ps_per_gop + chosen * device.fp32_ps_per_gop
@@ -168,6 +168,15 @@ def library_work(
     more = (kernels - 1) * (device.launch_ps + device.library_start_ps)
     takes = device.library_start_ps + more + max(compute, memory) + exposed
     return Work(tensor=takes * GOP // max(1, device.tensor_ps_per_gop))
+
+
+def done_operations(call: LibraryCall, buffers: Mapping[str, Buffer], device: Device) -> tuple[LibraryKind, int]:
+    """The kind of a call, and the operations of half types that take as long as what it does, of whole tiles."""
+    kind, needed = library_operations(call, buffers)
+    done = needed * tile_percent(call, kind) // 100
+    if needed and kind != "depthwise" and buffers[views(call)[-1].buffer].dtype == "float32":
+        done = done * device.float32_percent // 100
+    return kind, done
 
 
 def choice(call: LibraryCall) -> tuple[int, int]:
