@@ -100,7 +100,7 @@ class Growth:
                     continue
                 grown, new_near, new_above, new_below = mask, near, above, below
                 new_banned, new_size, new_weight, new_memory, new_compute = banned, size, weight, memory, compute
-                for one in bits(added):
+                for one in (atom,) if added == low else bits(added):
                     new_banned |= clashes[one]
                     new_near |= links[one]
                     new_above |= before[one]

@@ -17,17 +17,18 @@ T = TypeVar("T")
 class IncrementalCost:
     """The memory time of a scheme's kernels as a sum over reads and writes. Bits are atoms; times are picoseconds.
 
-    A key costs ``keys[key][0]`` when one of its readers ``keys[key][1]`` is inside and its producer ``keys[key][2]`` is
-    not; ``later[key]`` is the price of another pass over it. A write costs when one of its users is outside.
-    ``reads[a]`` and ``makes[a]`` are keys; ``fixed[a]`` is always paid; ``writes[a]`` are pairs (price, users);
+    A key costs its price when one of its readers is inside and its producer is not; ``producers[key]`` is the latter,
+    and ``later[key]`` the price of another pass over it. A write costs when one of its users is outside.
+    ``reads[a]`` are pairs (price, readers and producer) of the keys that atom a reads, ``makes[a]`` pairs (price,
+    readers) of those that it produces; ``fixed[a]`` is always paid; ``writes[a]`` are pairs (price, users);
     ``feeds[a]`` are triples (producer, price, users) of the writes that atom a uses. ``reduces`` are the atoms with a
     reduction. All atoms run on ``device``. ``loop`` gives the reads that a looped kernel repeats.
     """
 
-    keys: tuple[tuple[int, int, int], ...]
+    producers: tuple[int, ...]
     later: tuple[int, ...]
-    reads: Mapping[int, tuple[int, ...]]
-    makes: Mapping[int, tuple[int, ...]]
+    reads: Mapping[int, tuple[tuple[int, int], ...]]
+    makes: Mapping[int, tuple[tuple[int, int], ...]]
     fixed: Mapping[int, int]
     writes: Mapping[int, tuple[tuple[int, int], ...]]
     feeds: Mapping[int, tuple[tuple[int, int, int], ...]]
@@ -40,19 +41,17 @@ class IncrementalCost:
         """The memory time after ``atom`` joins the atoms of ``mask``, whose memory time is ``memory``."""
         inside = mask | 1 << atom
         memory += self.fixed[atom]
-        for key in self.reads[atom]:
-            price, readers, producer = self.keys[key]
-            if not (readers | producer) & mask:
+        for price, known in self.reads[atom]:
+            if not known & mask:
                 memory += price
-        for key in self.makes[atom]:
-            price, readers, _ = self.keys[key]
+        for price, readers in self.makes[atom]:
             if readers & mask:
                 memory -= price
         for price, users in self.writes[atom]:
-            if users & ~inside:
+            if users & inside != users:
                 memory += price
         for producer, price, users in self.feeds[atom]:
-            if producer & mask and not users & ~inside:
+            if producer & mask and users & inside == users:
                 memory -= price
         return memory
 
@@ -65,12 +64,12 @@ class IncrementalCost:
 class Loop:
     """The ops of a scheme as bitmasks, to find the passes of a looped kernel.
 
-    ``ops[a]`` are the ops of atom a, ``after[op]`` the descendants of an op, ``users[op]`` its consumers, ``reads[op]``
-    its keys. ``full`` ops run at every point and do not reduce; ``reduces`` do.
+    ``ops[a]`` are the ops of atom a, ``behind[a]`` the descendants of those that reduce, ``users[op]`` an op's
+    consumers, ``reads[op]`` its keys. ``full`` ops run at every point and do not reduce; ``reduces`` do.
     """
 
     ops: Mapping[int, int]
-    after: tuple[int, ...]
+    behind: Mapping[int, int]
     users: Mapping[int, int]
     reads: Mapping[int, tuple[int, ...]]
     full: int
@@ -84,8 +83,7 @@ class Loop:
         inside = behind = 0
         for atom in bits(mask):
             inside |= self.ops[atom]
-        for op in bits(inside & self.reduces):
-            behind |= self.after[op]
+            behind |= self.behind[atom]
         behind &= inside
         if behind & self.reduces:
             return None
@@ -96,7 +94,7 @@ class Loop:
             front ^= 1 << op
             if self.users[op] & (behind | again):
                 again |= 1 << op
-        keys = {key for op in bits(again) for key in self.reads[op] if not table.keys[key][2] & mask}
+        keys = {key for op in bits(again) for key in self.reads[op] if not table.producers[key] & mask}
         return sum(table.later[key] for key in keys)
 
 
@@ -121,10 +119,14 @@ def incremental_cost(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int) -
         fixed[atoms.of[op]] += sum(price for _, price, always in pricing.terms[op][scheme].writes if always)
     loop = _loop(pricing, atoms, scheme, allowed, {key.key: k for k, key in enumerate(keys)})
     return IncrementalCost(
-        keys=tuple((key.price, key.readers, key.producer) for key in keys),
+        producers=tuple(key.producer for key in keys),
         later=tuple(key.later for key in keys),
-        reads=_listed(members, ((atom, k) for k, key in enumerate(keys) for atom in bits(key.readers))),
-        makes=_listed(members, ((atom, k) for k, key in enumerate(keys) for atom in bits(key.producer & allowed))),
+        reads=_listed(
+            members, ((atom, (key.price, key.readers | key.producer)) for key in keys for atom in bits(key.readers))
+        ),
+        makes=_listed(
+            members, ((atom, (key.price, key.readers)) for key in keys for atom in bits(key.producer & allowed))
+        ),
         fixed=fixed,
         writes=_listed(members, ((write.atom, (write.price, write.users)) for write in writes)),
         feeds=_listed(
@@ -150,9 +152,13 @@ def _loop(pricing: Pricer, atoms: Atoms, scheme: int, allowed: int, numbers: Map
     for op, term in terms.items():
         for _, consumers in term.users:
             users[op] |= consumers
+    behind = dict.fromkeys(ops, 0)
+    for atom, mask in ops.items():
+        for op in bits(mask):
+            behind[atom] |= reach.descendants[op] if terms[op].reduces else 0
     return Loop(
         ops=ops,
-        after=reach.descendants,
+        behind=behind,
         users=users,
         reads={op: tuple(numbers[key] for key, *_ in term.reads if key in numbers) for op, term in terms.items()},
         full=mask_of(op for op, term in terms.items() if term.full and not term.reduces),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -54,19 +55,20 @@ def contract_products(captured: Captured) -> Captured:
 
 def _contraction(node: Node) -> _Contraction | None:
     """The dimensions of a sum of products that is worth a matmul; None of other sums."""
-    product = node.args[0]
-    total = sized(node)
-    if not isinstance(product, Node) or product.target is not aten.mul.Tensor or total is None or node.kwargs:
+    product, dims, total = node.args[0], node.args[1], sized(node)
+    if not isinstance(product, Node) or product.target is not aten.mul.Tensor or len(product.users) > 1:
         return None
-    factors = [sized(factor) if isinstance(factor, Node) else None for factor in product.args]
+    a, b = (sized(factor) if isinstance(factor, Node) else None for factor in product.args)
     value = sized(product)
-    if len(product.users) > 1 or None in factors or value is None or total.dtype not in _MATMULS:
+    if a is None or b is None or value is None or total is None or total.dtype not in _MATMULS or node.kwargs:
         return None
-    if any(one.dtype != total.dtype or one.device != total.device for one in (value, *factors)):
+    if any(one.dtype != total.dtype or one.device != total.device for one in (value, a, b)):
+        return None
+    if not isinstance(dims, Sequence) or not dims:  # the sum of all elements
         return None
     rank, shape = value.dim(), tuple(value.shape)
-    summed = {d % rank for d in node.args[1]} if rank else set()
-    left, right = ({d for d in range(rank) if _extends(one, d - rank)} for one in factors)
+    summed = {int(d) % rank for d in dims}  # type: ignore[arg-type]
+    left, right = ({d for d in range(rank) if _extends(one, d - rank)} for one in (a, b))
     wide = {d for d in range(rank) if shape[d] > 1}
     if not wide <= left | right or not summed & left & right or not summed & wide <= left & right:
         return None
@@ -88,28 +90,29 @@ def _extends(factor: torch.Tensor, d: int) -> bool:
 
 def _replace(node: Node, found: _Contraction) -> None:
     product, total = node.args[0], sized(node)
-    assert total is not None
-    batch, summed = found.sizes(found.batch), found.sizes(found.summed)
-    rows, columns = found.sizes(found.left), found.sizes(found.right)
-    a = _matrices(node, product.args[0], found, (found.batch, found.left, found.summed))
-    b = _matrices(node, product.args[1], found, (found.batch, found.summed, found.right))
+    assert total is not None, "its sizes are known"
+    assert isinstance(product, Node), "it sums products"
+    batch, rows, columns = (found.sizes(dims) for dims in (found.batch, found.left, found.right))
+    left, right = product.args
+    assert isinstance(left, Node), "factors are tensors"
+    assert isinstance(right, Node), "factors are tensors"
+    a = _matrices(node, left, found, (found.batch, found.left, found.summed))
+    b = _matrices(node, right, found, (found.batch, found.summed, found.right))
     matmul = _MATMULS[total.dtype]
     result = insert(node.graph, node, matmul, (a, b))
-    assert prod(batch) * prod(rows) * prod(summed) == sized(a).numel(), "each dimension is in one place"
     result = insert(node.graph, node, aten.view.default, (result, [*batch, *rows, *columns]))
     kept = [*found.batch, *found.left, *found.right]
     order = sorted(range(len(kept)), key=kept.__getitem__)
     if order != list(range(len(kept))):
         result = insert(node.graph, node, aten.permute.default, (result, order))
-    if not sized(result).is_contiguous():
+    if not result.meta["val"].is_contiguous():
         result = insert(node.graph, node, aten.clone.default, (result,), {"memory_format": torch.contiguous_format})
     swap(node, insert(node.graph, node, aten.view.default, (result, list(total.shape))))
 
 
 def _matrices(node: Node, factor: Node, found: _Contraction, groups: tuple[tuple[int, ...], ...]) -> Node:
     """A factor as matrices, shape (batch, first, second), whose dimensions are groups of the products'."""
-    value = sized(factor)
-    assert value is not None
+    value: torch.Tensor = factor.meta["val"]
     more = len(found.shape) - value.dim()
     own = [d - more for dims in groups for d in dims]
     for d in range(value.dim()):
@@ -119,7 +122,7 @@ def _matrices(node: Node, factor: Node, found: _Contraction, groups: tuple[tuple
     if order != list(range(len(order))):
         factor = insert(node.graph, node, aten.permute.default, (factor, order))
     sizes = [prod(found.sizes(dims)) for dims in groups]
-    if not _viewable(sized(factor), sizes):
+    if not _viewable(factor.meta["val"], sizes):
         factor = insert(node.graph, node, aten.clone.default, (factor,), {"memory_format": torch.contiguous_format})
     return insert(node.graph, node, aten.view.default, (factor, sizes))
 
