@@ -200,12 +200,13 @@ def test_a_model_that_is_traced_otherwise_is_compared_with_its_trace(monkeypatch
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     script = runpy.run_path(str(ROOT / "benchmarks" / "foreign.py"))
     model, inputs = _TracedOtherwise(), {"x": torch.ones(2, 4)}
+    exact = script["Task"]("hf:m", numbers="float32")
     model.bfloat16()
-    reference = script["results"](model.float(), inputs, False)
+    reference = script["results"](model.float(), inputs, exact)
     model.bfloat16()
 
     def traced() -> list[torch.Tensor]:
-        return script["traced"](model, inputs, False)
+        return script["traced"](model, inputs, exact)
 
     far = script["errors"]("optfuse", [x * 1.5 for x in reference], reference, traced)
     assert far["optfuse_error"] < 1e-6
@@ -223,7 +224,8 @@ def test_gradients_that_only_a_trace_has_are_compared_with_zeros(monkeypatch: py
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     script = runpy.run_path(str(ROOT / "benchmarks" / "foreign.py"))
     model, inputs = _TracedOtherwise(), {"x": torch.ones(2, 4)}
-    eager = script["results"](model, inputs, True)
-    traced = script["results"](torch.compile(model, backend="aot_eager"), inputs, True)
+    task = script["Task"]("hf:m", train=True, numbers="float32")
+    eager = script["results"](model, inputs, task)
+    traced = script["results"](torch.compile(model, backend="aot_eager"), inputs, task)
     assert [x.shape for x in eager] == [x.shape for x in traced] == [p.shape for p in model.parameters()]
     assert [bool(x.any()) for x in eager] == [bool(x.any()) for x in traced] == [True, True, False, False]
