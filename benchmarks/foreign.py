@@ -6,14 +6,14 @@
     python benchmarks/foreign.py --table ROWS.jsonl [MORE.jsonl...]
 
 A name is ``hf:TYPE`` (a model type of transformers, as ``hf:gpt_neo``: its default width, ``--layers`` layers, at most
-8 experts in each), ``timm:NAME`` or ``tv:NAME``; ``foreign_models.py`` has the lists. Weights are random, in bfloat16,
-or in float32 and computed with as they are (TF32 allowed) or under autocast; results are returned, and the loss of a
-training step is computed outside of the model. Each model has a process of its own and ``--patience`` seconds; what
-fails costs itself, and its row has the error. Measured are medians of milliseconds, milliseconds in which the GPU is
-busy, seconds of the first call, relative L2 errors of the results (of the gradients, for a training step) against
-float32, and what became of the model's graphs. A compiled model that is far from eager execution is compared with what
-Dynamo traces, executed in float32: some models compute something else while they are traced, and a note says so.
-Without a GPU everything runs, slowly, and no time means anything: to see that a model is made.
+8 experts in each), ``timm:NAME`` or ``tv:NAME``; ``foreign_models.py`` has the lists. Weights are random: in bfloat16,
+or by ``--numbers`` in float32, where TF32 is allowed, or in float32 under autocast to bfloat16. Results are returned,
+and the loss of a training step is computed outside of the model. Each model has a process of its own and ``--patience``
+seconds; what fails costs itself, and its row has the error. Measured are medians of milliseconds, milliseconds in which
+the GPU is busy, seconds of the first call, relative L2 errors of the results (of the gradients, for a training step)
+against float32, and what became of the model's graphs. A compiled model that is far from eager execution is compared
+with what Dynamo traces, executed in float32: some models compute something else while they are traced, and a note says
+so. Without a GPU everything runs, slowly, and no time means anything: to see that a model is made.
 
 With more than one process, models are compiled side by side, and the others stand still while one is timed. Time again
 with ``--processes 1`` what looks slow.

@@ -10,7 +10,7 @@ from typing import Literal
 from optfuse.compiler.analysis.access import Access
 from optfuse.compiler.codegen.product_tiles import dot_tile
 from optfuse.compiler.ir.buffer_layout import span
-from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopNest, views
+from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopNest, View, views
 from optfuse.compiler.ir.scalar_functions import FREE, FUNCTIONS
 from optfuse.compiler.ir.sizes import hint
 from optfuse.compiler.ir.traversal import dot_in, operands, stored, subexpressions
@@ -158,7 +158,7 @@ def library_work(
         "convolution": device.convolution_percent,
         "depthwise": device.depthwise_percent,
     }
-    scaled = done_operations(call, buffers, device)[1] * percents.get(kind, 100) // 100
+    scaled = done_operations(call, kind, operations, buffers, device) * percents.get(kind, 100) // 100
     if not device.library_start_ps and device.library_overlap_percent == 100:
         return Work(tensor=scaled, atomic=atomic, fp32=chosen)
     compute = scaled * device.tensor_ps_per_gop + atomic * device.atomic_ps_per_gop + chosen * device.fp32_ps_per_gop
@@ -170,13 +170,17 @@ def library_work(
     return Work(tensor=takes * GOP // max(1, device.tensor_ps_per_gop))
 
 
-def done_operations(call: LibraryCall, buffers: Mapping[str, Buffer], device: Device) -> tuple[LibraryKind, int]:
-    """The kind of a call, and the operations of half types that take as long as what it does, of whole tiles."""
-    kind, needed = library_operations(call, buffers)
+def done_operations(
+    call: LibraryCall, kind: LibraryKind, needed: int, buffers: Mapping[str, Buffer], device: Device
+) -> int:
+    """The operations of a half type that take as long as a call: in whole tiles, and those of float32 as so many more.
+
+    ``kind`` and ``needed`` are those of ``library_operations``.
+    """
     done = needed * tile_percent(call, kind) // 100
-    if needed and kind != "depthwise" and buffers[views(call)[-1].buffer].dtype == "float32":
-        done = done * device.float32_percent // 100
-    return kind, done
+    if needed and kind != "depthwise" and buffers[_operands(call)[0].buffer].dtype == "float32":
+        return done * device.float32_percent // 100
+    return done
 
 
 def choice(call: LibraryCall) -> tuple[int, int]:
@@ -234,9 +238,14 @@ def tile_percent(call: LibraryCall, kind: LibraryKind) -> int:
 
 
 def _operand_shapes(call: LibraryCall) -> list[tuple[int, ...]]:
-    """The shapes of a call's tensors, without the state of a random generator that a wrapper takes before them."""
-    given = views(call)[1:] if "run_with_rng_state" in call.target else views(call)
-    return [tuple(map(hint, view.shape)) for view in given]
+    """The shapes of a call's operands."""
+    return [tuple(map(hint, view.shape)) for view in _operands(call)]
+
+
+def _operands(call: LibraryCall) -> list[View]:
+    """A call's tensors, without the state of a random generator that a wrapper takes before them."""
+    given = views(call)
+    return list(given[1:] if "run_with_rng_state" in call.target else given)
 
 
 def _up(extent: int, unit: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from optfuse.compiler.analysis.op_work import LibraryKind, done_operations
+from optfuse.compiler.analysis.op_work import LibraryKind, done_operations, library_operations
 from optfuse.compiler.codegen.library_calls import takes_out
 from optfuse.compiler.extract.extraction import extract
 from optfuse.compiler.ir.graph_json import graph_from_json
@@ -95,7 +95,8 @@ class _Problem:
         calls: dict[str, tuple[LibraryKind, int]] = {}
         for op in graph.ops:
             if isinstance(op, LibraryCall):
-                calls[op.name] = done_operations(op, buffers, saved.devices[0])
+                kind, needed = library_operations(op, buffers)
+                calls[op.name] = kind, done_operations(op, kind, needed, buffers, saved.devices[0])
         return _Problem(instance, solution.kernels, calls)
 
     def sample(self, position: int) -> Sample:

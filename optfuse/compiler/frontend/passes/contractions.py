@@ -20,8 +20,8 @@ _MATMULS = {
     torch.float16: aten.bmm.default,
     torch.bfloat16: aten.bmm.default,
 }
-#: The fewest products, and the fewest for each element that is read or written, for which loops are slower: they
-#: compute about ten while an element goes to memory and back.
+#: The fewest products, and the fewest for each element that is read or written, that become a matmul. An estimate: with
+#: fewer, loops wait for memory, and a matmul makes their operands be stored.
 LEAST_PRODUCTS, LEAST_REUSE = 1 << 22, 16
 
 
