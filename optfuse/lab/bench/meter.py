@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -60,6 +60,10 @@ class Meter(Protocol):
         """Context in which no other bench of this machine measures on the device; others may compile."""
         ...
 
+    def undisturbed(self) -> AbstractContextManager[Any]:
+        """Context in which all other benches on the device stand still."""
+        ...
+
     def times(self, call: Call, seconds: float) -> Timing:
         """Time calls one after the other, without waiting in between."""
         ...
@@ -91,13 +95,19 @@ class CudaMeter:
         """A lock that all benches on this device share; it may be taken again inside. Others stop in timed parts."""
         return self._turn
 
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Hold the lock of all benches on this device, and stop the others."""
+        with self._turn, self._siblings.paused():
+            yield
+
     def synchronize(self) -> None:
         """Wait for the device; errors of kernels are raised here."""
         torch.cuda.synchronize()
 
     def times(self, call: Call, seconds: float) -> Timing:
         """Device time from before to after each call; the device idles only where the host is slower than it."""
-        with self._turn, self._siblings.paused():
+        with self.undisturbed():
             for _ in range(WARMUP):
                 call()
             (first,) = self._timed(call, 1)
@@ -118,7 +128,7 @@ class CudaMeter:
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         call()
         torch.cuda.synchronize()
-        with self._turn, self._siblings.paused(), torch.profiler.profile(activities=activities) as profile:
+        with self.undisturbed(), torch.profiler.profile(activities=activities) as profile:
             for run in range(runs):
                 with torch.profiler.record_function(f"{RUN}{run}"):
                     call()
@@ -154,6 +164,10 @@ class CpuMeter:
 
     def alone(self) -> AbstractContextManager[Any]:
         """Take no lock."""
+        return nullcontext()
+
+    def undisturbed(self) -> AbstractContextManager[Any]:
+        """Stop nothing."""
         return nullcontext()
 
     def times(self, call: Call, seconds: float) -> Timing:

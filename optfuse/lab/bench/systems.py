@@ -28,6 +28,7 @@ from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.solver.control.options import SolveOptions
 from optfuse.torch_compile.backend import backend
 from optfuse.torch_compile.compilation import Record as Compiled
+from optfuse.torch_compile.compiled import CompiledGraph, compiled_graphs
 
 if TYPE_CHECKING:
     from optfuse.api import TrainingSchedule
@@ -70,8 +71,8 @@ class Prepared:
     """A system that is ready to run. ``step`` makes one run and returns the outputs; gradients are in the model.
 
     ``compile_s`` is everything from the model to the end of the first run, ``phases`` its parts in seconds; ``cold``
-    tells whether every cache was empty. ``on_our_graph`` has what ``lab.bench.inductors`` tells of each graph. ``note``
-    says what was not as asked.
+    tells whether every cache was empty. ``on_our_graph`` has what ``lab.bench.inductors`` tells of each graph,
+    ``compiled`` what ``torch.compile(backend="optfuse")`` made. ``note`` says what was not as asked.
     """
 
     step: Callable[[], Any]
@@ -80,6 +81,7 @@ class Prepared:
     phases: dict[str, float] = field(default_factory=dict)
     schedules: tuple[Schedule, ...] = ()
     on_our_graph: tuple[Record, ...] = ()
+    compiled: tuple[CompiledGraph, ...] = ()
     note: str = ""
 
 
@@ -181,10 +183,12 @@ class Systems:
             return made
 
         compiled = torch.compile(self.case.model, backend=compiler)
+        before = len(compiled_graphs())
         with fresh_triton_cache():
             prepared = self._timed(lambda: self.case.run(compiled), {})
         self._record(lambda: self.case.run(compiled))
         prepared.schedules = tuple(schedule for record in records for schedule in record.schedules)
+        prepared.compiled = compiled_graphs()[before:]
         prepared.note = "; ".join(f"{name}: {why}" for record in records for name, why in record.unplanned)
         return prepared
 
@@ -207,10 +211,11 @@ class Systems:
         return self.meter.device.type == "cuda"
 
     def _record(self, run: Callable[[], Any]) -> None:
-        """Run until CUDA graphs are recorded."""
+        """Run until CUDA graphs are recorded, or found to gain nothing: in calls as they are timed later."""
         if self._has_graphs():
-            for _ in range(RUNS_TO_RECORD):
-                run()
+            with self.meter.undisturbed():
+                for _ in range(RUNS_TO_RECORD):
+                    run()
                 self.meter.synchronize()
 
     def _optfuse(self, way: Way) -> Prepared:

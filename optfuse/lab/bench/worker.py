@@ -125,6 +125,8 @@ def _measure(
     found |= {"base_bytes": base, "peak_bytes": peak, "reserved_bytes": reserved}
     profile, kernels = _profile(case, prepared, device, yardstick)
     found |= profile
+    if served := [asdict(graph.calls) for graph in prepared.compiled if graph.calls is not None]:
+        found["calls"] = served
     if prepared.on_our_graph:
         found["on_our_graph"] = list(prepared.on_our_graph)
     if prepared.schedules:
