@@ -6,8 +6,9 @@
 
 PATH is an unpacked source of PyTorch; Debian's source package has one (``apt-get source --download-only pytorch``, of
 which ``test/inductor`` is enough). ``test_torchinductor_dynamic_shapes.py``, beside it in a folder named ``inductor``,
-has the same tests with sizes that are symbols, and others of such sizes. The tests import ``expecttest``. What they
-compile goes to a backend of ours instead of Inductor; what they import that this version of torch no longer has is
+has the same tests with sizes that are symbols, and others of such sizes; the other files there (``test_cpu_repro.py``,
+``test_control_flow.py``, ``test_unbacked_symints.py``, ...) can be named as well. The tests import ``expecttest``. What
+they compile goes to a backend of ours instead of Inductor; what they import that this version of torch no longer has is
 replaced by a decorator that does nothing.
 
 Each test of the device runs under "aot_eager" first (AOTAutograd, then eager operators); those that pass run under
@@ -96,13 +97,15 @@ def load_tests(path: Path) -> ModuleType:
 
 
 def names(tests: ModuleType, device: str) -> list[str]:
-    """Class.method of every test of the device."""
-    return [
-        f"{name}.{method}"
-        for name in CLASSES[device]
-        if hasattr(tests, name)
-        for method in unittest.TestLoader().getTestCaseNames(getattr(tests, name))
-    ]
+    """Class.method of every test of the device; of every class of the module where none is named for a device."""
+    cases = {
+        name: case
+        for name, case in vars(tests).items()
+        if isinstance(case, type) and issubclass(case, unittest.TestCase) and case.__module__ == tests.__name__
+    }
+    named = {name for of_device in CLASSES.values() for name in of_device}
+    chosen = [name for name in CLASSES[device] if name in cases] if named & set(cases) else list(cases)
+    return [f"{name}.{method}" for name in chosen for method in unittest.TestLoader().getTestCaseNames(cases[name])]
 
 
 def looks_inside(tests: ModuleType, test: str) -> bool:

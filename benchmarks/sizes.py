@@ -9,7 +9,7 @@ of the example's length), then a quarter, a half, three halves and twice of it. 
 ``dynamic=True`` and see the hint first; "static" is ours with ``dynamic=False`` at the hint, in the same process
 afterwards, so that its first call finds much that is loaded. A row a system and size: median milliseconds, seconds of
 the first call, graphs that Dynamo has handed over until then (another one at a further size is a recompilation),
-schedules that there are, and the relative L2 distance of the results from eager's.
+schedules that there are, the relative L2 distance of the results from eager's, and how calls were served until then.
 
 Each model has a process for ours and one for Inductor; they compile side by side, and one is timed at a time. What is
 not done after ``--total`` seconds is left out, and the table says so. On the CPU the times mean nothing.
@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from side_by_side import Job, Row, add_row, alone, distance, median_ms, read_rows, run_jobs
+from side_by_side import Job, Row, add_row, alone, distance, join, median_ms, read_rows, run_jobs
 
 NINE = "gpt2 bert llama t5 vit convnext swin resnet mobilenetv2".split()
 #: Models whose length changes.
@@ -36,6 +36,8 @@ LANGUAGE = ("gpt2", "bert", "llama", "t5")
 #: By process: the systems that it measures.
 SYSTEMS = {"ours": ("ours", "static"), "inductor": ("inductor",)}
 SHARES = (1.0, 0.25, 0.5, 1.5, 2.0)
+#: Steps before those that are timed: by then it is decided whether CUDA graphs shorten a step.
+WARM = 48
 #: Fields of a configuration that hold a number of layers.
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "num_decoder_layers")
 
@@ -106,6 +108,7 @@ def measure(task: Task, out: Path) -> None:
 
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
+    join(out)
     row: Row = {"model": task.model, "train": task.train}
     model, inputs, dims, hint = made(task, "cuda" if torch.cuda.is_available() else "cpu")
     for system in SYSTEMS[task.process]:
@@ -157,9 +160,10 @@ def _at_size(model: Any, fast: Any, inputs: Call, train: bool, out: Path) -> Row
             result.backward()
 
     with alone(out):
-        ms = median_ms(step, seconds=0.08)
+        ms = median_ms(step, seconds=0.08, warm=WARM)
     left = [f"{graph.name}: {graph.why_not}" for graph in optfuse.compiled_graphs() if graph.why_not]
-    return {"ms": ms, "first_s": round(first, 2), "left": left, "distance": apart}
+    calls = [asdict(graph.calls) for graph in optfuse.compiled_graphs() if graph.calls is not None]
+    return {"ms": ms, "first_s": round(first, 2), "left": left, "distance": apart, "calls": calls}
 
 
 def made(task: Task, device: str) -> tuple[Any, Call, dict[int | str, int], int]:

@@ -3,6 +3,9 @@
 A graph costs a recording and memory, so that a size that seldom comes has none. The first sizes are recorded when they
 come again; each further group of as many waits for twice as many calls of its size as the one before. So the number of
 recordings grows with the logarithm of the number of calls, however many sizes there are.
+
+Whether a graph gains is asked once for all sizes whose predicted times are within a power of two: small sizes wait for
+the host, where large ones hide it.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import log2
 
 from optfuse.runtime.graph_statistics import GraphStatistics
 from optfuse.runtime.pace import Pace
@@ -23,16 +27,26 @@ class GraphBudget:
     """What the programs of a range share: the right to hold graphs, and the statistics.
 
     Attributes:
-        number: The programs' in ``runtime.pace``, once it has one.
+        first_us: The GPU's predicted time of the first size.
+        numbers: By power of two of the predicted time over the first one's: the number in ``runtime.pace``.
         holders: By program, how it lets go of its graphs; the one used last is the last.
         recordings: Programs that have begun to hold graphs, those included that have let go of them.
     """
 
     statistics: GraphStatistics
     most: int = SIZES
-    number: int | None = None
+    first_us: float = 0.0
+    numbers: dict[int, int] = field(default_factory=dict)
     recordings: int = 0
     holders: OrderedDict[int, Callable[[], None]] = field(default_factory=OrderedDict)
+
+    def number(self, gpu_us: float, add: Callable[[], int]) -> int:
+        """The number in ``runtime.pace`` of a program with a predicted time; ``add`` makes one where there is none."""
+        self.first_us = self.first_us or gpu_us
+        power = round(log2(gpu_us / self.first_us)) if gpu_us > 0 else 0
+        if power not in self.numbers:
+            self.numbers[power] = add()
+        return self.numbers[power]
 
     def may_record(self, program: int, calls: int) -> bool:
         """Whether a program that has been called so often may hold graphs."""

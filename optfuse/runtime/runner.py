@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,19 +37,17 @@ def runner(
     if choice is False:
         return program.consume
     paced = None if choice is True else pace
-    number = 0
     agrees = choice == "auto" and program.has_collectives and not program.is_part_of_collective
-    if paced is not None and budget is not None and budget.number is not None:
-        number = budget.number
-    elif paced is not None:
-        number = paced.add(gpu_us, is_rechecked=not agrees)  # ranks go on together
+    number = 0
+    if paced is not None:
+        add = partial(paced.add, gpu_us, is_rechecked=not agrees)  # ranks go on together
+        number = add() if budget is None else budget.number(gpu_us, add)
     graphed = GraphedProgram(program, choice, interest or Interest(), arena=arena, pace=paced, number=number)
     if program.has_collectives and not program.is_part_of_collective:
         refusal = why_ranks_may_not_differ()  # asked before anything is recorded
         graphed.agreement = agreement_on(program.module, refusal) if agrees else None
         graphed.watched = watched_replays(program.module)
     if budget is not None:
-        budget.number = number
         graphed.budget, graphed.statistics = budget, budget.statistics
     return graphed.consume
 

@@ -256,9 +256,9 @@ class Compilation:
             remember(replace(facts_of(made), peak=str(peak)), calls=budget.statistics if choice is not False else None)
             show_scheduled(captured, made)
 
-            def run_of(module: ModuleType) -> Run:
+            def run_of(module: ModuleType, share: float) -> Run:
                 program = Program(made.source, captured.constants, module=module)
-                return runner(program, choice, interest, self.arena, self.pace, predicted, budget)
+                return runner(program, choice, interest, self.arena, self.pace, share * predicted, budget)
 
             places = places_of(made, symbols, captured.numbers)
             module = SizedModule(made.source, frozenset(symbols))

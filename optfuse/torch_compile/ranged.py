@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,14 +53,15 @@ def require_same(problem: Extraction, schedule: Schedule, places: Mapping[str, P
 class RangedRun:
     """Runs a module at the sizes of its inputs, which ``places`` has by symbol.
 
-    Behind its ``tensors`` tensors the inputs have numbers. ``program`` makes what runs the module of a size; the one
-    used last is the last of ``runs``.
+    Behind its ``tensors`` tensors the inputs have numbers. ``program`` makes what runs the module of a size, given also
+    by what the product of its sizes differs from that of the first ones; the one used last is the last of ``runs``.
     """
 
     module: SizedModule
     places: Mapping[str, Place]
     tensors: int
-    program: Callable[[ModuleType], Run]
+    program: Callable[[ModuleType, float], Run]
+    first: tuple[int, ...] = ()
     runs: dict[tuple[int, ...], Run] = field(default_factory=dict)
 
     def __call__(self, inputs: list[Any]) -> Sequence[Value]:
@@ -70,7 +72,9 @@ class RangedRun:
         if run is None:
             if len(self.runs) == MOST:
                 self.runs.pop(next(iter(self.runs)))
-            run = self.program(self.module.at(dict(zip(self.places, sizes, strict=True))))
+            self.first = self.first or sizes
+            share = math.prod(sizes) / max(1, math.prod(self.first))
+            run = self.program(self.module.at(dict(zip(self.places, sizes, strict=True))), share)
         self.runs[sizes] = run
         return run(inputs)
 

@@ -792,6 +792,12 @@ def test_of_many_sizes_those_used_last_hold_graphs_and_those_seen_once_none(tmp_
     assert budget.recordings == 4
 
 
+def test_sizes_within_a_power_of_two_are_asked_together() -> None:
+    budget, pace = GraphBudget(GraphStatistics()), Pace()
+    numbers = [budget.number(us, lambda us=us: pace.add(us)) for us in (100.0, 130.0, 75.0, 400.0, 12.0, 90.0, 380.0)]
+    assert numbers == [0, 0, 0, 1, 2, 0, 1]
+
+
 def test_sizes_whose_graphs_save_no_time_prepare_none(tmp_path: Path) -> None:
     budget, pace = GraphBudget(GraphStatistics()), Pace()
     number = pace.add(1e6)

@@ -239,6 +239,8 @@ def test_a_float_that_is_a_symbol_keeps_its_value_in_a_range(compiled: Compiler)
                 x = torch.randn(rows, 6)
                 torch.testing.assert_close(fast(x, factor), scaled(x, factor))
     assert len(schedules(compiled)) == 2
+    made = [schedule for run in compiled.runs for schedule in run.record.schedules]
+    assert all(len(schedule.graph.inputs) == 1 for schedule in made)  # Dynamo hands the float over as a tensor
 
 
 def test_integers_that_are_no_sizes_keep_their_values_and_equal_sizes_change_together(compiled: Compiler) -> None:

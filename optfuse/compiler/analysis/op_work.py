@@ -45,7 +45,8 @@ CAUSAL_POSITION = {
     "_scaled_dot_product_flash_attention_backward": 11,
     "_scaled_dot_product_efficient_attention_backward": 11,
     "_scaled_dot_product_cudnn_attention_backward": 14,
-    "attention": 5,
+    "attention": 4,
+    "attention_dropout": 5,
     "attention_cached": 4,
     "attention_backward": 10,
 }

@@ -20,12 +20,11 @@ CARRIED: Mapping[str, str] = {
     **{
         f"optfuse.{name}.default": name
         for name in (
-            *("addmm_activation", "attention", "attention_backward", "attention_cached", "convolution_relu"),
-            *("exact_bmm", "from_depth", "max_pool", "max_pool_backward", "norm_shift", "norm_weight", "to_depth"),
-            "sum_rows",
+            *("addmm_activation", "attention", "attention_backward", "attention_cached", "attention_dropout"),
+            *("convolution_relu", "exact_bmm", "from_depth", "max_pool", "max_pool_backward", "norm_shift"),
+            *("norm_weight", "sum_rows", "to_depth"),
         )
     },
-    "optfuse.attention_dropout.default": "attention",
     "optfuse.padded_rows.default": "attention_padded_rows",
 }
 

@@ -106,8 +106,10 @@ def _attend_batched(
         repeats = all(size == 1 for size in mask.shape[:-3])
         given = (1,) * len(batch) if repeats else tuple(batch)
         mask = mask.expand(*given, *scores).reshape(math.prod(given), *scores)
-    operator, number = (attention_dropout, draw) if dropout_p > 0 else (attention, 0)
-    out, *_ = operator(*four, mask, dropout_p, is_causal, scale, keep, number)
+    if dropout_p > 0:
+        out = attention_dropout(*four, mask, dropout_p, is_causal, scale, keep, draw)[0]
+    else:
+        out = attention(*four, mask, is_causal, scale, keep)[0]
     if len(batch) != 1:
         out = out.reshape(*batch, *out.shape[1:])
     return out.squeeze(0) if flat else out

@@ -227,7 +227,9 @@ class BySize:
                 return self.graph
             self.compiles += 1
             fixed = at_sizes(self.graph, dict(zip(self.reader.symbols, sizes, strict=True)))
-            function = self.compile_size(fixed, self.name_at(sizes), arguments)
+            kept = _without_numbers(fixed)
+            function = self.compile_size(fixed, self.name_at(sizes), [arguments[k] for k in kept])
+            function = _of_all(function, kept, len(arguments))
             _keep(self.compiled, sizes, function, MOST)
             return function
 
@@ -252,8 +254,7 @@ class BySize:
             if self.failures == FAILURES or len(self.ranges) == RANGES - 1:
                 self.compile_range = None
             if found is not None:
-                if len(kept) < len(arguments):
-                    found = replace(found, function=partial(_with_some, found.function, kept))
+                found = replace(found, function=_of_all(found.function, kept, len(arguments)))
                 self.ranges.append((fixed, found))
         return None if found is None else found.function
 
@@ -278,12 +279,19 @@ def _without_numbers(graph: GraphModule) -> list[int]:
     """Take numbers that are known out of a graph's arguments; the positions of those that are left."""
     left = []
     for k, placeholder in enumerate(graph.graph.find_nodes(op="placeholder")):
-        if isinstance(placeholder.meta.get("example_value"), (int, float)):
+        value = placeholder.meta.get("example_value")
+        is_float = isinstance(value, torch.Tensor) and value.dim() == 0 and not placeholder.users  # its item was taken
+        if is_float or isinstance(value, (int, float)):
             graph.graph.erase_node(placeholder)
         else:
             left.append(k)
     graph.recompile()
     return left
+
+
+def _of_all(function: Callable[..., Any], kept: Sequence[int], count: int) -> Callable[..., Any]:
+    """A function of some of ``count`` arguments as one of all of them."""
+    return function if len(kept) == count else partial(_with_some, function, kept)
 
 
 def _with_some(function: Callable[..., Any], kept: Sequence[int], *arguments: Any) -> Any:

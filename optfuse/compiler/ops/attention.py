@@ -42,25 +42,58 @@ def attention(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return softmax(query @ key^T * scale + mask) @ value, and the log-sum-exp of every row, for the backward.
+
+    Args:
+        mask: Added to the scores; any strides, of the query's dtype or float32. A causal call has none.
+        keep: Whether a backward follows. If not, the second result is void.
+    """
+    return attention_drawn(query, key, value, mask, 0.0, is_causal, scale, keep)[:2]
+
+
+def attention_dropout(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
     dropout_p: float,
     is_causal: bool,
     scale: float,
     keep: bool,
     draw: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return softmax(query @ key^T * scale + mask) @ value, and what its backward needs.
+    """``attention`` with dropout, which returns also what draws it again.
 
     Args:
-        mask: Added to the scores; any strides, of the query's dtype or float32. A causal call has none.
         dropout_p: The probability with which a weight is dropped; torch's generator decides which.
-        keep: Whether a backward follows. If not, all results but the first are void.
-        draw: Tells calls with dropout apart that are otherwise equal; not used.
+        draw: Tells calls apart that are otherwise equal; not used.
 
     Returns:
-        The output, the log-sum-exp of every row of scores, and the seed and offset of dropout: int64 scalars, on the
-            CPU except while a CUDA graph is captured.
+        The output, the log-sum-exp, and the seed and offset of dropout: int64 scalars, on the CPU except while a CUDA
+            graph is captured.
     """
-    seed, offset = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+    out, lse, seed, offset = attention_drawn(query, key, value, mask, dropout_p, is_causal, scale, keep)
+    void = torch.zeros((), dtype=torch.int64)
+    return out, lse, void if seed is None else seed, void.clone() if offset is None else offset
+
+
+def attention_drawn(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """The results of ``attention_dropout``; None where a kernel has no seed or no offset."""
+    seed: torch.Tensor | None = None
+    offset: torch.Tensor | None = None
     mask = attention_everywhere(mask, query)
     query, key, value = attention_apart(query), attention_apart(key), attention_apart(value)
     if not keep:
@@ -69,7 +102,7 @@ def attention(
     kernel = attention_kernel(query, key, value, mask, dropout_p, is_causal)
     length = query.shape[2]
     if kernel == "math":
-        seed = torch.randint(2**63 - 1, ()) if dropout_p > 0 else seed
+        seed = torch.randint(2**63 - 1, ()) if dropout_p > 0 else None
         weights, lse = attention_weights(query, key, mask, is_causal, scale)
         out = attention_dropped(weights, dropout_p, seed) @ attention_heads(value.to(weights.dtype), query.shape[1])
         out = out.to(query.dtype)
@@ -80,7 +113,7 @@ def attention(
         )
     else:
         out, lse, *drawn = attention_cuda(kernel, query, key, value, mask, dropout_p, is_causal, scale)
-        seed, offset = drawn if dropout_p > 0 else (seed, offset)
+        seed, offset = drawn if dropout_p > 0 else (None, None)
     if lse.shape[-1] == length:
         lse = torch.nn.functional.pad(lse, (0, -length % 32)) if length % 32 else lse.contiguous()
     return attention_rows(out), lse, seed, offset

@@ -14,6 +14,9 @@ from optfuse.compiler.ops import max_pool as max_pooling
 from optfuse.compiler.ops import sum_rows as row_sums
 
 _FORWARD = (
+    "(Tensor query, Tensor key, Tensor value, Tensor? mask, bool is_causal, float scale, bool keep) -> (Tensor, Tensor)"
+)
+_DROPOUT = (
     "(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout_p, bool is_causal, float scale, bool keep, "
     "int draw) -> (Tensor, Tensor, Tensor, Tensor)"
 )
@@ -30,7 +33,7 @@ def _operator(name: str, function: Any, schema: str, *, random: bool = False) ->
 
 
 attention = _operator("attention", functions.attention, _FORWARD)
-attention_dropout = _operator("attention_dropout", functions.attention, _FORWARD, random=True)
+attention_dropout = _operator("attention_dropout", functions.attention_dropout, _DROPOUT, random=True)
 attention_backward = _operator("attention_backward", functions.attention_backward, _BACKWARD)
 
 
@@ -47,15 +50,23 @@ def _rows(x: torch.Tensor, width: int) -> torch.Tensor:
 
 
 @attention.register_fake
-@attention_dropout.register_fake
-def _attention_fake(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
-    keep = rest[-2]
-    batch, heads, length, _ = query.shape
+def _attention_fake(
+    query: torch.Tensor, _: torch.Tensor, value: torch.Tensor, mask: Any, is_causal: bool, scale: float, keep: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    del mask, is_causal, scale
+    batch, heads, length, __ = query.shape
     lse = query.new_empty(
         (batch, heads, length + -length % 32 if keep else 0), dtype=attention_memory.attention_dtype(query)
     )
-    seed, offset = (torch.empty((), dtype=torch.int64, device="cpu") for _ in range(2))
-    return _rows(query, value.shape[-1]), lse, seed, offset
+    return _rows(query, value.shape[-1]), lse
+
+
+@attention_dropout.register_fake
+def _attention_dropout_fake(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, _: float, *rest: Any
+) -> Any:
+    seeds = (torch.empty((), dtype=torch.int64, device="cpu") for _ in range(2))
+    return *_attention_fake(query, key, value, mask, *rest[:-1]), *seeds
 
 
 @attention_cached.register_fake
@@ -72,25 +83,35 @@ def _attention_backward_fake(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    query, key, value, mask, ctx.is_causal, ctx.scale, _ = inputs
+    ctx.save_for_backward(query, key, value, mask, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grad: torch.Tensor | None, _: Any) -> tuple[torch.Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 7
+    wanted = ctx.needs_input_grad[3]
+    grads = attention_backward(grad, *ctx.saved_tensors, None, None, 0.0, ctx.is_causal, ctx.scale, wanted)
+    return (*grads[:3], grads[3] if wanted else None, None, None, None)
+
+
+def _setup_dropout(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     query, key, value, mask, ctx.dropout_p, ctx.is_causal, ctx.scale, _, _ = inputs
     ctx.save_for_backward(query, key, value, mask, *output)
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, grad: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
+def _dropout_backward(ctx: Any, grad: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
     if grad is None:
         return (None,) * 9
-    query, key, value, mask, out, lse, seed, offset = ctx.saved_tensors
-    rng = (seed, offset) if ctx.dropout_p > 0 else (None, None)
     wanted = ctx.needs_input_grad[3]
-    grads = attention_backward(
-        grad, query, key, value, mask, out, lse, *rng, ctx.dropout_p, ctx.is_causal, ctx.scale, wanted
-    )
+    grads = attention_backward(grad, *ctx.saved_tensors, ctx.dropout_p, ctx.is_causal, ctx.scale, wanted)
     return (*grads[:3], grads[3] if wanted else None, None, None, None, None, None)
 
 
 attention.register_autograd(_backward, setup_context=_setup_context)
-attention_dropout.register_autograd(_backward, setup_context=_setup_context)
+attention_dropout.register_autograd(_dropout_backward, setup_context=_setup_dropout)
 
 
 def _padded_rows(mask: torch.Tensor) -> torch.Tensor:

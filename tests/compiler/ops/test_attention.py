@@ -11,7 +11,7 @@ from torch import Tensor
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.ops import attention as functions
-from optfuse.compiler.ops.attention import attention
+from optfuse.compiler.ops.attention import attention, attention_dropout
 from optfuse.compiler.ops.attention_memory import attention_bias, attention_mask_memory, attention_padded
 
 OPS = torch.ops.optfuse
@@ -26,7 +26,8 @@ def arguments(masked: bool | str, dropout_p: float, keep: bool, rows: int = 5, c
     query, key, value = make(2, 4, rows, 6), make(2, 2, columns, 6), make(2, 2, columns, 3)
     batches = 1 if masked == "once" else 2
     mask = make(4, rows, columns).expand(batches, -1, -1, -1) if masked else None
-    return (query, key, value, mask, dropout_p, not masked, 0.5, keep, 0)
+    options = (not masked, 0.5, keep)
+    return (query, key, value, mask, dropout_p, *options, 0) if dropout_p else (query, key, value, mask, *options)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,9 @@ def test_registration(masked: bool | str, dropout_p: float, keep: bool) -> None:
         call = arguments(masked, dropout_p, keep)
         out, *rest = (x.detach() for x in operator(*call))
         inputs = [x.detach() if isinstance(x, Tensor) else x for x in call[:4]]
-        backward = (torch.ones_like(out), *inputs, out, *rest, *call[4:7], bool(masked))
+        kept = rest if dropout_p else (*rest, None, None)
+        options = (dropout_p, not masked, 0.5, bool(masked))
+        backward = (torch.ones_like(out), *inputs, out, *kept, *options)
         torch.library.opcheck(OPS.attention_backward.default, backward, test_utils=checks)
 
 
@@ -70,7 +73,7 @@ def test_gradients_by_finite_differences(masked: bool | str) -> None:
 def test_rows_without_keys_are_zero() -> None:
     query, key, value, mask, *rest = arguments(True, 0.3, True)
     mask = mask.detach().masked_fill(torch.arange(5)[:, None] == 2, -torch.inf).requires_grad_()
-    out = OPS.attention(query, key, value, mask, *rest)[0]
+    out = OPS.attention_dropout(query, key, value, mask, *rest)[0]
     out.sum().backward()
     assert bool((out[:, :, 2] == 0).all())
     for x in (query, key, value, mask):
@@ -82,11 +85,11 @@ def test_dropout_keeps_its_share() -> None:
     query, key = torch.zeros(2, 3, 64, 8), torch.zeros(2, 3, 100, 8)
     value = torch.ones(2, 3, 100, 1)
     torch.manual_seed(0)
-    out = attention(query, key, value, None, 0.25, False, 1.0, True, 0)[0]
+    out = attention_dropout(query, key, value, None, 0.25, False, 1.0, True, 0)[0]
     assert abs(out.mean() - 1) < 0.01  # 38400 draws
     kept = out * 0.75 * 100
     torch.testing.assert_close(kept, kept.round(), rtol=0, atol=1e-3)
-    assert not attention(query, key, value, None, 1.0, False, 1.0, True, 0)[0].any()
+    assert not attention_dropout(query, key, value, None, 1.0, False, 1.0, True, 0)[0].any()
 
 
 @pytest.mark.parametrize("permuted", [False, True])
@@ -137,8 +140,14 @@ def test_calls_of_gpu_kernels_have_the_promised_results(
     tensors = (query, make(2, groups, columns, width), make(2, groups, columns, value_width))
     mask = make(4, rows, columns).expand(1 if masked == "once" else 2, -1, -1, -1) if masked else None
     rest = (dropout_p, not masked, 0.5)
-    results = functions.attention(*tensors, mask, *rest, True, 0)
-    same_layout(results, torch.ops.optfuse.attention(*tensors, mask, *rest, True, 0))
+    if dropout_p:
+        results = functions.attention_dropout(*tensors, mask, *rest, True, 0)
+        same_layout(results, torch.ops.optfuse.attention_dropout(*tensors, mask, *rest, True, 0))
+    else:
+        results = functions.attention(*tensors, mask, *rest[1:], True)
+        promised = torch.ops.optfuse.attention(*tensors, mask, *rest[1:], True)
+        same_layout(results, promised)
+        assert {x.device.type for x in promised} == {"meta"}  # nothing of the host's, which no CUDA graph can hold
     out, lse, *rng = results
     backward = (
         torch.empty_like(out),
@@ -165,6 +174,6 @@ def test_rows_may_overlap_in_memory(keep: bool) -> None:
     signal = torch.randn(40)
     windows = signal.unfold(0, 8, 1)[None, None]  # each row begins one element after the one before
     query, key, value = windows[:, :, :5], windows[:, :, 5:12], windows[:, :, 20:27]
-    got = attention(query, key, value, None, 0.0, False, 0.5, keep, 0)[0]
+    got = attention(query, key, value, None, False, 0.5, keep)[0]
     wanted = (query.double() @ key.double().mT * 0.5).softmax(-1) @ value.double()
     torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
