@@ -207,6 +207,11 @@ def _unlisted(subject: Subject, known: BlockResult) -> bool:
     return not known.complete
 
 
+def _listable(subject: Subject, known: BlockResult) -> bool:
+    """Whether all candidates may be listed next: where those without limits were too many, a sample comes first."""
+    return not known.complete and (not subject.limited or bool(known.unlimited))
+
+
 def _plain(subject: Subject, known: BlockResult) -> bool:
     return not known.complete and fits_slot_model(subject.problem)
 
@@ -229,7 +234,7 @@ STRATEGIES = (
         share=0.7,
         applies=lambda subject, known: subject.limited and _plain(subject, known),
     ),
-    Strategy("listing", list_candidates, applies=_unlisted),
+    Strategy("listing", list_candidates, applies=_listable),
     Strategy("critical path, small", start_from_critical_path, applies=_plain, most_ops=LARGE_OPS),
     Strategy(
         "neighbourhood",

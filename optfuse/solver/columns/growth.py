@@ -3,12 +3,16 @@
 The search is that for connected subgraphs, with convex hulls. A set grows from its first atom. Adding a neighbour adds
 the whole convex hull; each neighbour is first taken, then forbidden for the rest of the branch, so no set appears
 twice. Only steps whose hull contains a forbidden atom yield no candidate.
+
+Where not all sets are wanted, those that save most beside kernels of single atoms grow first: the kernels of a good
+partition are mostly much larger than what comes first in any fixed order.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
@@ -23,8 +27,8 @@ STEPS = 2048
 STEP_SECONDS = 1e-5
 
 #: A set of atoms, the atoms forbidden to it, its ancestors, descendants and neighbours, its op count, weight, memory
-#: and compute time.
-State = tuple[int, int, int, int, int, int, int, int, int]
+#: and compute time, and what its atoms cost as kernels of their own.
+State = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
 class Growth:
@@ -39,7 +43,7 @@ class Growth:
         deadline: float,
         clock: Clock = WALL,
     ) -> None:
-        """``deadline`` is a time of ``clock``."""
+        """``deadline`` is a time of ``clock``. ``best`` has the kernels of single atoms."""
         self.problem, self.atoms, self.compatibility, self.best = problem, atoms, compatibility, best
         self.deadline, self.clock = deadline, clock
         self.sizes = [len(ops) for ops in atoms.ops]
@@ -47,18 +51,19 @@ class Growth:
         self.table = incremental_cost(pricer(problem), atoms, compatibility.scheme, compatibility.allowed)
         self.finish = _finisher(problem, atoms, compatibility.scheme, self.table)
         self.legal = deferred_check(problem, atoms, compatibility)
+        self.alone = [best.get(1 << atom, (0, 0))[0] for atom in range(len(atoms.ops))]
         self.steps = 0
 
     def grow(self, within: int, limit: int, each: int | None = None) -> bool:
         """All kernels of two or more of the atoms of ``within``; False when stopped early.
 
         Stops when there are ``limit`` kernels in all, or time is up. With ``each``, at most so many start at one atom,
-        the small ones first.
+        those that grow from what saves most.
         """
         complete = True
         for root in bits(self.compatibility.allowed & within):
             stop = limit if each is None else min(limit, len(self.best) + each)
-            done = self._grow_from(root, within, stop, small_first=each is not None)
+            done = self._grow_from(root, within, stop, best_first=each is not None)
             complete = complete and done
             if len(self.best) >= limit or self.clock.now() >= self.deadline:
                 return False
@@ -72,18 +77,18 @@ class Growth:
         compute = table.compute[root] if table else 0
         return (
             bit, banned, atoms.before[root], atoms.after[root], compatibility.links[root],
-            self.sizes[root], self.weights[root], memory, compute,
+            self.sizes[root], self.weights[root], memory, compute, self.alone[root],
         )  # fmt: skip
 
-    def _grow_from(self, root: int, within: int, stop: int, *, small_first: bool) -> bool:
+    def _grow_from(self, root: int, within: int, stop: int, *, best_first: bool) -> bool:
         """The kernels whose first atom is ``root``, until ``best`` holds ``stop``; False when stopped early."""
         before, after = self.atoms.before, self.atoms.after
         links, clashes, table = self.compatibility.links, self.compatibility.clashes, self.table
         limits, sizes, weights = self.problem.limits, self.sizes, self.weights
-        states = deque([self._start(root, within)])
-        take = states.popleft if small_first else states.pop
-        while states:
-            mask, banned, above, below, near, size, weight, memory, compute = take()
+        alone, order = self.alone, count()
+        stack, heap = [self._start(root, within)], list[tuple[int, int, State]]()
+        while stack:
+            mask, banned, above, below, near, size, weight, memory, compute, apart = stack.pop()
             self.steps += 1
             if not self.steps % STEPS:
                 self.clock.spend(STEPS * STEP_SECONDS)
@@ -100,6 +105,7 @@ class Growth:
                     continue
                 grown, new_near, new_above, new_below = mask, near, above, below
                 new_banned, new_size, new_weight, new_memory, new_compute = banned, size, weight, memory, compute
+                new_apart = apart
                 for one in (atom,) if added == low else bits(added):
                     new_banned |= clashes[one]
                     new_near |= links[one]
@@ -107,6 +113,7 @@ class Growth:
                     new_below |= after[one]
                     new_size += sizes[one]
                     new_weight += weights[one]
+                    new_apart += alone[one]
                     if table:
                         new_memory = table.grown(new_memory, grown, one)
                         new_compute += table.compute[one]
@@ -114,18 +121,27 @@ class Growth:
                 banned |= low
                 if new_banned & grown or new_size > limits.max_ops or new_weight > limits.max_weight:
                     continue
-                if not self._admit(grown, new_memory, new_compute, stop):
+                price = self._price(grown, new_memory, new_compute)
+                if price is not None and not self._admit(grown, price, stop):
                     return False
-                states.append(
-                    (grown, new_banned, new_above, new_below, new_near, new_size, new_weight, new_memory, new_compute)
-                )
+                state = (
+                    grown, new_banned, new_above, new_below, new_near,
+                    new_size, new_weight, new_memory, new_compute, new_apart,
+                )  # fmt: skip
+                if best_first:
+                    heappush(heap, (0 if price is None else price - new_apart, next(order), state))
+                else:
+                    stack.append(state)
+            if heap and not stack:
+                stack.append(heappop(heap)[2])
         return True
 
-    def _admit(self, mask: int, memory: int, compute: int, stop: int) -> bool:
+    def _price(self, mask: int, memory: int, compute: int) -> int | None:
+        """The cost of a kernel; None where it is not legal."""
+        return None if self.legal is not None and not self.legal(mask) else self.finish(mask, memory, compute)
+
+    def _admit(self, mask: int, price: int, stop: int) -> bool:
         """Put a kernel among the candidates; False when there is no room."""
-        if self.legal is not None and not self.legal(mask):
-            return True
-        price = self.finish(mask, memory, compute)
         known = self.best.get(mask)
         if known is None and len(self.best) >= stop:
             return False

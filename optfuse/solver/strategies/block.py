@@ -71,7 +71,7 @@ class ListLimits:
 
     first: int = 200_000
     most: int = 600_000
-    each: int = 200
+    each: int = 100
     window: int = 36
 
 

@@ -25,7 +25,7 @@ CANDIDATE_SECONDS = 2e-5
 #: The shares of a strategy's time for presolve, for a complete list, and for a sample of the candidates.
 PRESOLVE_SHARE = 0.6
 LISTING_SHARE = 0.5
-SAMPLE_SHARE = 0.1
+SAMPLE_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from optfuse.solver.master.master import Cover, Master, total
 from optfuse.solver.master.search import Incumbent, search
 from optfuse.solver.strategies.block import LISTS
 
-#: The most candidates of a window, and the most of one scheme and first atom, small ones first.
+#: The most candidates of a window, and the most of one scheme and first atom.
 WINDOW_CANDIDATES = 20_000
 WINDOW_EACH = 400
 
