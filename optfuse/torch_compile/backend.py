@@ -15,6 +15,7 @@ from torch._inductor import list_options
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.aot import make_backend
+from optfuse.compiler.frontend.buckets import checked_buckets
 from optfuse.compiler.frontend.function_modes import outside_function_modes
 from optfuse.compiler.frontend.kept_code import torch_keeps
 from optfuse.errors import InvalidOptionError
@@ -31,7 +32,7 @@ from optfuse.tuning.rank import require_measurable
 logger = logging.getLogger("optfuse")
 
 #: Options that are not the solver's.
-_OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving", "ranges", "checkpoint_price")
+_OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving", "ranges", "buckets", "checkpoint_price")
 
 #: Ours for some of Inductor's options, by a part of their names.
 _INDUCTORS = {"cudagraphs": '{"cudagraphs": True}', "max_autotune": '{"tune": True}'}
@@ -52,7 +53,9 @@ def backend(
             shipped one that this process's GPU is; "h200" for others and without a GPU); ``cudagraphs``: True, False
             or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are searched on the GPU, as
             by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``; ``saving``: what decides
-            what a training step saves, as for ``optfuse.optimize``; ``checkpoint_price``: whether regions that the
+            what a training step saves, as for ``optfuse.optimize``; ``buckets``: sizes that changing ones are filled up
+            to, such as ``{0: (8, 16, 32)}`` for a batch of rows that do not depend on each other, see
+            ``compiler.frontend.buckets``; ``checkpoint_price``: whether regions that the
             model hands to ``torch.utils.checkpoint`` are priced (False by default: it takes as long as scheduling the
             step twice), which is logged and kept in ``compiled_graphs()``; ``cache``: whether solutions and compiled
             graphs are kept between processes (True by default), see ``schedule.solve_once`` and
@@ -88,6 +91,7 @@ def backend(
             choose=work.choose if asked.searches_saving or asked.checkpoint_price else None,
             compile_range=work.compile_range if options.get("ranges", True) else None,
             leave_range=record.leave_range,
+            buckets=checked_buckets(options.get("buckets")),
             keep=work.keep if asked.cache is not None and torch_keeps() else None,
         )
         compiled = made_backend(graph, example_inputs)

@@ -13,6 +13,8 @@ import torch
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.adapt import Feed
+from optfuse.compiler.frontend.buckets import Sizes as BucketSizes
+from optfuse.compiler.frontend.buckets import in_buckets_or_not
 from optfuse.compiler.frontend.by_size import at_any_size, size_reader
 from optfuse.compiler.frontend.captured import Captured, InputSource
 from optfuse.compiler.frontend.convention import Program
@@ -265,6 +267,7 @@ def make_backend(
     compile_range: Callable[[], CompileGraph] | None = None,
     leave_range: Leave | None = None,
     keep: Callable[[str, Sequence[Feed]], Keeping | None] | None = None,
+    buckets: BucketSizes | None = None,
 ) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
@@ -272,10 +275,10 @@ def make_backend(
     on the values of tensors in parts (``DataParts``): torch.compile itself traces and guards it once. Graphs are named
     ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing; ``compiled0[s77=5].forward`` is one
     at a size. ``leave``, ``survive``, ``choose``: see ``compile_flat``. ``keep``: how graphs without symbolic sizes are
-    kept between processes, by their name and where their inputs come from.
+    kept between processes, by their name and where their inputs come from. ``buckets``: see ``frontend.buckets``.
     """
     numbers = count()
-    backend = _Backend(compile_graph, leave, survive, choose, compile_range, leave_range, keep)
+    backend = _Backend(compile_graph, leave, survive, choose, compile_range, leave_range, keep, buckets or {})
     return lambda graph, example_inputs: backend.compile(graph, f"{name}{next(numbers)}", example_inputs)
 
 
@@ -290,6 +293,7 @@ class _Backend:
     compile_range: Callable[[], CompileGraph] | None
     leave_range: Leave | None
     keep: Callable[[str, Sequence[Feed]], Keeping | None] | None
+    buckets: BucketSizes
 
     def compile(self, graph: GraphModule, name: str, inputs: Sequence[Any]) -> Callable[..., Any]:
         """``graph`` compiled; in parts or at each of its sizes where these are symbolic."""
@@ -299,7 +303,8 @@ class _Backend:
             if size_reader(graph, inputs) is None:
                 return self.at_size(graph, name, inputs, whole=True)
             ranged = None if self.compile_range is None else self.for_sizes
-            return at_any_size(graph, name, inputs, self.at_size, self.leave, compile_range=ranged)
+            run = at_any_size(graph, name, inputs, self.at_size, self.leave, compile_range=ranged)
+            return in_buckets_or_not(graph, name, inputs, self.buckets, run)
         except CaptureError as error:
             if self.leave is None:
                 raise
