@@ -66,12 +66,28 @@ def test_writes_reach_the_inputs_and_numbers_are_filled_up(recorded: Recorded) -
         return cache * 2, x.new_ones(x.shape[0]).cumsum(0)[:, None] * x[:, 0]
 
     fast = recorded(step)
-    for rows in (3, 6):
-        x = torch.randn(rows, 2, 6)
-        ours, theirs = torch.zeros(rows, 6), torch.zeros(rows, 6)
-        torch.testing.assert_close(fast(marked(x), marked(ours)), step(x, theirs))
-        torch.testing.assert_close(ours, theirs)
-    assert recorded.sizes == [4, 8]
+    for rows, mode in ((3, torch.no_grad()), (6, torch.no_grad()), (5, torch.inference_mode())):
+        with mode:
+            x = torch.randn(rows, 2, 6)
+            ours, theirs = torch.zeros(rows, 6), torch.zeros(rows, 6)
+            torch.testing.assert_close(fast(marked(x), marked(ours)), step(x, theirs))
+            torch.testing.assert_close(ours, theirs)
+    assert recorded.sizes == [4, 8, 8]
+
+
+def test_lengths_are_cut_to_dense_results() -> None:
+    torch.compiler.reset()
+
+    def causal(x: Tensor) -> Tensor:
+        return x.cumsum(1) * 2
+
+    fast = torch.compile(causal, backend="optfuse", options={**OPTIONS, "buckets": {1: (8, 16)}})
+    for length in (5, 9):
+        x = torch.randn(3, length, 4)
+        torch._dynamo.mark_dynamic(x, 1)  # noqa: SLF001 - torch's name for it
+        found = fast(x)
+        torch.testing.assert_close(found, causal(x))
+        assert found.is_contiguous()
 
 
 @pytest.mark.parametrize(

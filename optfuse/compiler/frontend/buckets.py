@@ -92,18 +92,30 @@ class InBuckets:
                 given[k] = whole if dim is None else _filled(given[k], dim, whole)
             for k, dim in each.outputs.items():
                 cuts.setdefault(k, []).append((dim, size))
-        before = [x._version if isinstance(x, torch.Tensor) else 0 for x in given]  # noqa: SLF001 - torch's name for it
+        before = [_version(x) for x in given]
         results = self.function(*given)
         for x, y, version in zip(arguments, given, before, strict=True):
-            if y is not x and isinstance(y, torch.Tensor) and y._version != version:  # noqa: SLF001
+            if y is not x and isinstance(y, torch.Tensor) and (version < 0 or _version(y) != version):
                 x.copy_(_cut(y, list(enumerate(x.shape))))
         leaves = iter(range(len(tree_leaves(results))))
-        return tree_map(lambda leaf: _cut(leaf, cuts.get(next(leaves), [])), results)
+        return tree_map(lambda leaf: _laid_out(leaf, cuts.get(next(leaves), [])), results)
+
+
+def _version(x: Any) -> int:
+    """How often a tensor was written; -1 where that is not known, under ``torch.inference_mode``."""
+    if not isinstance(x, torch.Tensor):
+        return 0
+    return -1 if x.is_inference() else x._version  # noqa: SLF001 - torch's name for it
 
 
 def _filled(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     last = x.narrow(dim, x.shape[dim] - 1, 1)
     return torch.cat([x, last.expand(*x.shape[:dim], size - x.shape[dim], *x.shape[dim + 1 :])], dim)
+
+
+def _laid_out(x: Any, sizes: Sequence[tuple[int, int]]) -> Any:
+    """A result cut, dense if it was."""
+    return _cut(x, sizes).contiguous() if sizes and x.is_contiguous() else _cut(x, sizes)
 
 
 def _cut(x: Any, sizes: Sequence[tuple[int, int]]) -> Any:
