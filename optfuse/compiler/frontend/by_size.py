@@ -276,12 +276,15 @@ class BySize:
 
 
 def _without_numbers(graph: GraphModule) -> list[int]:
-    """Take numbers that are known out of a graph's arguments; the positions of those that are left."""
+    """Take numbers that are known, and read by nothing, out of a graph's arguments; the positions of those left.
+
+    A float comes as a tensor whose item is taken.
+    """
     left = []
     for k, placeholder in enumerate(graph.graph.find_nodes(op="placeholder")):
         value = placeholder.meta.get("example_value")
-        is_float = isinstance(value, torch.Tensor) and value.dim() == 0 and not placeholder.users  # its item was taken
-        if is_float or isinstance(value, (int, float)):
+        is_number = isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.dim() == 0)
+        if is_number and not placeholder.users:
             graph.graph.erase_node(placeholder)
         else:
             left.append(k)
