@@ -78,8 +78,8 @@ def adapt(
     written = take_writes(graph)
     windows = take_windows(graph, returned if visible is None else visible)
     objects = take_objects(graph)
-    literals = take_literals(graph)
     inputs, constants = bind_placeholders(graph, bindings)
+    literals = take_literals(graph)
     kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
     numbers = {} if decisions is None else symbol_positions(bindings, decisions)
     mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
@@ -91,11 +91,11 @@ def adapt(
     if remainder is not None:
         captured = replace(captured, remainder=remainder.names)
     symbols = tuple(expression_of(value) for k, value in enumerate(bindings) if k in numbers.values())
-    if any(window.symbols - set(symbols) for window in windows):
-        raise CaptureError(f"{name} returns windows of one memory, of a size that no argument is")
+    convention = Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols, remainder)
+    if convention.symbols_read - set(symbols):
+        raise CaptureError(f"{name} returns a number, or windows of one memory, of a size that no argument is")
     strides = {name: one.strides for name, one in given.items()}
     captured = update_in_place(choose_layouts(normalize(captured), strides))
-    convention = Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols, remainder)
     return Adapted(captured, convention)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, fake
-from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic, static_value
+from optfuse.compiler.frontend.torch_sizes import is_symbolic, static_value, symbols_of
 
 #: A search that would try more offsets than this takes two windows for overlapping ones.
 LARGEST_SEARCH = 1 << 12
@@ -38,8 +38,7 @@ class Window:
     @property
     def symbols(self) -> frozenset[sympy.Symbol]:
         """The symbols of its numbers."""
-        given = [n for n in (*(self.shape or ()), *self.stride, self.offset) if is_symbolic(n)]
-        return frozenset().union(*(expression_of(n).free_symbols for n in given))
+        return frozenset().union(*map(symbols_of, (*(self.shape or ()), *self.stride, self.offset)))
 
     def at(self, sizes: Mapping[sympy.Symbol, int]) -> Window:
         """The window with numbers for its symbols."""
