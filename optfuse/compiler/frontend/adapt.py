@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.aliased_outputs import take_windows
+from optfuse.compiler.frontend.aliased_outputs import take_windows, views_of_arguments
 from optfuse.compiler.frontend.captured import Captured, InputSource
 from optfuse.compiler.frontend.convention import Convention, symbol_positions
 from optfuse.compiler.frontend.flat import (
@@ -72,6 +72,7 @@ def adapt(
         else _binding(node, k, len(placeholders), feeds, backward)
         for k, node in enumerate(placeholders)
     ]
+    views = views_of_arguments(graph, visible or ())  # without gradients torch makes them of the arguments itself
     if remainder is not None and visible is not None:  # torch reads them: they leave as traced
         visible |= frozenset(remainder.results)
     returned = range(len(graph.graph.output_node().args[0]))
@@ -91,7 +92,7 @@ def adapt(
     if remainder is not None:
         captured = replace(captured, remainder=remainder.names)
     symbols = tuple(expression_of(value) for k, value in enumerate(bindings) if k in numbers.values())
-    convention = Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols, remainder)
+    convention = Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols, remainder, views)
     if convention.symbols_read - set(symbols):
         raise CaptureError(f"{name} returns a number, or windows of one memory, of a size that no argument is")
     strides = {name: one.strides for name, one in given.items()}

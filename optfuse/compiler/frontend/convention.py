@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from optfuse.compiler.frontend.aliased_outputs import Window
+from optfuse.compiler.frontend.aliased_outputs import Window, as_view_of
 from optfuse.compiler.frontend.flat import Binding
 from optfuse.compiler.frontend.remainder import Remainder
 from optfuse.compiler.frontend.torch_bridge import boxed, without_views
@@ -28,7 +28,8 @@ class Convention:
     ``literals`` are outputs of fixed values or, in a graph for a range of sizes, of formulas of its ``symbols``;
     ``objects`` are outputs that are an argument as it was given: by position.
     ``numbers``: which arguments are ``symbols`` of a range of sizes, handed over behind the inputs. ``remainder``: what
-    torch runs after the program.
+    torch runs after the program. ``views``: outputs that are views of an argument, as (positions, argument): one
+    view may be returned at several. Autograd must know them: it refuses writes into parts of a tensor with a gradient.
     """
 
     kept: tuple[int, ...]
@@ -38,6 +39,7 @@ class Convention:
     numbers: tuple[int, ...] = ()
     symbols: tuple[sympy.Symbol, ...] = ()
     remainder: Remainder | None = None
+    views: tuple[tuple[tuple[int, ...], int], ...] = ()
 
     @property
     def symbols_read(self) -> frozenset[sympy.Symbol]:
@@ -62,6 +64,7 @@ class Convention:
             tensors = [arguments[k] for k in taken]
             handed_on = [(position, arguments[k]) for position, k in self.objects]
             read = [] if rest is None else [arguments[k] for k in rest.arguments]
+            viewed = [(positions, arguments[k]) for positions, k in self.views]
             arguments.clear()
             outputs = list(function(tensors))
             for position, value in (*literals, *handed_on):
@@ -71,7 +74,12 @@ class Convention:
                     outputs[position] = view
             if rest is not None:
                 rest.complete(read, outputs)
-            return without_views(outputs)
+            outputs = without_views(outputs)
+            for positions, argument in viewed:
+                view = as_view_of(argument, outputs[positions[0]])
+                for position in positions:
+                    outputs[position] = view
+            return outputs
 
         return boxed(run)
 
