@@ -9,7 +9,7 @@ which ``test/inductor`` is enough). ``test_torchinductor_dynamic_shapes.py``, be
 has the same tests with sizes that are symbols, and others of such sizes; the other files there (``test_cpu_repro.py``,
 ``test_control_flow.py``, ``test_unbacked_symints.py``, ...) can be named as well. The tests import ``expecttest``. What
 they compile goes to a backend of ours instead of Inductor; what they import that this version of torch no longer has is
-replaced by a decorator that does nothing.
+replaced by an empty list of cases, which is a decorator that does nothing.
 
 Each test of the device runs under "aot_eager" first (AOTAutograd, then eager operators); those that pass run under
 "optfuse". A test has a limit of its own, in a worker process: a crash or a hang costs one test. A row a test and
@@ -82,8 +82,16 @@ class Redirect:
         return self.compiler(graph, inputs)
 
 
+class Dropped(list[Any]):
+    """What stands for a name that torch has dropped: no cases in a list or, called, a decorator that does nothing."""
+
+    def __call__(self, *_: Any, **__: Any) -> Callable[[Any], Any]:
+        """A decorator that returns the test as it is."""
+        return lambda test: test
+
+
 def load_tests(path: Path) -> ModuleType:
-    """The module of tests at ``path``, with a decorator that does nothing for each name that torch has dropped."""
+    """The module of tests at ``path``, with an empty stand-in for each name that torch has dropped."""
     sys.path.insert(0, str(path.parent))
     while True:
         try:
@@ -92,7 +100,7 @@ def load_tests(path: Path) -> ModuleType:
             missing = re.search(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
             if missing is None:
                 raise
-            setattr(import_module(missing[2]), missing[1], lambda *_, **__: lambda test: test)
+            setattr(import_module(missing[2]), missing[1], Dropped())
             sys.modules.pop(path.stem, None)
 
 

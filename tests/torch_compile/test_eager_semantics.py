@@ -256,6 +256,31 @@ def test_a_window_of_what_is_detached_wants_no_gradient(compiled: Compiler) -> N
         torch.testing.assert_close(got, wanted)
 
 
+def halves(x: Tensor) -> tuple[Tensor, ...]:
+    return x.chunk(2)
+
+
+def rows_and_more(x: Tensor) -> tuple[Tensor, ...]:
+    first, second = x.unbind()
+    return first, second, first, x * 2
+
+
+@pytest.mark.parametrize("function", [halves, rows_and_more])
+def test_parts_of_an_argument_with_a_gradient_are_views_of_it(compiled: Compiler, function: Any) -> None:
+    """Autograd refuses writes into one of several parts, and to read it after a write into the whole."""
+    leaf = torch.ones(2, 3, requires_grad=True)
+    whole = leaf * 2
+    parts = compiled(function)(whole)
+    assert len({id(part) for part in parts}) == len({id(part) for part in function(whole)})
+    with pytest.raises(RuntimeError, match="returns multiple views"):
+        parts[0].mul_(3)
+    (gradient,) = torch.autograd.grad(parts[0].sum() + parts[1].prod(), leaf, retain_graph=True)
+    torch.testing.assert_close(gradient, torch.tensor([[2.0] * 3, [8.0] * 3]))
+    whole.mul_(3)
+    with pytest.raises(RuntimeError, match="has been modified inplace"):
+        parts[0].sum()
+
+
 def test_padding_is_as_exact_as_what_it_pads(compiled: Compiler) -> None:
     x = torch.arange(6.0, dtype=torch.float64).view(2, 3)
     check(compiled, lambda x: (F.pad(x, [1, 1], value=0.3), F.pad(x, [1, -1], value=1e300)), x)

@@ -271,6 +271,39 @@ def test_an_integer_that_changes_is_an_argument(compiled: Compiler) -> None:
     assert len(schedules(compiled)) <= 3
 
 
+def counts(x: Tensor) -> tuple[Tensor, int, float, bool]:
+    return x * 2, x.shape[0] * x.shape[1] - 1, x.shape[0] / 2, x.shape[0] > 4
+
+
+class Scaled(torch.autograd.Function):
+    """A forward pass that computes nothing and keeps two numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, number: int) -> Tensor:
+        ctx.numbers = number, x.shape[0]
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        number, rows = ctx.numbers
+        return gradients[0] * number * rows, None
+
+
+def test_results_that_are_numbers_are_those_of_the_sizes_that_come(compiled: Compiler) -> None:
+    fast = compiled(counts, dynamic=True)
+    for size in (5, 6, 3, 7):
+        x = torch.randn(size, 3)
+        found, expected = fast(x), counts(x)
+        assert found[1:] == expected[1:]
+        assert [type(number) for number in found[1:]] == [int, float, bool]
+    kept = compiled(lambda x, number: (Scaled.apply(x, number), number + 1), dynamic=True)
+    for size, number in ((3, 2), (4, 7), (5, 8)):
+        x = torch.randn(size, requires_grad=True)
+        result, following = kept(x, number)
+        assert (type(following), following) == (int, number + 1)
+        torch.testing.assert_close(torch.autograd.grad(result.sum(), x)[0], torch.full((size,), float(size * number)))
+
+
 def test_a_size_that_a_guard_holds_leaves_a_range_of_the_others(compiled: Compiler) -> None:
     def pairs(x: Tensor) -> Tensor:
         return x.unflatten(1, (2, 1))[:, :, 0].softmax(0) if x.shape[1] == 2 else x

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.aliased_outputs import take_windows
+from optfuse.compiler.frontend.aliased_outputs import take_windows, views_of_arguments
 from optfuse.compiler.frontend.captured import Captured, InputSource
 from optfuse.compiler.frontend.convention import Convention, symbol_positions
 from optfuse.compiler.frontend.flat import (
@@ -72,14 +72,15 @@ def adapt(
         else _binding(node, k, len(placeholders), feeds, backward)
         for k, node in enumerate(placeholders)
     ]
+    views = views_of_arguments(graph, visible or ())  # without gradients torch makes them of the arguments itself
     if remainder is not None and visible is not None:  # torch reads them: they leave as traced
         visible |= frozenset(remainder.results)
     returned = range(len(graph.graph.output_node().args[0]))
     written = take_writes(graph)
     windows = take_windows(graph, returned if visible is None else visible)
     objects = take_objects(graph)
-    literals = take_literals(graph)
     inputs, constants = bind_placeholders(graph, bindings)
+    literals = take_literals(graph)
     kept = tuple(k for k, binding in enumerate(bindings) if isinstance(binding, InputSource))
     numbers = {} if decisions is None else symbol_positions(bindings, decisions)
     mutations = tuple((position, kept.index(placeholders.index(node))) for position, node in written)
@@ -91,11 +92,11 @@ def adapt(
     if remainder is not None:
         captured = replace(captured, remainder=remainder.names)
     symbols = tuple(expression_of(value) for k, value in enumerate(bindings) if k in numbers.values())
-    if any(window.symbols - set(symbols) for window in windows):
-        raise CaptureError(f"{name} returns windows of one memory, of a size that no argument is")
+    convention = Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols, remainder, views)
+    if convention.symbols_read - set(symbols):
+        raise CaptureError(f"{name} returns a number, or windows of one memory, of a size that no argument is")
     strides = {name: one.strides for name, one in given.items()}
     captured = update_in_place(choose_layouts(normalize(captured), strides))
-    convention = Convention(kept, literals, objects, windows, tuple(numbers.values()), symbols, remainder)
     return Adapted(captured, convention)
 
 

@@ -16,7 +16,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, fake
-from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic, static_value
+from optfuse.compiler.frontend.torch_bridge import shares_memory
+from optfuse.compiler.frontend.torch_sizes import is_symbolic, static_value, symbols_of
 
 #: A search that would try more offsets than this takes two windows for overlapping ones.
 LARGEST_SEARCH = 1 << 12
@@ -38,8 +39,7 @@ class Window:
     @property
     def symbols(self) -> frozenset[sympy.Symbol]:
         """The symbols of its numbers."""
-        given = [n for n in (*(self.shape or ()), *self.stride, self.offset) if is_symbolic(n)]
-        return frozenset().union(*(expression_of(n).free_symbols for n in given))
+        return frozenset().union(*map(symbols_of, (*(self.shape or ()), *self.stride, self.offset)))
 
     def at(self, sizes: Mapping[sympy.Symbol, int]) -> Window:
         """The window with numbers for its symbols."""
@@ -94,11 +94,37 @@ def take_windows(graph: GraphModule, positions: Collection[int]) -> tuple[Window
 def _root(node: Any) -> Node | None:
     """The node of the graph's own that an output is a view of."""
     value = fake(node) if isinstance(node, Node) else None
-    while value is not None and node.op == "call_function" and node.target in VIEWS:
-        node = node.args[0]
+    if value is not None:
+        node = _source(node)
     own = isinstance(node, Node) and node.op == "call_function"
     whole = fake(node) if own else None
     return node if whole is not None and value is not None and whole.dtype == value.dtype else None
+
+
+def views_of_arguments(graph: GraphModule, positions: Collection[int]) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """The views of arguments that a graph returns at ``positions``: where each is, and the number of the argument."""
+    arguments = {node: k for k, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
+    flat: Sequence[Any] = graph.graph.output_node().args[0]  # type: ignore[assignment]
+    places: dict[Node, list[int]] = {}
+    for position in sorted(positions):
+        node = flat[position]
+        if isinstance(node, Node) and node not in arguments and _source(node) in arguments:
+            places.setdefault(node, []).append(position)
+    return tuple((tuple(found), arguments[_source(node)]) for node, found in places.items())
+
+
+def as_view_of(argument: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A tensor as a view, in autograd's records, of an argument whose memory it shares; itself if it shares none."""
+    if value.dtype is not argument.dtype or not shares_memory(value, argument):
+        return value
+    return argument.as_strided(value.shape, value.stride(), value.storage_offset())
+
+
+def _source(node: Node) -> Node:
+    """What a chain of views begins with."""
+    while node.op == "call_function" and node.target in VIEWS:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _window(node: Node, positions: tuple[int, ...], base: int, root: Node) -> Window:

@@ -128,7 +128,10 @@ def take_objects(graph: GraphModule) -> tuple[tuple[int, int], ...]:
 
 
 def take_literals(graph: GraphModule) -> tuple[tuple[int, object], ...]:
-    """Outputs that are neither tensors, numbers nor None, with their positions; in the graph None takes their place."""
+    """Outputs that are neither tensors, known numbers nor None, with their positions; in the graph None stands there.
+
+    Numbers that torch knows by symbols are among them.
+    """
     output = graph.graph.output_node()
     flat = list(output.args[0])
     found = []

@@ -59,6 +59,11 @@ def expression_of(value: Any) -> sympy.Basic:
     return value.node.expr
 
 
+def symbols_of(value: Any) -> set[sympy.Symbol]:
+    """The symbols of a number; none of any other value."""
+    return set(expression_of(value).free_symbols) if is_symbolic(value) else set()
+
+
 #: By the environment of a trace's symbols: their values at which choices for speed are made.
 _CHOSEN_AT: WeakKeyDictionary[Any, Mapping[sympy.Symbol, int]] = WeakKeyDictionary()
 
