@@ -18,6 +18,7 @@ from optfuse.compiler.frontend.aot import make_backend
 from optfuse.compiler.frontend.buckets import checked_buckets
 from optfuse.compiler.frontend.function_modes import outside_function_modes
 from optfuse.compiler.frontend.kept_code import torch_keeps
+from optfuse.compiler.frontend.random_numbers import with_random_numbers
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.device_files import load_device
 from optfuse.problem.rules import rules_from_plain
@@ -94,7 +95,7 @@ def backend(
             buckets=checked_buckets(options.get("buckets")),
             keep=work.keep if asked.cache is not None and torch_keeps() else None,
         )
-        compiled = made_backend(graph, example_inputs)
+        compiled = with_random_numbers(graph, made_backend(graph, example_inputs))
     run = outside_function_modes(compiled)
     run.record = record  # type: ignore[attr-defined]
     return run

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,25 @@ def test_a_float_that_scales_tensors_makes_one_graph(
         close = {"atol": 0.03, "rtol": 0.03} if dtype is torch.bfloat16 else {}  # kernels round at the end alone
         torch.testing.assert_close((found, ours), (expected, theirs), **close)
     assert len(compiled.names()) == 2  # the first value's, and that of all others
+
+
+def drawn(x: Tensor) -> tuple[Tensor, ...]:
+    share = random.uniform(0.5, 1.5)
+    return x * share, (x.sum() - share) * random.randint(1, 9), torch.tensor(share, dtype=x.dtype) + x
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_numbers_that_a_program_draws_are_drawn_at_each_call(compiled: Compiler, dynamic: bool | None) -> None:
+    run = compiled(drawn, dynamic=dynamic)
+    for rows in (3, 4):
+        x = torch.randn(rows, 5, requires_grad=True)
+        results = []
+        for function in (run, drawn):
+            random.seed(rows)
+            found = function(x)
+            results.append([*found, *torch.autograd.grad(sum(result.sum() for result in found), x)])
+        torch.testing.assert_close(*results)
 
 
 def test_a_gradient_flows_through_what_a_float_scales(compiled: Compiler) -> None:
