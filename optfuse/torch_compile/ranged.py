@@ -53,8 +53,9 @@ def require_same(problem: Extraction, schedule: Schedule, places: Mapping[str, P
 class RangedRun:
     """Runs a module at the sizes of its inputs, which ``places`` has by symbol.
 
-    Behind its ``tensors`` tensors the inputs have numbers. ``program`` makes what runs the module of a size, given also
-    by what the product of its sizes differs from that of the first ones; the one used last is the last of ``runs``.
+    Behind its ``tensors`` tensors the inputs have numbers. ``program`` makes what runs the module of a call's sizes,
+    given the module and the product of these sizes over that of the first call's. The one used last is the last of
+    ``runs``.
     """
 
     module: SizedModule

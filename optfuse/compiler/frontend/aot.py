@@ -13,8 +13,7 @@ import torch
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.adapt import Feed
-from optfuse.compiler.frontend.buckets import Sizes as BucketSizes
-from optfuse.compiler.frontend.buckets import in_buckets_or_not
+from optfuse.compiler.frontend.buckets import BucketSizes, in_buckets_or_not
 from optfuse.compiler.frontend.by_size import at_any_size, size_reader
 from optfuse.compiler.frontend.captured import Captured, InputSource
 from optfuse.compiler.frontend.convention import Program

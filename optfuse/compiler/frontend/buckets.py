@@ -1,4 +1,4 @@
-"""Sizes that change, filled up to a few: inputs get copies of their last row, and results lose them again.
+"""BucketSizes that change, filled up to a few: inputs get copies of their last row, and results lose them again.
 
 On request alone, since rows must not depend on each other: a batch of an evaluation, a length under a causal mask. Then
 a few sizes serve all, and each has its CUDA graph.
@@ -23,7 +23,7 @@ from optfuse.errors import CaptureError, InvalidOptionError
 logger = logging.getLogger("optfuse")
 
 #: By dimension of the inputs: the sizes that it is filled up to, ascending.
-Sizes = Mapping[int, tuple[int, ...]]
+BucketSizes = Mapping[int, tuple[int, ...]]
 
 
 def checked_buckets(value: object) -> dict[int, tuple[int, ...]]:
@@ -125,7 +125,7 @@ def _cut(x: Any, sizes: Sequence[tuple[int, int]]) -> Any:
 
 
 def in_buckets_or_not(
-    graph: GraphModule, name: str, inputs: Sequence[Any], sizes: Sizes, function: Callable[..., Any]
+    graph: GraphModule, name: str, inputs: Sequence[Any], sizes: BucketSizes, function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """``in_buckets``; ``function`` itself, with a warning, where that cannot be."""
     try:
@@ -136,7 +136,7 @@ def in_buckets_or_not(
 
 
 def in_buckets(
-    graph: GraphModule, inputs: Sequence[Any], sizes: Sizes, function: Callable[..., Any]
+    graph: GraphModule, inputs: Sequence[Any], sizes: BucketSizes, function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """``function``, which runs ``graph`` (of Dynamo's) at any size, as one that runs at a few sizes.
 

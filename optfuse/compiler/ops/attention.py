@@ -1,6 +1,6 @@
 """Attention in one call, with all gradients, which ``scaled_dot_product_attention`` has in eager execution only.
 
-When traced, ATen decomposes attention if the kernel it chose has no gradient for a mask or no dropout. The two
+When traced, ATen decomposes attention if the kernel it chose has no gradient for a mask or no dropout. The
 functions here stay whole: at run time each picks the best library kernel of its device for the call, or computes by
 matrix products where there is none.
 
