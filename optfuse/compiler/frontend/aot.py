@@ -110,7 +110,7 @@ def compile_flat(
         backward=compiler.of("backward"),
         inference=compiler.of("inference"),
         partition=min_cut_partition if why_not else split.partition,
-        decompositions={} if why_not else decompositions(),  # ours are for known sizes
+        decompositions=dict if why_not else decompositions,  # ours are for known sizes
         eager_backward=eager_backward,
         around=nullcontext() if keep is None else keeping(keep),
     )

@@ -16,11 +16,13 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from unittest import mock
 
 import torch
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._inductor import codecache
 from torch._inductor import config as inductor_config
 from torch._inductor.output_code import OutputCode
 
@@ -94,6 +96,15 @@ class KeptCode(OutputCode):
         """Ignore the bundle: Triton's own cache has the kernels."""
 
 
+#: Torch's key has Inductor's passes for each device, for which it loads all of Inductor's code generators. No graph of
+#: ours meets these, and loading them takes a third of a second or more.
+_NO_BACKENDS: dict[str, Any] = {
+    "init_backend_registration": lambda: None,
+    "custom_backend_passes": {},
+    "custom_backend_codegen_configs": {},
+}
+
+
 def keepable(compile_: Callable[..., KeptCode]) -> Any:
     """A compiler whose results torch keeps."""
     return SerializableAOTDispatchCompiler(KeptCode, compile_)
@@ -113,6 +124,8 @@ def keeping(keep: Keeping) -> Iterator[None]:
     # functions in a graph of which torch does not know that they may be kept, with their versions: part of its key
     named = {**inductor_config.unsafe_marked_cacheable_functions, f"{attend.__module__}.{attend.__name__}": keep.key}
     with ExitStack() as stack:
+        there = {name: value for name, value in _NO_BACKENDS.items() if hasattr(codecache, name)}
+        stack.enter_context(mock.patch.multiple(codecache, **there))
         stack.enter_context(functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True))
         stack.enter_context(inductor_config.patch(unsafe_marked_cacheable_functions=named))
         token = _revive.set(keep.revive)

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -185,7 +186,7 @@ def aot_compile(
     backward: Compiler,
     inference: Compiler,
     partition: Partitioner,
-    decompositions: Mapping[Any, Callable[..., Any]],
+    decompositions: Callable[[], Mapping[Any, Callable[..., Any]]],
     eager_backward: bool = False,
     around: AbstractContextManager[Any] | None = None,
 ) -> Callable[..., Any]:
@@ -194,19 +195,40 @@ def aot_compile(
     Returns a function of ``inputs`` (unboxed) that carries autograd and rebuilds views. Where torch can, a graph ends
     with the copies that write new values into mutated inputs; else the function does.
     With ``eager_backward``, ``backward`` is called now, and not when gradients are first asked for. ``around``: entered
-    while torch compiles.
+    while torch compiles. ``decompositions`` is called only if torch traces, which it does not for a graph that it has
+    kept.
     """
     backend = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=inference,
         partition_fn=partition,
-        decompositions=dict(decompositions),
+        decompositions=_Later(decompositions),
         keep_inference_input_mutations=True,  # in training, too
     )
     settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
     with tracing(), functorch_config.patch(settings), nullcontext() if around is None else around:
         return backend(graph, inputs)
+
+
+class _Later(Mapping[Any, Callable[..., Any]]):
+    """A table that is made when it is first looked at."""
+
+    def __init__(self, make: Callable[[], Mapping[Any, Callable[..., Any]]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _table(self) -> Mapping[Any, Callable[..., Any]]:
+        return self._make()
+
+    def __getitem__(self, key: Any) -> Callable[..., Any]:
+        return self._table[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
 
 
 def donate_nothing() -> None:

@@ -106,8 +106,10 @@ def _allowed(added: Chosen) -> Holds | None:
 
 
 def _name(node: Node) -> str:
+    """What a node calls: ``a == b`` is "eq", whether it stands as a function, a method ``__eq__`` or an overload."""
     if isinstance(node.target, str):
-        return node.target
+        special = node.target.startswith("__") and node.target.endswith("__")
+        return node.target[2:-2] if special else node.target
     return operator_name(node.target) or getattr(node.target, "__name__", "")
 
 
@@ -299,7 +301,7 @@ _RULES: Mapping[str, Callable[..., Callable[[Index], Element] | None]] = {
     "ge": _pointwise(compared(operator.ge, lambda a, b: a - b)),
     "lt": _pointwise(compared(operator.lt, lambda a, b: b - a - 1)),
     "gt": _pointwise(compared(operator.gt, lambda a, b: a - b - 1)),
-    **dict.fromkeys(("and_", "__and__", "bitwise_and", "logical_and"), _pointwise(both)),
+    **dict.fromkeys(("and_", "and", "bitwise_and", "logical_and"), _pointwise(both)),
     "where": _pointwise(choose),
     "masked_fill": _pointwise(lambda value, mask, fill: choose(mask, fill, value)),
     "unsqueeze": _unsqueeze,
