@@ -84,7 +84,8 @@ def remember(
 
 def facts_of(schedule: ScheduledGraph) -> CompiledGraph:
     """What is told of a graph that was scheduled."""
-    calls = [op for op in schedule.graph.ops if isinstance(op, LibraryCall)]
+    ran = (schedule.graph.ops[op] for kernel in schedule.solution.kernels for op in kernel.ops)
+    calls = [op for op in ran if isinstance(op, LibraryCall)]
     opaque = tuple(op.target.split(".")[1] for op in calls if op.target.startswith(f"{NAMESPACE}."))
     overlap = schedule.result.statistics.overlap
     counted = Counter(op.target for op in calls if not op.target.startswith(f"{NAMESPACE}."))

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from optfuse.compiler.ir.nodes import LibraryCall, views
+from optfuse.compiler.ir.sizes import Size
 from optfuse.torch_compile.backend import backend
 from tests.torch_compile.test_torch_compile import Compiler, compiled
 
@@ -390,3 +392,37 @@ def test_offsets_that_change_are_formulas(compiled: Compiler) -> None:
         x = marked(size, 6, 3)
         torch.testing.assert_close(fast(x), last_rows(x))
     assert schedules(compiled) == ["compiled0.inference"]
+
+
+def test_products_of_our_own_serve_a_range_of_rows(compiled: Compiler) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(32, 128).bfloat16()
+
+    def gated(x: Tensor, y: Tensor) -> Tensor:
+        return torch.erf(layer(x)) * y
+
+    fast = compiled(gated)
+    with torch.no_grad():
+        for rows in (4000, 2, 130, 257):
+            x, y = (torch.randn(rows, columns).bfloat16() for columns in (32, 128))
+            torch._dynamo.mark_dynamic(x, 0)  # noqa: SLF001 - its public face
+            torch._dynamo.mark_dynamic(y, 0)  # noqa: SLF001
+            torch.testing.assert_close(fast(x, y), gated(x, y), rtol=2e-2, atol=2e-2)
+    assert schedules(compiled) == ["compiled0.inference"]
+    (schedule,) = compiled.runs[0].record.schedules
+    assert "tl.dot(" in schedule.source and not schedule.library_ops
+
+
+def test_patches_of_images_have_the_filters_size_in_a_range(compiled: Compiler) -> None:
+    torch.manual_seed(0)
+    patches = nn.Conv2d(3, 16, 4, stride=4).bfloat16().eval()
+    fast = compiled(patches, dynamic=True)
+    with torch.no_grad():
+        for height, width in ((16, 20), (18, 23), (25, 31)):
+            x = torch.randn(3, 3, height, width).bfloat16()
+            torch.testing.assert_close(fast(x), patches(x), rtol=2e-2, atol=2e-2)
+    assert schedules(compiled)
+    for schedule in compiled.runs[0].record.schedules:  # the filter's size is a number, no quotient of the image's
+        (left, _) = [view for op in schedule.graph.ops if isinstance(op, LibraryCall) for view in views(op)][-2:]
+        assert left.shape[1] == 48
+        assert not isinstance(left.shape[1], Size)

@@ -118,7 +118,7 @@ def dot_time(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -> D
     """
     dot = dot_in(nest)
     assert dot is not None, "the nest computes a product"
-    rows, columns = nest.sizes
+    rows, columns = map(hint, nest.sizes)
     tile = dot_tile(rows, columns, dot.terms)
     operations = 2 * _up(rows, tile.rows) * _up(columns, tile.columns) * _up(dot.terms, tile.terms)
     programs = -(-rows // tile.rows) * -(-columns // tile.columns)

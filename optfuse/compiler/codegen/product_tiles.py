@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from optfuse.compiler.ir.sizes import hint
+
 #: Sums of at least so many terms are bound by the tensor cores: their tiles are large.
 LONG_SUM, LONGEST_SUM = 384, 2048
 
@@ -19,8 +21,11 @@ class DotTile:
 
 
 def dot_tile(rows: int, columns: int, terms: int) -> DotTile:
-    """The tile of a product, of measurements on an H200 over the shapes of the benchmark's models."""
-    if terms >= LONGEST_SUM and columns >= 512 and rows * columns >= 128 * 256 * 132:
+    """The tile of a product, of measurements on an H200 over the shapes of the benchmark's models.
+
+    Of rows whose number changes, the tile is chosen at the hint.
+    """
+    if terms >= LONGEST_SUM and columns >= 512 and hint(rows) * columns >= 128 * 256 * 132:
         return DotTile(128, 256, 64, 8)
     if terms >= LONG_SUM and columns > 64:
         return DotTile(128, 128, 64, 8)

@@ -108,17 +108,13 @@ def _multiply_backward(node: Node) -> dict[Node, torch.Tensor]:
 
 def _windows(node: Node, image: Node, weight: Node) -> Node:
     """The image as a matrix: a row a window, a column a place in it. Channels come last where they do in memory."""
-    graph, kernel, counts = node.graph, _shape(weight)[2:], _counts(image, weight)
-    are_last = _channels_are_last(image, weight)  # of the whole image, as for the filters
-    for dim, (size, count) in enumerate(zip(kernel, counts, strict=True), start=2):
-        if _shape(image)[dim] != size * count:  # what is left over is in no window
-            image = insert(graph, node, aten.slice.Tensor, (image, dim, 0, size * count))
-    batch, channels = _shape(image)[:2]
-    split = [n for pair in zip(counts, kernel, strict=True) for n in pair]
-    image_by_window = insert(graph, node, aten.view.default, (image, [batch, channels, *split]))
-    outer, inner = range(2, 2 + len(split), 2), range(3, 3 + len(split), 2)
+    kernel, are_last = _shape(weight)[2:], _channels_are_last(image, weight)  # of the whole image, as for the filters
+    for dim, size in enumerate(kernel, start=2):  # what is left over is in no window
+        image = insert(node.graph, node, aten.unfold.default, (image, dim, size, size))
+    rank = len(kernel)
+    outer, inner = range(2, 2 + rank), range(2 + rank, 2 + 2 * rank)
     order = [0, *outer, *inner, 1] if are_last else [0, *outer, 1, *inner]
-    return _matrix(node, insert(graph, node, aten.permute.default, (image_by_window, order)), 1 + len(kernel))
+    return _matrix(node, insert(node.graph, node, aten.permute.default, (image, order)), 1 + rank)
 
 
 def _filters(node: Node, image: Node, weight: Node) -> Node:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
 
 #: Both ends included; an end is ``math.inf`` or ``-math.inf`` where nothing bounds it.
 Interval = tuple[float, float]
@@ -22,9 +23,22 @@ class Divided:
     operator: Literal["//", "%"]
     numerator: Formula
     divisor: Formula
+    _text: str = field(init=False, compare=False, repr=False)
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_text", f"({self.numerator} {self.operator} {self.divisor})")
+        object.__setattr__(self, "_hash", hash((self.operator, self.numerator, self.divisor)))
 
     def __str__(self) -> str:
-        return f"({self.numerator} {self.operator} {self.divisor})"
+        return self._text
+
+    def __hash__(self) -> int:
+        """Computed once: formulas nest, and are looked up far more often than they are made."""
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Divided, (self.operator, self.numerator, self.divisor)
 
 
 Atom = str | Divided
@@ -36,6 +50,17 @@ class Formula:
     """A sum of terms (atoms multiplied, coefficient), sorted by text; no coefficient is 0."""
 
     terms: tuple[tuple[Monomial, int], ...]
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.terms))
+
+    def __hash__(self) -> int:
+        """Computed once, as that of ``Divided``."""
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Formula, (self.terms,)
 
     def __str__(self) -> str:
         """The formula in Python's own syntax, in parentheses unless it is one atom or one nonnegative number."""
@@ -69,6 +94,11 @@ def number(value: int) -> Formula:
     return Formula((((), value),) if value else ())
 
 
+#: Results of arithmetic that are kept: a compile repeats the same few thousand operations.
+_KEPT = 1 << 16
+
+
+@lru_cache(_KEPT)
 def add(a: Formula, b: Formula, factor: int = 1) -> Formula:
     """``a + factor * b``."""
     if not b.terms:
@@ -79,6 +109,7 @@ def add(a: Formula, b: Formula, factor: int = 1) -> Formula:
     return _formula(terms)
 
 
+@lru_cache(_KEPT)
 def multiply(a: Formula, b: Formula) -> Formula:
     """The product, expanded."""
     terms: dict[Monomial, int] = {}

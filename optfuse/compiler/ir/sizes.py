@@ -70,6 +70,12 @@ class Decisions:
     chosen_at: Mapping[str, int] | None = None
     #: sizes of different builds never match in a dictionary: what is cached of one has recorded that one's guards
     serial: int = field(default_factory=count().__next__)
+    #: what is known under the present ranges: bounds of formulas, quotients and remainders
+    _bounds: dict[Formula, Interval] = field(default_factory=dict, compare=False, repr=False)
+    _divisions: dict[tuple[Formula, Formula], tuple[Formula, Formula]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    _values: dict[Formula, int] = field(default_factory=dict, compare=False, repr=False)
 
     def size(self, name: str) -> Size:
         """The symbol ``name`` as a size."""
@@ -80,7 +86,7 @@ class Decisions:
         known = self._known(formula, comparison)
         if known is not None:
             return known
-        answer = _COMPARE[comparison](evaluate(formula, self.hints), 0)
+        answer = _COMPARE[comparison](self.value(formula), 0)
         guard = Relation(formula, comparison if answer else _NEGATED[comparison])
         if guard not in self.guards:
             self.guards[guard] = None
@@ -93,8 +99,44 @@ class Decisions:
         self.guards[guard] = None
         self._narrow(guard)
 
+    def bounds(self, formula: Formula) -> Interval:
+        """An interval that holds the formula's value wherever the symbols are in their ranges."""
+        found = self._bounds.get(formula)
+        if found is None:
+            found = self._bounds[formula] = bounds(formula, self.ranges)
+        return found
+
+    def value(self, formula: Formula) -> int:
+        """The formula's value at the hints."""
+        found = self._values.get(formula)
+        if found is None:
+            found = self._values[formula] = evaluate(formula, self.hints)
+        return found
+
+    def divided(self, numerator: Formula, divisor: Formula) -> tuple[Formula, Formula]:
+        """Quotient and remainder; guards say that the divisor is not 0, and where a numerator is below 0.
+
+        Raises:
+            ZeroDivisionError: If the divisor is 0 at the hints.
+        """
+        found = self._divisions.get((numerator, divisor))
+        if found is None:
+            found = self._divided(numerator, divisor)
+            self._divisions[numerator, divisor] = found
+        return found
+
+    def _divided(self, numerator: Formula, divisor: Formula) -> tuple[Formula, Formula]:
+        if self.decide(divisor, "=="):
+            raise ZeroDivisionError(f"{numerator} divided by {divisor}, which is 0 at these sizes")
+        quotient, remainder = divide(numerator, divisor, self.ranges)
+        atoms = [atom for monomial, _ in quotient.terms for atom in monomial if isinstance(atom, Divided)]
+        for atom in atoms:
+            if self.bounds(atom.numerator)[0] < 0 and self.decide(atom.numerator, "<"):
+                quotient, remainder = divide(numerator, divisor, self.ranges, below=True)
+        return quotient, remainder
+
     def _known(self, formula: Formula, comparison: str) -> bool | None:
-        low, high = bounds(formula, self.ranges)
+        low, high = self.bounds(formula)
         match comparison:
             case "<" | ">=":
                 below = True if high < 0 else False if low >= 0 else None
@@ -124,6 +166,8 @@ class Decisions:
             case _:
                 return
         self.ranges[monomial[0]] = low, high
+        self._bounds.clear()
+        self._divisions.clear()
 
     def holds(self, values: Mapping[str, int]) -> bool:
         """Whether what was built is valid at the given sizes."""
@@ -139,7 +183,7 @@ class Size(int):
     @classmethod
     def of(cls, formula: Formula, decisions: Decisions) -> Self:
         """The size that ``formula`` is."""
-        made = super().__new__(cls, evaluate(formula, decisions.hints))
+        made = super().__new__(cls, decisions.value(formula))
         made.formula, made.decisions = formula, decisions
         return made
 
@@ -189,14 +233,7 @@ class Size(int):
         return self.__rdivmod__(other)[1] if isinstance(other, int) else NotImplemented
 
     def _divided(self, numerator: Formula, divisor: Formula) -> tuple[int, int]:
-        if self.decisions.decide(divisor, "=="):
-            raise ZeroDivisionError(f"{numerator} divided by {divisor}, which is 0 at these sizes")
-        ranges = self.decisions.ranges
-        quotient, remainder = divide(numerator, divisor, ranges)
-        atoms = [atom for monomial, _ in quotient.terms for atom in monomial if isinstance(atom, Divided)]
-        for atom in atoms:
-            if bounds(atom.numerator, ranges)[0] < 0 and self.decisions.decide(atom.numerator, "<"):
-                quotient, remainder = divide(numerator, divisor, ranges, below=True)
+        quotient, remainder = self.decisions.divided(numerator, divisor)
         return self._made(quotient), self._made(remainder)
 
     def _compared(self, other: Any, comparison: str, swapped: bool = False) -> Any:
@@ -295,7 +332,7 @@ def never_less(value: int, least: int) -> bool:
     difference = value - least
     if not isinstance(difference, Size):
         return difference >= 0
-    return bounds(difference.formula, difference.decisions.ranges)[0] >= 0
+    return difference.decisions.bounds(difference.formula)[0] >= 0
 
 
 def symbols_in(value: int) -> frozenset[str]:

@@ -40,7 +40,7 @@ from optfuse.compiler.ir.nodes import (
     rvar,
     views,
 )
-from optfuse.compiler.ir.sizes import Size
+from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.compiler.ir.traversal import dot_in
 from optfuse.problem.cost import GOP, MIB
 from optfuse.problem.instance import Device
@@ -96,9 +96,9 @@ def _dot_nest(call: LibraryCall, buffers: Mapping[str, Buffer]) -> LoopNest | No
     if out is None or out.stride[1] != 1 or left.stride[1] != 1 or 1 not in right.stride:
         return None
     (rows, terms), columns = left.shape, right.shape[1]
-    numbers = (*left.shape, *right.shape, *left.stride, *right.stride, left.offset, right.offset)
-    if any(isinstance(number, Size) for number in numbers) or min(rows, columns, terms) < LEAST:
-        return None
+    numbers = (terms, *right.shape, *left.stride, *right.stride, left.offset, right.offset)
+    if any(isinstance(number, Size) for number in numbers) or min(hint(rows), columns, terms) < LEAST:
+        return None  # only the number of rows may change
     dtype = buffers[out.buffer].dtype
     if {buffers[left.buffer].dtype, buffers[right.buffer].dtype} != {dtype} or dtype not in HALF:
         return None
@@ -214,8 +214,8 @@ def _margin(call: LibraryCall, nest: LoopNest, buffers: Mapping[str, Buffer], de
     partial = columns % dot_tile(rows, columns, dot.terms).columns
     if takes.compute * (PARTIAL if partial else 1) > takes.memory:
         return 0
-    moved = sum(prod(view.shape) * ITEM_BYTES[buffers[view.buffer].dtype] for view in views(call))
-    made = buffer_bytes(buffers[nest.stores[0].buffer])
+    moved = sum(hint(prod(view.shape)) * ITEM_BYTES[buffers[view.buffer].dtype] for view in views(call))
+    made = hint(buffer_bytes(buffers[nest.stores[0].buffer]))
     library = device.launch_ps + _compute_ps(library_work(call, buffers, device, moved + made).tensor, device)
     rate = device.dram_ps_per_mib
     others = OTHERS * made * rate // MIB
