@@ -262,6 +262,49 @@ def test_a_size_that_a_check_settles_is_checked(compiled: Compiler) -> None:
                 fast(x * 0)
 
 
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        lambda x, n: torch.add(x, x * 2, alpha=n.max()),
+        lambda x, n: x.clone().sub_(x * 2, alpha=n[1]),
+        lambda x, n: torch.addcmul(x, x, x, value=n.max()),
+    ],
+    ids=["add", "sub_", "addcmul"],
+)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32], ids=str)
+def test_a_tensor_given_for_a_number_costs_its_operator_alone(scaled: Any, dtype: torch.dtype) -> None:
+    def function(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        return scaled(x.sin(), n).cos(), x.exp() * 2
+
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    before = len(optfuse.compiled_graphs())
+    with captured():
+        fast = torch.compile(function, backend="optfuse", fullgraph=True)
+        for numbers in ([3, 1], [2, 5]):
+            x, n = torch.randn(6, requires_grad=True), torch.tensor(numbers, dtype=dtype)
+            got, wanted = fast(x, n), function(x, n)
+            torch.testing.assert_close(got, wanted)
+            torch.testing.assert_close(
+                torch.autograd.grad(sum(got).sum(), x), torch.autograd.grad(sum(wanted).sum(), x)
+            )
+    graphs = optfuse.compiled_graphs()[before:]
+    assert {graph.name for graph in graphs if graph.why_not} == {"compiled0.part2"}
+    assert any(graph.name.endswith(".forward") and not graph.why_not for graph in graphs)
+
+
+def test_a_tensor_is_an_operand_where_its_number_is_read_by_itself(compiled: Compiler) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x / x.max(), x * x.max().item()
+
+    x = torch.randn(6)
+    with captured():
+        torch.testing.assert_close(compiled(function, fullgraph=True)(x), function(x))
+    (run,) = compiled.runs
+    assert [reason for name, reason in run.record.unplanned if name == "compiled0.part2"] == [
+        "item: a size or value that only its run tells"
+    ]
+
+
 def test_what_runs_as_traced_is_named() -> None:
     torch._dynamo.reset()  # noqa: SLF001 - its public face
     before = len(optfuse.compiled_graphs())

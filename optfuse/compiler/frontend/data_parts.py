@@ -1,7 +1,8 @@
 """Graphs with sizes that depend on the values of tensors: cut where such a size is found, compiled between the cuts.
 
-``nonzero``, ``x[x > 0]``, ``item()`` and the like run as they were traced. What stands between them is compiled for the
-sizes that come: what torch.compile captures then costs only the nodes that find a size, not the graph.
+``nonzero``, ``x[x > 0]``, ``item()``, tensors given for numbers (``alpha=x.max()``) and the like run as they were
+traced. What stands between them is compiled for the sizes that come: what torch.compile captures then costs only the
+nodes that find a size, not the graph.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.fx.passes.split_module import split_module
 
 from optfuse.compiler.frontend.by_size import CompileSize, at_any_size
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
-from optfuse.compiler.frontend.torch_sizes import unbacked_symbols
+from optfuse.compiler.frontend.torch_sizes import is_read_as_number, is_symbolic, unbacked_symbols
 
 
 def finds_size(node: Node) -> bool:
@@ -25,7 +26,14 @@ def finds_size(node: Node) -> bool:
         return False
     known = [source.meta.get("example_value") for source in node.all_input_nodes]
     found = unbacked_symbols(node.meta.get("example_value")) - unbacked_symbols(known)
-    return bool(node.meta.get("unbacked_bindings") or found)
+    return bool(node.meta.get("unbacked_bindings") or found) or _takes_element(node)
+
+
+def _takes_element(node: Node) -> bool:
+    """Whether a keyword is given a tensor, read as a number that no node yields: ``torch.add(x, y, alpha=z.max())``."""
+    given = [value for value in node.kwargs.values() if isinstance(value, Node)]
+    read = (source for source in given if is_read_as_number(source.meta.get("example_value")))
+    return any(not any(is_symbolic(user.meta.get("example_value")) for user in source.users) for source in read)
 
 
 def finds_sizes(graph: GraphModule) -> bool:
@@ -45,6 +53,7 @@ def in_parts(
     time, since those that depend on data seldom come again.
     """
     parts = _part_numbers(graph)
+    finding = [node for node in graph.graph.nodes if finds_size(node)]
     fakes = {node: node.meta.pop("example_value") for node in graph.graph.nodes if "example_value" in node.meta}
     for node, value in fakes.items():  # under another name, or the cut asks for a node that yields each symbol
         node.meta["fake"] = value
@@ -59,7 +68,7 @@ def in_parts(
         for node in part.graph.nodes:
             if "fake" in node.meta:
                 node.meta = {**node.meta, "example_value": node.meta["fake"]}
-        found = [node.name for node in part.graph.nodes if finds_size(node)]
+        found = [node.name for node in finding if parts[node] == number]
         if found and leave is not None:
             leave(f"{name}.part{number}", f"{', '.join(found)}: a size or value that only its run tells")
         if number % 2 == 1:

@@ -54,6 +54,11 @@ def is_symbolic(value: Any) -> bool:
     return isinstance(value, _SYMBOLIC)
 
 
+def is_read_as_number(value: Any) -> bool:
+    """Whether a value is a fake tensor whose element an operator has asked for, which torch notes on it."""
+    return isinstance(value, FakeTensor) and value.item_memo is not None
+
+
 def expression_of(value: Any) -> sympy.Basic:
     """The sympy expression of a symbolic number."""
     return value.node.expr
