@@ -410,7 +410,8 @@ def test_products_of_our_own_serve_a_range_of_rows(compiled: Compiler) -> None:
             torch.testing.assert_close(fast(x, y), gated(x, y), rtol=2e-2, atol=2e-2)
     assert schedules(compiled) == ["compiled0.inference"]
     (schedule,) = compiled.runs[0].record.schedules
-    assert "tl.dot(" in schedule.source and not schedule.library_ops
+    assert "tl.dot(" in schedule.source
+    assert not schedule.library_ops
 
 
 def test_patches_of_images_have_the_filters_size_in_a_range(compiled: Compiler) -> None:
