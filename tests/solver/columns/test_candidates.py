@@ -109,6 +109,23 @@ def test_limits_are_kept_and_told() -> None:
     assert {c.mask for c in part.candidates} == {c.mask for c in everything.candidates if not c.mask & ~0b1111}
 
 
+def most_saved(pool: Pool) -> int:
+    """What the best candidate saves beside kernels of its single atoms."""
+    alone = {candidate.mask: candidate.cost for candidate in pool.candidates if candidate.mask.bit_count() == 1}
+    return max(sum(alone[1 << atom] for atom in bits(each.mask)) - each.cost for each in pool.candidates)
+
+
+def test_a_sample_reaches_what_saves_most_before_the_first_candidates_do() -> None:
+    sampled, first = [], []
+    for seed in (1, 5, 11):
+        instance = build(seed, 34)
+        best, sample = most_saved(listed(instance)), listed(instance, each=100)
+        sampled.append(most_saved(sample) / best)
+        first.append(most_saved(listed(instance, limit=len(sample.candidates))) / best)
+    assert sum(sampled) > 0.7 * len(sampled)
+    assert sum(sampled) > sum(first)
+
+
 def test_no_time_is_told() -> None:
     instance = build(3, 30)
     pool = enumerate_candidates(instance, find_atoms(instance), PLENTY, 0.0)
