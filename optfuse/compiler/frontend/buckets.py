@@ -1,4 +1,4 @@
-"""BucketSizes that change, filled up to a few: inputs get copies of their last row, and results lose them again.
+"""Sizes that change, filled up to a few: inputs get copies of their last row, and results lose them again.
 
 On request alone, since rows must not depend on each other: a batch of an evaluation, a length under a causal mask. Then
 a few sizes serve all, and each has its CUDA graph.
