@@ -150,6 +150,24 @@ def test_modes(mode: str) -> None:
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_more_than_two_thousand_million_points(dynamic: bool) -> None:
+    a = torch.ones(1, 1 << 16, dtype=torch.int8, device="cuda")
+    b = torch.ones(1 << 16, 1, dtype=torch.int8, device="cuda")
+    a[-1, -1] = b[-1, -1] = 2
+    largest = torch.compile(lambda a, b: (a + b).max(), backend="optfuse", options=OPTIONS, dynamic=dynamic)
+    assert largest(a, b) == 4
+    sums = torch.compile(lambda a, b: a[:, :50_001] + b, backend="optfuse", options=OPTIONS, dynamic=dynamic)(a, b)
+    assert sums[:-1].eq(2).all()
+    assert sums[-1].eq(3).all()
+
+
+def test_division_by_a_negative_zero() -> None:
+    x = torch.randn(100, device="cuda")
+    divided = torch.compile(lambda x: (x / -0.0, x.new_full((), -0.0) / x), backend="optfuse", options=OPTIONS)
+    torch.testing.assert_close(divided(x), (x / -0.0, torch.full_like(x, -0.0) / x))
+
+
 def test_checkpointed_dropout_draws_the_same_numbers_again() -> None:
     """Numbers follow from a seed that the forward graph draws and keeps, so that both graphs are scheduled."""
 

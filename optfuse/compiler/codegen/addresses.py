@@ -18,6 +18,8 @@ class Addresses:
         self.axes = axes
         self.starts = starts(axes)
         self.sizes = {symbol: size for axis in axes for symbol, size in axis.digits}
+        #: whether an index has been written that needs 64 bits
+        self.wide = any(axis.wide for axis in axes)
 
     def index(self, form: Linear, wide: bool = False) -> Value:
         """An index as text; ``wide``: computed in 64 bits."""
@@ -32,6 +34,7 @@ class Addresses:
         if not terms:
             return constant(rest, "int64" if wide else "int32")
         if wide:
+            self.wide = True
             terms = [(cast(value, "int64"), coefficient) for value, coefficient in terms]
         dtype = "int64" if any(value.dtype == "int64" for value, _ in terms) else "int32"
         axes = frozenset[str]().union(*(value.axes for value, _ in terms))

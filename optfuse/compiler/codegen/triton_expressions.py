@@ -91,6 +91,8 @@ def constant(value: bool | int | float, dtype: str) -> Value:
         text = str(value)
     elif dtype in FLOATING:
         number = float(value)
+        if number == 0 and math.copysign(1, number) < 0:  # Triton 3.6 makes 0.0 of the number -0.0
+            return Value(f"tl.full((), -1.0, {triton_type(dtype)}) * 0.0", dtype, tightness=PRODUCT)
         text = repr(number) if math.isfinite(number) else f'float("{number}")'
     else:
         text = str(int(value))

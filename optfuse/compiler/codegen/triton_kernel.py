@@ -346,6 +346,8 @@ class _Kernel:
         lines = render(self.lines)
         grid = tuple((axis.size, axis.constant) for axis in self.axes if axis.walk == "parallel")
         sizes = self._sizes(lines, grid)
+        if self.members.addresses.wide:  # products of sizes are computed with as many bits as their factors have
+            lines = [*render([Line(f"{name} = tl.cast({name}, tl.int64)") for name in sizes]), *lines]
         head = call_text(
             f"def {self.spec.name}(",
             [self.parameters[name] for name in pointers]

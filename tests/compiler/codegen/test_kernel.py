@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import sympy
 from optfuse.compiler.codegen.block_sizes import LARGEST_TILE
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.nodes import Const, Guard, Iota, Load
+from optfuse.compiler.ir.sizes import Decisions
 from tests.compiler.codegen.running import check
 from tests.compiler.codegen.specs import (
     F32,
@@ -210,6 +212,26 @@ def test_large_buffers_are_addressed_in_64_bits():
     source = emit_kernel(k.spec("c"), k.buffers).source
     assert "1073741824 * x1.to(tl.int64)" in source
     assert "tl.store(c_ptr + xindex" in source
+
+
+@pytest.mark.parametrize(("size", "wide"), [(1 << 6, False), (1 << 16, True)])
+def test_products_of_changing_sizes_are_computed_in_64_bits_where_they_need_them(size, wide):
+    s = Decisions({"s": size}, {"s": (2, math.inf)}).size("s")
+    k = Kernel((s, s))
+    k.input("a", s)
+    k.input("b", s)
+    k.pointwise("c", call("add", k.load("a", i0), k.load("b", i1)))
+    source = emit_kernel(k.spec("c"), k.buffers).source
+    assert ("s = tl.cast(s, tl.int64)" in source) is wide
+
+
+def test_a_negative_zero_is_no_literal(tmp_path):
+    k = Kernel((64,))
+    k.input("a", 64)
+    k.pointwise("b", call("div", k.load("a", i0), const(-0.0)))
+    made = emit_kernel(k.spec("b"), k.buffers)
+    assert "-0.0" not in made.source
+    check(made, k.spec("b"), k.buffers, folder=tmp_path)
 
 
 def test_names_never_collide(tmp_path):
