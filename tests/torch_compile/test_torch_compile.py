@@ -341,6 +341,16 @@ def test_complex_values(compiled: Compiler) -> None:
     assert "aten.mul.Tensor" not in {op for run in compiled.runs for op in run.record.library_ops}
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_complex_results_have_the_strides_of_eager_ones(dim: int, compiled: Compiler) -> None:
+    x = torch.randn(5, 6, 7)
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.fft.ifft(x, n=8, dim=dim), torch.fft.rfft2(x).movedim(0, 2).clone()
+
+    torch.testing.assert_close(compiled(f)(x), f(x), check_stride=True)
+
+
 def test_gradients_of_complex_products_are_kernels(compiled: Compiler) -> None:
     z, x = torch.randn(3, 4, 2), torch.randn(3, 4, requires_grad=True)
 

@@ -33,7 +33,7 @@ from optfuse.compiler.ir.size_float import SizeFloat
 from optfuse.compiler.ir.sizes import Decisions, Size
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.compiler.lower.collapse import collapse
-from optfuse.compiler.lower.expressions import call, const, scalar, within
+from optfuse.compiler.lower.expressions import DTYPES, call, const, scalar, within
 from optfuse.compiler.lower.origin import origin_of
 from optfuse.compiler.lower.overloads import concrete
 from optfuse.compiler.lower.registry import Declined, Uniform
@@ -303,9 +303,13 @@ class Builder:
         self.emit(collapse(LoopNest(self.node.name, sizes, (), (), (store,), self.origin)))
 
     def copy(self, source: View | Uniform, spec: Spec | None = None, *, name: str | None = None) -> View:
-        """Emit a nest that copies ``source`` (broadcast as needed) to a new tensor of the same dtype."""
+        """Emit a nest that copies ``source`` (broadcast as needed) to a new tensor of the same dtype.
+
+        What loops do not reach, another device's memory or complex numbers, is copied by a library call.
+        """
         spec = self.spec if spec is None else spec
-        if spec.device != self.main and spec.device == self.device(source) and spec.shape == source.shape:
+        foreign = spec.device == self.device(source) != self.main or spec.dtype not in DTYPES
+        if foreign and spec.shape == source.shape:
             out = self.allocate(spec, name=name)
             self.call("aten.clone.default", (self.in_memory(source),), out, self.origin)
             return out

@@ -13,6 +13,7 @@ from torch.fx.node import map_arg
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, swap, with_graph
 from optfuse.compiler.frontend.torch_bridge import TO_COPY
+from optfuse.compiler.frontend.torch_sizes import hint_of
 
 aten = torch.ops.aten
 
@@ -131,7 +132,21 @@ class _Work:
             swap(node, self._stacked(node, parts))
 
     def _stacked(self, before: Node, parts: _Parts) -> Node:
-        return insert(self.graph, before, aten.stack.default, ([parts.real, parts.imaginary], -1))
+        """The parts as pairs along a last axis; the other axes have ``before``'s order in memory, for its views."""
+        halves, rank = [parts.real, parts.imaginary], parts.real.meta["val"].ndim
+        order = [d for d in _memory_order(before.meta["val"]) if d < rank]
+        if order == sorted(order):
+            return insert(self.graph, before, aten.stack.default, (halves, -1))
+        turned = [insert(self.graph, before, aten.permute.default, (half, order)) for half in halves]
+        pairs = insert(self.graph, before, aten.stack.default, (turned, -1))
+        return insert(self.graph, before, aten.permute.default, (pairs, [*map(order.index, range(rank)), rank]))
+
+
+def _memory_order(value: torch.Tensor) -> list[int]:
+    """A tensor's dimensions from the one with the largest steps on; those of one element stay where they are."""
+    if value.is_contiguous():
+        return list(range(value.ndim))
+    return sorted(range(value.ndim), key=lambda d: (-hint_of(value.stride(d)), -hint_of(value.shape[d])))
 
 
 def _halves(graph: Graph, before: Node, pairs: Node) -> _Parts:
@@ -172,6 +187,8 @@ class _Maker:
                 return getattr(self.operand(argument), half) if is_complex else argument
 
             args = map_arg(self.node.args, part)
+            if self.node.target is aten.view.default and not args[0].meta["val"].is_contiguous():
+                args = (self(aten.clone.default, args[0], memory_format=torch.contiguous_format), *args[1:])
             halves.append(insert(self.work.graph, self.node, self.node.target, args, self.node.kwargs))
         return _Parts(*halves)
 
@@ -200,9 +217,9 @@ class _Maker:
         parts = self.work.parts_of(number, self.node)
         return _Parts(self._converted(parts.real), self._converted(parts.imaginary))
 
-    def __call__(self, target: Callable[..., Any], *args: Any) -> Node:
+    def __call__(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
         """A new node."""
-        return insert(self.work.graph, self.node, target, args)
+        return insert(self.work.graph, self.node, target, args, kwargs)
 
     def _converted(self, x: Any) -> Any:
         if not isinstance(x, Node) or x.meta["val"].dtype == self.real:

@@ -35,6 +35,14 @@ WITHOUT: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "exponential of infinity": (lambda z: ((z * 1).exp().real,), (torch.tensor([complex(float("inf"), 0)]),)),
     "moved": (lambda z: (torch.cat([z, z.flip(0)])[[0, 5]].sum(1), torch.where(z.real > 0, z, -z)), (Z,)),
     "made of real ones": (lambda y: ((y.to(torch.complex64) + torch.complex(y, y)).reshape(-1),), (Y,)),
+    "other orders in memory": (
+        lambda z: (
+            (z.t() * 2).t().view(12) * 1j,
+            torch.view_as_real(z.t() + 1j).transpose(0, 1).view(24),
+            (z[:, ::2] * 1j).view(3, 2, 1).exp(),
+        ),
+        (Z,),
+    ),
     "wider": (lambda z: (z.to(torch.complex128) * 1j + z.to(torch.complex128),), (Z,)),
 }
 
