@@ -29,7 +29,7 @@ from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.remainder import is_sparse_argument, take_remainder
 from optfuse.compiler.frontend.torch_bridge import flat_input_index
 from optfuse.compiler.frontend.torch_sizes import expression_of
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.errors import CaptureError
 
 #: Where an input comes from, or the value of a constant.

@@ -42,7 +42,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     tree_leaves,
 )
 from optfuse.compiler.frontend.torch_sizes import has_unbacked_size
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.errors import CaptureError
 from optfuse.problem.garbage_collection import rarely_collecting
 

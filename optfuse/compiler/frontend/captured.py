@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from optfuse.compiler.frontend.torch_bridge import TreeSpec
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.size_decisions import Decisions
 
 InputKind = Literal["parameter", "buffer", "user", "saved"]
 

@@ -14,7 +14,7 @@ from optfuse.compiler.frontend.flat import Binding
 from optfuse.compiler.frontend.remainder import Remainder
 from optfuse.compiler.frontend.torch_bridge import boxed, without_views
 from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic, static_value, symbols_of
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.size_decisions import Decisions
 
 #: Turns a graph into a function of its inputs (one tensor per placeholder, in order) that returns all of its outputs.
 #: It may empty the list that it is given, so that what a forward graph saved is freed while the backward graph runs.

@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from optfuse.compiler.frontend.torch_bridge import RestartAnalysis
 from optfuse.compiler.frontend.torch_sizes import choose_at, expression_of, is_symbolic
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.errors import CaptureError
 
 #: The sizes that a symbol stands for: torch traces those of 0 and 1 by themselves, and kernels take 32 bits.

@@ -36,7 +36,7 @@ from optfuse.compiler.frontend.passes.relu_masks import derive_relu_masks
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.torch_bridge import min_cut_partition, outside_of_modes, without_repeats
 from optfuse.compiler.frontend.torch_fakes import mode_of_values
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.problem.garbage_collection import rarely_collecting
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import sympy
 
-from optfuse.compiler.ir.sizes import SizeSymbol, size_in_index, variables_of
+from optfuse.compiler.ir.sizes import Size, SizeSymbol, size_in_index, variables_of
 from optfuse.errors import InvalidGraphError
 
 #: Ends are fractions inside of a quotient only: ints (and sizes with formulas) stay what they are.
@@ -32,7 +32,7 @@ def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
     if expr.is_Integer:
         return int(expr)
     if isinstance(expr, SizeSymbol):
-        return expr.decisions.size(expr.name)
+        return Size.symbol(expr.name, expr.decisions)
     if expr.is_Symbol:
         if expr not in values:
             raise InvalidGraphError(f"index symbol {expr} has no value here; use the nest's own variables")
@@ -87,7 +87,7 @@ def _interval(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) 
         value = int(expr.p) if expr.is_Integer else Fraction(int(expr.p), int(expr.q))
         return value, value
     if isinstance(expr, SizeSymbol):
-        size = expr.decisions.size(expr.name)
+        size = Size.symbol(expr.name, expr.decisions)
         return size, size
     if expr.is_Symbol:
         return ranges.get(expr)

@@ -29,8 +29,9 @@ from optfuse.compiler.ir.nodes import (
     TorchValue,
     View,
 )
+from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_float import SizeFloat
-from optfuse.compiler.ir.sizes import Decisions, Size
+from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.compiler.lower.collapse import collapse
 from optfuse.compiler.lower.expressions import DTYPES, call, const, scalar, within

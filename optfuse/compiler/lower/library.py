@@ -9,7 +9,7 @@ from torch import fx
 
 from optfuse.compiler.ir.collectives import NAMESPACE, WAIT, in_use, started_by
 from optfuse.compiler.ir.nodes import Arg, LibraryCall, TorchValue, View
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.lower.builder import Builder, dtype_name, size_in
 from optfuse.compiler.lower.overloads import (
     OpOverload,

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from optfuse.compiler.ir.collectives import COMMUNICATION
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest, Op, Output, View, views
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.traversal import loads
 from optfuse.compiler.lower.associative_scans import lower_associative_scan
 from optfuse.compiler.lower.builder import Builder, size_in, spec_of

@@ -8,9 +8,10 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod, ToFloat
 
+from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_float import SizeFloat
 from optfuse.compiler.ir.size_formula import evaluate
-from optfuse.compiler.ir.sizes import Decisions, Size
+from optfuse.compiler.ir.sizes import Size
 from optfuse.errors import CaptureError
 
 
@@ -28,7 +29,7 @@ def _value(expr: sympy.Basic, names: dict[sympy.Basic, str], decisions: Decision
     if isinstance(expr, sympy.Integer):
         return int(expr)
     if expr in names:
-        return decisions.size(names[expr])
+        return Size.symbol(names[expr], decisions)
     parts = [_value(part, names, decisions) for part in expr.args]
     if isinstance(expr, FloorDiv):
         return parts[0] // parts[1]

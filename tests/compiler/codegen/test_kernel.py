@@ -12,7 +12,8 @@ import sympy
 from optfuse.compiler.codegen.block_sizes import LARGEST_TILE
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
 from optfuse.compiler.ir.nodes import Const, Guard, Iota, Load
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.size_decisions import Decisions
+from optfuse.compiler.ir.sizes import Size
 from tests.compiler.codegen.running import check
 from tests.compiler.codegen.specs import (
     F32,
@@ -216,7 +217,7 @@ def test_large_buffers_are_addressed_in_64_bits():
 
 @pytest.mark.parametrize(("size", "wide"), [(1 << 6, False), (1 << 16, True)])
 def test_products_of_changing_sizes_are_computed_in_64_bits_where_they_need_them(size, wide):
-    s = Decisions({"s": size}, {"s": (2, math.inf)}).size("s")
+    s = Size.symbol("s", Decisions({"s": size}, {"s": (2, math.inf)}))
     k = Kernel((s, s))
     k.input("a", s)
     k.input("b", s)

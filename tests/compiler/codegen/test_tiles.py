@@ -10,7 +10,8 @@ import sympy
 from optfuse.compiler.codegen.block_sizes import choose_tile
 from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.triton_kernel import emit_kernel
-from optfuse.compiler.ir.sizes import Decisions
+from optfuse.compiler.ir.size_decisions import Decisions
+from optfuse.compiler.ir.sizes import Size
 from tests.compiler.codegen.specs import (
     Kernel,
     call,
@@ -119,7 +120,7 @@ def test_rows_that_would_leave_lanes_idle_stay_flat(columns):
 def test_blocks_of_a_changing_size_hold_it_at_no_number() -> None:
     decisions = Decisions({"s": 2}, {"s": (2, math.inf)})
     rows, columns = sympy.symbols("rows columns", integer=True)
-    axis = Axis("x", ((rows, 64), (columns, 128 * decisions.size("s"))))
+    axis = Axis("x", ((rows, 64), (columns, 128 * Size.symbol("s", decisions))))
     (tiled,) = choose_tile((axis,), (), lambda _: 2.0, 1 << 16, 1).axes
     assert tiled.block == 128
     assert all(decisions.holds({"s": size}) for size in (2, 3, 50, 1001))

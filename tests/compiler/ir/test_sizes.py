@@ -15,9 +15,10 @@ import pytest
 import sympy
 
 from optfuse.compiler.ir.index_expressions import bounds
+from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_formula import Formula, add, divide, evaluate, multiply, number, symbol
 from optfuse.compiler.ir.size_formula import bounds as formula_bounds
-from optfuse.compiler.ir.sizes import Decisions, Size, hint
+from optfuse.compiler.ir.sizes import Size, hint
 
 ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
 COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
@@ -52,7 +53,7 @@ def build(draw: random.Random, symbols: list[int]) -> list[int]:
 def test_a_program_has_its_own_values_wherever_its_guards_hold(seed: int) -> None:
     """Also the count of values, thus the paths taken, agrees with plain ints; at the hint the guards always hold."""
     made = decisions()
-    symbolic = build(random.Random(seed), [made.size("s0"), made.size("s1")])
+    symbolic = build(random.Random(seed), [Size.symbol("s0", made), Size.symbol("s1", made)])
     assert made.holds(made.hints)
     draw = random.Random(seed)
     sizes = [made.hints, *({"s0": draw.randint(2, 20), "s1": draw.randint(2, 20)} for _ in range(40))]
@@ -67,14 +68,14 @@ def test_most_drawn_programs_hold_at_other_sizes_than_the_hint() -> None:
     passed = 0
     for seed in range(60):
         made = decisions()
-        build(random.Random(seed), [made.size("s0"), made.size("s1")])
+        build(random.Random(seed), [Size.symbol("s0", made), Size.symbol("s1", made)])
         passed += made.holds({"s0": 13, "s1": 7}) + made.holds({"s0": 40, "s1": 9})
     assert passed > 30
 
 
 def test_division_drops_what_the_divisor_divides() -> None:
     made = decisions()
-    s = made.size("s0")
+    s = Size.symbol("s0", made)
     assert str(s * 768 // 768) == "s0"
     assert type(s * 768 % 768) is int
     assert str((s * 768 + 5) // 768) == "s0"
@@ -86,7 +87,7 @@ def test_division_drops_what_the_divisor_divides() -> None:
 
 def test_ranges_decide_without_a_guard_and_guards_narrow_them() -> None:
     made = decisions()
-    s = made.size("s0")
+    s = Size.symbol("s0", made)
     assert s > 1
     assert s * 4 >= 8
     assert not made.guards
@@ -106,14 +107,14 @@ def test_narrowed_ranges_lose_no_size_that_the_guard_lets_through(
     compare: Callable[[int, int], bool], factor: int, offset: int
 ) -> None:
     made = decisions(low=-10, high=10, s0=2)
-    compare(made.size("s0") * factor + offset, 0)
+    compare(Size.symbol("s0", made) * factor + offset, 0)
     low, high = made.ranges["s0"]
     assert all(low <= x <= high for x in range(-10, 11) if made.holds({"s0": x}))
 
 
 def test_a_size_matches_no_plain_number_in_a_dictionary() -> None:
     made = decisions()
-    s = made.size("s0")
+    s = Size.symbol("s0", made)
     assert 12 not in {s: "size"}
     assert s not in {12: "number"}
     assert s + 1 in {1 + s: "size"}
@@ -122,7 +123,7 @@ def test_a_size_matches_no_plain_number_in_a_dictionary() -> None:
 
 def test_reading_the_number_guards_it_and_a_hint_does_not() -> None:
     made = decisions()
-    s = made.size("s0")
+    s = Size.symbol("s0", made)
     assert type(hint(s)) is int
     assert f"{s * 768}" == "(s0*768)"
     assert not made.guards
@@ -132,14 +133,18 @@ def test_reading_the_number_guards_it_and_a_hint_does_not() -> None:
 
 def test_division_by_a_size_guards_that_it_is_not_zero() -> None:
     made = decisions(low=0)
-    assert 100 // made.size("s0") == 8
+    assert 100 // Size.symbol("s0", made) == 8
     assert not made.holds({"s0": 0, "s1": 7})
 
 
 def test_in_sympy_a_size_is_its_formula() -> None:
     made = decisions()
     i = sympy.Symbol("i0", integer=True, nonnegative=True)
-    for index in (i * (made.size("s0") * 3), (made.size("s0") * 3) * i, sympy.sympify(made.size("s0"))):
+    for index in (
+        i * (Size.symbol("s0", made) * 3),
+        (Size.symbol("s0", made) * 3) * i,
+        sympy.sympify(Size.symbol("s0", made)),
+    ):
         assert {str(x) for x in index.free_symbols} >= {"s0"}
     assert not made.guards
 
@@ -160,13 +165,13 @@ def test_no_method_of_int_is_inherited_that_reads_the_number() -> None:
 )  # fmt: skip
 def test_what_reads_the_number_guards_it(read: Callable[[int], Any]) -> None:
     made = decisions()
-    read(made.size("s0"))
+    read(Size.symbol("s0", made))
     assert [str(guard) for guard in made.guards] == ["(s0 - 12) == 0"]
 
 
 def test_copies_of_a_size_record_in_the_same_build() -> None:
     made = decisions()
-    assert copy.deepcopy((made.size("s0"),))[0] > 5
+    assert copy.deepcopy((Size.symbol("s0", made),))[0] > 5
     assert [str(guard) for guard in made.guards] == ["(-s0 + 5) < 0"]
 
 
@@ -174,7 +179,7 @@ def test_the_bounds_of_an_index_keep_the_formula() -> None:
     """A nest over ``s0 * 64`` points reads below the end of its buffer for every size."""
     made = decisions()
     i = sympy.Symbol("i0", integer=True, nonnegative=True)
-    low, high = bounds(i * 3 + 5, {i: (0, made.size("s0") * 64 - 1)}) or (None, None)
+    low, high = bounds(i * 3 + 5, {i: (0, Size.symbol("s0", made) * 64 - 1)}) or (None, None)
     assert (low, str(high)) == (5, "(s0*192 + 2)")
     assert not made.guards
 
@@ -182,7 +187,7 @@ def test_the_bounds_of_an_index_keep_the_formula() -> None:
 def test_quotients_in_kernels_have_numerators_that_are_not_negative() -> None:
     """Triton rounds them toward 0."""
     made = decisions(s0=12, s1=7)
-    s, t = made.size("s0"), made.size("s1")
+    s, t = Size.symbol("s0", made), Size.symbol("s1", made)
     assert str((s * t + s - 1) // s) == "s1"
     assert (-1 % s) - s == -1
     assert str(-(-s // 16)) == "((s0 + 15) // 16)"
@@ -198,7 +203,7 @@ def test_quotients_in_kernels_have_numerators_that_are_not_negative() -> None:
 def test_sizes_rounded_up_are_seen_to_hold_what_they_round() -> None:
     """A length padded to a multiple of four, and the halves of one that a scan splits again and again."""
     made = decisions(s0=12)
-    s = made.size("s0")
+    s = Size.symbol("s0", made)
     padded = s + (4 - s % 4) % 4
     assert padded >= s
     assert padded - s < 4
