@@ -34,6 +34,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
+from optfuse.compiler.frontend.transform_state import modes_restored_on_error
+
 try:  # saves a third of the time of a capture; absent, graphs are compiled at each step
     from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 except ImportError:
@@ -196,7 +198,7 @@ def aot_compile(
     with the copies that write new values into mutated inputs; else the function does.
     With ``eager_backward``, ``backward`` is called now, and not when gradients are first asked for. ``around``: entered
     while torch compiles. ``decompositions`` is called only if torch traces, which it does not for a graph that it has
-    kept.
+    kept. An error leaves torch's modes as they were, whichever of them the graph has entered.
     """
     backend = aot_autograd(
         fw_compiler=forward,
@@ -207,7 +209,8 @@ def aot_compile(
         keep_inference_input_mutations=True,  # in training, too
     )
     settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
-    with tracing(), functorch_config.patch(settings), nullcontext() if around is None else around:
+    around = nullcontext() if around is None else around
+    with tracing(), functorch_config.patch(settings), around, modes_restored_on_error():
         return backend(graph, inputs)
 
 
