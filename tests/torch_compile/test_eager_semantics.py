@@ -153,7 +153,22 @@ def gaps(x: Tensor) -> Tensor:
     return x.as_strided((12,), (1,), 0) * 2
 
 
-@pytest.mark.parametrize(("function", "offset"), [(gaps, 0), (before, 1)])
+def filled(x: Tensor) -> Tensor:
+    x.copy_(torch.ones(2))
+    return x.as_strided((12,), (1,), 0) * 2
+
+
+def one_gap(x: Tensor) -> Tensor:
+    x[:1] = 1.0
+    return x.as_strided((), (), 1) * 2
+
+
+def over_a_gap(x: Tensor) -> Tensor:
+    x.copy_(x * 2)
+    return x.as_strided((2, 2), (4, 1), 1) * 2
+
+
+@pytest.mark.parametrize(("function", "offset"), [(gaps, 0), (before, 1), (filled, 0), (one_gap, 0), (over_a_gap, 0)])
 def test_memory_beside_the_elements_of_a_computed_tensor_is_not_planned(
     compiled: Compiler, function: Any, offset: int
 ) -> None:
@@ -163,6 +178,32 @@ def test_memory_beside_the_elements_of_a_computed_tensor_is_not_planned(
         results.append(run(x))
     torch.testing.assert_close(*results)
     assert "reaches beyond the tensor" in compiled.runs[0].record.unplanned[0][1]
+
+
+@pytest.mark.parametrize("value", [1.0, torch.arange(3.0)])
+def test_memory_around_a_dense_window_that_was_written_is_not_planned(compiled: Compiler, value: Any) -> None:
+    def function(x: Tensor) -> Tensor:
+        x.copy_(torch.as_tensor(value))
+        return x.as_strided((3, 3), (1, 2), 0) * 2
+
+    results = [run(torch.arange(8.0)[:3]) for run in (compiled(function), function)]
+    torch.testing.assert_close(*results)
+    assert "reaches beyond the tensor" in compiled.runs[0].record.unplanned[0][1]
+
+
+def test_windows_of_what_was_written_are_planned(compiled: Compiler) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        x.copy_(torch.ones(()))
+        y = x * 2
+        return (
+            x.as_strided((2,), (3,), 1) * 2,
+            y.as_strided((3,), (1,), 1) * 3,
+            torch.ones(6)[2:].as_strided((6,), (1,), 0),
+        )
+
+    results = [run(torch.arange(6.0).as_strided((2, 2), (3, 1))) for run in (compiled(function), function)]
+    torch.testing.assert_close(*results)
+    assert planned(compiled)
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (0, 4), (0, 0)])
