@@ -206,6 +206,36 @@ def test_windows_of_what_was_written_are_planned(compiled: Compiler) -> None:
     assert planned(compiled)
 
 
+def test_a_view_of_a_library_calls_result_returned_twice_is_one_object(compiled: Compiler) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = torch.einsum("ai,bi->ab", x, x)
+        return y.to(y.dtype), y
+
+    one, other = compiled(function)(torch.arange(6.0).view(2, 3))
+    assert one is other
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_parts_of_complex_numbers_share_no_memory_with_what_these_were_made_of(
+    compiled: Compiler, shape: tuple[int, ...]
+) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        z = torch.complex(x, x)
+        return (
+            z.real.contiguous(),
+            torch.view_as_real(z + 1)[..., 1].contiguous(),
+            torch.view_as_real(z.conj_physical()).select(-1, 0).contiguous(),
+        )
+
+    x = torch.ones(shape)
+    for result in compiled(function)(x):
+        result.zero_()
+    assert x.eq(1).all()
+    first, second, third = compiled(function)(x)
+    first.zero_(), second.zero_()
+    assert third.eq(1).all()
+
+
 @pytest.mark.parametrize("shape", [(4, 3), (0, 4), (0, 0)])
 def test_a_diagonal_is_filled(compiled: Compiler, shape: tuple[int, ...]) -> None:
     check(compiled, lambda x: (x.fill_diagonal_(0.25), x * 2), torch.zeros(shape))

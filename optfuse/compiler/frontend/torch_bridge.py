@@ -253,10 +253,11 @@ def boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 def without_views(values: Sequence[Any]) -> list[Any]:
     """Tensors of the same memory that autograd does not know as views: a view made without gradients refuses writes.
 
-    Anything but such a tensor is returned as it is.
+    Anything but such a tensor is returned as it is. What occurs twice is one object again.
     """
     tensor = torch.Tensor
-    return [x.data if isinstance(x, tensor) and x._is_view() else x for x in values]  # noqa: SLF001
+    apart = {id(x): x.data for x in values if isinstance(x, tensor) and x._is_view()}  # noqa: SLF001
+    return [apart.get(id(x), x) for x in values]
 
 
 def flat_input_index(placeholder: torch.fx.Node) -> int | None:
