@@ -206,6 +206,38 @@ def test_windows_of_what_was_written_are_planned(compiled: Compiler) -> None:
     assert planned(compiled)
 
 
+def written_view(x: Tensor, y: Tensor) -> Tensor:
+    result = y.sigmoid() * y.float()
+    y.add_(1)
+    return result
+
+
+def written_beside(x: Tensor, y: Tensor) -> Tensor:
+    result = y.float().exp() * y.float().sin()
+    x[::2].abs_()
+    return result
+
+
+def written_in_the_graph(x: Tensor, y: Tensor) -> Tensor:
+    result = y.t().float().exp() * y.float().sin()
+    y.detach().add_(1)
+    return result
+
+
+@pytest.mark.parametrize("function", [written_view, written_beside, written_in_the_graph])
+@pytest.mark.parametrize("own", [False, True])
+def test_gradients_are_those_at_the_values_before_a_write(compiled: Compiler, function: Any, own: bool) -> None:
+    results = []
+    for run in (compiled(function), function):
+        leaf = torch.arange(10.0).sub(4.5).half().requires_grad_()
+        memory = leaf * 1
+        x, y = memory[:1], memory[:9].view(3, 3)
+        y = y * 1 if own else y
+        results.append((run(x, y), torch.autograd.grad(run(x, y).sum(), leaf)[0], y.detach()))
+    torch.testing.assert_close(*results, rtol=2e-3, atol=2e-3)
+    assert planned(compiled)
+
+
 def test_a_view_of_a_library_calls_result_returned_twice_is_one_object(compiled: Compiler) -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
         y = torch.einsum("ai,bi->ab", x, x)

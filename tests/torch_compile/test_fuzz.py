@@ -48,11 +48,7 @@ def outcome(program: Program, compiler: Any, **options: Any) -> list[str]:
 
 def fails(program: Program) -> bool:
     """Whether optfuse does what neither eager nor AOTAutograd does."""
-    found = outcome(program, scheduled, options=OPTIONS)
-    if not found or outcome(program, "aot_eager"):
-        return False
-    # torch's partition keeps an input for the backward graph that the function has written
-    return "by an inplace operation" not in found[0] or not outcome(program, "aot_eager_decomp_partition")
+    return bool(outcome(program, scheduled, options=OPTIONS)) and not outcome(program, "aot_eager")
 
 
 def check(seed: int) -> None:
@@ -102,7 +98,7 @@ def test_a_wrong_program_is_noticed() -> None:
 
 def test_roundings_of_float64_count_against_the_values_that_cancel() -> None:
     x = torch.tensor([0.1, 0.3], dtype=torch.float64)
-    runs = [Ran((y,), (), (), ()) for y in ((x + 1000) - 1000, x, (x + 1000) - 1000)]
+    runs = [Ran((y,), (), (), ()) for y in ((x + 1000) - 1000, x, x)]
     assert disagreements(*runs) != []
     assert disagreements(*runs, largest_double=1000.5) == []
     assert disagreements(*[Ran((y,), (), (), ()) for y in (x + 1e-9, x, x)], largest_double=1000.5) != []

@@ -96,6 +96,7 @@ __all__ = [
     "tree_map",
     "tree_unflatten",
     "without_views",
+    "written_inputs",
 ]
 
 
@@ -242,6 +243,15 @@ def donate_nothing() -> None:
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         context.fw_metadata.bw_donated_idxs = []
+
+
+def written_inputs() -> frozenset[int]:
+    """The inputs that a function writes, by number, while AOTAutograd compiles its forward graph."""
+    context = TracingContext.try_get()
+    facts = None if context is None else context.fw_metadata
+    if facts is None:
+        return frozenset()
+    return frozenset(k + len(facts.tokens) for k, info in enumerate(facts.input_info) if info.mutates_data)
 
 
 def boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
