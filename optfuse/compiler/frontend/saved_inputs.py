@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -28,14 +29,15 @@ def save_copies(forward: GraphModule, results: int, written: Collection[int]) ->
     inputs = [node for k, node in enumerate(forward.graph.find_nodes(op="placeholder")) if k in written]
     begin = next(node for node in forward.graph.nodes if node.op != "placeholder")
     output = forward.graph.output_node()
-    flat: list[object] = list(output.args[0])  # type: ignore[arg-type]
+    saved: Any = output.args[0]
+    flat = list(saved)
     for position in range(results, len(flat)):
         node = flat[position]
         if isinstance(node, Node) and base_of(node) in inputs:
             made = insert(forward.graph, begin if node.op == "placeholder" else node.next, aten.clone.default, (node,))
             made.meta[_SAVED_AS] = node.name
             flat[position] = made
-    output.args = (tuple(flat),)  # type: ignore[assignment]
+    output.args = (tuple(flat),)
     forward.recompile()
 
 

@@ -128,6 +128,5 @@ class Split:
 
 def output_names(module: GraphModule) -> list[str | None]:
     """The names of a graph's outputs, as a backward graph has them; None for those that are no nodes."""
-    return [
-        saved_name(node) if isinstance(node, torch.fx.Node) else None for node in module.graph.output_node().args[0]
-    ]  # type: ignore[union-attr]
+    outputs: Sequence[Any] = module.graph.output_node().args[0]  # type: ignore[assignment]
+    return [saved_name(node) if isinstance(node, torch.fx.Node) else None for node in outputs]
