@@ -153,7 +153,22 @@ def gaps(x: Tensor) -> Tensor:
     return x.as_strided((12,), (1,), 0) * 2
 
 
-@pytest.mark.parametrize(("function", "offset"), [(gaps, 0), (before, 1)])
+def filled(x: Tensor) -> Tensor:
+    x.copy_(torch.ones(2))
+    return x.as_strided((12,), (1,), 0) * 2
+
+
+def one_gap(x: Tensor) -> Tensor:
+    x[:1] = 1.0
+    return x.as_strided((), (), 1) * 2
+
+
+def over_a_gap(x: Tensor) -> Tensor:
+    x.copy_(x * 2)
+    return x.as_strided((2, 2), (4, 1), 1) * 2
+
+
+@pytest.mark.parametrize(("function", "offset"), [(gaps, 0), (before, 1), (filled, 0), (one_gap, 0), (over_a_gap, 0)])
 def test_memory_beside_the_elements_of_a_computed_tensor_is_not_planned(
     compiled: Compiler, function: Any, offset: int
 ) -> None:
@@ -163,6 +178,94 @@ def test_memory_beside_the_elements_of_a_computed_tensor_is_not_planned(
         results.append(run(x))
     torch.testing.assert_close(*results)
     assert "reaches beyond the tensor" in compiled.runs[0].record.unplanned[0][1]
+
+
+@pytest.mark.parametrize("value", [1.0, torch.arange(3.0)])
+def test_memory_around_a_dense_window_that_was_written_is_not_planned(compiled: Compiler, value: Any) -> None:
+    def function(x: Tensor) -> Tensor:
+        x.copy_(torch.as_tensor(value))
+        return x.as_strided((3, 3), (1, 2), 0) * 2
+
+    results = [run(torch.arange(8.0)[:3]) for run in (compiled(function), function)]
+    torch.testing.assert_close(*results)
+    assert "reaches beyond the tensor" in compiled.runs[0].record.unplanned[0][1]
+
+
+def test_windows_of_what_was_written_are_planned(compiled: Compiler) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        x.copy_(torch.ones(()))
+        y = x * 2
+        return (
+            x.as_strided((2,), (3,), 1) * 2,
+            y.as_strided((3,), (1,), 1) * 3,
+            torch.ones(6)[2:].as_strided((6,), (1,), 0),
+        )
+
+    results = [run(torch.arange(6.0).as_strided((2, 2), (3, 1))) for run in (compiled(function), function)]
+    torch.testing.assert_close(*results)
+    assert planned(compiled)
+
+
+def written_view(x: Tensor, y: Tensor) -> Tensor:
+    result = y.sigmoid() * y.float()
+    y.add_(1)
+    return result
+
+
+def written_beside(x: Tensor, y: Tensor) -> Tensor:
+    result = y.float().exp() * y.float().sin()
+    x[::2].abs_()
+    return result
+
+
+def written_in_the_graph(x: Tensor, y: Tensor) -> Tensor:
+    result = y.t().float().exp() * y.float().sin()
+    y.detach().add_(1)
+    return result
+
+
+@pytest.mark.parametrize("function", [written_view, written_beside, written_in_the_graph])
+@pytest.mark.parametrize("own", [False, True])
+def test_gradients_are_those_at_the_values_before_a_write(compiled: Compiler, function: Any, own: bool) -> None:
+    results = []
+    for run in (compiled(function), function):
+        leaf = torch.arange(10.0).sub(4.5).half().requires_grad_()
+        memory = leaf * 1
+        x, y = memory[:1], memory[:9].view(3, 3)
+        y = y * 1 if own else y
+        results.append((run(x, y), torch.autograd.grad(run(x, y).sum(), leaf)[0], y.detach()))
+    torch.testing.assert_close(*results, rtol=2e-3, atol=2e-3)
+    assert planned(compiled)
+
+
+def test_a_view_of_a_library_calls_result_returned_twice_is_one_object(compiled: Compiler) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = torch.einsum("ai,bi->ab", x, x)
+        return y.to(y.dtype), y
+
+    one, other = compiled(function)(torch.arange(6.0).view(2, 3))
+    assert one is other
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_parts_of_complex_numbers_share_no_memory_with_what_these_were_made_of(
+    compiled: Compiler, shape: tuple[int, ...]
+) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        z = torch.complex(x, x)
+        return (
+            z.real.contiguous(),
+            torch.view_as_real(z + 1)[..., 1].contiguous(),
+            torch.view_as_real(z.conj_physical()).select(-1, 0).contiguous(),
+        )
+
+    x = torch.ones(shape)
+    for result in compiled(function)(x):
+        result.zero_()
+    assert x.eq(1).all()
+    first, second, third = compiled(function)(x)
+    first.zero_(), second.zero_()
+    assert third.eq(1).all()
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (0, 4), (0, 0)])

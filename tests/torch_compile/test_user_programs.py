@@ -114,6 +114,20 @@ def test_what_torch_refuses_is_no_defect_of_ours(monkeypatch: pytest.MonkeyPatch
     assert left[1].startswith("torch cannot trace it: ")
 
 
+def test_a_trace_that_torch_stops_inside_of_a_transform_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's trace of forward gradients of a window of a window fails, where eager execution does not."""
+    monkeypatch.delenv("OPTFUSE_STRICT")  # what torch refuses is no defect
+
+    def function(x: Tensor) -> Tensor:
+        return torch.func.jvp(lambda t: t[..., :1] * t, (x,), (x * 2,))[0]
+
+    x = (torch.arange(12.0, requires_grad=True) * 1).as_strided((6,), (2,), 1)
+    compiled = Compiler()
+    for _ in range(2):
+        torch.testing.assert_close(compiled(function)(x), function(x))
+    assert compiled.runs[0].record.unplanned[0][1].startswith("torch cannot trace it: ")
+
+
 def test_an_integer_of_an_argument_may_be_a_size() -> None:
     def ones(count: torch.Tensor) -> torch.Tensor:
         n = int(count.item())

@@ -27,6 +27,7 @@ from optfuse.compiler.frontend.passes.attention import keep_attention_whole, sim
 from optfuse.compiler.frontend.passes.bags import sum_bags
 from optfuse.compiler.frontend.passes.epilogues import fuse_activations
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
+from optfuse.compiler.frontend.saved_inputs import save_copies
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.split_step import Split, output_names
@@ -40,6 +41,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     min_cut_partition,
     outside_of_modes,
     tree_leaves,
+    written_inputs,
 )
 from optfuse.compiler.frontend.torch_sizes import has_unbacked_size
 from optfuse.compiler.ir.size_decisions import Decisions
@@ -142,6 +144,7 @@ class _Compiler:
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
             if kind == "forward":
                 donate_nothing()
+                save_copies(module, self.split.user_outputs or 0, written_inputs())
             name = f"{self.split.name}.{kind}"
             reason = self.why_not or _data_dependent(module) or _uses_objects(module)
             if reason is not None and self.leave is not None:

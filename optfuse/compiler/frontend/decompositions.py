@@ -31,6 +31,7 @@ from optfuse.compiler.frontend.torch_decompositions import (
     for_exported,
     standard_decompositions,
 )
+from optfuse.compiler.frontend.torch_sizes import known_equal
 
 aten = torch.ops.aten
 
@@ -136,9 +137,14 @@ def _nll_loss_backward(
     return torch.where(positions == target.unsqueeze(axis), grad, 0).to(self.dtype)
 
 
+def _has_memory_around(x: Tensor) -> bool:
+    """Whether a contiguous tensor is a window of a larger storage, which as_strided of its copy can reach."""
+    return not known_equal(x.untyped_storage().nbytes(), x.numel() * x.element_size())
+
+
 def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    """A row-major copy; a copy into another layout keeps that layout, gaps included."""
-    if not self.is_contiguous():
+    """A row-major copy; one into another layout or a window keeps that layout, gaps and the memory around included."""
+    if not self.is_contiguous() or _has_memory_around(self):
         return NotImplemented
     moved = TO_COPY(src, dtype=self.dtype, device=self.device)
     return aten.clone.default(aten.expand.default(moved, list(self.shape)), memory_format=torch.contiguous_format)

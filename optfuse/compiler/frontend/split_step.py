@@ -34,6 +34,7 @@ from optfuse.compiler.frontend.passes.noops import drop_copies
 from optfuse.compiler.frontend.passes.recompute_expanded import recompute_expanded
 from optfuse.compiler.frontend.passes.relu_masks import derive_relu_masks
 from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.saved_inputs import saved_name
 from optfuse.compiler.frontend.torch_bridge import min_cut_partition, outside_of_modes, without_repeats
 from optfuse.compiler.frontend.torch_fakes import mode_of_values
 from optfuse.compiler.ir.size_decisions import Decisions
@@ -126,5 +127,6 @@ class Split:
 
 
 def output_names(module: GraphModule) -> list[str | None]:
-    """The names of a graph's outputs; None for those that are no nodes."""
-    return [node.name if isinstance(node, torch.fx.Node) else None for node in module.graph.output_node().args[0]]  # type: ignore[union-attr]
+    """The names of a graph's outputs, as a backward graph has them; None for those that are no nodes."""
+    outputs: Sequence[Any] = module.graph.output_node().args[0]  # type: ignore[assignment]
+    return [saved_name(node) if isinstance(node, torch.fx.Node) else None for node in outputs]

@@ -34,6 +34,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
+from optfuse.compiler.frontend.transform_state import modes_restored_on_error
+
 try:  # saves a third of the time of a capture; absent, graphs are compiled at each step
     from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 except ImportError:
@@ -94,6 +96,7 @@ __all__ = [
     "tree_map",
     "tree_unflatten",
     "without_views",
+    "written_inputs",
 ]
 
 
@@ -196,7 +199,7 @@ def aot_compile(
     with the copies that write new values into mutated inputs; else the function does.
     With ``eager_backward``, ``backward`` is called now, and not when gradients are first asked for. ``around``: entered
     while torch compiles. ``decompositions`` is called only if torch traces, which it does not for a graph that it has
-    kept.
+    kept. An error leaves torch's modes as they were, whichever of them the graph has entered.
     """
     backend = aot_autograd(
         fw_compiler=forward,
@@ -207,7 +210,8 @@ def aot_compile(
         keep_inference_input_mutations=True,  # in training, too
     )
     settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
-    with tracing(), functorch_config.patch(settings), nullcontext() if around is None else around:
+    around = nullcontext() if around is None else around
+    with tracing(), functorch_config.patch(settings), around, modes_restored_on_error():
         return backend(graph, inputs)
 
 
@@ -241,6 +245,15 @@ def donate_nothing() -> None:
         context.fw_metadata.bw_donated_idxs = []
 
 
+def written_inputs() -> frozenset[int]:
+    """The inputs that a function writes, by number, while AOTAutograd compiles its forward graph."""
+    context = TracingContext.try_get()
+    facts = None if context is None else context.fw_metadata
+    if facts is None:
+        return frozenset()
+    return frozenset(k + len(facts.tokens) for k, info in enumerate(facts.input_info) if info.mutates_data)
+
+
 def boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Mark ``function`` as one that takes its arguments in a single list, which it may empty."""
     function._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001
@@ -250,10 +263,11 @@ def boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 def without_views(values: Sequence[Any]) -> list[Any]:
     """Tensors of the same memory that autograd does not know as views: a view made without gradients refuses writes.
 
-    Anything but such a tensor is returned as it is.
+    Anything but such a tensor is returned as it is. What occurs twice is one object again.
     """
     tensor = torch.Tensor
-    return [x.data if isinstance(x, tensor) and x._is_view() else x for x in values]  # noqa: SLF001
+    apart = {id(x): x.data for x in values if isinstance(x, tensor) and x._is_view()}  # noqa: SLF001
+    return [apart.get(id(x), x) for x in values]
 
 
 def flat_input_index(placeholder: torch.fx.Node) -> int | None:

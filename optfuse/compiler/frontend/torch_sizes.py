@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import sympy
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 
@@ -84,6 +84,11 @@ def hint_of(value: int | torch.SymInt) -> int:
         return value
     chosen = _CHOSEN_AT.get(value.node.shape_env)
     return int(value.node.hint if chosen is None else value.node.expr.xreplace(chosen))
+
+
+def known_equal(one: int | torch.SymInt, other: int | torch.SymInt) -> bool:
+    """Whether two numbers are equal whatever their symbols are, without a guard."""
+    return statically_known_true(one == other)
 
 
 def unbacked_symbols(value: Any) -> set[sympy.Symbol]:

@@ -47,6 +47,8 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
         raise Declined("the view reinterprets the elements")
     several = not isinstance(node.meta["val"], torch.Tensor)
     if isinstance(source, Uniform):
+        if node.target is aten.as_strided.default:
+            _require_computed(builder, node, *args, **kwargs)
         views: list[Value] = [replace(source, shape=s.shape, origin=builder.origin, constant=None) for s in specs]
         return tuple(views) if several else views[0]
 
@@ -112,18 +114,61 @@ def _require_inside(
     buffer = builder.buffers[source.buffer]
     shape, stride = ([size_in(n, builder.decisions) for n in numbers] for numbers in (shape, stride))
     first = source.offset if storage_offset is None else size_in(storage_offset, builder.decisions)
-    length = extent(buffer.shape, buffer.stride)
-    inside = first >= 0 and first + extent(shape, stride) <= length
-    if inside and buffer.kind == "temporary" and length > math.prod(buffer.shape):
-        inside = {step for n, step in zip(shape, stride, strict=True) if n > 1} <= set(buffer.stride)
-    if 0 in shape or inside:
+    if 0 in shape:
         return
     if buffer.kind == "temporary":
-        raise CaptureError(
-            f"{builder.node.name}: as_strided reaches beyond the tensor that it is given, which has no memory but for "
-            "its elements in a plan; take the window of the tensor that owns the memory"
-        )
-    raise Declined("the window leaves the buffer")
+        _require_elements(builder.node.name, (shape, stride, first), (buffer.shape, buffer.stride))
+    elif first < 0 or first + extent(shape, stride) > extent(buffer.shape, buffer.stride):
+        raise Declined("the window leaves the buffer")
+
+
+def _require_computed(
+    builder: Builder, node: fx.Node, shape: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> None:
+    """A window of a uniform tensor is uniform if it has none but elements that were computed.
+
+    What is copied into a window of an input lies in memory beside the rest of that input.
+    """
+    source = base = node.args[0]
+    while is_view(base.target):
+        base = base.args[0]
+    value = base.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        return
+    first = source.meta["val"].storage_offset() if storage_offset is None else storage_offset
+    numbers = (shape, stride, value.shape, value.stride(), (first, value.storage_offset()))
+    shape, stride, sizes, steps, places = (tuple(size_in(n, builder.decisions) for n in each) for each in numbers)
+    if 0 not in shape:
+        _require_elements(node.name, (shape, stride, places[0] - places[1]), (sizes, steps))
+
+
+def _require_elements(
+    name: str, window: tuple[Sequence[int], Sequence[int], int], buffer: tuple[Sequence[int], Sequence[int]]
+) -> None:
+    """Raise a CaptureError if a window (shape, strides, first place) has places that are no element of a tensor."""
+    shape, stride, first = window
+    length = extent(*buffer)
+    inside = first >= 0 and first + extent(shape, stride) <= length
+    if inside and (length <= math.prod(buffer[0]) or _has_elements_alone(window, buffer)):
+        return
+    raise CaptureError(
+        f"{name}: as_strided reaches beyond the tensor that it is given, which has no memory but for its elements in a "
+        "plan; take the window of the tensor that owns the memory"
+    )
+
+
+def _has_elements_alone(
+    window: tuple[Sequence[int], Sequence[int], int], buffer: tuple[Sequence[int], Sequence[int]]
+) -> bool:
+    """Whether a window of a tensor with gaps goes along its dimensions only, and stays inside of each."""
+    shape, stride, place = window
+    moves = [(step, n - 1) for n, step in zip(shape, stride, strict=True) if n > 1 and step]
+    sizes = {step: n for n, step in zip(*buffer, strict=True) if n > 1 and step}
+    for step in sorted(sizes, reverse=True):
+        index, place = divmod(place, step)
+        if index + sum(n for other, n in moves if other == step) >= sizes[step]:
+            return False
+    return not place and {step for step, _ in moves} <= set(sizes)
 
 
 def _meta_window(builder: Builder, view: View) -> torch.Tensor:

@@ -118,9 +118,18 @@ class _Work:
         else:
             parts = maker.parts()
             if parts is not None:
+                parts = self._apart(node, parts)
                 joined = insert(self.graph, node, aten.view_as_complex.default, (self._stacked(node, parts),))
                 self.known[joined] = parts
                 swap(node, joined)
+
+    def _apart(self, node: Node, parts: _Parts) -> _Parts:
+        """The parts of a new tensor: a copy of one that is an argument's, whose memory the caller may see or write."""
+        given = {each for argument in node.all_input_nodes for each in (argument, *_nodes(self.known.get(argument)))}
+        halves = (parts.real, parts.imaginary)
+        return _Parts(
+            *(insert(self.graph, node, aten.clone.default, (each,)) if each in given else each for each in halves)
+        )
 
     def _take_apart(self, node: Node, parts: _Parts) -> None:
         """Let what selects one half of a ``view_as_real`` read that part, and others a stack of both."""
@@ -229,7 +238,8 @@ class _Maker:
 
 def _nodes(argument: Any) -> list[Node]:
     found: list[Node] = []
-    map_arg(argument, found.append)
+    parts = (argument.real, argument.imaginary) if isinstance(argument, _Parts) else argument
+    map_arg(parts, found.append)
     return found
 
 
