@@ -312,6 +312,18 @@ def test_constants_that_repeat_are_there_once(compiled: Compiler) -> None:
     assert planned(compiled)
 
 
+@pytest.mark.parametrize("written", ["view", "memory"])
+def test_a_view_that_is_written_before_the_backward_pass_is_refused(compiled: Compiler, written: str) -> None:
+    leaf = torch.ones(3, 3, requires_grad=True)
+    for run in (compiled(torch.mul), torch.mul):
+        memory = torch.ones(4, 3)
+        result = run(leaf, memory[1:])
+        (memory[1:] if written == "view" else memory).add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
+    assert planned(compiled)
+
+
 def same_object(x: Tensor) -> tuple[Tensor, ...]:
     y = x * 2
     return y, y.contiguous(), y[:1]

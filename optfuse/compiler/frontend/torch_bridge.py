@@ -263,10 +263,11 @@ def boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 def without_views(values: Sequence[Any]) -> list[Any]:
     """Tensors of the same memory that autograd does not know as views: a view made without gradients refuses writes.
 
+    Each counts its writes with the tensor it is made of, so that autograd refuses to read it after a later one.
     Anything but such a tensor is returned as it is. What occurs twice is one object again.
     """
     tensor = torch.Tensor
-    apart = {id(x): x.data for x in values if isinstance(x, tensor) and x._is_view()}  # noqa: SLF001
+    apart = {id(x): x.detach() for x in values if isinstance(x, tensor) and x._is_view()}  # noqa: SLF001
     return [apart.get(id(x), x) for x in values]
 
 
