@@ -107,7 +107,11 @@ def compared(function: Callable[[Any, Any], bool], difference: Callable[[Any, An
         apart = sympy.expand(a - b)
         if apart.is_Integer:
             return bool(function(apart, 0))
-        return None if difference is None else Holds(frozenset({sympy.expand(difference(a, b))}))
+        if difference is None:
+            return None
+        held = sympy.expand(difference(a, b))
+        known = held.is_nonnegative  # an index is: ``arange(n) >= 0`` holds everywhere
+        return Holds(frozenset({held})) if known is None else bool(known)
 
     return computed
 

@@ -50,6 +50,16 @@ def everything(batch: int, length: int) -> Tensor:
     return (1.0 - kept) * -1e9
 
 
+def both_ways(batch: int, length: int) -> Tensor:
+    """The mask that transformers make for attention to all positions."""
+    queries = (torch.arange(length) + 0)[None, None, :, None]
+    return (queries >= 0).expand(batch, -1, length, length)
+
+
+def but_the_first(batch: int, length: int) -> Tensor:
+    return (torch.arange(length)[None, :] - 1 >= 0).expand(length, length)
+
+
 def window(batch: int, length: int) -> Tensor:
     keys, queries = torch.arange(length)[None, :], torch.arange(length)[:, None]
     return (keys <= queries) & (keys > queries - 3)
@@ -71,6 +81,8 @@ CASES: Mapping[Make, str] = {
     triangle: "causal",
     added: "causal",
     everything: "all",
+    both_ways: "all",
+    but_the_first: "mask",
     window: "mask",
     up_to_twenty: "mask",
     written: "mask",
