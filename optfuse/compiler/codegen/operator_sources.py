@@ -12,7 +12,7 @@ from optfuse.compiler.codegen.python_text import with_callees
 #: The files of ``optfuse/compiler/ops`` that hold functions.
 _FILES = (
     *("attention.py", "attention_cached.py", "attention_memory.py", "attention_sums.py", "convolution.py"),
-    *("host_numbers.py", "space_to_depth.py", "matmul.py", "max_pool.py", "sum_rows.py"),
+    *("groups.py", "host_numbers.py", "space_to_depth.py", "matmul.py", "max_pool.py", "sum_rows.py"),
 )
 
 #: By operator of ours: the function of those files that it calls.
@@ -22,7 +22,7 @@ CARRIED: Mapping[str, str] = {
         for name in (
             *("addmm_activation", "attention", "attention_backward", "attention_cached", "attention_dropout"),
             *("convolution_relu", "exact_bmm", "from_depth", "max_pool", "max_pool_backward", "norm_shift"),
-            *("norm_weight", "sum_rows", "to_depth"),
+            *("norm_weight", "resize_groups", "sum_rows", "to_depth"),
         )
     },
     "optfuse.padded_rows.default": "attention_padded_rows",

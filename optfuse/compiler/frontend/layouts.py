@@ -47,9 +47,11 @@ LEAST_USES = 256
 FEW_CHANNELS = 4
 #: What channels-last saves, in times that the images are read or written: the transposes before and after a
 #: convolution; vectors that a product of pixels has not. It loses where groups have no more than two channels, a number
-#: of them that is no power of two, or more on one side than on the other.
+#: of them that is no power of two (less in wide groups), or more on one side than on the other.
 TRANSPOSED, UNALIGNED_PIXELS = 3.5, 2.0
-TINY_GROUPS, ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -1.5
+TINY_GROUPS, ODD_GROUPS, WIDE_ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -4.0, -1.5
+#: Channels of a wide group, more than this.
+WIDE_GROUP = 128
 
 #: Operators of these namespaces read a tensor by its indices, wherever its elements lie.
 _LAYOUT_FREE = frozenset({"aten", "prims", "optfuse"})
@@ -59,7 +61,12 @@ _RELAID = "optfuse_relaid"
 _RELU_TOO = torch.ops.optfuse.convolution_relu.default
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default, _RELU_TOO})
 #: What makes weights in any layout.
-_MADE_WEIGHTS = frozenset({torch.ops.optfuse.norm_weight.default, TO_COPY, aten.clone.default, aten.flip.default})
+_MADE_WEIGHTS = frozenset(
+    {
+        *(torch.ops.optfuse.norm_weight.default, torch.ops.optfuse.resize_groups.default, TO_COPY),
+        *(aten.clone.default, aten.flip.default),
+    }
+)
 #: The arguments that are images, where that is not the first alone.
 _IMAGES: dict[Any, tuple[int, ...]] = {aten.convolution_backward.default: (0, 1), _RELU_TOO: (0, 3)}
 #: The argument that is the weights, where that is not the second.
@@ -252,7 +259,7 @@ def _passes_saved(weight: torch.Tensor, pixels: int, groups: int) -> float:
         if max(taken, made) <= 2:
             return TINY_GROUPS
         if taken & (taken - 1) or made & (made - 1):
-            return ODD_GROUPS
+            return ODD_GROUPS if taken <= WIDE_GROUP else WIDE_ODD_GROUPS
         if taken != made:
             return UNEQUAL_GROUPS
     if weight.shape[2] == weight.shape[3] == 1:

@@ -1,4 +1,7 @@
-"""Operators of our own (``optfuse.compiler.ops``) as loops: space to depth and back, batch norm folded into weights."""
+"""Operators of our own (``optfuse.compiler.ops``) as loops.
+
+Space to depth and back, groups of another width, batch norm folded into weights.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,19 @@ def lower_from_depth(builder: Builder, x: Tensor, before: Sequence[int], _size: 
         row, column = (index[2 + d] + before[d] for d in (0, 1))
         channel = 4 * index[1] + 2 * sympy.Mod(row, 2) + sympy.Mod(column, 2)
         return guarded(builder, x, (index[0], channel, sympy.floor(row / 2), sympy.floor(column / 2)), (), 0)
+
+    return builder.pointwise(at)
+
+
+@lowers("optfuse.resize_groups.default")
+def lower_resize_groups(builder: Builder, x: Tensor, dim: int, groups: int, width: int) -> Value:
+    """Each channel of a group is the group's channel of the same number, or 0."""
+    old = x.shape[dim] // groups
+
+    def at(index: Index) -> Expr:
+        group, channel = sympy.floor(index[dim] / width), sympy.Mod(index[dim], width)
+        source = (*index[:dim], old * group + channel, *index[dim + 1 :])
+        return guarded(builder, x, source, (Guard(channel, 0, old),) if width > old else (), 0)
 
     return builder.pointwise(at)
 

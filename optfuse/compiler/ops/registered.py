@@ -9,7 +9,7 @@ from torch.library import custom_op
 
 from optfuse.compiler.ops import attention as functions
 from optfuse.compiler.ops import attention_cached as cached
-from optfuse.compiler.ops import attention_memory, convolution, matmul, seeded, space_to_depth
+from optfuse.compiler.ops import attention_memory, convolution, groups, matmul, seeded, space_to_depth
 from optfuse.compiler.ops import max_pool as max_pooling
 from optfuse.compiler.ops import sum_rows as row_sums
 
@@ -214,6 +214,15 @@ def _to_depth_fake(x: torch.Tensor, _: Any, blocks: Any, channels: int) -> Any:
 @from_depth.register_fake
 def _from_depth_fake(x: torch.Tensor, _: Any, size: Any) -> Any:
     return x.new_empty(size)
+
+
+resize_groups = _operator("resize_groups", groups.resize_groups, "(Tensor x, int dim, int groups, int width) -> Tensor")
+
+
+@resize_groups.register_fake
+def _resize_groups_fake(x: torch.Tensor, dim: int, count: int, width: int) -> Any:
+    made = x.new_empty((*x.shape[:dim], count * width, *x.shape[dim + 1 :]))
+    return torch.empty_like(made, memory_format=groups.groups_format(x))
 
 
 sum_rows = _operator("sum_rows", row_sums.sum_rows, "(Tensor rows, Tensor places, SymInt count) -> Tensor")

@@ -39,3 +39,20 @@ def test_a_convolution_of_stride_two_is_one_of_stride_one(kernel: int, padding: 
     images = OURS.to_depth(x, [ahead] * 2, around, 16)
     kernels = OURS.to_depth(weight, [padding % 2] * 2, [blocks] * 2, 16)
     torch.testing.assert_close(F.conv2d(images, kernels), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("dim", "width"), [(1, 8), (1, 5), (1, 3), (0, 2), (0, 1)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_resize_groups(dim: int, width: int, layout: torch.memory_format) -> None:
+    x = torch.randn(2, 10, 3, 4).to(memory_format=layout)
+    check(lambda x: OURS.resize_groups(x, dim, 2, width), x)
+    arguments = (x, dim, 2, width)
+    torch.library.opcheck(OURS.resize_groups.default, arguments, test_utils=["test_faketensor", "test_schema"])
+
+
+def test_resize_groups_is_the_way_back() -> None:
+    x = torch.randn(2, 10, 3, 4)
+    wide = OURS.resize_groups(x, 1, 2, 8)
+    assert torch.equal(wide[:, 5:8], torch.zeros(2, 3, 3, 4))
+    assert torch.equal(OURS.resize_groups(wide, 1, 2, 5), x)
+    assert torch.equal(OURS.resize_groups(x[0, :, 0, 0], 0, 2, 8)[8:13], x[0, 5:, 0, 0])

@@ -17,6 +17,7 @@ from optfuse.compiler.frontend.passes.contractions import contract_products
 from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
 from optfuse.compiler.frontend.passes.experts import sum_over_experts
+from optfuse.compiler.frontend.passes.groups import widen_groups
 from optfuse.compiler.frontend.passes.host_numbers import compute_host_numbers_on_device
 from optfuse.compiler.frontend.passes.items import expand_items
 from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
@@ -33,6 +34,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     merge_duplicates,  # first, so that equal constants are folded once
     fold_constants,
     ease_convolutions,
+    widen_groups,
     remove_noops,
     contract_products,
     fuse_matmul_activations,

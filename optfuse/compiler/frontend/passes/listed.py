@@ -130,6 +130,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "convolutions and their gradients take the form in which libraries are fast, in half precision",
     ),
     FrontendPass(
+        "widen_groups", "decision", "normalize", "passes.groups",
+        "zeros widen the groups of grouped convolutions to a power of two of channels, in half precision",
+    ),
+    FrontendPass(
         "remove_noops", "decision", "normalize", "passes.noops",
         "aliases, copies to the same layout and views to the same shape are dropped",
     ),
