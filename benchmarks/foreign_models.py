@@ -111,9 +111,17 @@ def _of_images(library: str, name: str, batch: int) -> tuple[Any, dict[str, Any]
     import torch
 
     package = import_module("timm" if library == "timm" else "torchvision.models")
-    model = package.create_model(name) if library == "timm" else package.get_model(name, weights=None)
-    size = model.default_cfg["input_size"][1] if library == "timm" else 299 if name == "inception_v3" else 224
-    return model, {"0": torch.randn(4 * batch, 3, size, size)}
+    if library == "timm":
+        model = package.create_model(name)
+        size = model.default_cfg["input_size"][1]
+        return model, {"0": torch.randn(4 * batch, 3, size, size)}
+    if name in package.list_models(package.video):
+        size = 224 if name.startswith(("mvit", "swin")) else 112
+        return package.get_model(name, weights=None), {"0": torch.randn(batch, 3, 16, size, size)}
+    if name in package.list_models(package.segmentation):
+        return package.get_model(name, weights=None, weights_backbone=None), {"0": torch.randn(batch, 3, 480, 480)}
+    size = 299 if name == "inception_v3" else 224
+    return package.get_model(name, weights=None), {"0": torch.randn(4 * batch, 3, size, size)}
 
 
 def _of_transformers(name: str, layers: int, batch: int, length: int) -> tuple[Any, dict[str, Any]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from math import prod
 from operator import getitem, mul
 from typing import Any
 
@@ -52,6 +53,12 @@ TRANSPOSED, UNALIGNED_PIXELS = 3.5, 2.0
 TINY_GROUPS, ODD_GROUPS, WIDE_ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -4.0, -1.5
 #: Channels of a wide group, more than this.
 WIDE_GROUP = 128
+#: The same for videos. ATen computes what each channel has a window of its own for, channels-first.
+TRANSPOSED_VIDEO, DEPTHWISE_VIDEO = 2.7, -400.0
+
+#: Tensors of so many dimensions are images or videos; how they are channels-last.
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+_VIDEO = 5
 
 #: Operators of these namespaces read a tensor by its indices, wherever its elements lie.
 _LAYOUT_FREE = frozenset({"aten", "prims", "optfuse"})
@@ -164,11 +171,12 @@ def _propagate(node: Node, *, channels_last: bool, images: bool) -> None:
 
 def _undecided(node: Node, value: Any) -> bool:
     """Whether a pointwise node makes images of values that are the same all over an image: any layout will do."""
-    if torch.Tag.pointwise not in getattr(node.target, "tags", ()) or value.dim() != 4 or value[0, 0].numel() == 1:
+    pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    if not pointwise or not _is_images(value) or value[0, 0].numel() == 1:
         return False
     operands = [fake(source) for source in node.all_input_nodes]
-    wide = [x for x in operands if x is not None and x.dim() == 4 and x.shape == value.shape]
-    return bool(wide) and all(x.stride(2) == 0 and x.stride(3) == 0 for x in wide)
+    wide = [x for x in operands if x is not None and x.shape == value.shape]
+    return bool(wide) and not any(any(x.stride()[2:]) for x in wide)
 
 
 def _relay(node: Node, value: Any) -> None:
@@ -202,7 +210,7 @@ def _as_traced(node: Node) -> bool:
 def _make_channels_last(weight: Any) -> None:
     """Let weights that loops make for convolutions alone be channels-last: the library would copy them, and slowly."""
     value = fake(weight) if isinstance(weight, Node) else None
-    if value is None or weight.target not in _MADE_WEIGHTS or value.dim() != 4:
+    if value is None or weight.target not in _MADE_WEIGHTS or not _is_images(value):
         return
     if all(user.target in _CONVOLUTIONS for user in weight.users):
         _relay(weight, _channels_last(value))
@@ -214,7 +222,7 @@ def _ask_channels_last(node: Node, k: int) -> None:
     value = fake(source) if isinstance(source, Node) else None
     if value is None or _is_channels_last(value):
         return
-    copy = insert(node.graph, node, aten.clone.default, (source,), {"memory_format": torch.channels_last})
+    copy = insert(node.graph, node, aten.clone.default, (source,), {"memory_format": _CHANNELS_LAST[value.dim()]})
     copy.meta[_RELAID] = True
     node.args = (*node.args[:k], copy, *node.args[k + 1 :])
 
@@ -231,7 +239,7 @@ def _convolved(node: Node, value: Any) -> Any:
 
 
 def _wanted_convolutions(graph: GraphModule) -> frozenset[str]:
-    """Two-dimensional convolutions, where channels-last saves more in all of them than some of them lose."""
+    """Convolutions of images and videos, where channels-last saves more in all of them than some of them lose."""
     nodes = [node for node in graph.graph.nodes if node.target in _CONVOLUTIONS and not is_patches(node)]
     found: list[str] = []
     wide, saved = False, 0.0
@@ -240,10 +248,10 @@ def _wanted_convolutions(graph: GraphModule) -> frozenset[str]:
         weight, images = fake(node.args[2 if backward else 1]), fake(node.args[1 if backward else 0])
         result = fake(node.args[0]) if backward else fake(node)
         groups = 1 if node.target is _RELU_TOO else node.args[9 if backward else 8]
-        if weight is None or images is None or result is None or weight.dim() != 4:
+        if weight is None or images is None or result is None or not _is_images(weight):
             continue
         wide = wide or max(weight.shape[:2]) > FEW_CHANNELS
-        passes = _passes_saved(weight, hint_of(images.shape[2] * images.shape[3]), int(groups))
+        passes = _passes_saved(weight, hint_of(prod(images.shape[2:])), int(groups))
         saved += passes * (1 + backward) * hint_of(images.numel() + result.numel())
         found.append(node.name)
     return frozenset(found) if wide and saved > 0 else frozenset()
@@ -252,9 +260,11 @@ def _wanted_convolutions(graph: GraphModule) -> frozenset[str]:
 def _passes_saved(weight: torch.Tensor, pixels: int, groups: int) -> float:
     """What channels-last saves of a convolution's time, in times that its images are read or written once.
 
-    Measured on an H100: docs/lab/notebook/library_calls.md.
+    Measured on an H100 and an H200: docs/lab/notebook/library_calls.md.
     """
     taken, made = int(weight.shape[1]), int(weight.shape[0]) // groups
+    if groups > 1 and taken == 1 and weight.dim() == _VIDEO:
+        return DEPTHWISE_VIDEO
     if groups > 1 and taken > 1:
         if max(taken, made) <= 2:
             return TINY_GROUPS
@@ -262,9 +272,9 @@ def _passes_saved(weight: torch.Tensor, pixels: int, groups: int) -> float:
             return ODD_GROUPS if taken <= WIDE_GROUP else WIDE_ODD_GROUPS
         if taken != made:
             return UNEQUAL_GROUPS
-    if weight.shape[2] == weight.shape[3] == 1:
+    if prod(weight.shape[2:]) == 1:
         return 0.0 if pixels % 8 == 0 else UNALIGNED_PIXELS
-    return TRANSPOSED
+    return TRANSPOSED_VIDEO if weight.dim() == _VIDEO else TRANSPOSED
 
 
 def _padded_nodes(captured: Captured) -> frozenset[Node]:
@@ -385,12 +395,18 @@ def _aligned_stride(value: torch.Tensor) -> Stride:
 def _channels_last(value: torch.Tensor | None) -> torch.Tensor | None:
     if value is None:
         return None
-    _, channels, height, width = value.shape
-    return _strided(value, (channels * height * width, 1, width * channels, channels))
+    _, channels, *pixels = value.shape
+    outer = list(accumulate([channels, *reversed(pixels)], mul))
+    return _strided(value, (outer[-1], 1, *reversed(outer[:-1])))
 
 
 def _is_channels_last(value: torch.Tensor) -> bool:
-    return value.dim() != 4 or value.is_contiguous(memory_format=torch.channels_last)
+    return not _is_images(value) or value.is_contiguous(memory_format=_CHANNELS_LAST[value.dim()])
+
+
+def _is_images(value: torch.Tensor) -> bool:
+    """Whether a tensor has the dimensions of images, (N, C, H, W), or of videos, (N, C, D, H, W)."""
+    return value.dim() in _CHANNELS_LAST
 
 
 def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:

@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+import optfuse
 from optfuse.compiler.frontend.aot import as_traced, make_backend
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.frontend.training import capture_training
+from tests.oracle.judging import OPTIONS
 
 aten = torch.ops.aten
 
@@ -65,6 +67,51 @@ def test_groups_of_a_number_of_channels_that_is_no_power_of_two_are_slow(channel
     net = nn.Sequential(nn.Conv2d(8, channels, 1), nn.Conv2d(channels, channels, 3, groups=groups)).eval()
     captured = capture(net, (torch.randn(2, 8, 8, 8),))
     assert [channels_last(node) for node in targets(captured, aten.convolution.default)] == [is_fast, is_fast]
+
+
+class Video(nn.Module):
+    """Two convolutions of (N, C, D, H, W): the first is of three channels."""
+
+    def __init__(self, groups: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Conv3d(3, 16, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm3d(16)
+        self.second = nn.Conv3d(16, 16, 3, padding=1, groups=groups, bias=False)
+
+    def forward(self, x):
+        y = torch.relu(self.norm(self.first(x)))
+        return self.second(y) + y
+
+
+@pytest.mark.parametrize(("groups", "is_fast"), [(1, True), (16, False)])
+def test_videos_are_channels_last_but_for_depthwise_convolutions(groups, is_fast):
+    captured = capture(Video(groups).eval(), (torch.randn(2, 3, 4, 8, 8),))
+    assert captured.strides == ({0: (4096, 256, 64, 8, 1)} if is_fast else {})
+    for node in targets(captured, aten.convolution.default):
+        assert node.meta["val"].is_contiguous(memory_format=torch.channels_last_3d) == is_fast
+
+
+def test_videos_of_three_channels_get_zeros_beside_them():
+    forward, backward = capture_training(Video().bfloat16(), (torch.randn(2, 3, 4, 16, 16).bfloat16(),))
+    channels = [node.args[1].meta["val"].shape[1] for node in targets(forward, aten.convolution.default)]
+    gradients = [node.args[2].meta["val"].shape[1] for node in targets(backward, aten.convolution_backward.default)]
+    assert (channels, sorted(gradients)) == ([8, 16], [8, 16])
+
+
+def test_training_of_videos():
+    """No further from float64 than eager execution in bfloat16, in its layouts."""
+    torch.manual_seed(0)
+    net, x = Video().bfloat16(), torch.randn(2, 3, 4, 16, 16).bfloat16()
+    step = optfuse.optimize(net, (x,), train=True, options=OPTIONS).compile()
+    seed = torch.randn(net(x).shape)
+    out, eager = step(x), net(x)
+    ours, theirs = (torch.autograd.grad((y.float() * seed).sum(), list(net.parameters())) for y in (out, eager))
+    net.double()
+    exact = torch.autograd.grad((net(x.double()) * seed).sum(), list(net.parameters()))
+    assert out.stride() == eager.stride()
+    for a, b, c in zip(ours, theirs, exact, strict=True):
+        assert a.stride() == b.stride()
+        assert (a - c).norm() <= 1.5 * (b - c).norm() + 0.01 * c.norm()
 
 
 def test_weights_are_copied_by_loops_for_both_halves_of_a_step():

@@ -1,7 +1,7 @@
 """Convolutions in the form in which a library is fast at them, in half precision.
 
 - Few channels and a stride of two (the first layer of most nets): two by two pixels become channels, without stride.
-- Few channels otherwise: zeros are added to them, up to what tensor cores take.
+- Few channels otherwise, of videos too: zeros are added to them, up to a vector.
 - The gradient of a depthwise convolution's input, with a stride of one: a convolution with the kernel turned around.
 
 What that is worth on an H200 is in docs/lab/notebook/library_calls.md.
@@ -9,73 +9,26 @@ What that is worth on an H200 is in docs/lab/notebook/library_calls.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import getitem
-from typing import Any
 
 import torch
 from torch.fx import Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert, swap, with_graph
-from optfuse.compiler.frontend.patches import lie_side_by_side
+from optfuse.compiler.frontend.passes.convolution_shapes import (
+    TENSOR_CORE_CHANNELS,
+    ConvolutionShape,
+    arguments_of,
+    call_before,
+    convolution_shape,
+)
+from optfuse.compiler.frontend.passes.rewrite import copied, fake, swap, with_graph
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 
-_HALF = frozenset({torch.float16, torch.bfloat16})
-#: Images of at most so many channels are rearranged, to so many channels: what tensor cores take at a time.
-FEW_CHANNELS = 4
-TENSOR_CORE_CHANNELS = 16
 #: Where pixels stay what they are, channels are added up to so many: a vector.
 VECTOR_CHANNELS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ConvolutionShape:
-    """What a two-dimensional convolution of half precision is like."""
-
-    images: torch.Tensor
-    weight: torch.Tensor
-    out: torch.Tensor
-    stride: list[int]
-    padding: list[int]
-    dilation: list[int]
-    groups: int
-
-    @property
-    def kernel(self) -> list[int]:
-        return [int(size) for size in self.weight.shape[2:]]
-
-    @property
-    def channels_by_group(self) -> tuple[int, int]:
-        """How many channels each group takes, and how many it makes."""
-        return int(self.weight.shape[1]), int(self.weight.shape[0]) // self.groups
-
-    @property
-    def is_first_layer(self) -> bool:
-        """Whether two by two pixels may become channels."""
-        few = self.images.shape[1] <= FEW_CHANNELS and self.groups == 1
-        larger = min(self.kernel) > 1 and max(self.kernel) > 2  # windows of two by two may lie side by side
-        return few and larger and self.stride == [2, 2] and self.dilation == [1, 1]
-
-    @property
-    def lacks_channels(self) -> bool:
-        """Whether zeros are added to the channels. Patches that lie side by side become matmuls instead."""
-        few = self.images.shape[1] <= FEW_CHANNELS and self.groups == 1 and max(self.kernel) > 1
-        patches = lie_side_by_side(self.images.shape[2:], self.kernel, self.stride, self.padding)
-        return few and not self.is_first_layer and not patches
-
-    @property
-    def is_turned_around(self) -> bool:
-        """Whether the gradient of the images is a convolution as fast as the forward one."""
-        depthwise = self.weight.shape[1] == 1 and self.groups == self.weight.shape[0] == self.images.shape[1] > 1
-        return depthwise and self.stride == [1, 1] and min(self.turned_padding) >= 0
-
-    @property
-    def turned_padding(self) -> list[int]:
-        """The padding of the convolution that is the gradient of the images."""
-        return [d * (k - 1) - p for k, p, d in zip(self.kernel, self.padding, self.dilation, strict=True)]
 
 
 def ease_convolutions(captured: Captured) -> Captured:
@@ -106,8 +59,8 @@ def _forward(node: Node) -> None:
 
 
 def _with_relu(node: Node) -> None:
-    x, weight, bias, residual, stride, padding, dilation = arguments_of(node)
-    shape = _shape(x, weight, fake(node), stride, padding, dilation, 1)
+    x, weight, bias, residual = arguments_of(node)[:4]
+    shape = convolution_shape(node)
     if shape is not None and shape.is_first_layer:
         images, kernel = _as_depth(node, x, weight, shape)
         swap(node, call_before(node, node.target, images, kernel, bias, residual, [1, 1], [0, 0], [1, 1]))
@@ -162,35 +115,6 @@ def _turned_backward(node: Node, shape: ConvolutionShape) -> tuple[Node, Node | 
 # --- pieces
 
 
-def convolution_shape(node: Node) -> ConvolutionShape | None:
-    """What a convolution, or the gradient of one, is like; None if it is transposed, or not of half precision."""
-    behind = node.target is aten.convolution_backward.default
-    arguments = arguments_of(node)
-    x, weight = arguments[behind : behind + 2]
-    stride, padding, dilation, transposed, _, groups = arguments[3 + behind : 9 + behind]
-    out = fake(arguments[0]) if behind else fake(node)
-    return None if transposed else _shape(x, weight, out, stride, padding, dilation, groups)
-
-
-def _shape(x: Any, weight: Any, out: torch.Tensor | None, *rest: Any) -> ConvolutionShape | None:
-    images, kernel = fake(x), fake(weight)
-    if images is None or kernel is None or out is None or images.dim() != 4:
-        return None
-    if {images.dtype, kernel.dtype} - _HALF or 0 in (*images.shape, *out.shape):
-        return None
-    stride, padding, dilation, groups = rest
-    return ConvolutionShape(images, kernel, out, _pair(stride), _pair(padding), _pair(dilation), groups)
-
-
-def arguments_of(node: Node) -> list[Any]:
-    """A node's arguments, to be taken for what they are."""
-    return list(node.args)
-
-
-def _pair(value: Any) -> list[int]:
-    return [int(value[0]), int(value[-1])]
-
-
 def _as_depth(node: Node, x: Node, weight: Node, shape: ConvolutionShape) -> tuple[Node, Node]:
     """Images and weights with two by two pixels as channels; zeros that surround the images come from nowhere."""
     before = [p + p % 2 for p in shape.padding]
@@ -212,9 +136,4 @@ def _with_channels(before: Node, x: Node) -> Node:
     value = fake(x)
     assert value is not None, "images and weights are tensors"
     behind = VECTOR_CHANNELS - int(value.shape[1])
-    return call_before(before, aten.constant_pad_nd.default, x, [0, 0, 0, 0, 0, behind], 0.0)
-
-
-def call_before(before: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
-    """A call that stands before a node, with its fake value."""
-    return insert(before.graph, before, target, args, kwargs)
+    return call_before(before, aten.constant_pad_nd.default, x, [*[0] * (2 * value.dim() - 3), behind], 0.0)

@@ -18,7 +18,7 @@ from torch.fx import Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.convolutions import (
+from optfuse.compiler.frontend.passes.convolution_shapes import (
     ConvolutionShape,
     arguments_of,
     call_before,
@@ -46,10 +46,10 @@ def widen_groups(captured: Captured) -> Captured:
     return with_graph(captured, graph)
 
 
-def fast_width(shape: ConvolutionShape) -> int | None:
+def _fast_width(shape: ConvolutionShape) -> int | None:
     """The width at which a grouped convolution is computed: a power of two; None where it is no case for this."""
     taken, made = shape.channels_by_group
-    if shape.groups == 1 or taken != made or not NARROWEST <= taken <= WIDEST:
+    if shape.images.dim() != 4 or shape.groups == 1 or taken != made or not NARROWEST <= taken <= WIDEST:
         return None
     return 1 << (taken - 1).bit_length()
 
@@ -57,7 +57,7 @@ def fast_width(shape: ConvolutionShape) -> int | None:
 def _forward(node: Node) -> None:
     x, weight, bias, *rest = arguments_of(node)
     shape = convolution_shape(node)
-    width = None if shape is None else fast_width(shape)
+    width = None if shape is None else _fast_width(shape)
     if shape is None or width is None or width == shape.channels_by_group[0]:
         return
     images, kernels = _resized(node, x, 1, shape.groups, width), _wide_weight(node, weight, shape, width)
@@ -68,11 +68,11 @@ def _forward(node: Node) -> None:
 
 def _backward(node: Node) -> None:
     shape = convolution_shape(node)
-    width = None if shape is None else fast_width(shape)
+    width = None if shape is None else _fast_width(shape)
     grad, x, weight, sizes, *rest, mask = arguments_of(node)
     if shape is None or width is None or mask[2]:
         return
-    turned = mask[0] and width == SLOW_GRADIENT and shape.stride == [1, 1] and min(shape.turned_padding) >= 0
+    turned = mask[0] and width == SLOW_GRADIENT and shape.has_unit_stride and min(shape.turned_padding) >= 0
     taken, made = shape.channels_by_group
     widened = width != taken
     if not (widened or turned):
