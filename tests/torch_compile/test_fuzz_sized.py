@@ -34,15 +34,17 @@ def scheduled(graph: Any, inputs: Any, **more: Any) -> Any:
     return run
 
 
-def outcome(program: SizedProgram, compiler: Any, **options: Any) -> list[str]:
+def outcome(program: SizedProgram, compiler: Any, dynamic: bool = True, **options: Any) -> list[str]:
     """What differs from eager at any size, or what was raised."""
     calls = [(program.at(call), 1 + k % 2) for k, call in enumerate(program.calls)]
-    return raised_as_text(lambda: faults_of_calls(calls, compiler, dynamic=True, **options))
+    return raised_as_text(lambda: faults_of_calls(calls, compiler, dynamic=dynamic, **options))
 
 
 def fails(program: SizedProgram) -> bool:
-    """Whether optfuse does what neither eager nor AOTAutograd does."""
-    return bool(outcome(program, scheduled, options=OPTIONS)) and not outcome(program, "aot_eager")
+    """Whether optfuse does what neither eager nor AOTAutograd does: sizes of 0 and 1 are compiled by themselves."""
+    if not outcome(program, scheduled, options=OPTIONS):
+        return False
+    return not any(outcome(program, "aot_eager", dynamic=dynamic) for dynamic in (True, False))
 
 
 def check(seed: int) -> None:
@@ -57,7 +59,6 @@ def test_some_programs() -> None:
     for seed in range(QUICK):
         check(seed)
     assert any("[" not in schedule.name and ".backward" in schedule.name for r in records for schedule in r.schedules)
-    assert len(records) > 2 * sum(bool(record.by_size or record.unplanned) for record in records), "most have ranges"
 
 
 @pytest.mark.slow

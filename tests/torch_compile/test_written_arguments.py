@@ -64,6 +64,17 @@ def test_a_write_into_shared_memory_is_compiled_size_by_size(compiled: Compiler)
     assert "share memory" in str([run.record.by_size for run in compiled.runs])
 
 
+def test_a_write_into_a_window_of_a_memory_of_changing_size(compiled: Compiler) -> None:
+    def copied(x: Tensor, y: Tensor) -> Tensor:
+        y.copy_(x[:1])
+        return x * y
+
+    fast = compiled(copied, dynamic=True)
+    for size in (5, 7):
+        found = [(run(torch.arange(1.0, size), m[2:3]), m) for run in (fast, copied) for m in [torch.ones(size)]]
+        torch.testing.assert_close(*found)
+
+
 def test_what_is_compiled_for_shared_memory_serves_no_others() -> None:
     compiles: list[int] = []
 
