@@ -53,10 +53,15 @@ def directions(x: Tensor) -> Tensor:
 
 def faults(program: Program, backend: Any, seeds: Sequence[int] = (1, 2), **options: Any) -> list[str]:
     """What differs from eager when the program is compiled, over calls with several values."""
+    return faults_of_calls([(program, seed) for seed in seeds], backend, **options)
+
+
+def faults_of_calls(calls: Sequence[tuple[Program, int]], backend: Any, **options: Any) -> list[str]:
+    """What differs from eager when programs of one text are compiled once and called, each with a seed's values."""
     torch.compiler.reset()
-    function = program.function()
+    function = calls[0][0].function()
     compiled = torch.compile(function, backend=backend, **options)
-    for seed in seeds:
+    for program, seed in calls:
         try:
             wanted = ran(function, program, seed)
             exact = ran(in_double(function), program, seed, wide=True)
@@ -65,7 +70,7 @@ def faults(program: Program, backend: Any, seeds: Sequence[int] = (1, 2), **opti
         got = ran(compiled, program, seed)
         found = disagreements(got, wanted, exact, coarsest(program), largest(program, seed))
         if found:
-            return [f"values {seed}: {fault}" for fault in found]
+            return [f"values {seed} of {[a.shape for a in program.arguments]}: {fault}" for fault in found]
     return []
 
 

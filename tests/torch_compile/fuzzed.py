@@ -8,7 +8,7 @@ agree on.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,13 @@ from torch import Tensor
 from tests.oracle.judging import in_double
 from tests.torch_compile.fuzz_inputs import Argument, Memory, draw_inputs, make_inputs
 from tests.torch_compile.fuzz_layers import LAYERS
-from tests.torch_compile.fuzz_statements import JUMPS, TEMPLATES, State
+from tests.torch_compile.fuzz_statements import JUMPS, TEMPLATES, State, Template
 
 #: The largest value that a program may compute with, and the most elements.
 LARGEST, MOST = 5000.0, 300
 #: Every kind of statement, and how often each is drawn.
 STATEMENTS = [*TEMPLATES, *LAYERS]
-OFTEN = [often for often, *_ in STATEMENTS]
+Statement = tuple[int, Template, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +66,36 @@ def draw(seed: int, most: int = 8) -> Program:
     memories, arguments = draw_inputs(rng, train)
     wanted = rng.randrange(1, most + 1)
     lines: list[str] = []
-    state = _grown(memories, arguments, lines, rng)
+    state = grown_values(memories, arguments, lines, rng)
     for _ in range(8 * wanted):
         if len(lines) >= wanted:
             break
-        _, template, defines = rng.choices(STATEMENTS, OFTEN)[0]
-        try:
-            text = template(state)
-        except (LookupError, IndexError, ValueError):
-            continue
-        line = f"v{len(lines)} = {text}" if defines else text
-        used = [name for name in state.values if name in _words(line)]
-        if not all(state.exact(name) for name in used) and any(jump in line for jump in JUMPS):
-            continue
-        if "_scatter(" in line and any(overlaps(state.values[name]) for name in used):
-            continue  # what is written twice is a matter of order, in eager execution, too
-        grown = _grown(memories, arguments, [*lines, line], rng)
-        if grown is not None:
+        line = statement([state], len(lines), STATEMENTS)
+        grown = line and grown_values(memories, arguments, [*lines, line], rng)
+        if grown:
             lines.append(line)
             state = grown
     names = list(state.values)
     made = [name for name in names if name.startswith("v")]
     returned = rng.sample(names, min(len(names), rng.choice([1, 2, 3]))) + made[-1:]
     return Program(memories, arguments, tuple(lines), tuple(dict.fromkeys(returned)))
+
+
+def statement(states: Sequence[State], number: int, kinds: Sequence[Statement]) -> str:
+    """A drawn line of text that all of the states allow, the first of which says what there is; "" for none."""
+    _, template, defines = states[0].rng.choices(kinds, [often for often, *_ in kinds])[0]
+    try:
+        text = template(states[0])
+    except (LookupError, IndexError, ValueError):
+        return ""
+    line = f"v{number} = {text}" if defines else text
+    for state in states:
+        used = [name for name in state.values if name in _words(line)]
+        if not all(state.exact(name) for name in used) and any(jump in line for jump in JUMPS):
+            return ""
+        if "_scatter(" in line and any(overlaps(state.values[name]) for name in used):
+            return ""  # what is written twice is a matter of order, in eager execution, too
+    return line
 
 
 def overlaps(x: Tensor) -> bool:
@@ -105,7 +112,7 @@ def _words(text: str) -> list[str]:
     return "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
 
 
-def _grown(memories: Any, arguments: Any, lines: list[str], rng: random.Random) -> State | None:
+def grown_values(memories: Any, arguments: Any, lines: list[str], rng: random.Random) -> State | None:
     """The values after some lines; None where eager raises."""
     state = State(rng)
     names = [f"a{k}" for k in range(len(arguments))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,13 +38,18 @@ def scheduled(graph: Any, inputs: Any, **more: Any) -> Any:
     return run
 
 
-def outcome(program: Program, compiler: Any, **options: Any) -> list[str]:
-    """What differs from eager, or what was raised."""
+def raised_as_text(judge: Callable[[], list[str]]) -> list[str]:
+    """The faults that ``judge`` finds, or what it raised."""
     try:
         with modes_restored_on_error():  # else what follows would fail as well
-            return faults(program, compiler, **options)
+            return judge()
     except Exception as error:
         return [f"raised {type(error).__name__}: {error}"]
+
+
+def outcome(program: Program, compiler: Any, **options: Any) -> list[str]:
+    """What differs from eager, or what was raised."""
+    return raised_as_text(lambda: faults(program, compiler, **options))
 
 
 def fails(program: Program) -> bool:
@@ -61,7 +67,7 @@ def check(seed: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> Any:
+def quiet() -> Any:
     logging.getLogger("optfuse").setLevel(logging.ERROR)
     yield
     logging.getLogger("optfuse").setLevel(logging.NOTSET)

@@ -133,6 +133,21 @@ def test_what_only_its_process_can_run_is_not_kept(compiled_names: list[str]) ->
     assert all(torch.equal(each, x.sin() + 1) for each in found)
 
 
+def test_what_writes_into_shared_memory_is_not_kept(compiled_names: list[str]) -> None:
+    """Torch's key has the arguments one by one: not that they are windows, nor of how much memory."""
+
+    def written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(3)
+        return y + 1
+
+    for total, apart in ((5, False), (9, False), (9, True)):
+        memory = torch.arange(float(total))
+        x, y = memory[:5], memory[:5].clone() if apart else memory[:5]
+        wanted = torch.arange(5.0) * (1 if apart else 3) + 1
+        assert torch.equal(afresh(written)(x, y), wanted)
+    assert len(compiled_names) == 3
+
+
 @pytest.mark.spread(2)
 @pytest.mark.parametrize("change", ["options", "shape", "constant", "cache"])
 def test_what_differs_is_compiled(change: str, compiled_names: list[str]) -> None:

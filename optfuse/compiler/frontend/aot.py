@@ -28,6 +28,7 @@ from optfuse.compiler.frontend.passes.bags import sum_bags
 from optfuse.compiler.frontend.passes.epilogues import fuse_activations
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
 from optfuse.compiler.frontend.saved_inputs import save_copies
+from optfuse.compiler.frontend.shared_arguments import Shared, shared_memory
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.split_step import Split, output_names
@@ -71,6 +72,7 @@ def compile_flat(
     decisions: Decisions | None = None,
     cuts: dict[str, tuple[str, ...]] | None = None,
     keep: Keeping | None = None,
+    shared: Shared = (),
 ) -> Callable[..., Any]:
     """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
 
@@ -91,12 +93,13 @@ def compile_flat(
         decisions: ``inputs`` have symbolic sizes, which stay what they are.
         cuts: What steps of some names have saved at other sizes, which is saved again; this one's is added.
         keep: How the compiled graphs are kept between processes. None: they are not.
+        shared: Pairs among ``inputs`` of which these do not tell that they share memory: a write into one is an error.
 
     Returns:
         A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
     split = Split(name, feeds, choose, decisions, cuts, may_leave=leave is not None)
-    compiler = _Compiler(split, compile_graph, eager_backward, leave, survive, why_not, keep)
+    compiler = _Compiler(split, compile_graph, eager_backward, leave, survive, why_not, keep, shared)
     known = {
         node.name: feed
         for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=False)
@@ -137,11 +140,14 @@ class _Compiler:
     survive: Survive | None
     why_not: str | None
     keep: Keeping | None
+    shared: Shared
 
     def of(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         """The compiler of the "forward", the "backward" or the "inference" graph."""
 
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            if kind != "backward":
+                _require_no_write(module, self.shared)
             if kind == "forward":
                 donate_nothing()
                 save_copies(module, self.split.user_outputs or 0, written_inputs())
@@ -186,6 +192,16 @@ class _Compiler:
         product = self.keep.products.pop(captured.name, None)
         product = None if convention.remainder and convention.remainder.is_of_process() else product
         return KeptCode(kind, convention, product, traced, bound)
+
+
+def _require_no_write(module: GraphModule, shared: Shared) -> None:
+    """Raise a CaptureError if a forward or inference graph writes into one of two arguments that share memory."""
+    inputs = module.graph.find_nodes(op="placeholder") if shared else []
+    copied_into = {node.args[0] for node in module.graph.nodes if node.target is torch.ops.aten.copy_.default}
+    written = {*written_inputs(), *(k for k, node in enumerate(inputs) if node in copied_into)}
+    pair = next((pair for pair in shared if not written.isdisjoint(pair)), None)
+    if pair is not None:
+        raise CaptureError(f"arguments {pair[0]} and {pair[1]} share memory, and one of them is written")
 
 
 def _data_dependent(module: GraphModule) -> str | None:
@@ -324,7 +340,9 @@ class _Backend:
             compile_flat, graph, inputs, feeds, name, self.compile_graph, leave=self.leave, choose=self.choose
         )
         try:
-            return compiled(survive=self.survive, keep=self.keep(name, feeds) if whole and self.keep else None)
+            # torch keeps graphs by their inputs one by one, so that one of shared inputs would serve others, too
+            apart = whole and not shared_memory(inputs)
+            return compiled(survive=self.survive, keep=self.keep(name, feeds) if apart and self.keep else None)
         except Exception as error:
             survivor = _survivor(self.survive, error)
             left = compile_unscheduled(compiled, error)
@@ -342,11 +360,20 @@ class _Backend:
         compile_one = partial(compile_or_pass, compile_graph=self.compile_range())
         feeds = _feeds(graph, inputs)
         cuts: dict[str, tuple[str, ...]] = {}
+        shared = shared_memory(inputs)
 
         def build(traced: GraphModule, fakes: Sequence[Any], decisions: Decisions) -> Callable[..., Any]:
             # the backward graph is built now, so that its guards and its text are known with the forward graph's
             return compile_flat(
-                traced, fakes, feeds, name, compile_one, decisions=decisions, cuts=cuts, eager_backward=True
+                traced,
+                fakes,
+                feeds,
+                name,
+                compile_one,
+                decisions=decisions,
+                cuts=cuts,
+                eager_backward=True,
+                shared=shared,
             )
 
         say = self.leave_range

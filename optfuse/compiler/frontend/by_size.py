@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from optfuse.compiler.frontend.flat import replace_by_value
 from optfuse.compiler.frontend.float_tensors import AtFirstCall, floats_as_tensors
 from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.shared_arguments import Shared, shared_memory
 from optfuse.compiler.frontend.size_range import LEAST, Ranged
 from optfuse.compiler.frontend.torch_bridge import compile_lock, tree_leaves, tree_map
 from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic, static_value
@@ -32,6 +33,8 @@ RANGES, FAILURES = 16, 2
 Number = int | float
 #: The values of a graph's sizes, in the order of ``SizeReader.symbols``.
 Sizes = tuple[Number, ...]
+#: What a compiled function is for: sizes, and which of the arguments share memory.
+Key = tuple[Sizes, Shared]
 #: How to read a number from an argument: None is the argument itself, ("size", d), ("stride", d), ("offset", 0) and
 #: ("item", 0), its only element, are a tensor's.
 Place = tuple[str, int] | None
@@ -178,7 +181,8 @@ class BySize:
         at_once: Whether the first sizes are compiled when they first come; if not, when they come the second time.
         compile_range: Compiles the graph for a range of sizes, as long as it can: ``ranges``, each with the values that
             it is made for of symbols that are no sizes: under ``dynamic=True`` Dynamo makes some of constants. So
-            floats have one value in a range, and integers until they change.
+            floats have one value in a range, and integers until they change. Each is for arguments that share memory
+            as the first ones do.
         said: Called once, with a reason, when a size first runs as it was traced.
     """
 
@@ -189,40 +193,44 @@ class BySize:
     said: Callable[[str], None]
     at_once: bool = True
     compile_range: CompileRange | None = None
-    ranges: list[tuple[dict[sympy.Basic, float], Ranged]] = field(default_factory=list)
+    ranges: list[tuple[tuple[dict[sympy.Basic, float], Shared], Ranged]] = field(default_factory=list)
     #: the first values of all symbols, those that have had others, and whether integers that are no sizes may have
     first: dict[sympy.Basic, Number] = field(default_factory=dict)
     varying: set[sympy.Basic] = field(default_factory=set)
     numbers_vary: bool = True
-    compiled: OrderedDict[Sizes, Callable[..., Any]] = field(default_factory=OrderedDict)
+    compiled: OrderedDict[Key, Callable[..., Any]] = field(default_factory=OrderedDict)
     #: how often sizes that are not compiled have come
-    seen: OrderedDict[Sizes, int] = field(default_factory=OrderedDict)
+    seen: OrderedDict[Key, int] = field(default_factory=OrderedDict)
+    #: whether arguments that share memory have come
+    shares: bool = False
     compiles: int = 0
     failures: int = 0
     silent: bool = False
 
     def __call__(self, *arguments: Any) -> Any:
         """Run at the sizes of ``arguments``."""
-        sizes = self.reader.read(arguments)
-        function = self.compiled.get(sizes)
+        key = self.reader.read(arguments), shared_memory(arguments) if self.shares else ()
+        function = self.compiled.get(key)
         if function is None:
-            function = self._first_time(sizes, arguments)
+            function = self._first_time(key[0], arguments)
         elif len(self.compiled) > 1:
             with suppress(KeyError):  # another thread may have let it go
-                self.compiled.move_to_end(sizes)
+                self.compiled.move_to_end(key)
         return function(*arguments)
 
     def _first_time(self, sizes: Sizes, arguments: Sequence[Any]) -> Callable[..., Any]:
         with compile_lock:
-            if sizes in self.compiled:
-                return self.compiled[sizes]
-            ranged = self._in_range(sizes, arguments)
+            key = sizes, shared_memory(arguments)
+            self.shares = self.shares or bool(key[1])
+            if key in self.compiled:
+                return self.compiled[key]
+            ranged = self._in_range(key, arguments)
             if ranged is not None:
-                _keep(self.compiled, sizes, ranged, MOST)
+                _keep(self.compiled, key, ranged, MOST)
                 return ranged
-            calls = self.seen.pop(sizes, 0) + 1
+            calls = self.seen.pop(key, 0) + 1
             if calls < 2 ** (self.compiles // GROUP + (not self.at_once)):
-                _keep(self.seen, sizes, calls, REMEMBERED)
+                _keep(self.seen, key, calls, REMEMBERED)
                 self._say()
                 return self.graph
             self.compiles += 1
@@ -230,18 +238,19 @@ class BySize:
             kept = _without_numbers(fixed)
             function = self.compile_size(fixed, self.name_at(sizes), [arguments[k] for k in kept])
             function = _of_all(function, kept, len(arguments))
-            _keep(self.compiled, sizes, function, MOST)
+            _keep(self.compiled, key, function, MOST)
             return function
 
-    def _in_range(self, sizes: Sizes, arguments: Sequence[Any]) -> Callable[..., Any] | None:
+    def _in_range(self, key: Key, arguments: Sequence[Any]) -> Callable[..., Any] | None:
         """The function compiled for a range that holds the sizes; it is compiled now if there is none yet."""
+        sizes, shared = key
         values = dict(zip(self.reader.symbols, sizes, strict=True))
         for symbol, value in values.items():
             if self.first.setdefault(symbol, value) != value and self.numbers_vary:
                 self.varying.add(symbol)
         fixed = {symbol: value for symbol, value in values.items() if not self._varies(symbol, value)}
         named = {str(symbol): int(value) for symbol, value in values.items() if symbol not in fixed}
-        found = next((each for given, each in self.ranges if given == fixed and each.holds(named)), None)
+        found = next((each for given, each in self.ranges if given == (fixed, shared) and each.holds(named)), None)
         if found is None and self.compile_range is not None and named:
             graph = at_sizes(self.graph, fixed)
             kept = _without_numbers(graph)
@@ -249,13 +258,13 @@ class BySize:
             if found is None and self.varying - self.reader.in_tensors:
                 self.numbers_vary = False
                 self.varying.clear()
-                return self._in_range(sizes, arguments)
+                return self._in_range(key, arguments)
             self.failures += found is None
             if self.failures == FAILURES or len(self.ranges) == RANGES - 1:
                 self.compile_range = None
             if found is not None:
                 found = replace(found, function=_of_all(found.function, kept, len(arguments)))
-                self.ranges.append((fixed, found))
+                self.ranges.append(((fixed, shared), found))
         return None if found is None else found.function
 
     def _varies(self, symbol: sympy.Basic, value: Number) -> bool:
@@ -301,9 +310,9 @@ def _with_some(function: Callable[..., Any], kept: Sequence[int], *arguments: An
     return function(*[arguments[k] for k in kept])
 
 
-def _keep(known: OrderedDict[Sizes, Any], sizes: Sizes, value: Any, most: int) -> None:
-    known[sizes] = value
-    known.move_to_end(sizes)
+def _keep(known: OrderedDict[Key, Any], key: Key, value: Any, most: int) -> None:
+    known[key] = value
+    known.move_to_end(key)
     if len(known) > most:
         known.popitem(last=False)
 

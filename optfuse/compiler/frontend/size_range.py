@@ -205,7 +205,10 @@ def _fake(example: Any, given: Any, traced: Mapping[str, torch.SymInt], mode: Fa
     stride = [_number(n, traced) for n in example.stride()]
     with mode:
         made = torch.empty_strided(shape, stride, dtype=given.dtype, device=given.device)
-    return made.requires_grad_(given.requires_grad)
+    if given.is_leaf or not given.requires_grad:
+        return made.requires_grad_(given.requires_grad)
+    with mode, torch.enable_grad():  # autograd records a write into it, unlike one into a leaf
+        return made.requires_grad_().as_strided(shape, stride)
 
 
 def _number(value: Any, traced: Mapping[str, torch.SymInt]) -> Any:

@@ -26,7 +26,8 @@ from torch._functorch.partitioners import (
     reordering_to_mimic_autograd_engine,
 )
 from torch._guards import TracingContext
-from torch._subclasses import FakeTensor
+from torch._guards import tracing as tracing_in
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.autograd import forward_ad
 from torch.fx import GraphModule
@@ -211,8 +212,16 @@ def aot_compile(
     )
     settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
     around = nullcontext() if around is None else around
-    with tracing(), functorch_config.patch(settings), around, modes_restored_on_error():
+    with tracing(), _traced_context(inputs), functorch_config.patch(settings), around, modes_restored_on_error():
         return backend(graph, inputs)
+
+
+def _traced_context(inputs: Sequence[Any]) -> AbstractContextManager[Any]:
+    """Where torch keeps what it knows of a graph that it traces: Dynamo's context while that compiles, else one."""
+    if TracingContext.try_get() is not None:
+        return nullcontext()
+    mode = next((x.fake_mode for x in tree_leaves(list(inputs)) if isinstance(x, FakeTensor)), None)
+    return tracing_in(TracingContext(mode or FakeTensorMode()))
 
 
 class _Later(Mapping[Any, Callable[..., Any]]):

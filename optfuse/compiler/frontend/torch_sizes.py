@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import sympy
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
@@ -87,8 +88,12 @@ def hint_of(value: int | torch.SymInt) -> int:
 
 
 def known_equal(one: int | torch.SymInt, other: int | torch.SymInt) -> bool:
-    """Whether two numbers are equal whatever their symbols are, without a guard."""
-    return statically_known_true(one == other)
+    """Whether two numbers are equal whatever their symbols are, without a guard.
+
+    A tracer sees nothing of it: the size of a storage may be no number of its graph.
+    """
+    with disable_proxy_modes_tracing():
+        return statically_known_true(one == other)
 
 
 def unbacked_symbols(value: Any) -> set[sympy.Symbol]:

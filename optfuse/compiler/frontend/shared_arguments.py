@@ -1,0 +1,40 @@
+"""Arguments that share memory: a graph that writes into one of them is compiled for those that do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
+
+from optfuse.compiler.frontend.torch_bridge import FakeTensor
+
+_KINDS = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+
+#: Pairs of arguments, by number.
+Shared = tuple[tuple[int, int], ...]
+
+
+def shared_memory(arguments: Sequence[Any]) -> Shared:
+    """The pairs of tensors among arguments that lie in one storage, where the span of one meets the other's."""
+    tensors = [k for k, x in enumerate(arguments) if type(x) in _KINDS]
+    storages: dict[int, list[int]] = {}
+    for k in tensors:
+        if arguments[k].layout is torch.strided:
+            storages.setdefault(arguments[k].untyped_storage()._cdata, []).append(k)  # noqa: SLF001 - its address
+    if len(storages) == len(tensors):
+        return ()
+    return tuple(pair for group in storages.values() for pair in combinations(group, 2) if _meet(arguments, *pair))
+
+
+def _meet(arguments: Sequence[Any], one: int, other: int) -> bool:
+    (low, high), (first, last) = _span(arguments[one]), _span(arguments[other])
+    return low < last and first < high
+
+
+def _span(x: torch.Tensor) -> tuple[int, int]:
+    """The bytes of a storage from a tensor's first element to its last one."""
+    start = int(x.storage_offset())
+    reach = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) + 1 if x.numel() else 0
+    return start * x.element_size(), (start + reach) * x.element_size()

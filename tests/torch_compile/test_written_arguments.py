@@ -1,0 +1,106 @@
+"""Writes into arguments of changing sizes: what autograd records of them, and arguments that share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sympy
+import torch
+from torch import Tensor
+
+from optfuse.compiler.frontend.by_size import BySize, SizeReader
+from optfuse.compiler.frontend.shared_arguments import shared_memory
+from tests.torch_compile.test_ranges import schedules
+from tests.torch_compile.test_torch_compile import Compiler, compiled
+
+__all__ = ["compiled"]
+
+
+def tripled(x: Tensor) -> Tensor:
+    x.mul_(3)
+    return x * 2
+
+
+def saved(x: Tensor) -> Tensor:
+    """Torch's minimum cut saves ``x``, and not the product of which eager saves a copy."""
+    y = (x * 2).sin()
+    x.mul_(3)
+    return y
+
+
+def of_two(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    z = y * 5
+    x.mul_(3)
+    return z, y + 1, x * 2
+
+
+def stepped(function: Callable[..., Any], size: int, apart: bool, windows: int) -> list[Tensor]:
+    """Results, arguments and the gradient of what they are made of; ``windows`` of it are the arguments."""
+    leaf = torch.arange(3.0 * size).requires_grad_()
+    memory = leaf * 1
+    arguments = [memory.as_strided((size, 2), (2, 1)), memory.as_strided((size,), (1,))][:windows]
+    if apart:
+        arguments[1:] = [x.clone() for x in arguments[1:]]
+    results = function(*arguments)
+    found = [*(results if isinstance(results, tuple) else (results,)), *arguments]
+    loss = sum((x * torch.arange(x.numel()).view(x.shape)).sum() for x in found)
+    return [*(x.detach() for x in found), *torch.autograd.grad(loss, leaf)]
+
+
+@pytest.mark.parametrize("function", [tripled, saved])
+def test_a_range_records_a_write_into_a_result_of_autograds(compiled: Compiler, function: Any) -> None:
+    fast = compiled(function, dynamic=True)
+    for size in (5, 7, 4):
+        torch.testing.assert_close(stepped(fast, size, True, 1), stepped(function, size, True, 1))
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
+def test_a_write_into_shared_memory_is_compiled_size_by_size(compiled: Compiler) -> None:
+    fast = compiled(of_two, dynamic=True)
+    for size, apart in ((5, False), (6, False), (5, True), (7, True)):
+        torch.testing.assert_close(stepped(fast, size, apart, 2), stepped(of_two, size, apart, 2))
+    assert "share memory" in str([run.record.by_size for run in compiled.runs])
+
+
+def test_a_write_into_a_window_of_a_memory_of_changing_size(compiled: Compiler) -> None:
+    def copied(x: Tensor, y: Tensor) -> Tensor:
+        y.copy_(x[:1])
+        return x * y
+
+    fast = compiled(copied, dynamic=True)
+    for size in (5, 7):
+        found = [(run(torch.arange(1.0, size), m[2:3]), m) for run in (fast, copied) for m in [torch.ones(size)]]
+        torch.testing.assert_close(*found)
+
+
+def test_what_is_compiled_for_shared_memory_serves_no_others() -> None:
+    compiles: list[int] = []
+
+    def compile_size(fixed: torch.fx.GraphModule, *_: Any) -> Callable[..., Any]:
+        compiles.append(len(compiles))
+        return fixed
+
+    reader = SizeReader((sympy.Symbol("s"),), ((0, ("size", 0)),), nested=False)
+    run = BySize(torch.fx.symbolic_trace(lambda x, y: x + y), "g", reader, compile_size, lambda _: None)
+    x = torch.zeros(4)
+    for y in (x[:], x.clone(), x[:], torch.ones(4)):
+        assert torch.equal(run(x, y), x + y)
+    assert len(compiles) == 2
+
+
+def test_shared_memory_that_is_only_read_has_a_range(compiled: Compiler) -> None:
+    fast = compiled(lambda x, y: x[:, 0] * y, dynamic=True)
+    for size, apart in ((5, False), (6, False), (7, True), (8, True)):
+        wanted = stepped(lambda x, y: x[:, 0] * y, size, apart, 2)
+        torch.testing.assert_close(stepped(fast, size, apart, 2), wanted)
+    assert not any("[" in name for name in compiled.names())
+
+
+def test_spans_that_meet() -> None:
+    x = torch.zeros(4, 6)
+    assert shared_memory([x[:2], x[2:], 3, x.clone()]) == ()
+    assert shared_memory([x[:2], 3, x[1:3], x[3:], x.t()]) == ((0, 2), (0, 4), (2, 4), (3, 4))
+    assert shared_memory([x[:, :3], x[:, 3:]]) == ((0, 1),)  # spans, not elements
+    assert shared_memory([x[:0], x]) == ()
