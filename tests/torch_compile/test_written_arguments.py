@@ -75,6 +75,25 @@ def test_a_write_into_a_window_of_a_memory_of_changing_size(compiled: Compiler) 
         torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_write_beside_what_the_backward_graph_reads(compiled: Compiler, dynamic: bool) -> None:
+    """Autograd counts writes by memory: also a window that is not written is saved as a copy."""
+
+    def beside(x: Tensor, y: Tensor) -> Tensor:
+        z = (y * 2).sin()
+        x.mul_(3)
+        return z
+
+    fast = compiled(beside, dynamic=dynamic)
+    for size in (5, 7):
+        found = []
+        for run in (fast, beside):
+            leaf = torch.arange(2.0 * size).requires_grad_()
+            memory = leaf * 1
+            found += torch.autograd.grad(run(memory[:size], memory[size:]).sum(), leaf)
+        torch.testing.assert_close(*found)
+
+
 def test_what_is_compiled_for_shared_memory_serves_no_others() -> None:
     compiles: list[int] = []
 
