@@ -65,13 +65,34 @@ def test_a_write_into_shared_memory_is_compiled_size_by_size(compiled: Compiler)
 
 
 def test_a_write_into_a_window_of_a_memory_of_changing_size(compiled: Compiler) -> None:
-    def copied(x: Tensor, y: Tensor) -> Tensor:
-        y.copy_(x[:1])
-        return x * y
+    """Its graph has no size that changes: that of the memory is no argument."""
 
-    fast = compiled(copied, dynamic=True)
+    def written(x: Tensor) -> Tensor:
+        x[0] = x * 2
+        return x + 1
+
+    fast = compiled(written, dynamic=True)
     for size in (5, 7):
-        found = [(run(torch.arange(1.0, size), m[2:3]), m) for run in (fast, copied) for m in [torch.ones(size)]]
+        found = [(run(m[:1]), m) for run in (fast, written) for m in [torch.ones(size)]]
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_write_beside_what_the_backward_graph_reads(compiled: Compiler, dynamic: bool) -> None:
+    """Autograd counts writes by memory: also a window that is not written is saved as a copy."""
+
+    def beside(x: Tensor, y: Tensor) -> Tensor:
+        z = (y * 2).sin()
+        x.mul_(3)
+        return z
+
+    fast = compiled(beside, dynamic=dynamic)
+    for size in (5, 7):
+        found = []
+        for run in (fast, beside):
+            leaf = torch.arange(2.0 * size).requires_grad_()
+            memory = leaf * 1
+            found += torch.autograd.grad(run(memory[:size], memory[size:]).sum(), leaf)
         torch.testing.assert_close(*found)
 
 

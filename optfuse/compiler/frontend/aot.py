@@ -28,7 +28,7 @@ from optfuse.compiler.frontend.passes.bags import sum_bags
 from optfuse.compiler.frontend.passes.epilogues import fuse_activations
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
 from optfuse.compiler.frontend.saved_inputs import save_copies
-from optfuse.compiler.frontend.shared_arguments import Shared, shared_memory
+from optfuse.compiler.frontend.shared_arguments import Shared, require_no_write, same_storage, shared_memory
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.split_step import Split, output_names
@@ -72,7 +72,7 @@ def compile_flat(
     decisions: Decisions | None = None,
     cuts: dict[str, tuple[str, ...]] | None = None,
     keep: Keeping | None = None,
-    shared: Shared = (),
+    given: Sequence[Any] | None = None,
 ) -> Callable[..., Any]:
     """Compile a flat graph (any torch operators, mutation allowed) through AOTAutograd with ``compile_graph``.
 
@@ -93,13 +93,14 @@ def compile_flat(
         decisions: ``inputs`` have symbolic sizes, which stay what they are.
         cuts: What steps of some names have saved at other sizes, which is saved again; this one's is added.
         keep: How the compiled graphs are kept between processes. None: they are not.
-        shared: Pairs among ``inputs`` of which these do not tell that they share memory: a write into one is an error.
+        given: The inputs of the call, if those in ``inputs`` do not tell which share memory: then a write into one that
+            does is an error.
 
     Returns:
         A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
     split = Split(name, feeds, choose, decisions, cuts, may_leave=leave is not None)
-    compiler = _Compiler(split, compile_graph, eager_backward, leave, survive, why_not, keep, shared)
+    compiler = _Compiler(split, compile_graph, eager_backward, leave, survive, why_not, keep, *_memory(inputs, given))
     known = {
         node.name: feed
         for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=False)
@@ -121,6 +122,12 @@ def compile_flat(
     )
 
 
+def _memory(inputs: Sequence[Any], given: Sequence[Any] | None) -> tuple[Shared, tuple[tuple[int, ...], ...], int]:
+    """The last fields of a ``_Compiler``."""
+    leaves = tree_leaves(list(inputs if given is None else given))
+    return () if given is None else shared_memory(leaves), same_storage(leaves), len(leaves)
+
+
 def _needs_gradients(graph: GraphModule, inputs: Sequence[Any]) -> bool:
     """Whether gradients may be wanted of a call with such inputs."""
     if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
@@ -140,17 +147,20 @@ class _Compiler:
     survive: Survive | None
     why_not: str | None
     keep: Keeping | None
+    #: inputs that may not be written as another one shares their memory, those of one storage, and how many there are
     shared: Shared
+    together: tuple[tuple[int, ...], ...]
+    count: int
 
     def of(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
         """The compiler of the "forward", the "backward" or the "inference" graph."""
 
         def compile_(module: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
             if kind != "backward":
-                _require_no_write(module, self.shared)
+                require_no_write(module, self.shared)
             if kind == "forward":
                 donate_nothing()
-                save_copies(module, self.split.user_outputs or 0, written_inputs())
+                save_copies(module, self.split.user_outputs or 0, self._counted_as_written(module))
             name = f"{self.split.name}.{kind}"
             reason = self.why_not or _data_dependent(module) or _uses_objects(module)
             if reason is not None and self.leave is not None:
@@ -168,6 +178,13 @@ class _Compiler:
                 return self._as_it_is(module, kind)
 
         return compile_ if self.keep is None else keepable(compile_)
+
+    def _counted_as_written(self, module: GraphModule) -> set[int]:
+        """The inputs of a forward graph that are written, or of which autograd thinks so: it counts by storage."""
+        written = set(written_inputs())
+        if len(module.graph.find_nodes(op="placeholder")) == self.count:  # else torch has made one of several inputs
+            written.update(*(group for group in self.together if not written.isdisjoint(group)))
+        return written
 
     def _as_it_is(self, module: GraphModule, kind: str) -> Callable[[list[Any]], Any]:
         run = boxed(lambda arguments: module(*arguments))
@@ -192,16 +209,6 @@ class _Compiler:
         product = self.keep.products.pop(captured.name, None)
         product = None if convention.remainder and convention.remainder.is_of_process() else product
         return KeptCode(kind, convention, product, traced, bound)
-
-
-def _require_no_write(module: GraphModule, shared: Shared) -> None:
-    """Raise a CaptureError if a forward or inference graph writes into one of two arguments that share memory."""
-    inputs = module.graph.find_nodes(op="placeholder") if shared else []
-    copied_into = {node.args[0] for node in module.graph.nodes if node.target is torch.ops.aten.copy_.default}
-    written = {*written_inputs(), *(k for k, node in enumerate(inputs) if node in copied_into)}
-    pair = next((pair for pair in shared if not written.isdisjoint(pair)), None)
-    if pair is not None:
-        raise CaptureError(f"arguments {pair[0]} and {pair[1]} share memory, and one of them is written")
 
 
 def _data_dependent(module: GraphModule) -> str | None:
@@ -360,7 +367,6 @@ class _Backend:
         compile_one = partial(compile_or_pass, compile_graph=self.compile_range())
         feeds = _feeds(graph, inputs)
         cuts: dict[str, tuple[str, ...]] = {}
-        shared = shared_memory(inputs)
 
         def build(traced: GraphModule, fakes: Sequence[Any], decisions: Decisions) -> Callable[..., Any]:
             # the backward graph is built now, so that its guards and its text are known with the forward graph's
@@ -373,7 +379,7 @@ class _Backend:
                 decisions=decisions,
                 cuts=cuts,
                 eager_backward=True,
-                shared=shared,
+                given=inputs,
             )
 
         say = self.leave_range
