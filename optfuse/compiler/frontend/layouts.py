@@ -53,7 +53,7 @@ TRANSPOSED, UNALIGNED_PIXELS = 3.5, 2.0
 TINY_GROUPS, ODD_GROUPS, WIDE_ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -4.0, -1.5
 #: Channels of a wide group, more than this.
 WIDE_GROUP = 128
-#: The same for videos. ATen computes what each channel has a window of its own for, channels-first.
+#: The same for videos. Depthwise convolutions of videos run in kernels of ATen's, which want channels-first.
 TRANSPOSED_VIDEO, DEPTHWISE_VIDEO = 2.7, -400.0
 
 #: Tensors of so many dimensions are images or videos; how they are channels-last.

@@ -28,8 +28,8 @@ from optfuse.compiler.frontend.passes.rewrite import copied, swap, with_graph
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 
-#: Channels of a group that are widened; zeros would be most of what is computed of fewer, cuDNN's gradient of the
-#: weights at 256 channels takes ten times as long as at any other width.
+#: Groups of so many channels are widened, at least and at most: beyond 128 the next width is 256, at which cuDNN's
+#: gradient of the weights takes ten times as long.
 NARROWEST, WIDEST = 3, 128
 #: At this width the gradient of the images is two to seven times slower than a convolution.
 SLOW_GRADIENT = 64
