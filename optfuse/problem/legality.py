@@ -12,15 +12,15 @@ A kernel is legal when
    ``single_kernel`` (a kernel that holds an op of the set is exactly the set);
 6. a kernel of several ops keeps ``max_ops`` and ``max_weight`` (one op alone is always allowed);
 7. the set is connected, if ``Limits.connected``: by inside edges or by reads of a common footprint;
-8. the set is convex. A path counts if it is there whenever the kernel runs: through ops of no variant, ops of the
-   alternatives that the kernel's own ops choose, and variants of single ops that follow and precede the same ops, of
-   which the first stands for any. Paths through other alternatives depend on the other choices, and appear as cycles
-   between kernels.
+8. the set is convex. A path counts if it is there whenever the kernel runs, and passes an op that then runs: of no
+   variant, of the alternatives that the kernel's own ops choose, or of variants of single ops that follow and precede
+   the same ops, of which the first stands for any. It may also pass variants each of whose alternatives leads on. Paths
+   that depend on other choices appear as cycles between kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,35 +44,66 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
+def union(masks: Iterable[int]) -> int:
+    """The ops of any of some bitmasks."""
+    total = 0
+    for mask in masks:
+        total |= mask
+    return total
+
+
+def common(masks: Iterable[int]) -> int:
+    """The ops of all of some bitmasks; none if there is no bitmask."""
+    shared = -1
+    for mask in masks:
+        shared &= mask
+    return max(0, shared)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reach:
-    """Strict ancestors and descendants of each op, as bitmasks, along paths of the ops of ``active``."""
+    """Strict ancestors and descendants of each op of ``active``, as bitmasks, along paths that are certain to be there.
+
+    A path may pass ops of ``active``, and variants of which each alternative leads on to its end.
+    """
 
     active: int
     ancestors: tuple[int, ...]
     descendants: tuple[int, ...]
+    onward: tuple[int, ...]  # the descendants of every op, those of alternatives included
 
     @classmethod
     def of(cls, instance: Instance, active: int | None = None) -> Reach:
-        """Close the edges transitively. ``active`` limits the ops that paths may visit (default: all)."""
+        """Close the edges transitively.
+
+        ``active`` are the ops that run in any case (default: all). Of a variant some of whose ops are active, those
+        alternatives are possible that hold all of these.
+        """
         count = len(instance.ops)
         active = (1 << count) - 1 if active is None else active
-        ancestors = [0] * count
-        descendants = [0] * count
+        variants = _Undecided.of(instance, active)
         successors: list[list[int]] = [[] for _ in range(count)]
         for edge in instance.edges:
-            if active >> edge.src & active >> edge.dst & 1:
-                successors[edge.src].append(edge.dst)
-        for op in range(count):
-            before = ancestors[op] | 1 << op
-            for after in successors[op]:
-                ancestors[after] |= before
+            successors[edge.src].append(edge.dst)
+        onward = [0] * count
         for op in reversed(range(count)):
             mask = 0
             for after in successors[op]:
-                mask |= descendants[after] | 1 << after
-            descendants[op] = mask
-        return cls(active, tuple(ancestors), tuple(descendants))
+                if active >> after & 1:
+                    mask |= onward[after] | 1 << after
+            through = variants.through(op, successors[op], onward)
+            onward[op] = mask | through
+            successors[op] = [after for after in successors[op] if active >> after & 1]
+            successors[op] += first_of(through & ~mask, onward)
+        running = [active >> op & 1 for op in range(count)]
+        ancestors = [0] * count
+        for op in range(count):
+            if running[op]:
+                before = ancestors[op] | 1 << op
+                for after in successors[op]:
+                    ancestors[after] |= before
+        descendants = tuple(mask if runs else 0 for mask, runs in zip(onward, running, strict=True))
+        return cls(active, tuple(ancestors), descendants, tuple(onward))
 
     def between(self, mask: int) -> int:
         """The ops outside ``mask`` that lie on a path between two of its members."""
@@ -85,6 +116,49 @@ class Reach:
     def is_convex(self, mask: int) -> bool:
         """Whether no path leaves the set and returns."""
         return not self.between(mask)
+
+
+def first_of(mask: int, descendants: Sequence[int]) -> list[int]:
+    """The ops of a bitmask that are no descendants of others in it."""
+    found: list[int] = []
+    while mask:
+        op = (mask & -mask).bit_length() - 1
+        found.append(op)
+        mask &= ~(descendants[op] | 1 << op)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Undecided:
+    """The variants of which several alternatives, as bitmasks, are possible, and the variants of each op."""
+
+    options: tuple[tuple[int, ...], ...]
+    variant_of: Mapping[int, int]
+
+    @classmethod
+    def of(cls, instance: Instance, active: int) -> _Undecided:
+        options: list[tuple[int, ...]] = []
+        variant_of: dict[int, int] = {}
+        for variant in instance.variants:
+            masks = tuple(map(mask_of, variant.alternatives))
+            whole = union(masks)
+            possible = tuple(mask for mask in masks if not active & whole & ~mask)
+            variant_of.update(dict.fromkeys(bits(union(possible) & ~active), len(options)))
+            options.append(possible)
+        return cls(tuple(options), variant_of)
+
+    def through(self, op: int, users: Sequence[int], onward: Sequence[int]) -> int:
+        """The ops that are reached from an op whose users are alternatives' ops, whichever alternatives run."""
+        read: dict[int, list[int]] = {}
+        for user in users:
+            if user in self.variant_of:
+                read.setdefault(self.variant_of[user], []).append(user)
+        found = 0
+        for variant, its in read.items():
+            mine = self.variant_of.get(op) == variant
+            possible = [option for option in self.options[variant] if not mine or option >> op & 1]
+            found |= common(union(onward[user] for user in its if option >> user & 1) for option in possible)
+        return found
 
 
 #: The most ops that a message names.
@@ -134,8 +208,8 @@ class LegalIndex:
         """Ops that run whenever a kernel of the ops of ``mask`` does."""
         active = self.mandatory
         for options in self.alternatives:
-            chosen = [option for option in options if mask & _union(options) & ~option == 0]
-            if mask & _union(options) and chosen:
+            chosen = [option for option in options if mask & union(options) & ~option == 0]
+            if mask & union(options) and chosen:
                 common = chosen[0]
                 for option in chosen[1:]:
                     common &= option
@@ -146,19 +220,12 @@ class LegalIndex:
         """Reachability along the ops that are certain to run when ``mask`` does."""
         active = self.certain(mask) if self.alternatives else self.mandatory
         for options in self.alternatives:
-            if options[0] & self.standing and not mask & _union(options):
+            if options[0] & self.standing and not mask & union(options):
                 active |= options[0]
         found = self.reaches.get(active)
         if found is None:
             found = self.reaches[active] = Reach.of(self.instance, active)
         return found
-
-
-def _union(masks: Iterable[int]) -> int:
-    total = 0
-    for mask in masks:
-        total |= mask
-    return total
 
 
 @per_instance
@@ -189,9 +256,9 @@ def legal_index(instance: Instance) -> LegalIndex:
     alternatives = tuple(tuple(mask_of(ops) for ops in variant.alternatives) for variant in instance.variants)
     mandatory = (1 << count) - 1
     for options in alternatives:
-        mandatory &= ~_union(options)
-        for op in bits(_union(options)):
-            rivals[op] = _union(options) & ~_union(option for option in options if option >> op & 1)
+        mandatory &= ~union(options)
+        for op in bits(union(options)):
+            rivals[op] = union(options) & ~union(option for option in options if option >> op & 1)
             apart[op] |= rivals[op]
     twins = mask_of(ops[0] for ops in twin_alternatives(instance))
     return LegalIndex(

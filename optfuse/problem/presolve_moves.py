@@ -19,10 +19,10 @@ from optfuse.problem.presolve_scheme import SchemeIndex
 class Moves:
     """The moves of one instance (no variants, one device). ``head[op]`` is the first op of the op's group."""
 
-    def __init__(self, instance: Instance, free: int, late: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, instance: Instance, free: int, late: Callable[[], bool] = lambda: False, slack: int = 0) -> None:
         """``free``: ops that no rule of the user's names and that can share kernels.
 
-        Once it is ``late``, long proofs are given up: fewer moves pay then.
+        Once it is ``late``, long proofs are given up: fewer moves pay then. A move may cost ``slack`` picoseconds.
         """
         index = topology(instance)
         self.instance = instance
@@ -45,6 +45,7 @@ class Moves:
         self._schemes = {s: SchemeIndex(instance, s) for s in range(1, len(instance.schemes))}
         self._bound: dict[int, bool] = {}
         self._late = late
+        self._slack = slack
 
     def only(self, table: Sequence[int], group: int) -> int | None:
         """The first op of the one free group that holds all users (or sources) of a group; None if there is none."""
@@ -65,32 +66,35 @@ class Moves:
             found |= table[op]
         return found & ~group
 
-    def joins_consumer(self, group: int, consumer: int) -> bool:
-        """Whether a group can always move into the kernel of its only consumer at no more cost."""
-        return self._pays(group, consumer, self._rise_before, self._fall_before)
+    def joins_consumer(self, group: int, consumer: int) -> int | None:
+        """What it costs at most that a group always moves into the kernel of its only consumer; None: too much."""
+        return self._loss(group, consumer, self._rise_before, self._fall_before)
 
-    def joins_producer(self, producer: int, group: int) -> bool:
-        """Whether a group can always move into the kernel of its only producer at no more cost."""
-        return self._pays(group, producer, self._rise_after, self._fall_after)
+    def joins_producer(self, producer: int, group: int) -> int | None:
+        """What it costs at most that a group always moves into the kernel of its only producer; None: too much."""
+        return self._loss(group, producer, self._rise_after, self._fall_after)
 
-    def _pays(
+    def _loss(
         self,
         group: int,
         host: int,
         rise: Callable[[int, int, int], int | None],
         fall: Callable[[int, int, int], int | None],
-    ) -> bool:
+    ) -> int | None:
         if self._dearer and self._dearest_launch(group) > self._dearest_launch(host):
-            return False
+            return None
         hosting = [s for s, index in self._schemes.items() if index.takes(host)]
         leaving = [s for s, index in self._schemes.items() if index.takes(group)]
         if not hosting or not all(
             self._schemes[s].takes(group | host) and self._schemes[s].has_room(host, group) for s in hosting
         ):
-            return False
+            return None
         rises = [amount for s in hosting if (amount := rise(group, host, s)) is not None]
         falls = [amount for s in leaving if (amount := fall(group, host, s)) is not None]
-        return len(rises) == len(hosting) and len(falls) == len(leaving) and max(rises) <= min(falls)
+        if len(rises) < len(hosting) or len(falls) < len(leaving):
+            return None
+        loss = max(0, max(rises) - min(falls))
+        return loss if loss <= self._slack else None
 
     # "before": the group is a producer of its host; "after": a consumer
 

@@ -28,6 +28,11 @@ from optfuse.solver.strategies.variant_enumeration import few_choices, solve_cho
 
 #: The most kernels for which a block is searched by their number.
 MOST_SLOTS = 8
+#: Where listing all candidates takes too long, ops are tied by presolve if this costs no more than this share of a
+#: launch: in blocks of at least so many ops, and those of more than so many begin with it. A block is then left once its gap is at most ``NEAR_GAP``.
+NEAR_SHARE = 200
+FEW_OPS, MANY_OPS = 100, 400
+NEAR_GAP = 1e-4
 #: Rough seconds of the start from the critical path for each op.
 CRITICAL_PATH_SECONDS = 4e-4
 
@@ -38,7 +43,7 @@ class Subject:
 
     shape: Shape
     roomy: Instance
-    forms: dict[int, Presolved] = field(default_factory=dict)
+    forms: dict[tuple[int, int], Presolved] = field(default_factory=dict)
 
     @property
     def problem(self) -> Instance:
@@ -50,11 +55,12 @@ class Subject:
         """Whether the limits on a kernel's size may bind."""
         return self.roomy is not self.problem
 
-    def presolved(self, problem: Instance, budget: Budget) -> Presolved | None:
+    def presolved(self, problem: Instance, budget: Budget, slack: int = 0) -> Presolved | None:
         """The presolved form of the block or of its form without limits, found once; None without time for it."""
-        form = self.forms.get(id(problem)) or presolved(self.shape, problem, budget)
+        key = (id(problem), slack)
+        form = self.forms.get(key) or presolved(self.shape, problem, budget, slack)
         if form is not None:
-            self.forms[id(problem)] = form
+            self.forms[key] = form
         return form
 
 
@@ -73,7 +79,7 @@ class Strategy:
         applies: Whether it can improve such a result of such a block.
         least_ops: The smallest block it applies to.
         most_ops: The largest block it applies to.
-        leave_within: A large block is not improved further once its gap is at most this.
+        leave_within: A block of more than ``leave_above`` ops is not improved further once its gap is at most this.
     """
 
     name: str
@@ -83,6 +89,7 @@ class Strategy:
     least_ops: int = 1
     most_ops: float = math.inf
     leave_within: float = 0.0
+    leave_above: int = LARGE_OPS
 
 
 def solve_block(
@@ -117,7 +124,7 @@ def solve_block(
             break
         if strategy.least_ops <= size <= strategy.most_ops and strategy.applies(subject, known):
             known = known.updated(strategy.run(subject, known, budget.part(strategy.share)))
-        if size > LARGE_OPS and known.bound >= (1 - strategy.leave_within) * known.cost:
+        if size > strategy.leave_above and known.bound >= (1 - strategy.leave_within) * known.cost:
             break
     return known
 
@@ -151,7 +158,17 @@ def list_without_limits(subject: Subject, known: BlockResult, budget: Budget) ->
 
     Presolve is stronger without the limits: its rules need room for another op in a kernel.
     """
-    form = subject.presolved(subject.roomy, budget)
+    return _listed_without_limits(subject, known, budget)
+
+
+def list_near_ties(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """The same, where ops are tied that are better apart by next to nothing: far fewer candidates."""
+    slack = min(device.launch_ps for device in subject.problem.devices) // NEAR_SHARE
+    return _listed_without_limits(subject, known, budget, slack)
+
+
+def _listed_without_limits(subject: Subject, known: BlockResult, budget: Budget, slack: int = 0) -> BlockResult:
+    form = subject.presolved(subject.roomy, budget, slack)
     found = None if form is None else best_of_all(form, known, budget.lists.first, budget)
     if found is None:
         return known.idle()
@@ -207,6 +224,11 @@ def _unlisted(subject: Subject, known: BlockResult) -> bool:
     return not known.complete
 
 
+def _many(subject: Subject) -> bool:
+    """Whether listing all candidates is likely in vain."""
+    return MANY_OPS < len(subject.problem.ops) <= LARGE_OPS
+
+
 def _listable(subject: Subject, known: BlockResult) -> bool:
     """Whether all candidates may be listed next: where those without limits were too many, a sample comes first."""
     return not known.complete and (not subject.limited or bool(known.unlimited))
@@ -226,6 +248,14 @@ STRATEGIES = (
         leave_within=0.02,
     ),
     Strategy("critical path, large", start_from_critical_path, applies=_plain, least_ops=LARGE_OPS + 1),
+    Strategy(
+        "near ties, many ops",
+        list_near_ties,
+        share=0.7,
+        applies=lambda subject, _: _many(subject),
+        leave_within=NEAR_GAP,
+        leave_above=0,
+    ),
     Strategy("listing without limits", list_without_limits, share=0.4, applies=lambda subject, _: subject.limited),
     Strategy("launches", bound_by_launches, share=0.5, applies=lambda _, known: bool(known.unlimited)),
     Strategy(
@@ -236,6 +266,15 @@ STRATEGIES = (
     ),
     Strategy("listing", list_candidates, applies=_listable),
     Strategy("critical path, small", start_from_critical_path, applies=_plain, most_ops=LARGE_OPS),
+    Strategy(
+        "near ties",
+        list_near_ties,
+        share=0.7,
+        applies=lambda subject, known: not known.complete and not _many(subject),
+        least_ops=FEW_OPS,
+        leave_within=NEAR_GAP,
+        leave_above=0,
+    ),
     Strategy(
         "neighbourhood",
         lambda subject, known, budget: best_nearby(subject.problem, known, budget),

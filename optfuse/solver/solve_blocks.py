@@ -18,7 +18,7 @@ from optfuse.solver.master.cycles import find_cycles
 from optfuse.solver.memory.order_problem import nearest_order, precedences
 from optfuse.solver.reduce.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solver.reduce.union_find import Components
-from optfuse.solver.solve_block import solve_block
+from optfuse.solver.solve_block import NEAR_GAP, solve_block
 from optfuse.solver.strategies.block import LISTS, BlockResult, ListLimits, Partition, cost_of, lifted
 
 #: The least time of a block, as long as four times as much is left.
@@ -231,11 +231,11 @@ def _retry_unproven(work: _Work, groups: Sequence[tuple[int, ...]], answers: lis
 
     Cheaper partitions are taken if they close no cycle, higher bounds in any case.
     """
-    if all(answer.cost == answer.bound for answer in answers) or work.clock.now() >= work.deadline:
+    if all(map(_settled, answers)) or work.clock.now() >= work.deadline:
         return answers
     blocks = work.cut_out(groups)
     gaps = {block.shape: answer.cost - answer.bound for block, answer in zip(blocks, answers, strict=True)}
-    late = sorted((shape for shape, gap in gaps.items() if gap > 0), key=lambda shape: -gaps[shape])
+    late = sorted((shape for shape in gaps if not _settled(work.results[shape])), key=lambda shape: -gaps[shape])
     for number, shape in enumerate(late):
         now = work.clock.now()
         left = work.deadline - now
@@ -250,6 +250,11 @@ def _retry_unproven(work: _Work, groups: Sequence[tuple[int, ...]], answers: lis
     return [
         replace(old, bound=min(old.cost, max(old.bound, new.bound))) for old, new in zip(answers, better, strict=True)
     ]
+
+
+def _settled(found: Answer | BlockResult) -> bool:
+    """Whether more time would gain next to nothing."""
+    return found.bound >= (1 - NEAR_GAP) * found.cost
 
 
 def _share(sizes: Sequence[int]) -> float:
@@ -356,7 +361,8 @@ def _given_up(instance: Instance, groups: Sequence[tuple[int, ...]], answers: Se
         if answer.cost > answer.bound:
             why = "time ran out" if answer.complete else "its candidate kernels were not all listed"
             gap = (answer.cost - answer.bound) / answer.cost
-            kinds.setdefault((len(group), f"{why}, gap {gap:.2%}"), []).append(instance.ops[group[0]].name)
+            share = f"{gap:.2%}" if gap > NEAR_GAP else f"below {NEAR_GAP:.2%}"
+            kinds.setdefault((len(group), f"{why}, gap {share}"), []).append(instance.ops[group[0]].name)
     return tuple(
         f"{len(names)} block{'s' if len(names) > 1 else ''} of {size} ops (from op {names[0]!r}): {why}"
         for (size, why), names in kinds.items()

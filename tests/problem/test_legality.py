@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from optfuse.problem.checker import check
-from optfuse.problem.instance import ALONE, Instance, Limits, Rules
-from optfuse.problem.legality import Reach, bits, common_schemes, is_legal, mask_of, why_illegal
+from optfuse.problem.instance import ALONE, Edge, Instance, Limits, Offer, Op, Rules, Variant
+from optfuse.problem.legality import Reach, bits, common_schemes, is_legal, legal_index, mask_of, why_illegal
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Kernel, Solution
 from tests.problem.cases import ADD, FLAT, GELU, MATMUL, ROWS, SCALE, SHIFT, SUM, example
@@ -104,3 +104,45 @@ def test_reach_of_the_example() -> None:
     assert set(bits(reach.ancestors[MATMUL])) == {SCALE, SHIFT}
     assert set(bits(reach.between(mask_of((SCALE, ADD))))) == {SHIFT, MATMUL}
     assert reach.is_convex(mask_of((ADD, GELU, SUM)))
+
+
+def paths(instance: Instance, running: set[int]) -> set[tuple[int, int]]:
+    """The pairs of running ops that a path of running ops connects."""
+    found: set[tuple[int, int]] = set()
+    for op in sorted(running, reverse=True):
+        after = {edge.dst for edge in instance.edges if edge.src == op and edge.dst in running}
+        found |= {(op, other) for other in after} | {(op, far) for near, far in found if near in after}
+    return found
+
+
+@settings(max_examples=share(150), deadline=None, derandomize=True)
+@given(instances(min_ops=5, max_ops=9, variants=True))
+def test_what_is_reached_is_reached_whichever_alternatives_run(instance: Instance) -> None:
+    """And what each choice's paths of running ops reach through ops that run in any case is found."""
+    reach = legal_index(instance).reach()
+    certain = {op for op in range(len(instance.ops)) if reach.active >> op & 1}
+    found = {(op, far) for op in certain for far in bits(reach.descendants[op])}
+    assert found == {(near, op) for op in certain for near in bits(reach.ancestors[op])}
+    everywhere = [paths(instance, running) for running in choices(instance)]
+    mandatory = legal_index(instance).mandatory
+    assert {(a, b) for a, b in found if mandatory >> a & mandatory >> b & 1} <= set.intersection(*everywhere)
+    assert {(a, b) for a, b in found if a in certain} >= paths(instance, certain)
+
+
+def test_a_path_through_a_variant_whose_alternatives_all_lead_on_is_certain() -> None:
+    """A value is concatenated by two ops or by one; ops on both sides of that are no kernel."""
+    first, (part, whole, joined), last = 0, (1, 2, 3), 4
+    edges = ((first, part), (part, whole), (whole, last), (first, joined), (joined, last))
+    instance = bare(5, edges, Variant("cat", ((part, whole), (joined,))))
+    reach = legal_index(instance).reach()
+    assert set(bits(reach.descendants[first])) == {last}
+    assert set(bits(reach.ancestors[last])) == {first}
+    dead_end = bare(5, edges[:-1], Variant("cat", ((part, whole), (joined,))))
+    assert not legal_index(dead_end).reach().descendants[first]
+
+
+def bare(count: int, edges: tuple[tuple[int, int], ...], variant: Variant) -> Instance:
+    """Ops without accesses."""
+    ops = tuple(Op(str(op), "loop", (Offer(FLAT),)) for op in range(count))
+    links = tuple(Edge(src, dst, None, (FLAT,)) for src, dst in edges)
+    return Instance("bare", example().devices, SCHEMES, (), ops, links, (variant,))

@@ -11,13 +11,13 @@ kept: values used outside become outputs, and paths through the outside become e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optfuse.problem.convexity import kept_apart
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Scheme, Variant, Write
-from optfuse.problem.legality import LegalIndex, bits, legal_index, mask_of
+from optfuse.problem.legality import LegalIndex, bits, common, legal_index, mask_of, union
 from optfuse.problem.rules import restricted
 from optfuse.solver.reduce.optional_values import optional_uses
 from optfuse.solver.reduce.union_find import Components
@@ -310,15 +310,8 @@ def _outside_paths(instance: Instance, ops: Sequence[int], local: dict[int, int]
     """
     index = legal_index(instance)
     reach = index.reach()
-    users = topology(instance).users
     block = mask_of(ops)
-    entered: dict[int, int] = {}
-    for op in ops:
-        found = 0
-        for user, _ in users[op]:
-            if user not in local and index.standing >> user & 1:
-                found |= _reached(index, user, block)
-        entered[op] = found
+    entered = {op: _entered(index, op, local, block) for op in ops}
     edges: list[Edge] = []
     beyond: dict[int, int] = {}  # what is entered from any op of the block behind an op
     for op in reversed(ops):
@@ -335,14 +328,32 @@ def _outside_paths(instance: Instance, ops: Sequence[int], local: dict[int, int]
     return edges
 
 
-def _reached(index: LegalIndex, op: int, block: int) -> int:
-    """The ops of the block behind an op outside it, along paths that are certain to run."""
-    reach = index.reach()
-    found = reach.descendants[op] & block
+def _entered(index: LegalIndex, op: int, local: Mapping[int, int], block: int) -> int:
+    """The ops of the block behind an op of it, along paths that first leave it and are certain to run."""
+    outside = [user for user, _ in topology(index.instance).users[op] if user not in local]
+    found = 0
+    for user in outside:
+        if index.standing >> user & 1:
+            found |= _reached(index, 1 << user | index.reach().descendants[user], block)
+    for options in index.alternatives:
+        users = [user for user in outside if any(option >> user & 1 for option in options)]
+        if users:
+            behind = [mask_of(user for user in users if option >> user & 1) for option in options]
+            found |= _reached(index, common(_onward(index, mask) for mask in behind), block)
+    return found
+
+
+def _onward(index: LegalIndex, mask: int) -> int:
+    return union(index.reach().onward[op] for op in bits(mask))
+
+
+def _reached(index: LegalIndex, behind: int, block: int) -> int:
+    """The ops of the block among some, and those of its alternatives that directly follow one of these."""
+    found = behind & block
     if not index.alternatives:
         return found
     for target in bits(block & ~index.mandatory):
         before = mask_of(source for source, _ in topology(index.instance).sources[target])
-        if before & (reach.descendants[op] | 1 << op):
+        if before & behind:
             found |= 1 << target
     return found

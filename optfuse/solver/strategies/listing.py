@@ -30,26 +30,27 @@ SAMPLE_SHARE = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Presolved:
-    """A block before and after presolve, its atoms, and the covers of the master problem."""
+    """A block before and after presolve, what that may have cost, its atoms, and the covers of the master problem."""
 
     whole: Instance
     reduced: Instance
+    loss: int
     atoms: Atoms
     covers: tuple[tuple[Cover, ...], tuple[tuple[int, ...], ...]]
 
 
-def presolved(shape: Shape, problem: Instance, budget: Budget) -> Presolved | None:
+def presolved(shape: Shape, problem: Instance, budget: Budget, slack: int = 0) -> Presolved | None:
     """The presolved form of ``problem``, a shape's block or one with other limits or launches; None without time."""
     count = len(problem.ops)
     if not budget.allows(PRESOLVE_SECONDS * count):
         return None
     budget.clock.spend(PRESOLVE_SECONDS * count)
     until = budget.part(PRESOLVE_SHARE).deadline
-    reduced = presolve(problem, shape.fed, shape.used, until, budget.clock.now)
+    found = presolve(problem, shape.fed, shape.used, until, budget.clock.now, slack)
     if not budget.allows(START_SECONDS * count):
         return None
-    atoms = find_atoms(reduced)
-    return Presolved(problem, reduced, atoms, covers_of(reduced, atoms))
+    atoms = find_atoms(found.problem)
+    return Presolved(problem, found.problem, found.loss, atoms, covers_of(found.problem, atoms))
 
 
 def best_of_all(block: Presolved, known: BlockResult, most: int, budget: Budget) -> BlockResult | None:
@@ -104,10 +105,9 @@ def _chosen(block: Presolved, pool: Pool, known: BlockResult, budget: Budget) ->
     )
     kernels = _partition(block.atoms, found.incumbent.kernels, known.kernels)
     cost = cost_of(block.whole, kernels)
-    bound = found.bound if pool.complete else known.bound
-    return BlockResult(
-        kernels, cost, min(bound, cost), len(candidates), len(found.cuts), found.rounds, complete=pool.complete
-    )
+    bound = max(known.bound, found.bound - block.loss) if pool.complete else known.bound
+    complete = pool.complete and not block.loss
+    return BlockResult(kernels, cost, min(bound, cost), len(candidates), len(found.cuts), found.rounds, complete)
 
 
 def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:

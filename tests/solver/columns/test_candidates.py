@@ -64,7 +64,7 @@ def test_candidates_of_layered_problems_are_the_legal_kernels(instance: Instance
 @settings(QUIET, max_examples=share(100))
 @given(layered(4, 13))
 def test_candidates_of_tied_ops_are_legal_and_priced_right(instance: Instance) -> None:
-    reduced = presolve(instance)
+    reduced = presolve(instance).problem
     atoms = find_atoms(reduced)
     for candidate in listed(reduced).candidates:
         ops = atoms.ops_of(candidate.mask)
