@@ -51,6 +51,7 @@ imports: $(READY)  ## import-linter: which package may import which
 unit: $(READY)  ## pytest, without the tests that need a GPU and those marked slow
 	@$(BIN)/pytest -q -m "not gpu and not slow" -n $(TESTERS) $(SPREAD)
 
+notebooks: export OMP_NUM_THREADS ?= 1
 notebooks: $(READY)  ## run the notebooks; what they show is refreshed by notebooks/refresh.py
 	@$(BIN)/pytest -q --nbmake --nbmake-timeout=300 -n $(TESTERS) $(LEFT_OUT) notebooks
 

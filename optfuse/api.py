@@ -185,19 +185,30 @@ def optimize(
     load_device(device)
     require_measurable(measure)
     name = type(model).__name__.lower() if name is None else name
-    if isinstance(model, ExportedProgram):
-        from optfuse.compiler.frontend import exported
-
-        args, kwargs = exported.inputs_of(model, args, kwargs)
-        if dynamic is None and not options.rules and options.peak_bytes is None:
-            dynamic = exported.ranges_of(model, (args, kwargs))
-        model, dynamic = model.module(), dynamic or None
     inputs = (args, dict(kwargs or {}))
+    if isinstance(model, ExportedProgram):
+        model, inputs, dynamic = _unpacked(model, args, kwargs, dynamic, options)
     regions = None if dynamic is None else _regions(model, inputs, dynamic, device, options, name, train=train)
     if train:
         return replace(_training_schedule(model, inputs, device, options, name, measure, saving), regions=regions)
     captured = capture(model, *inputs, name=name)
     return replace(schedule_graph(captured, fusion_problem(captured, device), options, model, measure), regions=regions)
+
+
+def _unpacked(
+    program: ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    dynamic: Dynamic | None,
+    options: SolveOptions,
+) -> tuple[torch.nn.Module, Inputs, Dynamic | None]:
+    """A program's module, its inputs, and its dynamic dimensions where sizes can be compared and none are given."""
+    from optfuse.compiler.frontend import exported
+
+    inputs = exported.inputs_of(program, args, kwargs)
+    if dynamic is None and not options.rules and options.peak_bytes is None:
+        dynamic = exported.ranges_of(program, inputs)
+    return program.module(), inputs, dynamic or None
 
 
 def _training_schedule(

@@ -127,16 +127,21 @@ class Cache:
 
     def _drop_oldest(self) -> None:
         """Delete records, the longest unused first, while the folder is too large."""
-        found: list[tuple[float, int, Path]] = []
-        for path in self.folder.glob("*.json"):
-            with contextlib.suppress(FileNotFoundError):  # another process drops records too
-                state = path.stat()
-                found.append((state.st_mtime, state.st_size, path))
+        found: list[tuple[float, int, str]] = []
+        # another process drops records too, and the folder may be deleted
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".json"):
+                    with contextlib.suppress(FileNotFoundError):
+                        state = entry.stat()
+                        found.append((state.st_mtime, state.st_size, entry.path))
         total = sum(size for _, size, _ in found)
+        if total <= self.most_bytes:
+            return
         for _, size, path in sorted(found):
             if total <= self.most_bytes:
                 break
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
             total -= size
 
     def _path(self, content: Mapping[str, Any]) -> Path:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from importlib import import_module
 
-import torch._dynamo
-import torch._functorch.aot_autograd
-import torch.export  # noqa: F401
+#: By name: pyright follows an import statement, and took a tenth of its time for these.
+MODULES = (
+    "torch._dynamo",
+    "torch._functorch.aot_autograd",
+    "torch.export",
+    "optfuse.batch.work",
+    "optfuse.solver.solve_blocks",
+)
+#: Those of extras.
+EXTRAS = ("transformers.masking_utils", "transformers.modeling_utils")
 
-import optfuse.batch.work
-import optfuse.solver.solve_blocks  # noqa: F401
-
-with contextlib.suppress(ImportError):  # an extra
-    import transformers.masking_utils
-    import transformers.modeling_utils  # noqa: F401
+for name in MODULES:
+    import_module(name)
+for name in EXTRAS:
+    with contextlib.suppress(ImportError):
+        import_module(name)

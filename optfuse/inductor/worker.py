@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._inductor.exc import InductorError
 
 from optfuse.inductor.device import TARGET, gpu
 from optfuse.inductor.impose import imposed
@@ -47,13 +48,20 @@ def fused(record: dict[str, Any]) -> dict[str, Any]:
 
         try:
             compile_fx_inner(graph, inputs, is_backward=kind == "backward", is_inference=kind == "inference")
-        except Exception:
-            if not found:  # otherwise this is _Scheduled, possibly wrapped
+        except (_Scheduled, InductorError) as error:
+            if not isinstance(_unwrapped(error), _Scheduled):
                 raise
     if not found:
         found.append({"kernels": [], "kept": []})  # nothing to compute: Inductor schedules nothing
     outcome = outcomes[0].as_json() if outcomes else None
     return {**found[0], "torch": torch.__version__, "device": device, "imposed": outcome}
+
+
+def _unwrapped(error: Exception) -> Exception:
+    """What was raised inside of Inductor, which wraps it once or twice."""
+    while isinstance(error, InductorError):
+        error = error.inner_exception
+    return error
 
 
 @contextlib.contextmanager

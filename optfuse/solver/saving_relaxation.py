@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ortools.linear_solver import pywraplp
 from ortools.sat.python import cp_model
 
+from optfuse.errors import DefectError
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.native import interruptibly
 
@@ -41,7 +42,11 @@ class _Row:
 
 
 def relaxed(model: cp_model.CpModel, clock: Clock, deadline: float) -> Relaxed | None:
-    """The relaxation of a model of clauses, implications and sums that is to be minimized; None: not solved in time."""
+    """The relaxation of a model of clauses, implications and sums that is to be minimized; None: not solved in time.
+
+    Raises:
+        DefectError: When the model has another kind of constraint.
+    """
     left = int(1000 * (deadline - clock.now()))
     if left <= 0:
         return None
@@ -107,7 +112,10 @@ def _rows(model: cp_model.CpModel) -> Iterator[_Row]:
                 beyond = most + 1 if min(terms.values(), default=0) >= 0 <= most else UNLIMITED  # no more is any worse
                 yield _Row({k: -min(coefficient, beyond) for k, coefficient in terms.items()}, -most)
         else:
-            raise NotImplementedError(f"no relaxation of {constraint}")
+            raise DefectError(
+                f"the relaxation has no rows for the constraint {' '.join(str(constraint).split())}: state it as "
+                "clauses, or as a sum in one interval without conditions; this is a defect of optfuse, please report it"
+            )
 
 
 def _clause(literals: Iterable[int]) -> _Row:

@@ -98,27 +98,16 @@ def solve(
     # The answer must be assembled and checked too, and packed with more care.
     finish_by = deadline if clock.deterministic else deadline - 2 * (time.monotonic() - moments[-1])
     floor = _guarded(clock, lambda: _floor(context, deadline))
-    search_by = _search_by(context, finish_by, joint=_is_joint(context))
-    sharing = _may_share(context, greedy_solution)
-    search = _guarded(
-        clock,
-        lambda: _search(context, greedy_solution, floor, within(clock, search_by, 1 - SHARING_SHARE * sharing)),
-        lambda: _Found((), floor, Statistics()),
-    )
-    starts = (*search.solutions, greedy_solution)
-    shared_bound = _guarded(clock, lambda: _sharing_bound(context, starts, search_by) if sharing else 0, lambda: 0)
+    search, shared_bound = _searched(context, greedy_solution, floor, finish_by)
     moments.append(time.monotonic())
     best = _best_of(context, search, greedy_solution, floor, finish_by)
     plan = _bounded(_planned(context, best.solution, greedy_solution, finish_by), shared_bound)
 
-    given_up = [] if partition.complete else ["greedy: stopped before its rounds were over"]
-    given_up += [*([refused] if refused else []), *search.given_up, *best.given_up, *plan.given_up]
-    if clock.stopped:
-        given_up.append("stopped before the end, as asked")
+    given_up = _given_up(partition, refused, search, best, plan, clock)
     # A search whose answer the checker refused has proven nothing.
     bound = min(floor if plan.refused else best.bound, plan.solution.objective)
     journal.note("done", plan.solution.objective, bound)
-    statistics = _timed(search.statistics, moments, plan, tuple(given_up), context)
+    statistics = _timed(search.statistics, moments, plan, given_up, context)
     return _result(stated, options, plan.solution, greedy_solution, bound, statistics)
 
 
@@ -160,6 +149,28 @@ def _first_solution(context: _Context, partition: GreedyOutcome, deadline: float
     solution = assemble(instance, partition.partition, hurried=not careful)
     _require_exact_sums(instance, solution)
     return checked_or_unfused(instance, solution, "greedy", ignore_cap=True)
+
+
+def _searched(context: _Context, greedy_solution: Solution, floor: int, finish_by: float) -> tuple[_Found, int]:
+    """The outcome of the search, and a bound on schedules that share launches; 0 if they will hardly be shared."""
+    clock, sharing = context.clock, _may_share(context, greedy_solution)
+    search_by = _search_by(context, finish_by, joint=_is_joint(context))
+    search = _guarded(
+        clock,
+        lambda: _search(context, greedy_solution, floor, within(clock, search_by, 1 - SHARING_SHARE * sharing)),
+        lambda: _Found((), floor, Statistics()),
+    )
+    starts = (*search.solutions, greedy_solution)
+    return search, _guarded(clock, lambda: _sharing_bound(context, starts, search_by) if sharing else 0, lambda: 0)
+
+
+def _given_up(
+    partition: GreedyOutcome, refused: str, search: _Found, best: Capped, plan: Plan, clock: Clock
+) -> tuple[str, ...]:
+    """What the steps of a solve left undone, in their order."""
+    greedy = [] if partition.complete else ["greedy: stopped before its rounds were over"]
+    stopped = ["stopped before the end, as asked"] if clock.stopped else []
+    return (*greedy, *([refused] if refused else []), *search.given_up, *best.given_up, *plan.given_up, *stopped)
 
 
 def _best_of(context: _Context, search: _Found, greedy_solution: Solution, floor: int, finish_by: float) -> Capped:

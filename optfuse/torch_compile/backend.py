@@ -77,28 +77,32 @@ def backend(
     if options is not None and not isinstance(options, Mapping):
         raise InvalidOptionError(f'options must be a dictionary such as {{"time_limit": 10}}, not {options!r}')
     options = {**options_of_mode(mode), **(options or {})}
-    asked = _asked(options)
-    strict = options.get("strict", os.environ.get("OPTFUSE_STRICT") == "1")
-    record = Record()
-    work = Compilation(asked, record)
+    work = Compilation(_asked(options), Record())
+    run = outside_function_modes(_compiled(graph, example_inputs, work, options))
+    run.record = work.record  # type: ignore[attr-defined]
+    return run
+
+
+def _compiled(
+    graph: GraphModule, example_inputs: Sequence[Any], work: Compilation, options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """The graph compiled as ``options`` say, or itself where it cannot be planned."""
+    asked, record = work.asked, work.record
     if any(isinstance(value, torch.Tensor) and value.is_nested for value in example_inputs):
         record.leave("compiled0", "a nested tensor's sizes have no numbers to plan with")
-        compiled = graph
-    else:
-        made_backend = make_backend(
-            work.compile_graph,
-            leave=record.leave,
-            survive=None if strict else record.survive,
-            choose=work.choose if asked.searches_saving or asked.checkpoint_price else None,
-            compile_range=work.compile_range if options.get("ranges", True) else None,
-            leave_range=record.leave_range,
-            buckets=checked_buckets(options.get("buckets")),
-            keep=work.keep if asked.cache is not None and torch_keeps() else None,
-        )
-        compiled = with_random_numbers(graph, made_backend(graph, example_inputs))
-    run = outside_function_modes(compiled)
-    run.record = record  # type: ignore[attr-defined]
-    return run
+        return graph
+    strict = options.get("strict", os.environ.get("OPTFUSE_STRICT") == "1")
+    made_backend = make_backend(
+        work.compile_graph,
+        leave=record.leave,
+        survive=None if strict else record.survive,
+        choose=work.choose if asked.searches_saving or asked.checkpoint_price else None,
+        compile_range=work.compile_range if options.get("ranges", True) else None,
+        leave_range=record.leave_range,
+        buckets=checked_buckets(options.get("buckets")),
+        keep=work.keep if asked.cache is not None and torch_keeps() else None,
+    )
+    return with_random_numbers(graph, made_backend(graph, example_inputs))
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:

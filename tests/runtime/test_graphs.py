@@ -48,7 +48,7 @@ def call(inputs, constants):
 """
 
 #: Elements of inputs that are copied, and of such that are watched; bytes of the largest that is copied.
-SMALL, LARGE, COPIED = 8, 1 << 19, 1 << 20
+SMALL, LARGE, COPIED = 8, 1 << 14, 1 << 15
 
 
 class Tape:
@@ -829,7 +829,6 @@ def call(inputs, constants):
 
 @pytest.mark.parametrize("n", [SMALL, LARGE])
 @pytest.mark.parametrize("programs", [1, 2])
-@pytest.mark.spread(4, 3)
 def test_results_that_are_fed_back_do_not_keep_graphs_waiting(tmp_path: Path, n: int, programs: int) -> None:
     results = Results()
     program = Program(FED_BACK.replace("{n}", str(n)), folder=tmp_path)

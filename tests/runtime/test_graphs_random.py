@@ -106,7 +106,6 @@ class Layers:
         return found
 
 
-@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("n", [SMALL, LARGE])
 def test_inference(tmp_path: Path, n: int, seed: int) -> None:
@@ -128,7 +127,6 @@ def test_inference(tmp_path: Path, n: int, seed: int) -> None:
     assert layers.forward.statistics.replays
 
 
-@pytest.mark.spread(5, 1)
 @pytest.mark.parametrize("choice", ["auto", True])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("n", [SMALL, LARGE])
@@ -155,7 +153,6 @@ def test_training(tmp_path: Path, n: int, seed: int, choice: object) -> None:
     assert layers.backward.statistics.replays
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("choice", ["auto", True])
 def test_programs_that_read_each_others_results_settle(tmp_path: Path, choice: object) -> None:
     """Inputs of the first come from two places in turn, so that it cannot read them where they lie."""

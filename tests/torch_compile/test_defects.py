@@ -67,7 +67,7 @@ def test_a_defect_before_the_graphs_are_known_leaves_both(monkeypatch: pytest.Mo
     def fail(*_):
         raise Planted("planted")
 
-    monkeypatch.setattr(aot, "simplify_attention_masks", fail)
+    monkeypatch.setattr(aot, "recognized", fail)
     x = torch.randn(4, 8, requires_grad=True)
     before = len(optfuse.compiled_graphs())
     got = torch.compile(lambda x: x.sin() * 2, backend="optfuse")(x)

@@ -25,7 +25,7 @@ pytestmark = [
 
 OPTIONS = {"time_limit": 5, "workers": 1, "cache": False}
 #: Programs of a quick run; with ``--hypothesis-profile=nightly`` and among the slow tests there are more.
-QUICK, PART = 12, 250
+QUICK, PART = 8, 250
 PARTS = 20 if settings.default.max_examples >= 100 else 4
 met: Counter[str] = Counter()
 

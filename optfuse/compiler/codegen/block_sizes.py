@@ -6,15 +6,15 @@ of the benchmark (``docs/howto/tune.md``). Only speed depends on them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.compiler.codegen.index_arithmetic import Axis
+from optfuse.compiler.codegen.interpreter_blocks import interpreted_blocks
 from optfuse.compiler.codegen.product_tiles import DotTile
-from optfuse.compiler.codegen.tiles import NARROWEST_ROW, Access, TileConfig, row_block
+from optfuse.compiler.codegen.tiles import NARROWEST_ROW, Access, TileConfig, power_of_two, row_block
 from optfuse.compiler.codegen.triton_dots import dot_axes
-from optfuse.compiler.ir.sizes import Size, divides, hint
+from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.errors import PlanError
 
 #: The most elements of a tile that holds whole rows.
@@ -39,9 +39,6 @@ BYTES_IN_FLIGHT = 4 << 20
 IDLE_WARPS = 1024
 
 PROGRAMS = 264  # two for each multiprocessor
-INTERPRETED_TILE = 1 << 17
-#: The most programs of the interpreter where blocks are kept small so that a program has one index.
-INTERPRETED_PROGRAMS = 4096
 #: Registers of a thread for values, by number of warps: without those for addresses and temporaries.
 _REGISTERS = {1: 120, 2: 120, 4: 120, 8: 120, 16: 72, 32: 30}
 
@@ -91,12 +88,12 @@ def choose_tile(
     for axis in found:
         if axis.walk == "whole" and axis.size > axis.block:
             raise PlanError(f"{axis.constant} of {axis.block} does not hold a row at every size")
-    return Tiled(_interpreted(found), tiled.num_warps)
+    return Tiled(interpreted_blocks(found), tiled.num_warps)
 
 
 def product_tile(axes: tuple[Axis, ...], tile: DotTile) -> Tiled:
     """The axes (y, x) of a product of matrices with the blocks of its tile."""
-    return Tiled(_interpreted(dot_axes(axes, tile)), tile.warps)
+    return Tiled(interpreted_blocks(dot_axes(axes, tile)), tile.warps)
 
 
 def _at_hints(axis: Axis) -> Axis:
@@ -127,12 +124,7 @@ def given_tile(axes: tuple[Axis, ...], config: TileConfig) -> Tiled:
         if axis.walk == "whole" and block < axis.size:
             raise PlanError(f"{axis.constant} of {block} does not hold the {axis.size} points of a row")
         found.append(replace(axis, block=block, walk=walk))
-    return Tiled(_interpreted(tuple(found)), config.num_warps)
-
-
-def power_of_two(size: int) -> int:
-    """The least power of two that is no smaller."""
-    return 1 << max(0, size - 1).bit_length()
+    return Tiled(interpreted_blocks(tuple(found)), config.num_warps)
 
 
 def fits(elements: int, warps: int, pressure: float) -> bool:
@@ -361,47 +353,3 @@ def _held_each(axes: tuple[Axis, ...], accesses: Sequence[Access], threads: int,
     while each > 2 and each * pressure > COLUMN_REGISTERS:
         each //= 2
     return each
-
-
-def _interpreted(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """The axes with blocks for Triton's interpreter: as large as possible, since its time depends on the operations.
-
-    An axis without a mask must not need one here either. Indices that all lanes of a program share stay shared, unless
-    that takes too many programs.
-    """
-    room = INTERPRETED_TILE
-    found: list[Axis] = []
-    for k, axis in reversed(list(enumerate(axes))):
-        # Triton limits a tile, and an axis of a changing size fills its room
-        others = math.prod(other.block for other in axes[:k]) if isinstance(axis.size, Size) else 1
-        largest = min(_largest(axis), max(1, INTERPRETED_TILE // others))
-        block = axis.block if axis.walk == "whole" else max(axis.block, min(largest, _below(room)))
-        shared = _shared(axis)
-        programs = -(-axis.size // shared)
-        if block > shared and not isinstance(programs, Size) and programs <= INTERPRETED_PROGRAMS:
-            block = shared
-        room = max(1, room // block)
-        found.append(replace(axis, interpret_block=block))
-    return tuple(reversed(found))
-
-
-def _largest(axis: Axis) -> int:
-    """The largest block of an axis for the interpreter, the same at every size."""
-    if isinstance(axis.size, Size):
-        return INTERPRETED_TILE if axis.masked and axis.walk == "parallel" else axis.block
-    return power_of_two(axis.size) if axis.masked else axis.size & -axis.size
-
-
-def _shared(axis: Axis) -> int:
-    """The largest block for which a program's lanes share all indices that they share with the axis' own block."""
-    below, found = 1, 1 << 62
-    for _, size in reversed(axis.digits[1:]):
-        below *= size
-        if axis.walk == "parallel" and axis.block > 1 and divides(axis.block, below):
-            least = hint(below)  # only the interpreter's speed depends on it
-            found = min(found, least & -least)
-    return found
-
-
-def _below(size: int) -> int:
-    return 1 << (max(1, size).bit_length() - 1)

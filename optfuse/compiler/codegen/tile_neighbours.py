@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 
-from optfuse.compiler.codegen.block_sizes import given_tile, power_of_two
+from optfuse.compiler.codegen.block_sizes import given_tile
 from optfuse.compiler.codegen.index_arithmetic import Axis
-from optfuse.compiler.codegen.tiles import TileConfig
+from optfuse.compiler.codegen.tiles import TileConfig, power_of_two
 
 #: The fewest and the most elements of a tile for each thread; beyond them kernels are slow.
 FEWEST_EACH, MOST_EACH = 1, 64

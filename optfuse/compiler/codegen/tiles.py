@@ -192,6 +192,11 @@ def _broadcast(digits: Digits, accesses: Sequence[Access]) -> int:
     return best[1] if best[0] else 0
 
 
+def power_of_two(size: int) -> int:
+    """The least power of two that is no smaller."""
+    return 1 << max(0, size - 1).bit_length()
+
+
 def row_block(row: int) -> int:
     """The longest piece of a row that leaves few lanes of its last piece idle."""
     block = WIDEST_ROW

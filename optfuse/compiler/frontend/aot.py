@@ -23,10 +23,7 @@ from optfuse.compiler.frontend.flat import is_object
 from optfuse.compiler.frontend.joint import Chooser
 from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, keeping
 from optfuse.compiler.frontend.kept_values import kept_values
-from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
-from optfuse.compiler.frontend.passes.bags import sum_bags
-from optfuse.compiler.frontend.passes.epilogues import fuse_activations
-from optfuse.compiler.frontend.passes.written_attention import recognize_attention
+from optfuse.compiler.frontend.recognition import recognized
 from optfuse.compiler.frontend.saved_inputs import save_copies
 from optfuse.compiler.frontend.shared_arguments import Shared, require_no_write, same_storage, shared_memory
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
@@ -101,16 +98,8 @@ def compile_flat(
     """
     split = Split(name, feeds, choose, decisions, cuts, may_leave=leave is not None)
     compiler = _Compiler(split, compile_graph, eager_backward, leave, survive, why_not, keep, *_memory(inputs, given))
-    known = {
-        node.name: feed
-        for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=False)
-        if isinstance(feed, torch.Tensor)
-    }
-    if not why_not:
-        graph = keep_attention_whole(simplify_attention_masks(recognize_attention(sum_bags(graph)), known))
-        graph = graph if _needs_gradients(graph, tree_leaves(inputs)) else fuse_activations(graph)
     return aot_compile(
-        graph,
+        graph if why_not else recognized(graph, inputs, feeds),
         inputs,
         forward=compiler.of("forward"),
         backward=compiler.of("backward"),
@@ -126,14 +115,6 @@ def _memory(inputs: Sequence[Any], given: Sequence[Any] | None) -> tuple[Shared,
     """The last fields of a ``_Compiler``."""
     leaves = tree_leaves(list(inputs if given is None else given))
     return () if given is None else shared_memory(leaves), same_storage(leaves), len(leaves)
-
-
-def _needs_gradients(graph: GraphModule, inputs: Sequence[Any]) -> bool:
-    """Whether gradients may be wanted of a call with such inputs."""
-    if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-        return False
-    switches = any(node.target is torch._C._set_grad_enabled for node in graph.graph.nodes)  # noqa: SLF001
-    return torch.is_grad_enabled() or switches
 
 
 @dataclass(frozen=True, slots=True)

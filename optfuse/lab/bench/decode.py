@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -27,12 +28,11 @@ class DecodeStep(nn.Module):
     """
 
     def __init__(self, model: nn.Module, batch: int, length: int) -> None:
-        from transformers import StaticCache
-
         super().__init__()
         self.model = model
+        transformers: Any = import_module("transformers")  # of an import statement pyright reads all models
         try:
-            self.cache = StaticCache(config=model.config, max_cache_len=length)  # type: ignore[arg-type]
+            self.cache = transformers.StaticCache(config=model.config, max_cache_len=length)
             with torch.no_grad():
                 self.filled = int(length * FILLED)
                 past = torch.arange(batch * self.filled, device=next(model.parameters()).device) % self._words()

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from optfuse.compiler.codegen.block_sizes import power_of_two
 from optfuse.compiler.codegen.tile_neighbours import MOST_WARPS, neighbours
-from optfuse.compiler.codegen.tiles import TileConfig
+from optfuse.compiler.codegen.tiles import TileConfig, power_of_two
 from optfuse.compiler.codegen.triton_kernel import emit_kernel, kernel_axes
 from optfuse.errors import PlanError
 from tests.compiler.codegen.running import check

@@ -75,7 +75,13 @@ def test_inference() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"width": 5}, {"width": 40, "bias": True}, {"width": 40, "stride": 2}, {"width": 12, "window": 1}]
+    "options",
+    [
+        {"width": 5, "bias": True},
+        {"width": 40, "stride": 2},
+        pytest.param({"width": 40, "bias": True}, marks=pytest.mark.slow),
+        pytest.param({"width": 12, "window": 1}, marks=pytest.mark.slow),
+    ],
 )
 def test_programs(options: dict[str, Any]) -> None:
     """Kernels, layouts and gradients, no further from float64 than eager's in bfloat16."""

@@ -77,9 +77,9 @@ def judged(seed: int) -> int:
 
 
 def test_some_programs() -> None:
-    assert sum(judged(seed) for seed in range(8)) > 0
+    assert sum(judged(seed) for seed in range(4)) > 0
 
 
 @pytest.mark.slow
 def test_many_programs() -> None:
-    assert sum(judged(seed) for seed in range(1000, 1400)) > 100
+    assert sum(judged(seed) for seed in range(4, 404)) > 100

@@ -1,0 +1,35 @@
+"""Put operators of ours into a graph of torch.compile's for what AOTAutograd would take apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from optfuse.compiler.frontend.adapt import Feed
+from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
+from optfuse.compiler.frontend.passes.bags import sum_bags
+from optfuse.compiler.frontend.passes.epilogues import fuse_activations
+from optfuse.compiler.frontend.passes.written_attention import recognize_attention
+from optfuse.compiler.frontend.torch_bridge import tree_leaves
+
+
+def recognized(graph: GraphModule, inputs: Sequence[Any], feeds: Sequence[Feed]) -> GraphModule:
+    """The graph with attention, sums of bags and, without gradients, activations behind convolutions as operators."""
+    known = {
+        node.name: feed
+        for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=False)
+        if isinstance(feed, torch.Tensor)
+    }
+    graph = keep_attention_whole(simplify_attention_masks(recognize_attention(sum_bags(graph)), known))
+    return graph if _needs_gradients(graph, tree_leaves(inputs)) else fuse_activations(graph)
+
+
+def _needs_gradients(graph: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether gradients may be wanted of a call with such inputs."""
+    if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
+        return False
+    switches = any(node.target is torch._C._set_grad_enabled for node in graph.graph.nodes)  # noqa: SLF001
+    return torch.is_grad_enabled() or switches
