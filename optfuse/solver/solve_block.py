@@ -29,7 +29,8 @@ from optfuse.solver.strategies.variant_enumeration import few_choices, solve_cho
 #: The most kernels for which a block is searched by their number.
 MOST_SLOTS = 8
 #: Where listing all candidates takes too long, ops are tied by presolve if this costs no more than this share of a
-#: launch: in blocks of at least so many ops, and those of more than so many begin with it. A block is then left once its gap is at most ``NEAR_GAP``.
+#: launch: in blocks of at least so many ops, and those of more than so many begin with it. Such a block is left once
+#: its gap is at most ``NEAR_GAP``.
 NEAR_SHARE = 200
 FEW_OPS, MANY_OPS = 100, 400
 NEAR_GAP = 1e-4
@@ -122,8 +123,9 @@ def solve_block(
     for strategy in STRATEGIES:
         if known.proven or budget.spent:
             break
-        if strategy.least_ops <= size <= strategy.most_ops and strategy.applies(subject, known):
-            known = known.updated(strategy.run(subject, known, budget.part(strategy.share)))
+        if not (strategy.least_ops <= size <= strategy.most_ops and strategy.applies(subject, known)):
+            continue
+        known = known.updated(strategy.run(subject, known, budget.part(strategy.share)))
         if size > strategy.leave_above and known.bound >= (1 - strategy.leave_within) * known.cost:
             break
     return known

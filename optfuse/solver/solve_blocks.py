@@ -18,7 +18,7 @@ from optfuse.solver.master.cycles import find_cycles
 from optfuse.solver.memory.order_problem import nearest_order, precedences
 from optfuse.solver.reduce.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solver.reduce.union_find import Components
-from optfuse.solver.solve_block import NEAR_GAP, solve_block
+from optfuse.solver.solve_block import FEW_OPS, NEAR_GAP, solve_block
 from optfuse.solver.strategies.block import LISTS, BlockResult, ListLimits, Partition, cost_of, lifted
 
 #: The least time of a block, as long as four times as much is left.
@@ -253,8 +253,9 @@ def _retry_unproven(work: _Work, groups: Sequence[tuple[int, ...]], answers: lis
 
 
 def _settled(found: Answer | BlockResult) -> bool:
-    """Whether more time would gain next to nothing."""
-    return found.bound >= (1 - NEAR_GAP) * found.cost
+    """Whether a block is proven, or a large one nearly: more time would gain next to nothing."""
+    large = sum(len(ops) for ops, _ in found.kernels) >= FEW_OPS
+    return found.bound >= (1 - NEAR_GAP * large) * found.cost
 
 
 def _share(sizes: Sequence[int]) -> float:
