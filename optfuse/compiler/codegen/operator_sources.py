@@ -22,7 +22,7 @@ CARRIED: Mapping[str, str] = {
         for name in (
             *("addmm_activation", "attention", "attention_backward", "attention_cached", "attention_dropout"),
             *("convolution_relu", "exact_bmm", "from_depth", "max_pool", "max_pool_backward", "norm_shift"),
-            *("norm_weight", "resize_groups", "sum_rows", "to_depth"),
+            *("norm_weight", "resize_groups", "stack_groups", "sum_rows", "to_depth"),
         )
     },
     "optfuse.padded_rows.default": "attention_padded_rows",

@@ -1,6 +1,6 @@
 """Operators of our own (``optfuse.compiler.ops``) as loops.
 
-Space to depth and back, groups of another width, batch norm folded into weights.
+Space to depth and back, groups of another width or one after another, batch norm folded into weights.
 """
 
 from __future__ import annotations
@@ -56,6 +56,15 @@ def lower_resize_groups(builder: Builder, x: Tensor, dim: int, groups: int, widt
         return guarded(builder, x, source, (Guard(channel, 0, old),) if width > old else (), 0)
 
     return builder.pointwise(at)
+
+
+@lowers("optfuse.stack_groups.default")
+def lower_stack_groups(builder: Builder, x: Tensor, groups: int) -> Value:
+    """Each group's channels."""
+    width = x.shape[1] // groups
+    return builder.pointwise(
+        lambda index: guarded(builder, x, (index[1], width * index[0] + index[2], *index[3:]), (), 0)
+    )
 
 
 def _scale(builder: Builder, weight: Tensor | None, variance: Tensor, eps: float, channel: Index) -> Expr:

@@ -225,6 +225,15 @@ def _resize_groups_fake(x: torch.Tensor, dim: int, count: int, width: int) -> An
     return torch.empty_like(made, memory_format=groups.groups_format(x))
 
 
+stack_groups = _operator("stack_groups", groups.stack_groups, "(Tensor x, int groups) -> Tensor")
+
+
+@stack_groups.register_fake
+def _stack_groups_fake(x: torch.Tensor, count: int) -> Any:
+    batch, channels, high, wide = x.shape
+    return x.new_empty((count, batch, high, wide, channels // count)).permute(0, 1, 4, 2, 3)
+
+
 sum_rows = _operator("sum_rows", row_sums.sum_rows, "(Tensor rows, Tensor places, SymInt count) -> Tensor")
 sum_rows.register_fake(lambda rows, _, count: rows.new_empty((count, rows.shape[1])))
 

@@ -50,6 +50,16 @@ def test_resize_groups(dim: int, width: int, layout: torch.memory_format) -> Non
     torch.library.opcheck(OURS.resize_groups.default, arguments, test_utils=["test_faketensor", "test_schema"])
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_stack_groups(layout: torch.memory_format) -> None:
+    x = torch.randn(2, 6, 3, 4).to(memory_format=layout)
+    stacked = OURS.stack_groups(x, 2)
+    assert all(torch.equal(part, x[:, 3 * k : 3 * k + 3]) for k, part in enumerate(stacked))
+    assert all(part.is_contiguous(memory_format=torch.channels_last) for part in stacked)
+    check(lambda x: OURS.stack_groups(x, 2), x)
+    torch.library.opcheck(OURS.stack_groups.default, (x, 2), test_utils=["test_faketensor", "test_schema"])
+
+
 def test_resize_groups_is_the_way_back() -> None:
     x = torch.randn(2, 10, 3, 4)
     wide = OURS.resize_groups(x, 1, 2, 8)

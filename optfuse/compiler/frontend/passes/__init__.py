@@ -24,6 +24,7 @@ from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
 from optfuse.compiler.frontend.passes.matmuls import fuse_matmul_activations
 from optfuse.compiler.frontend.passes.noops import drop_assertions, remove_noops
 from optfuse.compiler.frontend.passes.opaque import isolate_opaque
+from optfuse.compiler.frontend.passes.wide_groups import separate_groups
 
 PASSES: tuple[Callable[[Captured], Captured], ...] = (
     isolate_opaque,
@@ -35,6 +36,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     fold_constants,
     ease_convolutions,
     widen_groups,
+    separate_groups,
     remove_noops,
     contract_products,
     fuse_matmul_activations,

@@ -134,6 +134,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "zeros widen the groups of grouped convolutions to a power of two of channels, in half precision",
     ),
     FrontendPass(
+        "separate_groups", "decision", "normalize", "passes.wide_groups",
+        "grouped convolutions of more than 128 channels a group are one convolution for each group, in half precision",
+    ),
+    FrontendPass(
         "remove_noops", "decision", "normalize", "passes.noops",
         "aliases, copies to the same layout and views to the same shape are dropped",
     ),

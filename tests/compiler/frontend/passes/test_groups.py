@@ -37,9 +37,7 @@ def widths(captured: Captured, target: Any) -> list[int]:
     return [int(node.args[place].meta["val"].shape[1]) for node in found if node.args[8 + place - 1] > 1]
 
 
-@pytest.mark.parametrize(
-    ("width", "expected"), [(1, 1), (2, 2), (3, 4), (4, 4), (24, 32), (80, 128), (128, 128), (160, 160)]
-)
+@pytest.mark.parametrize(("width", "expected"), [(1, 1), (2, 2), (3, 4), (4, 4), (24, 32), (80, 128), (128, 128)])
 def test_width(width: int, expected: int) -> None:
     captured = capture(model(2, width).eval(), (images(),), name="model")
     assert widths(captured, CONVOLUTION) == [expected]
@@ -57,6 +55,22 @@ def test_gradients(width: int) -> None:
 def test_gradients_with_steps_stay_gradients() -> None:
     _, backward = capture_training(model(2, 40, stride=2), (images(),))
     assert (widths(backward, GRADIENT), widths(backward, CONVOLUTION)) == ([64], [])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_wide_groups_are_convolutions_of_their_own(bias: bool) -> None:
+    """Forward and backward: no grouped convolution is left, and each group has one."""
+    net = model(2, 160, bias=bias)
+    captured = capture(net.eval(), (images(),), name="model")
+    assert (widths(captured, CONVOLUTION), shapes(captured, CONVOLUTION, 1).count(160)) == ([], 2)
+    _, backward = capture_training(net.train(), (images(),))
+    assert (widths(backward, GRADIENT), shapes(backward, GRADIENT, 2).count(160)) == ([], 2)
+
+
+def shapes(captured: Captured, target: Any, place: int) -> list[int]:
+    """The channels that the weights of a graph's convolutions, or gradients of them, take."""
+    found = captured.graph.graph.find_nodes(op="call_function", target=target)
+    return [int(node.args[place].meta["val"].shape[1]) for node in found]
 
 
 def test_unequal_sides_and_float32_stay() -> None:
@@ -79,6 +93,7 @@ def test_inference() -> None:
     [
         {"width": 5, "bias": True},
         {"width": 40, "stride": 2},
+        {"width": 132, "bias": True},
         pytest.param({"width": 40, "bias": True}, marks=pytest.mark.slow),
         pytest.param({"width": 12, "window": 1}, marks=pytest.mark.slow),
     ],
