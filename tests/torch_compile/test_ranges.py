@@ -343,6 +343,16 @@ def test_floats_of_sizes_are_computed_in_kernels(compiled: Compiler) -> None:
     assert schedules(compiled) == ["compiled0.inference"]
 
 
+def test_a_size_may_be_that_of_no_buffer(compiled: Compiler) -> None:
+    """The gradient of a mean is one number, divided by a size and expanded to it."""
+    fast = compiled(lambda x: x.sum() / x.shape[0])
+    for size in (4, 7, 29, 2):
+        x = marked(size).requires_grad_()
+        fast(x).backward()
+        torch.testing.assert_close(x.grad, torch.full((size,), 1 / size))
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
 def test_running_statistics_serve_a_range_of_batches(compiled: Compiler) -> None:
     model, other = Statistics().train(), Statistics().train()
     fast = compiled(model)
