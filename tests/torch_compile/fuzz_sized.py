@@ -94,9 +94,7 @@ def draw_windows(rng: random.Random) -> tuple[tuple[Memory, ...], tuple[Window, 
         memories.append(Memory(dtype, rng.choice([0, 0, 2]), grad, grad and rng.random() < 0.4))
         for _ in range(rng.choice([1, 1, 1, 2])):
             shape = rng.choice(FIXED) if windows and rng.random() < 0.15 else rng.choice(SHAPES)
-            windows.append(
-                Window(k, shape, rng.randrange(1 << 16), rng.choice([0] * 12 + [1, 3]))
-            )  # of a place no range is made
+            windows.append(Window(k, shape, rng.randrange(1 << 16), rng.choice([0] * 12 + [1, 3])))
     rng.shuffle(windows)
     return tuple(memories), tuple(windows[:4])
 

@@ -343,6 +343,16 @@ def test_floats_of_sizes_are_computed_in_kernels(compiled: Compiler) -> None:
     assert schedules(compiled) == ["compiled0.inference"]
 
 
+def test_a_size_may_be_that_of_no_buffer(compiled: Compiler) -> None:
+    """The gradient of a mean is one number, divided by a size and expanded to it."""
+    fast = compiled(lambda x: x.sum() / x.shape[0])
+    for size in (4, 7, 29, 2):
+        x = marked(size).requires_grad_()
+        fast(x).backward()
+        torch.testing.assert_close(x.grad, torch.full((size,), 1 / size))
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
 def test_running_statistics_serve_a_range_of_batches(compiled: Compiler) -> None:
     model, other = Statistics().train(), Statistics().train()
     fast = compiled(model)
@@ -392,6 +402,56 @@ def test_offsets_that_change_are_formulas(compiled: Compiler) -> None:
         x = marked(size, 6, 3)
         torch.testing.assert_close(fast(x), last_rows(x))
     assert schedules(compiled) == ["compiled0.inference"]
+
+
+def shifted(tokens: Tensor, targets: Tensor) -> Tensor:
+    return (tokens.cumsum(1) - targets).abs().sum(1) + tokens.as_strided((2, 1), (3, 1)).sum()
+
+
+def test_windows_of_batches_serve_a_range(compiled: Compiler) -> None:
+    """All tokens but the last and all but the first, of rows from anywhere: strides are no sizes, and offsets move."""
+    fast = compiled(shifted, dynamic=True)
+    for first, batch, length, width in (
+        (0, 8, 12, 30),
+        (8, 7, 12, 30),
+        (16, 4, 9, 19),
+        (13, 20, 21, 30),
+        (3, 17, 12, 25),
+    ):
+        data = torch.randint(9, (40, width))[first : first + batch]
+        tokens, targets = data[:, : length - 1], data[:, 1:length]
+        torch.testing.assert_close(fast(tokens, targets), shifted(tokens, targets))
+    assert not any("[" in name for name in schedules(compiled))
+
+
+def test_strides_that_change_are_formulas_in_training_steps(compiled: Compiler) -> None:
+    """Each batch is a part of one that is padded to a length and a width of its own."""
+
+    def step(x: Tensor, weight: Tensor) -> Tensor:
+        return (x @ weight).relu() + x.sum()
+
+    fast = compiled(step, dynamic=True)
+    weight = torch.randn(4, 3).requires_grad_()
+    for batch, length, width in ((3, 5, 7), (4, 6, 9), (2, 9, 6), (6, 5, 11)):
+        x = torch.randn(batch, length + 2, width)[:, 1:-1, 1:5]
+        got, wanted = (torch.autograd.grad(f(x, weight).square().sum(), weight) for f in (fast, step))
+        torch.testing.assert_close(got, wanted)
+    assert not any("[" in name for name in schedules(compiled))
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_places_in_an_arguments_memory_are_those_of_the_call(dynamic: bool | None) -> None:
+    """``as_strided`` counts from the beginning of the memory, wherever the argument begins."""
+
+    def second(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.as_strided((2,), (1,), 3) + 1, x * 2
+
+    fast = torch.compile(second, backend=backend, dynamic=dynamic, options={"time_limit": 5, "workers": 1})
+    data = torch.arange(800.0).view(40, 20)
+    with torch.no_grad():
+        for first, last, width in ((0, 4, 20), (4, 8, 20), (9, 12, 8), (20, 23, 8), (0, 4, 8)):
+            x = data[first:last, :width]
+            torch.testing.assert_close(fast(x), second(x))
 
 
 def test_products_of_our_own_serve_a_range_of_rows(compiled: Compiler) -> None:

@@ -24,7 +24,6 @@ from optfuse.compiler.codegen.uncaptured_steps import NAME as APART
 from optfuse.compiler.ir.collectives import communicates, in_flight_at_a_border, is_wait
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, views
-from optfuse.compiler.ir.sizes import Size
 from optfuse.errors import PlanError
 from optfuse.version import __version__
 
@@ -191,7 +190,7 @@ def emit_module(
         program,
         _MAIN,
     ]
-    parts[-3] = _sizes(buffers.values(), parts[-3:]) + parts[-3]
+    parts[-3] = _sizes(dict(graph.symbols), parts[-3:]) + parts[-3]
     return "\n\n".join(parts)
 
 
@@ -228,10 +227,8 @@ def mutated_inputs(graph: LoopGraph) -> frozenset[str]:
     return frozenset(written & set(graph.inputs))
 
 
-def _sizes(buffers: Iterable[Buffer], parts: Iterable[str]) -> str:
+def _sizes(hints: Mapping[str, int], parts: Iterable[str]) -> str:
     """The definitions of the symbols that parts of a text read, by their hints: ``at_sizes`` puts in other numbers."""
-    sizes = [size for buffer in buffers for size in buffer.shape if isinstance(size, Size)]
-    hints = {name: hint for size in sizes[:1] for name, hint in size.decisions.hints.items()}
     read = {name for part in parts for name in re.findall(r"\b\w+\b", part)} if hints else set[str]()
     lines = [f"{name} = {hints[name]}\n" for name in sorted(hints.keys() & read)]
     head = "# sizes: the text is the same for every size of a range, but for these\n"

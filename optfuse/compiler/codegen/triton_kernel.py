@@ -35,7 +35,7 @@ from optfuse.compiler.codegen.triton_scans import Running, combine_function
 from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, LoopNest, Result, Scan, Store
-from optfuse.compiler.ir.sizes import Size, symbols_in
+from optfuse.compiler.ir.sizes import symbols_in
 from optfuse.compiler.ir.traversal import dot_in, loads, operands, stored
 
 
@@ -374,12 +374,10 @@ class _Kernel:
 
     def _sizes(self, lines: Sequence[str], grid: Sequence[tuple[int, str]]) -> tuple[str, ...]:
         """The symbols of sizes that the statements and the grid use."""
-        sizes = [n for buffer in self.buffers.values() for n in buffer.shape if isinstance(n, Size)]
-        known = {name for size in sizes[:1] for name in size.decisions.hints}
-        if not known:
+        if not self.spec.symbols:
             return ()
         used = set(re.findall(r"\w+", "\n".join(lines))).union(*(symbols_in(size) for size, _ in grid))
-        return tuple(sorted(known & used))
+        return tuple(sorted(self.spec.symbols & used))
 
 
 def _product_tile(spec: KernelSpec) -> DotTile | None:

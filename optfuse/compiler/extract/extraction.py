@@ -20,7 +20,7 @@ from optfuse.compiler.ir.alternatives import first_alternatives, variants_of
 from optfuse.compiler.ir.collectives import is_start, is_wait, never_waited_for
 from optfuse.compiler.ir.devices import main_device
 from optfuse.compiler.ir.nodes import Buffer, LibraryCall, LoopGraph, LoopNest, View, memory_of, views
-from optfuse.compiler.ir.sizes import Size, hint
+from optfuse.compiler.ir.sizes import hint
 from optfuse.compiler.ir.traversal import dot_in
 from optfuse.compiler.simplify.decisions import Decision
 from optfuse.problem import instance as problem
@@ -63,8 +63,8 @@ def extract(
         shared: Inputs to the first input that lies in the same memory, and all bytes of that memory.
         allocates: Whether a library call allocates its own results (no ``out=``): those stay outside the arena.
     """
-    if any(isinstance(size, Size) for buffer in graph.buffers for size in buffer.shape):
-        device = replace(device, shared_ps=0)  # the programs of a launch are counted before it is called
+    if graph.symbols:
+        device = replace(device, shared_ps=0)  # its programs are counted before the call, and it takes no sizes
     nests = tuple(op if isinstance(op, LoopNest) else None for op in graph.ops)
     touched = tuple(None if nest is None else accesses(nest) for nest in nests)
     rivals = {a: b for k, first in first_alternatives(graph).items() for a, b in ((k, first), (first, k))}

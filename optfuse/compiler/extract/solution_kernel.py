@@ -68,6 +68,7 @@ def kernel_spec(extraction: Extraction, kernel: Kernel, name: str, inplace: froz
         _registers(extraction, kernel),
         tuple(extraction.instance.buffers[b].name for b in kernel.writes),
         inplace,
+        frozenset(dict(extraction.graph.symbols)),
     )
 
 

@@ -25,7 +25,13 @@ from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, kee
 from optfuse.compiler.frontend.kept_values import kept_values
 from optfuse.compiler.frontend.recognition import recognized
 from optfuse.compiler.frontend.saved_inputs import save_copies
-from optfuse.compiler.frontend.shared_arguments import Shared, require_no_write, same_storage, shared_memory
+from optfuse.compiler.frontend.shared_arguments import (
+    Shared,
+    reads_offsets,
+    require_no_write,
+    same_storage,
+    shared_memory,
+)
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.split_step import Split, output_names
@@ -306,7 +312,7 @@ class _Backend:
         try:
             if finds_sizes(graph):
                 return in_parts(graph, name, self.at_size, self.leave)
-            if size_reader(graph, inputs) is None:
+            if size_reader(graph, inputs) is None and not reads_offsets(graph):
                 return self.at_size(graph, name, inputs, whole=True)
             ranged = None if self.compile_range is None else self.for_sizes
             run = at_any_size(graph, name, inputs, self.at_size, self.leave, compile_range=ranged)

@@ -16,10 +16,10 @@ from torch.fx import GraphModule
 from optfuse.compiler.frontend.flat import replace_by_value
 from optfuse.compiler.frontend.float_tensors import AtFirstCall, floats_as_tensors
 from optfuse.compiler.frontend.passes.rewrite import copied
-from optfuse.compiler.frontend.shared_arguments import Shared, shared_memory
+from optfuse.compiler.frontend.shared_arguments import Shared, offsets_of, reads_offsets, shared_memory
 from optfuse.compiler.frontend.size_range import LEAST, Ranged
 from optfuse.compiler.frontend.torch_bridge import compile_lock, tree_leaves, tree_map
-from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic, static_value
+from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic, static_value, symbols_of
 
 #: Sizes of a graph that are compiled when they first come. Each further group of as many waits for twice as many calls
 #: as the one before it, so that the number of compiles grows with the logarithm of the number of calls.
@@ -33,8 +33,8 @@ RANGES, FAILURES = 16, 2
 Number = int | float
 #: The values of a graph's sizes, in the order of ``SizeReader.symbols``.
 Sizes = tuple[Number, ...]
-#: What a compiled function is for: sizes, and which of the arguments share memory.
-Key = tuple[Sizes, Shared]
+#: What a compiled function is for: sizes, which of the arguments share memory, and where they begin in theirs.
+Key = tuple[Sizes, Shared, tuple[int, ...]]
 #: How to read a number from an argument: None is the argument itself, ("size", d), ("stride", d), ("offset", 0) and
 #: ("item", 0), its only element, are a tensor's.
 Place = tuple[str, int] | None
@@ -53,7 +53,7 @@ class SizeReader:
     symbols: tuple[sympy.Basic, ...]
     places: tuple[tuple[int, Place], ...]
     nested: bool
-    #: those of which the size of a tensor's dimension is made
+    #: those of which the sizes, strides or the offset of a tensor are made
     in_tensors: frozenset[sympy.Basic] = frozenset()
 
     @property
@@ -64,7 +64,7 @@ class SizeReader:
     @property
     def floats_alone(self) -> bool:
         """Whether all symbols are floats."""
-        return all(place == ("item", 0) for _, place in self.places)
+        return bool(self.places) and all(place == ("item", 0) for _, place in self.places)
 
     def read(self, arguments: Sequence[Any]) -> Sizes:
         """The symbols' values."""
@@ -101,7 +101,7 @@ def size_reader(graph: GraphModule, example_inputs: Sequence[Any]) -> SizeReader
     for k, placeholder in enumerate(graph.graph.find_nodes(op="placeholder")):
         for tensor in tree_leaves(placeholder.meta.get("example_value")):
             if isinstance(tensor, torch.Tensor):
-                in_tensors.update(*(expression_of(n).free_symbols for n in tensor.shape if is_symbolic(n)))
+                in_tensors.update(*(symbols_of(n) for _, n in _symbolic_sizes(tensor)))
         for user in placeholder.users:
             number = user.meta.get("example_value")
             if user.target == "item" and is_symbolic(number) and isinstance(expression_of(number), sympy.Symbol):
@@ -184,6 +184,7 @@ class BySize:
             floats have one value in a range, and integers until they change. Each is for arguments that share memory
             as the first ones do.
         said: Called once, with a reason, when a size first runs as it was traced.
+        by_offset: Whether the graph is compiled for each place of its arguments in their memory.
     """
 
     graph: GraphModule
@@ -193,7 +194,8 @@ class BySize:
     said: Callable[[str], None]
     at_once: bool = True
     compile_range: CompileRange | None = None
-    ranges: list[tuple[tuple[dict[sympy.Basic, float], Shared], Ranged]] = field(default_factory=list)
+    by_offset: bool = False
+    ranges: list[tuple[tuple[Any, ...], Ranged]] = field(default_factory=list)
     #: the first values of all symbols, those that have had others, and whether integers that are no sizes may have
     first: dict[sympy.Basic, Number] = field(default_factory=dict)
     varying: set[sympy.Basic] = field(default_factory=set)
@@ -209,18 +211,23 @@ class BySize:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run at the sizes of ``arguments``."""
-        key = self.reader.read(arguments), shared_memory(arguments) if self.shares else ()
+        key = self._key(arguments, self.shares)
         function = self.compiled.get(key)
         if function is None:
-            function = self._first_time(key[0], arguments)
+            function = self._first_time(arguments)
         elif len(self.compiled) > 1:
             with suppress(KeyError):  # another thread may have let it go
                 self.compiled.move_to_end(key)
         return function(*arguments)
 
-    def _first_time(self, sizes: Sizes, arguments: Sequence[Any]) -> Callable[..., Any]:
+    def _key(self, arguments: Sequence[Any], shares: bool) -> Key:
+        offsets = offsets_of(tree_leaves(list(arguments))) if self.by_offset else ()
+        return self.reader.read(arguments), shared_memory(arguments) if shares else (), offsets
+
+    def _first_time(self, arguments: Sequence[Any]) -> Callable[..., Any]:
         with compile_lock:
-            key = sizes, shared_memory(arguments)
+            key = self._key(arguments, True)
+            sizes = key[0]
             self.shares = self.shares or bool(key[1])
             if key in self.compiled:
                 return self.compiled[key]
@@ -243,14 +250,14 @@ class BySize:
 
     def _in_range(self, key: Key, arguments: Sequence[Any]) -> Callable[..., Any] | None:
         """The function compiled for a range that holds the sizes; it is compiled now if there is none yet."""
-        sizes, shared = key
+        sizes, *memory = key
         values = dict(zip(self.reader.symbols, sizes, strict=True))
         for symbol, value in values.items():
             if self.first.setdefault(symbol, value) != value and self.numbers_vary:
                 self.varying.add(symbol)
         fixed = {symbol: value for symbol, value in values.items() if not self._varies(symbol, value)}
         named = {str(symbol): int(value) for symbol, value in values.items() if symbol not in fixed}
-        found = next((each for given, each in self.ranges if given == (fixed, shared) and each.holds(named)), None)
+        found = next((each for given, each in self.ranges if given == (fixed, *memory) and each.holds(named)), None)
         if found is None and self.compile_range is not None and named:
             graph = at_sizes(self.graph, fixed)
             kept = _without_numbers(graph)
@@ -264,7 +271,7 @@ class BySize:
                 self.compile_range = None
             if found is not None:
                 found = replace(found, function=_of_all(found.function, kept, len(arguments)))
-                self.ranges.append(((fixed, shared), found))
+                self.ranges.append(((fixed, *memory), found))
         return None if found is None else found.function
 
     def _varies(self, symbol: sympy.Basic, value: Number) -> bool:
@@ -275,7 +282,7 @@ class BySize:
     def name_at(self, sizes: Sizes) -> str:
         """What the graph is called at given sizes: ``compiled0[s77=5]``."""
         pairs = zip(self.reader.symbols, sizes, strict=True)
-        return f"{self.name}[{','.join(f'{symbol}={size}' for symbol, size in pairs)}]"
+        return self.name if not sizes else f"{self.name}[{','.join(f'{symbol}={size}' for symbol, size in pairs)}]"
 
     def _say(self) -> None:
         if not self.silent:
@@ -328,9 +335,13 @@ def at_any_size(
 ) -> Callable[..., Any]:
     """A graph as a function of arguments of any size: compiled now if it has no symbolic size, else by ``BySize``.
 
+    One that says where in an argument's memory a view begins is compiled for each place of its arguments.
+
     A graph whose only symbols are floats is compiled once, when it is first called, if it can take them as tensors.
     """
     reader = size_reader(graph, example_inputs)
+    if reader is None and reads_offsets(graph):
+        reader = SizeReader((), (), nested=False)
     if reader is None:
         return compile_size(graph, name, example_inputs)
     of_tensors = floats_as_tensors(graph) if reader.floats_alone else None
@@ -342,4 +353,5 @@ def at_any_size(
         if leave is not None:
             leave(name, reason)
 
-    return BySize(graph, name, reader, compile_size, say, at_once, compile_range if reader.symbols_alone else None)
+    ranged = compile_range if reader.symbols_alone else None
+    return BySize(graph, name, reader, compile_size, say, at_once, ranged, reads_offsets(graph))

@@ -1,4 +1,4 @@
-"""Arguments that share memory: a graph that writes into one of them is compiled for those that do."""
+"""Arguments in memory: a graph that writes into one is compiled for those that share it, some for their offsets."""
 
 from __future__ import annotations
 
@@ -23,6 +23,18 @@ def shared_memory(arguments: Sequence[Any]) -> Shared:
     return tuple(
         pair for group in same_storage(arguments) for pair in combinations(group, 2) if _meet(arguments, *pair)
     )
+
+
+def reads_offsets(graph: GraphModule) -> bool:
+    """Whether a node says where in its memory a view begins: torch.compile guards no offset that is a number."""
+    nodes = graph.graph.nodes
+    named = [node for node in nodes if "as_strided" in getattr(node.target, "__name__", str(node.target))]
+    return any(len(node.args) > 3 or node.kwargs.get("storage_offset") is not None for node in named)
+
+
+def offsets_of(arguments: Sequence[Any]) -> tuple[int, ...]:
+    """Where each tensor among arguments begins in its memory."""
+    return tuple(int(x.storage_offset()) for x in arguments if type(x) in _KINDS and x.layout is torch.strided)
 
 
 def same_storage(arguments: Sequence[Any]) -> tuple[tuple[int, ...], ...]:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice, product
+from random import Random
 from typing import Any
 
 import sympy
@@ -26,8 +27,9 @@ LEAST, MOST = 2, 2**31 - 1
 #: A graph compiled for a range of sizes is built again at up to so many others, until it is the same at one.
 CHECKS = 3
 
-#: How far two or three sizes are changed apart from each other to find others at which a graph is valid.
-NEAR = 8
+#: How far sizes are changed apart from each other to find others at which a graph is valid; of more than three sizes so
+#: many combinations are drawn at random.
+NEAR, DRAWN = 8, 200
 
 #: Of so many sizes some may be held at one number where guards leave no others at which all of them change.
 MOST_HELD = 4
@@ -109,12 +111,20 @@ def _steps(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
         if len(equal) == len(sizes):
             break  # there is nothing that is alike
     for groups, count in ((alike, len(equal)), (range(len(sizes)), len(sizes))):
-        if 1 < count <= 3:
-            near = [step for step in range(-NEAR, NEAR + 1) if step]
-            for steps in sorted(product(near, repeat=count), key=lambda steps: sum(map(abs, steps))):
-                yield tuple(steps[k] for k in groups)
+        for steps in _apart(count):
+            yield tuple(steps[k] for k in groups)
         if len(equal) == len(sizes):
             break
+
+
+def _apart(count: int) -> Iterator[tuple[int, ...]]:
+    """Changes of several sizes, each by up to ``NEAR``: all of two or three, smallest first, else some at random."""
+    near = [step for step in range(-NEAR, NEAR + 1) if step]
+    if 1 < count <= 3:
+        yield from sorted(product(near, repeat=count), key=lambda steps: sum(map(abs, steps)))
+    elif count > 3:
+        draw = Random(0)
+        yield from (tuple(draw.choices(near, k=count)) for _ in range(DRAWN))
 
 
 def checked_range(
@@ -197,18 +207,35 @@ def _fake(example: Any, given: Any, traced: Mapping[str, torch.SymInt], mode: Fa
         return _number(example, traced)
     if not isinstance(given, torch.Tensor) or type(given) not in (torch.Tensor, torch.nn.Parameter):
         raise CaptureError(f"an argument is a {type(given).__name__}")
-    if not isinstance(example, FakeTensor) or not any(map(is_symbolic, (*example.shape, *example.stride()))):
+    if not isinstance(example, FakeTensor) or not _is_sized(example):
         return mode.from_tensor(given, static_shapes=True)
-    if given.storage_offset() or given.is_neg() or given.is_conj() or given.layout is not torch.strided:
-        raise CaptureError("an argument of another size each time is a window of a tensor")
+    if given.is_neg() or given.is_conj() or given.layout is not torch.strided:
+        raise CaptureError("an argument of another size each time has a view's flags, or another layout")
     shape = [_number(n, traced) for n in example.shape]
     stride = [_number(n, traced) for n in example.stride()]
+    known = example.storage_offset()
+    offset = _number(known, traced) if is_symbolic(known) else given.storage_offset()  # torch.compile guards no number
     with mode:
-        made = torch.empty_strided(shape, stride, dtype=given.dtype, device=given.device)
+        made = _empty(shape, stride, offset, given)
     if given.is_leaf or not given.requires_grad:
         return made.requires_grad_(given.requires_grad)
     with mode, torch.enable_grad():  # autograd records a write into it, unlike one into a leaf
-        return made.requires_grad_().as_strided(shape, stride)
+        return made.requires_grad_().as_strided(shape, stride, offset)
+
+
+def _is_sized(example: FakeTensor) -> bool:
+    """Whether a tensor has a symbol in its sizes, its strides or its offset."""
+    strided = example.layout is torch.strided
+    return any(map(is_symbolic, (*example.shape, *((*example.stride(), example.storage_offset()) if strided else ()))))
+
+
+def _empty(shape: Sequence[Any], stride: Sequence[Any], offset: Any, like: torch.Tensor) -> torch.Tensor:
+    """A tensor of the dtype and device of ``like``; with an offset, a window of a memory that ends where it does."""
+    if isinstance(offset, int) and offset == 0:
+        return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
+    empty = any(isinstance(n, int) and n == 0 for n in shape)
+    reach = 0 if empty else 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    return torch.empty(offset + reach, dtype=like.dtype, device=like.device).as_strided(shape, stride, offset)
 
 
 def _number(value: Any, traced: Mapping[str, torch.SymInt]) -> Any:

@@ -49,6 +49,7 @@ class KernelSpec:
     """Members in topological order. A load of a buffer in ``registers`` takes the value that a member computed at the
     same point; every other load is from memory. Only stores to buffers in ``stores`` reach memory. Those in ``inplace``
     are written in the place of a buffer that the kernel reads, each element to the address read at the same point.
+    ``symbols``: the names of the sizes that its formulas may have.
     """
 
     name: str
@@ -57,6 +58,7 @@ class KernelSpec:
     registers: frozenset[str]
     stores: tuple[str, ...]
     inplace: frozenset[str] = frozenset()
+    symbols: frozenset[str] = frozenset()
 
 
 def xdigit(k: int) -> sympy.Symbol:

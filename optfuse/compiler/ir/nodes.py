@@ -253,6 +253,7 @@ class LoopGraph:
 
     A nest that stores into an input buffer mutates it; every reader of the old value comes before it in ``ops``. After
     a store at all places of an input nothing reads it; after an indirect one, readers get the new value.
+    ``symbols``: the names of the sizes that its formulas may have, each with its hint.
     """
 
     name: str
@@ -261,6 +262,7 @@ class LoopGraph:
     constants: tuple[str, ...]
     ops: tuple[Op, ...]
     outputs: tuple[Output, ...]
+    symbols: tuple[tuple[str, int], ...] = ()
 
 
 def views(call: LibraryCall) -> tuple[View, ...]:

@@ -24,7 +24,7 @@ def subgraph(graph: LoopGraph, ops: Collection[int], given: Sequence[str], resul
         if buffer.name in names
     }
     outputs = tuple(View(name, buffers[name].shape, buffers[name].stride) for name in results)
-    return LoopGraph(graph.name, tuple(buffers.values()), inputs, (), chosen, outputs)
+    return LoopGraph(graph.name, tuple(buffers.values()), inputs, (), chosen, outputs, graph.symbols)
 
 
 def buffers_of(op: Op) -> Iterator[str]:

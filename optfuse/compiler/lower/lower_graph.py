@@ -109,7 +109,8 @@ def _lower(
     buffers = tuple(builder.buffers.values())
     constant_names = tuple(b.name for b in buffers if b.kind == "constant")
     input_names = tuple(v.buffer for v in inputs if isinstance(v, View))
-    return without_unread(LoopGraph(name, buffers, input_names, constant_names, tuple(builder.ops), outputs))
+    symbols = () if decisions is None else tuple(sorted(decisions.hints.items()))
+    return without_unread(LoopGraph(name, buffers, input_names, constant_names, tuple(builder.ops), outputs, symbols))
 
 
 def without_unread(graph: LoopGraph) -> LoopGraph:
