@@ -29,8 +29,8 @@ from optfuse.solver.strategies.variant_enumeration import few_choices, solve_cho
 #: The most kernels for which a block is searched by their number.
 MOST_SLOTS = 8
 #: Where listing all candidates takes too long, ops are tied by presolve if this costs no more than this share of a
-#: launch: in blocks of at least so many ops, and those of more than so many begin with it. Such a block is left once
-#: its gap is at most ``NEAR_GAP``.
+#: launch: in blocks of at least so many ops, and those of more than so many begin with it. Once the gap of such a block
+#: is at most ``NEAR_GAP``, all is listed or nothing more is tried.
 NEAR_SHARE = 200
 FEW_OPS, MANY_OPS = 100, 400
 NEAR_GAP = 1e-4
@@ -80,7 +80,7 @@ class Strategy:
         applies: Whether it can improve such a result of such a block.
         least_ops: The smallest block it applies to.
         most_ops: The largest block it applies to.
-        leave_within: A block of more than ``leave_above`` ops is not improved further once its gap is at most this.
+        leave_within: A large block is not improved further once its gap is at most this.
     """
 
     name: str
@@ -90,7 +90,6 @@ class Strategy:
     least_ops: int = 1
     most_ops: float = math.inf
     leave_within: float = 0.0
-    leave_above: int = LARGE_OPS
 
 
 def solve_block(
@@ -126,7 +125,7 @@ def solve_block(
         if not (strategy.least_ops <= size <= strategy.most_ops and strategy.applies(subject, known)):
             continue
         known = known.updated(strategy.run(subject, known, budget.part(strategy.share)))
-        if size > strategy.leave_above and known.bound >= (1 - strategy.leave_within) * known.cost:
+        if size > LARGE_OPS and known.bound >= (1 - strategy.leave_within) * known.cost:
             break
     return known
 
@@ -166,7 +165,8 @@ def list_without_limits(subject: Subject, known: BlockResult, budget: Budget) ->
 def list_near_ties(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
     """The same, where ops are tied that are better apart by next to nothing: far fewer candidates."""
     slack = min(device.launch_ps for device in subject.problem.devices) // NEAR_SHARE
-    return _listed_without_limits(subject, known, budget, slack)
+    form = subject.presolved(subject.roomy, budget, slack)
+    return _listed_without_limits(subject, known, budget, slack) if form is not None and form.loss else known.idle()
 
 
 def _listed_without_limits(subject: Subject, known: BlockResult, budget: Budget, slack: int = 0) -> BlockResult:
@@ -223,7 +223,8 @@ def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> B
 
 
 def _unlisted(subject: Subject, known: BlockResult) -> bool:
-    return not known.complete
+    nearly = len(subject.problem.ops) >= FEW_OPS and known.bound >= (1 - NEAR_GAP) * known.cost
+    return not known.complete and not nearly
 
 
 def _many(subject: Subject) -> bool:
@@ -255,8 +256,6 @@ STRATEGIES = (
         list_near_ties,
         share=0.7,
         applies=lambda subject, _: _many(subject),
-        leave_within=NEAR_GAP,
-        leave_above=0,
     ),
     Strategy("listing without limits", list_without_limits, share=0.4, applies=lambda subject, _: subject.limited),
     Strategy("launches", bound_by_launches, share=0.5, applies=lambda _, known: bool(known.unlimited)),
@@ -271,17 +270,15 @@ STRATEGIES = (
     Strategy(
         "near ties",
         list_near_ties,
-        share=0.7,
+        share=0.3,
         applies=lambda subject, known: not known.complete and not _many(subject),
         least_ops=FEW_OPS,
-        leave_within=NEAR_GAP,
-        leave_above=0,
     ),
     Strategy(
         "neighbourhood",
         lambda subject, known, budget: best_nearby(subject.problem, known, budget),
         share=0.25,
-        applies=lambda subject, known: not known.complete and not subject.problem.variants,
+        applies=lambda subject, known: _unlisted(subject, known) and not subject.problem.variants,
     ),
     Strategy("sample", sample_candidates, share=0.85, applies=_unlisted),
     Strategy(
