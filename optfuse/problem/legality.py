@@ -209,11 +209,8 @@ class LegalIndex:
         active = self.mandatory
         for options in self.alternatives:
             chosen = [option for option in options if mask & union(options) & ~option == 0]
-            if mask & union(options) and chosen:
-                common = chosen[0]
-                for option in chosen[1:]:
-                    common &= option
-                active |= common
+            if mask & union(options):
+                active |= common(chosen)
         return active | mask
 
     def reach(self, mask: int = 0) -> Reach:

@@ -163,13 +163,14 @@ def list_without_limits(subject: Subject, known: BlockResult, budget: Budget) ->
 
 
 def list_near_ties(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
-    """The same, where ops are tied that are better apart by next to nothing: far fewer candidates."""
+    """The best partition without limits, cut to size, of few candidates: ops that gain next to nothing apart are tied."""
     slack = min(device.launch_ps for device in subject.problem.devices) // NEAR_SHARE
     form = subject.presolved(subject.roomy, budget, slack)
     return _listed_without_limits(subject, known, budget, slack) if form is not None and form.loss else known.idle()
 
 
 def _listed_without_limits(subject: Subject, known: BlockResult, budget: Budget, slack: int = 0) -> BlockResult:
+    """The best partition without limits, cut to size, after presolve with some slack in picoseconds."""
     form = subject.presolved(subject.roomy, budget, slack)
     found = None if form is None else best_of_all(form, known, budget.lists.first, budget)
     if found is None:
