@@ -163,7 +163,7 @@ def list_without_limits(subject: Subject, known: BlockResult, budget: Budget) ->
 
 
 def list_near_ties(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
-    """The best partition without limits, cut to size, of few candidates: ops that gain next to nothing apart are tied."""
+    """The best partition without limits, cut to size, where ops that gain next to nothing apart are tied."""
     slack = min(device.launch_ps for device in subject.problem.devices) // NEAR_SHARE
     form = subject.presolved(subject.roomy, budget, slack)
     return _listed_without_limits(subject, known, budget, slack) if form is not None and form.loss else known.idle()
