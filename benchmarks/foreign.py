@@ -38,7 +38,7 @@ from foreign_models import ALL, ALL_MORE, made
 from side_by_side import Job, Row, add_row, alone, busy_ms, distance, join, median_ms, read_rows, run_jobs
 
 #: Calls before one is timed; until then it is decided whether CUDA graphs pay.
-WARM = 48
+WARM = 80
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from optfuse.solver.reduce.blocks import LARGE_OPS, Shape
 from optfuse.solver.reduce.size_limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solver.slots.slot_search import fits_slot_model, solve_by_kernel_count
 from optfuse.solver.strategies.block import LISTS, BlockResult, Budget, ListLimits, Partition, cost_of
+from optfuse.solver.strategies.column_generation import best_generated
 from optfuse.solver.strategies.critical_path import critical_path_partition
 from optfuse.solver.strategies.listing import Presolved, best_nearby, best_of_all, best_of_some, presolved
-from optfuse.solver.strategies.variant_enumeration import few_choices, solve_choices
+from optfuse.solver.strategies.variant_enumeration import choices, few_choices, solve_choices
 
 #: The most kernels for which a block is searched by their number.
 MOST_SLOTS = 8
@@ -34,6 +35,11 @@ MOST_SLOTS = 8
 NEAR_SHARE = 200
 FEW_OPS, MANY_OPS = 100, 400
 NEAR_GAP = 1e-4
+#: Candidates that are listed before anything else is tried.
+BRIEF = 20_000
+#: Where alternatives can be combined in more ways, columns are generated for all at once first, in a share of the
+#: time.
+FEW_CHOICES, CHOICES_SHARE = 4, 0.4
 #: Rough seconds of the start from the critical path for each op.
 CRITICAL_PATH_SECONDS = 4e-4
 
@@ -116,7 +122,10 @@ def solve_block(
         def solve(decided: Shape, start: Partition, until: float) -> BlockResult:
             return solve_block(decided, start, options, until, clock, lists)
 
-        return solve_choices(shape, warm, solve, deadline, clock)
+        subject = Subject(shape, problem)
+        if choices(problem) > FEW_CHOICES:
+            known = known.updated(generate_columns(subject, known, budget.part(CHOICES_SHARE)))
+        return solve_choices(shape, known.kernels, solve, deadline, clock)
     subject = Subject(shape, without_limits(problem))
     size = len(problem.ops)
     for strategy in STRATEGIES:
@@ -162,6 +171,13 @@ def list_without_limits(subject: Subject, known: BlockResult, budget: Budget) ->
     return _listed_without_limits(subject, known, budget)
 
 
+def list_briefly(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """The best partition where there are few candidates, without limits on a kernel's size if these may bind."""
+    if subject.limited:
+        return _listed_without_limits(subject, known, budget, most=BRIEF)
+    return list_candidates(subject, known, budget, BRIEF)
+
+
 def list_near_ties(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
     """The best partition without limits, cut to size, where ops that gain next to nothing apart are tied."""
     slack = min(device.launch_ps for device in subject.problem.devices) // NEAR_SHARE
@@ -169,10 +185,12 @@ def list_near_ties(subject: Subject, known: BlockResult, budget: Budget) -> Bloc
     return _listed_without_limits(subject, known, budget, slack) if form is not None and form.loss else known.idle()
 
 
-def _listed_without_limits(subject: Subject, known: BlockResult, budget: Budget, slack: int = 0) -> BlockResult:
+def _listed_without_limits(
+    subject: Subject, known: BlockResult, budget: Budget, slack: int = 0, most: int = 0
+) -> BlockResult:
     """The best partition without limits, cut to size, after presolve with some slack in picoseconds."""
     form = subject.presolved(subject.roomy, budget, slack)
-    found = None if form is None else best_of_all(form, known, budget.lists.first, budget)
+    found = None if form is None else best_of_all(form, known, most or budget.lists.first, budget)
     if found is None:
         return known.idle()
     problem = subject.problem
@@ -215,6 +233,12 @@ def list_candidates(subject: Subject, known: BlockResult, budget: Budget, most: 
     return known.idle() if found is None else found
 
 
+def generate_columns(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
+    """The best choice among the candidates that the dual prices of the linear relaxation ask for."""
+    form = subject.presolved(subject.problem, budget)
+    return known.idle() if form is None else best_generated(form, known, budget)
+
+
 def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
     """The best choice among some candidates of each atom."""
     form = subject.presolved(subject.problem, budget)
@@ -251,6 +275,8 @@ STRATEGIES = (
         applies=lambda subject, _: len(subject.problem.ops) > subject.problem.limits.max_ops,
         leave_within=0.02,
     ),
+    Strategy("brief listing", list_briefly, share=0.2),
+    Strategy("generation, brief", generate_columns, share=0.15, applies=_unlisted),
     Strategy("critical path, large", start_from_critical_path, applies=_plain, least_ops=LARGE_OPS + 1),
     Strategy(
         "near ties, many ops",
@@ -258,7 +284,12 @@ STRATEGIES = (
         share=0.7,
         applies=lambda subject, _: _many(subject),
     ),
-    Strategy("listing without limits", list_without_limits, share=0.4, applies=lambda subject, _: subject.limited),
+    Strategy(
+        "listing without limits",
+        list_without_limits,
+        share=0.4,
+        applies=lambda subject, known: subject.limited and not known.unlimited,
+    ),
     Strategy("launches", bound_by_launches, share=0.5, applies=lambda _, known: bool(known.unlimited)),
     Strategy(
         "kernel count",
@@ -275,6 +306,7 @@ STRATEGIES = (
         applies=lambda subject, known: not known.complete and not _many(subject),
         least_ops=FEW_OPS,
     ),
+    Strategy("generation", generate_columns, share=0.5, applies=_unlisted),
     Strategy(
         "neighbourhood",
         lambda subject, known, budget: best_nearby(subject.problem, known, budget),

@@ -245,11 +245,23 @@ def _retry_unproven(work: _Work, groups: Sequence[tuple[int, ...]], answers: lis
         new = _solved(work, shape, old.kernels, now + left / (len(late) - number))
         work.results[shape] = replace(new, bound=min(new.cost, max(old.bound, new.bound)))
     better = [_answer(work, block, answer.bound) for block, answer in zip(blocks, answers, strict=True)]
-    if not _cycles(work.instance, better):
-        return better
-    return [
+    return _without_cycles(work.instance, answers, better)
+
+
+def _without_cycles(instance: Instance, answers: Sequence[Answer], better: Sequence[Answer]) -> list[Answer]:
+    """The better answers, but the old ones of blocks where a better one closes a cycle; those that gain most first."""
+    if not _cycles(instance, better):
+        return list(better)
+    kept = [
         replace(old, bound=min(old.cost, max(old.bound, new.bound))) for old, new in zip(answers, better, strict=True)
     ]
+    gains = {number: old.cost - new.cost for number, (old, new) in enumerate(zip(answers, better, strict=True))}
+    for number in sorted((number for number, gain in gains.items() if gain > 0), key=lambda number: -gains[number]):
+        before = kept[number]
+        kept[number] = better[number]
+        if _cycles(instance, kept):
+            kept[number] = before
+    return kept
 
 
 def _settled(found: Answer | BlockResult) -> bool:

@@ -10,7 +10,7 @@ partition are mostly much larger than what comes first in any fixed order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
@@ -27,7 +27,7 @@ STEPS = 2048
 STEP_SECONDS = 1e-5
 
 #: A set of atoms, the atoms forbidden to it, its ancestors, descendants and neighbours, its op count, weight, memory
-#: and compute time, and what its atoms cost as kernels of their own.
+#: and compute time, and what its atoms are worth: as kernels of their own, or by dual prices.
 State = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
@@ -51,8 +51,18 @@ class Growth:
         self.table = incremental_cost(pricer(problem), atoms, compatibility.scheme, compatibility.allowed)
         self.finish = _finisher(problem, atoms, compatibility.scheme, self.table)
         self.legal = deferred_check(problem, atoms, compatibility)
-        self.alone = [best.get(1 << atom, (0, 0))[0] for atom in range(len(atoms.ops))]
+        self.most_ops, self.most_weight = problem.limits.max_ops, problem.limits.max_weight
         self.steps = 0
+        self.price_by([best.get(1 << atom, (0, 0))[0] for atom in range(len(atoms.ops))])
+
+    def price_by(self, worths: Sequence[int]) -> None:
+        """Set what each atom is worth, in picoseconds: at first what it costs as a kernel of its own."""
+        self.worths = worths
+        compatibility, atoms = self.compatibility, self.atoms
+        self.facts = (
+            atoms.before, atoms.after, compatibility.links, compatibility.clashes,
+            self.sizes, self.weights, worths, self.table,
+        )  # fmt: skip
 
     def grow(self, within: int, limit: int, each: int | None = None) -> bool:
         """All kernels of two or more of the atoms of ``within``; False when stopped early.
@@ -69,76 +79,86 @@ class Growth:
                 return False
         return complete
 
-    def _start(self, root: int, within: int) -> State:
+    def start(self, atom: int, banned: int = 0) -> State:
+        """A kernel of one atom."""
         table, compatibility, atoms = self.table, self.compatibility, self.atoms
-        bit = 1 << root
-        banned = bit - 1 | ~(compatibility.allowed & within) | compatibility.clashes[root]
-        memory = table.grown(0, 0, root) if table else 0
-        compute = table.compute[root] if table else 0
         return (
-            bit, banned, atoms.before[root], atoms.after[root], compatibility.links[root],
-            self.sizes[root], self.weights[root], memory, compute, self.alone[root],
+            1 << atom, banned | compatibility.clashes[atom], atoms.before[atom], atoms.after[atom],
+            compatibility.links[atom], self.sizes[atom], self.weights[atom],
+            table.grown(0, 0, atom) if table else 0, table.compute[atom] if table else 0, self.worths[atom],
         )  # fmt: skip
+
+    def hull(self, state: State, atom: int) -> int:
+        """The atoms that join a kernel with ``atom``, so that it stays convex."""
+        mask, _, above, below = state[:4]
+        return (1 << atom | below & self.atoms.before[atom] | above & self.atoms.after[atom]) & ~mask
+
+    def joined(self, state: State, added: int, banned: int) -> State | None:
+        """A kernel after some atoms have joined it; None where it breaks a limit or holds atoms that are ``banned``.
+
+        ``banned`` are atoms forbidden to the kernel, among them those of the state.
+        """
+        mask, _, above, below, near, size, weight, memory, compute, worth = state
+        before, after, links, clashes, sizes, weights, worths, table = self.facts
+        while added:
+            low = added & -added
+            added ^= low
+            one = low.bit_length() - 1
+            banned |= clashes[one]
+            near |= links[one]
+            above |= before[one]
+            below |= after[one]
+            size += sizes[one]
+            weight += weights[one]
+            worth += worths[one]
+            if table:
+                memory = table.grown(memory, mask, one)
+                compute += table.compute[one]
+            mask |= low
+        if banned & mask or size > self.most_ops or weight > self.most_weight:
+            return None
+        return mask, banned, above, below, near, size, weight, memory, compute, worth
 
     def _grow_from(self, root: int, within: int, stop: int, *, best_first: bool) -> bool:
         """The kernels whose first atom is ``root``, until ``best`` holds ``stop``; False when stopped early."""
-        before, after = self.atoms.before, self.atoms.after
-        links, clashes, table = self.compatibility.links, self.compatibility.clashes, self.table
-        limits, sizes, weights = self.problem.limits, self.sizes, self.weights
-        alone, order = self.alone, count()
-        stack, heap = [self._start(root, within)], list[tuple[int, int, State]]()
+        order = count()
+        forbidden = (1 << root) - 1 | ~(self.compatibility.allowed & within)
+        stack, heap = [self.start(root, forbidden)], list[tuple[int, int, State]]()
         while stack:
-            mask, banned, above, below, near, size, weight, memory, compute, apart = stack.pop()
+            state = stack.pop()
+            mask, banned = state[:2]
             self.steps += 1
             if not self.steps % STEPS:
                 self.clock.spend(STEPS * STEP_SECONDS)
                 if self.clock.now() >= self.deadline:
                     return False
-            options = near & ~mask & ~banned
+            options = state[4] & ~mask & ~banned
             while options:
                 low = options & -options
                 options ^= low
-                atom = low.bit_length() - 1
-                added = (low | below & before[atom] | above & after[atom]) & ~mask
+                added = self.hull(state, low.bit_length() - 1)
                 if added & banned:
                     banned |= low
                     continue
-                grown, new_near, new_above, new_below = mask, near, above, below
-                new_banned, new_size, new_weight, new_memory, new_compute = banned, size, weight, memory, compute
-                new_apart = apart
-                for one in (atom,) if added == low else bits(added):
-                    new_banned |= clashes[one]
-                    new_near |= links[one]
-                    new_above |= before[one]
-                    new_below |= after[one]
-                    new_size += sizes[one]
-                    new_weight += weights[one]
-                    new_apart += alone[one]
-                    if table:
-                        new_memory = table.grown(new_memory, grown, one)
-                        new_compute += table.compute[one]
-                    grown |= 1 << one
+                grown = self.joined(state, added, banned)
                 banned |= low
-                if new_banned & grown or new_size > limits.max_ops or new_weight > limits.max_weight:
+                if grown is None:
                     continue
-                price = self._price(grown, new_memory, new_compute)
-                if price is not None and not self._admit(grown, price, stop):
+                price = self.price(grown)
+                if price is not None and not self._admit(grown[0], price, stop):
                     return False
-                state = (
-                    grown, new_banned, new_above, new_below, new_near,
-                    new_size, new_weight, new_memory, new_compute, new_apart,
-                )  # fmt: skip
                 if best_first:
-                    heappush(heap, (0 if price is None else price - new_apart, next(order), state))
+                    heappush(heap, (0 if price is None else price - grown[-1], next(order), grown))
                 else:
-                    stack.append(state)
+                    stack.append(grown)
             if heap and not stack:
                 stack.append(heappop(heap)[2])
         return True
 
-    def _price(self, mask: int, memory: int, compute: int) -> int | None:
+    def price(self, state: State) -> int | None:
         """The cost of a kernel; None where it is not legal."""
-        return None if self.legal is not None and not self.legal(mask) else self.finish(mask, memory, compute)
+        mask = state[0]
+        return None if self.legal is not None and not self.legal(mask) else self.finish(mask, state[7], state[8])
 
     def _admit(self, mask: int, price: int, stop: int) -> bool:
         """Put a kernel among the candidates; False when there is no room."""

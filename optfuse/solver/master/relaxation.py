@@ -10,7 +10,7 @@ Some columns enter the program at first; those of negative reduced cost follow u
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ortools.linear_solver import pywraplp
@@ -142,6 +142,14 @@ class LinearMaster:
         few, self._more = columns
         self._program.add(_first_columns(master, first, few))
         self.add_cuts(master.cuts)
+
+    def extend(self, candidates: Sequence[Candidate]) -> None:
+        """Add candidates to the problem and to the program, before any cut."""
+        first = len(self.master.candidates)
+        self.master = replace(self.master, candidates=(*self.master.candidates, *candidates))
+        self._program.master = self.master
+        self._rows.extend(candidates)
+        self._program.add(range(first, len(self.master.candidates)))
 
     def add_cuts(self, cuts: Iterable[CycleCut]) -> None:
         """Add cuts to the program."""

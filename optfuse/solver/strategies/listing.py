@@ -66,7 +66,7 @@ def best_of_all(block: Presolved, known: BlockResult, most: int, budget: Budget)
     if not pool.complete:
         return None
     _demand_cover(block.reduced, block.atoms, pool)
-    return _chosen(block, pool, known, budget)
+    return best_in_pool(block, pool, known, budget)
 
 
 def best_of_some(block: Presolved, known: BlockResult, most: int, each: int, budget: Budget) -> BlockResult:
@@ -78,7 +78,7 @@ def best_of_some(block: Presolved, known: BlockResult, most: int, each: int, bud
     pool = enumerate_candidates(block.reduced, block.atoms, most, until, each=each, clock=budget.clock)
     if not budget.allows(start + CANDIDATE_SECONDS * len(pool.candidates)):
         return known.idle()
-    return _chosen(block, replace(pool, complete=False), known, budget)
+    return best_in_pool(block, replace(pool, complete=False), known, budget)
 
 
 def best_nearby(problem: Instance, known: BlockResult, budget: Budget) -> BlockResult:
@@ -86,7 +86,7 @@ def best_nearby(problem: Instance, known: BlockResult, budget: Budget) -> BlockR
     if not budget.allows(START_SECONDS * len(problem.ops)):
         return known.idle()
     atoms = find_atoms(problem)  # without presolve's ties every legal kernel consists of atoms
-    start = _incumbent(problem, atoms, (), known.kernels).kernels
+    start = incumbent_of(problem, atoms, (), known.kernels).kernels
     if start is None:
         return known.idle()
     better = improve(problem, atoms, start, budget.options, budget.deadline, budget.clock, budget.lists.window)
@@ -94,15 +94,14 @@ def best_nearby(problem: Instance, known: BlockResult, budget: Budget) -> BlockR
     return replace(known.idle(), kernels=kernels, cost=cost_of(problem, kernels))
 
 
-def _chosen(block: Presolved, pool: Pool, known: BlockResult, budget: Budget) -> BlockResult:
+def best_in_pool(block: Presolved, pool: Pool, known: BlockResult, budget: Budget) -> BlockResult:
     """The best choice among the candidates of a pool and those of the incumbent."""
-    start = _incumbent(block.whole, block.atoms, pool.candidates, known.kernels)
+    start = incumbent_of(block.whole, block.atoms, pool.candidates, known.kernels)
     masks = {candidate.mask for candidate in pool.candidates}
     candidates = (*pool.candidates, *(kernel for kernel in start.kernels or () if kernel.mask not in masks))
     master = Master(candidates, *block.covers)
-    found = search(
-        block.reduced, master, block.atoms, start, known.bound, budget.options, budget.deadline, budget.clock
-    )
+    # the incumbent's kernels may be of schemes that presolve has dropped: those are split in the whole block
+    found = search(block.whole, master, block.atoms, start, known.bound, budget.options, budget.deadline, budget.clock)
     kernels = _partition(block.atoms, found.incumbent.kernels, known.kernels)
     cost = cost_of(block.whole, kernels)
     bound = max(known.bound, found.bound - block.loss) if pool.complete else known.bound
@@ -119,7 +118,7 @@ def _demand_cover(problem: Instance, atoms: Atoms, pool: Pool) -> None:
         raise IllegalKernelError(f"no legal kernel holds op {missing[0]}; drop the rules that name it")
 
 
-def _incumbent(whole: Instance, atoms: Atoms, candidates: Sequence[Candidate], warm: Partition) -> Incumbent:
+def incumbent_of(whole: Instance, atoms: Atoms, candidates: Sequence[Candidate], warm: Partition) -> Incumbent:
     """The warm start as candidates, each in its cheapest known scheme; without kernels where it splits an atom."""
     by_mask = {candidate.mask: candidate for candidate in candidates}
     prices = pricer(whole)

@@ -32,6 +32,11 @@ class Decided:
     ops: tuple[int, ...]
 
 
+def choices(problem: Instance) -> int:
+    """In how many ways a block's alternatives can be combined."""
+    return math.prod(len(variant.alternatives) for variant in problem.variants)
+
+
 def few_choices(problem: Instance) -> bool:
     """Whether a block's combinations of alternatives are solved one by one: each as a block without variants.
 
@@ -42,7 +47,7 @@ def few_choices(problem: Instance) -> bool:
         return True
     return (
         bool(problem.variants)
-        and math.prod(len(variant.alternatives) for variant in problem.variants) <= MOST_CHOICES
+        and choices(problem) <= MOST_CHOICES
         and all(
             any(offer.scheme == ALONE for op in variant.alternatives[0] for offer in problem.ops[op].offers)
             for variant in problem.variants
@@ -59,8 +64,8 @@ def solve_choices(shape: Shape, warm: Partition, solve: Solve, deadline: float, 
     cost = cost_of(problem, warm)
     best = BlockResult(warm, cost, cost, complete=True)
     bound = cost
-    choices = list(product(*(range(len(variant.alternatives)) for variant in problem.variants)))
-    for number, chosen in enumerate(choices):
+    combinations = list(product(*(range(len(variant.alternatives)) for variant in problem.variants)))
+    for number, chosen in enumerate(combinations):
         now = clock.now()
         if now >= deadline:
             bound = min(bound, block_bound(problem))
@@ -74,7 +79,7 @@ def solve_choices(shape: Shape, warm: Partition, solve: Solve, deadline: float, 
         except IllegalKernelError:  # whether the rules can be kept was not decided in time
             bound, best = min(bound, block_bound(problem)), replace(best, complete=False)
             continue
-        until = now + (deadline - now) / (len(choices) - number)
+        until = now + (deadline - now) / (len(combinations) - number)
         found = solve(_decided_shape(shape, decided), start, until)
         bound = min(bound, found.bound)
         best = _merged(best, found, decided)
