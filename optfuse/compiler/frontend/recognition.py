@@ -9,6 +9,7 @@ import torch
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.adapt import Feed
+from optfuse.compiler.frontend.mask_writes import choose_by_masks
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
 from optfuse.compiler.frontend.passes.bags import sum_bags
 from optfuse.compiler.frontend.passes.epilogues import fuse_activations
@@ -17,13 +18,13 @@ from optfuse.compiler.frontend.torch_bridge import tree_leaves
 
 
 def recognized(graph: GraphModule, inputs: Sequence[Any], feeds: Sequence[Feed]) -> GraphModule:
-    """The graph with attention, sums of bags and, without gradients, activations behind convolutions as operators."""
+    """The graph with attention, bags, writes by masks and, without gradients, activations of convolutions rewritten."""
     known = {
         node.name: feed
         for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=False)
         if isinstance(feed, torch.Tensor)
     }
-    graph = keep_attention_whole(simplify_attention_masks(recognize_attention(sum_bags(graph)), known))
+    graph = keep_attention_whole(simplify_attention_masks(recognize_attention(choose_by_masks(sum_bags(graph))), known))
     return graph if _needs_gradients(graph, tree_leaves(inputs)) else fuse_activations(graph)
 
 

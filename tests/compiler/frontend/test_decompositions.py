@@ -70,6 +70,11 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         aten._adaptive_avg_pool2d_backward.default,  # noqa: SLF001
         (wave(2, 4, 4, 3), wave(2, 4, 12, 6)),
     ),
+    "diagonal scatter": (aten.diagonal_scatter.default, (wave(4, 6), wave(4))),
+    "diagonal scatter above": (aten.diagonal_scatter.default, (wave(4, 6).bfloat16(), wave(3).bfloat16(), 3)),
+    "diagonal scatter below, transposed": (aten.diagonal_scatter.default, (wave(6, 4).t(), wave(2), -2)),
+    "diagonal scatter, turned": (aten.diagonal_scatter.default, (wave(5, 2, 4), wave(2, 3), -1, 2, 0)),
+    "diagonal scatter beside the matrix": (aten.diagonal_scatter.default, (wave(3, 4), wave(0), 4)),
     "scatter over everything": (aten.as_strided_scatter.default, (wave(6), wave(3, 2).t().t() * 2, [3, 2], [2, 1], 0)),
 }
 
