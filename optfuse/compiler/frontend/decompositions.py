@@ -17,6 +17,7 @@ from torch import Tensor
 
 from optfuse.compiler.frontend.foreach import foreach_decompositions
 from optfuse.compiler.frontend.mask_writes import put_by_mask
+from optfuse.compiler.frontend.padding import replication_pad_backward
 from optfuse.compiler.frontend.pooling import (
     adaptive_average_pool2d,
     adaptive_average_pool2d_backward,
@@ -324,6 +325,9 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten.embedding_dense_backward.default: embedding_gradient,
     aten.index_put.default: _index_put,
+    aten.replication_pad1d_backward.default: replication_pad_backward,
+    aten.replication_pad2d_backward.default: replication_pad_backward,
+    aten.replication_pad3d_backward.default: replication_pad_backward,
     aten.avg_pool1d.default: average_pool1d,
     aten.avg_pool2d.default: average_pool2d,
     aten._adaptive_avg_pool2d.default: adaptive_average_pool2d,  # noqa: SLF001 - the name of an operator

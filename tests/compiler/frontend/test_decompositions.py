@@ -75,6 +75,19 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "diagonal scatter below, transposed": (aten.diagonal_scatter.default, (wave(6, 4).t(), wave(2), -2)),
     "diagonal scatter, turned": (aten.diagonal_scatter.default, (wave(5, 2, 4), wave(2, 3), -1, 2, 0)),
     "diagonal scatter beside the matrix": (aten.diagonal_scatter.default, (wave(3, 4), wave(0), 4)),
+    "replication backward": (aten.replication_pad1d_backward.default, (wave(2, 3, 8), wave(2, 3, 5), [1, 2])),
+    "replication backward, two dimensions": (
+        aten.replication_pad2d_backward.default,
+        (wave(2, 3, 7, 9), wave(2, 3, 4, 6), [3, 0, 1, 2]),
+    ),
+    "replication backward of one image": (
+        aten.replication_pad2d_backward.default,
+        (wave(3, 5, 3), wave(3, 1, 1), [1, 1, 2, 2]),
+    ),
+    "replication backward, three dimensions": (
+        aten.replication_pad3d_backward.default,
+        (wave(1, 2, 4, 5, 6), wave(1, 2, 2, 2, 3), [1, 2, 0, 3, 2, 0]),
+    ),
     "scatter over everything": (aten.as_strided_scatter.default, (wave(6), wave(3, 2).t().t() * 2, [3, 2], [2, 1], 0)),
 }
 
@@ -189,3 +202,10 @@ def test_half_precision_is_computed_in_float32(module: nn.Module, shape: tuple[i
     ours = run(train_module(half, (x.detach().requires_grad_(),), {}, run_graph), torch.bfloat16)
     for value, reference, truth in zip(ours, eager, exact, strict=True):
         assert (value - truth).norm() <= 1.5 * (reference - truth).norm() + 1e-3 * truth.norm()
+
+
+def test_sums_of_a_replicated_edge_are_not_rounded_in_between() -> None:
+    grad, image = torch.randn(2, 300).bfloat16(), torch.zeros(2, 1).bfloat16()
+    found = OWN[aten.replication_pad1d_backward.default](grad, image, [99, 200])
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, grad.double().sum(-1, keepdim=True).bfloat16())
