@@ -24,6 +24,7 @@ from optfuse.compiler.frontend.pooling import (
     average_pool1d,
     average_pool2d,
 )
+from optfuse.compiler.frontend.scatters import scatter_reduce
 from optfuse.compiler.frontend.tables import add_at_places, embedding_gradient
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, operator_name
 from optfuse.compiler.frontend.torch_decompositions import (
@@ -325,6 +326,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten.embedding_dense_backward.default: embedding_gradient,
     aten.index_put.default: _index_put,
+    aten.scatter_reduce.two: scatter_reduce,
     aten.replication_pad1d_backward.default: replication_pad_backward,
     aten.replication_pad2d_backward.default: replication_pad_backward,
     aten.replication_pad3d_backward.default: replication_pad_backward,
