@@ -1,12 +1,14 @@
-"""Models of transformers, timm and torchvision at random, as users call them: eager, Inductor, optfuse.
+"""Models of transformers, timm, torchvision and others at random, as users call them: eager, Inductor, optfuse.
 
-    python benchmarks/foreign.py NAME[,NAME...]|all|more --out ROWS.jsonl [--train] [--systems eager,inductor,optfuse]
-                                 [--processes N] [--patience S] [--total S] [--layers N] [--batch N] [--length N]
+    python benchmarks/foreign.py NAME[,NAME...]|all|more|packages --out ROWS.jsonl [--train]
+                                 [--systems eager,inductor,optfuse] [--processes N] [--patience S] [--total S]
+                                 [--layers N] [--batch N] [--length N]
                                  [--numbers bfloat16|float32|autocast]
     python benchmarks/foreign.py --table ROWS.jsonl [MORE.jsonl...]
 
 A name is ``hf:TYPE`` (a model type of transformers, as ``hf:gpt_neo``: its default width, ``--layers`` layers, at most
-8 experts in each), ``timm:NAME`` or ``tv:NAME``; ``foreign_models.py`` has the lists. Weights are random: in bfloat16,
+8 experts in each), ``timm:NAME``, ``tv:NAME`` or of another package, as ``diffusers:flux``; ``foreign_models.py`` and
+``foreign_packages.py`` have the lists. Weights are random: in bfloat16,
 or by ``--numbers`` in float32, where TF32 is allowed, or in float32 under autocast to bfloat16. Results are returned,
 and the loss of a training step is computed outside of the model. Each model has a process of its own and ``--patience``
 seconds; what fails costs itself, and its row has the error. Measured are medians of milliseconds, milliseconds in which
@@ -35,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from foreign_models import ALL, ALL_MORE, made
+from foreign_packages import PACKAGES
 from side_by_side import Job, Row, add_row, alone, busy_ms, distance, join, median_ms, read_rows, run_jobs
 
 #: Calls before one is timed; until then it is decided whether CUDA graphs pay.
@@ -82,7 +85,8 @@ def main() -> None:
     elif given.table:
         print(table(read_rows(*given.table)))
     else:
-        names = {"all": ALL, "more": ALL_MORE}.get(given.names) or given.names.split(",")
+        lists = {"all": ALL, "more": ALL_MORE, "packages": tuple(PACKAGES)}
+        names = lists.get(given.names) or given.names.split(",")
         options = {field: getattr(given, field) for field in (f.name for f in fields(Task)[1:])}
         run([Task(name, **options) for name in names], given.out, given.processes, given.patience, given.total)
 

@@ -1,7 +1,8 @@
 """The models of ``benchmarks/foreign.py``: their names, and a model with its inputs for each.
 
-A name is ``hf:TYPE`` (a model type of transformers), ``timm:NAME`` or ``tv:NAME``. "all" are the lists of the first
-sweep, "more" those that were taken up later, which were first run without having been looked at.
+A name is ``hf:TYPE`` (a model type of transformers), ``timm:NAME``, ``tv:NAME`` or one of ``foreign_packages.py``.
+"all" are the lists of the first sweep, "more" those taken up later, which were first run without having been looked at,
+"packages" those of other packages.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
+
+from foreign_packages import PACKAGES, Asked
 
 LANGUAGE = (
     "albert bart bert_generation bigbird_pegasus biogpt blenderbot bloom camembert codegen cohere convbert ctrl "
@@ -103,6 +106,8 @@ CHOSEN = "num_experts_per_tok top_k".split()
 
 def made(name: str, layers: int, batch: int, length: int) -> tuple[Any, dict[str, Any]]:
     """A model with random weights on the default device, and its inputs by name or number."""
+    if name in PACKAGES:
+        return PACKAGES[name](Asked(layers, batch, length))
     library, _, kind = name.partition(":")
     return _of_transformers(kind, layers, batch, length) if library == "hf" else _of_images(library, kind, batch)
 

@@ -229,3 +229,16 @@ def test_gradients_that_only_a_trace_has_are_compared_with_zeros(monkeypatch: py
     traced = script["results"](torch.compile(model, backend="aot_eager"), inputs, task)
     assert [x.shape for x in eager] == [x.shape for x in traced] == [p.shape for p in model.parameters()]
     assert [bool(x.any()) for x in eager] == [bool(x.any()) for x in traced] == [True, True, False, False]
+
+
+def test_models_of_other_packages_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    packages = import_module("foreign_packages").PACKAGES
+    models = import_module("foreign_models")
+    assert len(packages) > 25
+    assert not {*models.ALL, *models.ALL_MORE} & {*packages}
+    assert {name.partition(":")[0] for name in packages}.isdisjoint({"hf", "timm", "tv"})
+    linear = lambda asked: (torch.nn.Linear(asked.length, 1), {"0": torch.ones(asked.batch, 4)})  # noqa: E731
+    monkeypatch.setitem(packages, "one:linear", linear)
+    model, inputs = models.made("one:linear", 2, 3, 4)
+    assert model(inputs["0"]).shape == (3, 1)

@@ -16,12 +16,15 @@ import torch
 from torch import Tensor
 
 from optfuse.compiler.frontend.foreach import foreach_decompositions
+from optfuse.compiler.frontend.mask_writes import put_by_mask
+from optfuse.compiler.frontend.padding import replication_pad_backward
 from optfuse.compiler.frontend.pooling import (
     adaptive_average_pool2d,
     adaptive_average_pool2d_backward,
     average_pool1d,
     average_pool2d,
 )
+from optfuse.compiler.frontend.scatters import scatter_reduce
 from optfuse.compiler.frontend.tables import add_at_places, embedding_gradient
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, operator_name
 from optfuse.compiler.frontend.torch_decompositions import (
@@ -150,6 +153,12 @@ def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return aten.clone.default(aten.expand.default(moved, list(self.shape)), memory_format=torch.contiguous_format)
 
 
+def _index_put(self: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """By choices for a mask, by sums for whole rows."""
+    chosen = put_by_mask(self, indices, values, accumulate)
+    return add_at_places(self, indices, values, accumulate) if chosen is NotImplemented else chosen
+
+
 def _bernoulli_p(self: Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Tensor:
     if generator is not None or not math.isfinite(p):
         return NotImplemented
@@ -175,6 +184,24 @@ def _ones_like(self: Tensor, **kwargs: Any) -> Tensor:
 
 def _zeros_like(self: Tensor, **kwargs: Any) -> Tensor:
     return _full_like(self, 0, **kwargs)
+
+
+def _diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A choice between ``src`` and ``self`` at each element, by whether it lies on the diagonal."""
+    if src.numel() == 0:
+        return aten.clone.default(self)
+    rows, columns = dim1 % self.dim(), dim2 % self.dim()
+    before = max(0, -offset)
+    spread = aten.constant_pad_nd.default(src, [before, self.shape[rows] - before - src.shape[-1]], 0)
+    spread = spread.movedim(-1, rows - (columns < rows)).unsqueeze(columns)
+    places = [_along(self, d) for d in (rows, columns)]
+    chosen = torch.where(places[1] - places[0] == offset, TO_COPY(spread, dtype=self.dtype), self)
+    return chosen if self.is_contiguous() else aten.copy.default(self, chosen)
+
+
+def _along(x: Tensor, dim: int) -> Tensor:
+    """The index of each element along one dimension, one long along the others."""
+    return torch.arange(x.shape[dim], device=x.device).view([-1 if d == dim else 1 for d in range(x.dim())])
 
 
 def _as_strided_scatter(
@@ -296,8 +323,13 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.ones_like.default: _ones_like,
     aten.zeros_like.default: _zeros_like,
     aten.as_strided_scatter.default: _as_strided_scatter,
+    aten.diagonal_scatter.default: _diagonal_scatter,
     aten.embedding_dense_backward.default: embedding_gradient,
-    aten.index_put.default: add_at_places,
+    aten.index_put.default: _index_put,
+    aten.scatter_reduce.two: scatter_reduce,
+    aten.replication_pad1d_backward.default: replication_pad_backward,
+    aten.replication_pad2d_backward.default: replication_pad_backward,
+    aten.replication_pad3d_backward.default: replication_pad_backward,
     aten.avg_pool1d.default: average_pool1d,
     aten.avg_pool2d.default: average_pool2d,
     aten._adaptive_avg_pool2d.default: adaptive_average_pool2d,  # noqa: SLF001 - the name of an operator

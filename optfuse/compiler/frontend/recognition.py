@@ -9,21 +9,27 @@ import torch
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.adapt import Feed
+from optfuse.compiler.frontend.mask_writes import choose_by_masks
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
 from optfuse.compiler.frontend.passes.bags import sum_bags
 from optfuse.compiler.frontend.passes.epilogues import fuse_activations
+from optfuse.compiler.frontend.passes.inference_regions import leave_inference_mode
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 
 
 def recognized(graph: GraphModule, inputs: Sequence[Any], feeds: Sequence[Feed]) -> GraphModule:
-    """The graph with attention, sums of bags and, without gradients, activations behind convolutions as operators."""
+    """The graph with attention, bags, writes by masks and, without gradients, activations of convolutions rewritten.
+
+    Inference mode within it becomes a mode without gradients.
+    """
     known = {
         node.name: feed
         for node, feed in zip(graph.graph.find_nodes(op="placeholder"), feeds, strict=False)
         if isinstance(feed, torch.Tensor)
     }
-    graph = keep_attention_whole(simplify_attention_masks(recognize_attention(sum_bags(graph)), known))
+    graph = leave_inference_mode(graph, enabled=torch.is_grad_enabled())
+    graph = keep_attention_whole(simplify_attention_masks(recognize_attention(choose_by_masks(sum_bags(graph))), known))
     return graph if _needs_gradients(graph, tree_leaves(inputs)) else fuse_activations(graph)
 
 

@@ -70,8 +70,29 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         aten._adaptive_avg_pool2d_backward.default,  # noqa: SLF001
         (wave(2, 4, 4, 3), wave(2, 4, 12, 6)),
     ),
+    "diagonal scatter": (aten.diagonal_scatter.default, (wave(4, 6), wave(4))),
+    "diagonal scatter above": (aten.diagonal_scatter.default, (wave(4, 6).bfloat16(), wave(3).bfloat16(), 3)),
+    "diagonal scatter below, transposed": (aten.diagonal_scatter.default, (wave(6, 4).t(), wave(2), -2)),
+    "diagonal scatter, turned": (aten.diagonal_scatter.default, (wave(5, 2, 4), wave(2, 3), -1, 2, 0)),
+    "diagonal scatter beside the matrix": (aten.diagonal_scatter.default, (wave(3, 4), wave(0), 4)),
+    "replication backward": (aten.replication_pad1d_backward.default, (wave(2, 3, 8), wave(2, 3, 5), [1, 2])),
+    "replication backward, two dimensions": (
+        aten.replication_pad2d_backward.default,
+        (wave(2, 3, 7, 9), wave(2, 3, 4, 6), [3, 0, 1, 2]),
+    ),
+    "replication backward of one image": (
+        aten.replication_pad2d_backward.default,
+        (wave(3, 5, 3), wave(3, 1, 1), [1, 1, 2, 2]),
+    ),
+    "replication backward, three dimensions": (
+        aten.replication_pad3d_backward.default,
+        (wave(1, 2, 4, 5, 6), wave(1, 2, 2, 2, 3), [1, 2, 0, 3, 2, 0]),
+    ),
     "scatter over everything": (aten.as_strided_scatter.default, (wave(6), wave(3, 2).t().t() * 2, [3, 2], [2, 1], 0)),
 }
+
+
+PLACES = torch.tensor([[0, 2, 0], [2, 2, 2], [0, 0, 2]])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -141,7 +162,8 @@ def test_libraries_and_attention_never_come_apart() -> None:
     apart = (aten.convolution.default, aten.convolution_backward.default)  # from their bias only
     small = (aten.embedding_dense_backward.default, aten.index_put.default)  # products where tables are small
     pools = {op for op in OWN if "avg_pool" in str(op)}  # windows that are all alike
-    assert not [op for op in OWN if stays_whole(op) and op not in (*apart, *small, *pools)]
+    sums = (aten.scatter_reduce.two,)  # and means, but no maxima
+    assert not [op for op in OWN if stays_whole(op) and op not in (*apart, *small, *sums, *pools)]
     assert not WHOLE & set(DECOMPOSED)
 
 
@@ -184,3 +206,30 @@ def test_half_precision_is_computed_in_float32(module: nn.Module, shape: tuple[i
     ours = run(train_module(half, (x.detach().requires_grad_(),), {}, run_graph), torch.bfloat16)
     for value, reference, truth in zip(ours, eager, exact, strict=True):
         assert (value - truth).norm() <= 1.5 * (reference - truth).norm() + 1e-3 * truth.norm()
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_scattered_sums_and_means_like_eager(reduce: str, include_self: bool, dtype: torch.dtype) -> None:
+    own, operator = OWN[aten.scatter_reduce.two], aten.scatter_reduce.two
+    for x, dim in ((wave(4, 3) * 9, 0), (wave(3, 5).t() * 9, -2), (wave(3, 4) * 9, 1)):
+        args = x.to(dtype), dim, PLACES, (wave(3, 4) * 7).to(dtype), reduce
+        found = own(*args, include_self=include_self)
+        if reduce == "mean" and dtype == torch.int64:
+            assert found is NotImplemented
+        else:
+            assert_same([found], [operator(*args, include_self=include_self)])
+
+
+def test_other_scattered_reductions_stay() -> None:
+    x, own = wave(4, 3), OWN[aten.scatter_reduce.two]
+    assert own(x, 0, PLACES, x, "amax") is NotImplemented
+    assert own(x[0, 0], 0, PLACES[0, :1], x[0, :1], "sum") is NotImplemented
+
+
+def test_sums_of_a_replicated_edge_are_not_rounded_in_between() -> None:
+    grad, image = torch.randn(2, 300).bfloat16(), torch.zeros(2, 1).bfloat16()
+    found = OWN[aten.replication_pad1d_backward.default](grad, image, [99, 200])
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, grad.double().sum(-1, keepdim=True).bfloat16())
