@@ -487,3 +487,24 @@ def test_patches_of_images_have_the_filters_size_in_a_range(compiled: Compiler) 
         (left, _) = [view for op in schedule.graph.ops if isinstance(op, LibraryCall) for view in views(op)][-2:]
         assert left.shape[1] == 48
         assert not isinstance(left.shape[1], Size)
+
+
+def test_a_range_is_traced_by_torch_once(compiled: Compiler) -> None:
+    """The check at other sizes begins behind the trace, which takes most of the time."""
+    traces: list[tuple[Any, ...]] = []
+
+    @torch.library.custom_op("optfuse_test::seen", mutates_args=())
+    def seen(x: Tensor) -> Tensor:
+        return x + 1
+
+    @seen.register_fake
+    def _(x: Tensor) -> Tensor:
+        traces.append(tuple(x.shape))
+        return torch.empty_like(x)
+
+    with torch.no_grad():
+        compiled(lambda x: seen(x * 2) * 3)(torch.ones(4, 5))
+        fixed = len(traces)
+        compiled(lambda x: seen(x * 2) * 3)(marked(4, 5))
+    assert len(traces) == 2 * fixed
+    assert schedules(compiled)[-1] == "compiled0.inference"
