@@ -489,6 +489,31 @@ def test_patches_of_images_have_the_filters_size_in_a_range(compiled: Compiler) 
         assert not isinstance(left.shape[1], Size)
 
 
+def branched(x: Tensor) -> Tensor:
+    y = x.flatten()[1:] * 2
+    return torch.cond(y.sum() > 0, lambda a: a.sin() + a.shape[0] * x.shape[1], lambda a: a.cos(), (y,)).relu()
+
+
+def looped(x: Tensor) -> Tensor:
+    start = (torch.zeros((), dtype=torch.int64), x + x.shape[0])
+    _, y = torch._higher_order_ops.while_loop(  # noqa: SLF001 - its public face
+        lambda i, _: i < 3, lambda i, y: (i + 1, y * 1.5 + x.shape[1]), start
+    )
+    return y * 2
+
+
+@pytest.mark.parametrize(("function", "learns"), [(branched, False), (branched, True), (looped, False)])
+def test_control_flow_is_given_the_sizes_of_the_call(compiled: Compiler, function: Any, learns: bool) -> None:
+    fast = compiled(function, dynamic=True)
+    for shape in ((4, 5), (7, 5), (3, 6)):
+        x = torch.randn(shape).requires_grad_(learns)
+        results = [run(x) for run in (fast, function)]
+        torch.testing.assert_close(*results)
+        if learns:
+            torch.testing.assert_close(*(torch.autograd.grad(result.sum(), x) for result in results))
+    assert not any("[" in name for name in schedules(compiled))
+
+
 def test_a_range_is_traced_by_torch_once(compiled: Compiler) -> None:
     """The check at other sizes begins behind the trace, which takes most of the time."""
     traces: list[tuple[Any, ...]] = []
