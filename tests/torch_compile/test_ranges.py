@@ -533,3 +533,27 @@ def test_a_range_is_traced_by_torch_once(compiled: Compiler) -> None:
         compiled(lambda x: seen(x * 2) * 3)(marked(4, 5))
     assert len(traces) == 2 * fixed
     assert schedules(compiled)[-1] == "compiled0.inference"
+
+
+def halved(x: Tensor) -> Tensor:
+    """Parts whose sizes are quotients of the length: their number is the same at each length."""
+    first, second = x.chunk(2, 1)
+    before, behind = x.split([x.shape[1] // 2, x.shape[1] - x.shape[1] // 2], 1)
+    return first.sum(1) + (second * 2).relu().sum(1) + (before.sum(1) - behind.sin().sum(1))
+
+
+def joined(x: Tensor) -> Tensor:
+    """Queries, keys and values in one matrix, whose gradient is put together from three."""
+    batch, length, _ = x.shape
+    q, k, v = torch.cat([x, x * 2, x - 1], -1).view(batch, length, 3, 2, 4).permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, 8)
+
+
+@pytest.mark.parametrize("function", [halved, joined])
+def test_gradients_of_parts_serve_a_range(compiled: Compiler, function: Any) -> None:
+    fast = compiled(function, dynamic=True)
+    for length in (5, 8, 13, 6):
+        x = torch.randn(2, length, 8).requires_grad_()
+        found = [torch.autograd.grad(run(x).sin().sum(), x) for run in (fast, function)]
+        torch.testing.assert_close(*found)
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
