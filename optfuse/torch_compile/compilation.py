@@ -18,6 +18,7 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import Choice, JointStep
 from optfuse.compiler.frontend.kept_code import Keeping
 from optfuse.compiler.frontend.torch_bridge import aot_compile, tree_leaves
+from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import (
     CaptureError,
@@ -230,47 +231,74 @@ class Compilation:
         asked = replace(self.asked, cache=None)
         return keeping_of(name, feeds, asked.device, repr(asked), self.revive, self.products)
 
-    def compile_range(self) -> Callable[[Captured], Run]:
-        """A compiler of one graph for a range of sizes, called again at other sizes: the text must be the same."""
-        first = self.record.begin_range()
-
-        def compile_one(captured: Captured) -> Run:
-            unfit = device_unfit(captured)
-            if unfit is not None:
-                raise CaptureError(unfit)
-            problem = fusion_problem(captured, self.asked.device)
-            symbols = () if captured.decisions is None else tuple(captured.decisions.hints)
-            if captured.name in first:
-                made = first[captured.name]
-                require_same(problem, made, places_of(made, symbols, captured.numbers))
-                return as_traced(captured)
-            chosen = _with_matching_rules(problem.instance, self.asked.solver, self.record)
-            made = first[captured.name] = schedule_graph(captured, problem, chosen, cache=self.asked.cache)
-            require_one_order(made.graph, made.solution)
-            peak, cap = size_peak(made.extraction, made.solution), self.asked.solver.peak_bytes
-            if cap is not None and not peak.within(cap):
-                raise CaptureError(f"its buffers, allocated one by one, need {peak} bytes, above the cap")
-            self.record.schedules.append(made)
-            interest, choice, predicted = interest_of(captured), self.asked.cudagraphs, made.objective / 1e6
-            budget = GraphBudget(GraphStatistics())
-            remember(replace(facts_of(made), peak=str(peak)), calls=budget.statistics if choice is not False else None)
-            show_scheduled(captured, made)
-
-            def run_of(module: ModuleType, share: float) -> Run:
-                program = Program(made.source, captured.constants, module=module)
-                return runner(program, choice, interest, self.arena, self.pace, share * predicted, budget)
-
-            places = places_of(made, symbols, captured.numbers)
-            module = SizedModule(made.source, frozenset(symbols))
-            return RangedRun(module, places, len(captured.inputs), run_of)
-
-        return compile_one
+    def compile_range(self) -> RangeCompilation:
+        """A compiler of the graphs of one function for a range of sizes."""
+        return RangeCompilation(self, self.record.begin_range())
 
     def _running(self, program: Program, product: Product) -> Run:
         facts = product.facts
         run = runner(program, self.asked.cudagraphs, product.interest, self.arena, self.pace, facts.predicted_us)
         remember(facts, run)
         return run
+
+
+@dataclass(frozen=True, slots=True)
+class RangeCompilation:
+    """Compiles the graphs of one function for a range of sizes, which have the same text at each size of the range.
+
+    ``made`` has their schedules by name, ``captured`` the graphs.
+    """
+
+    work: Compilation
+    made: dict[str, Schedule]
+    captured: list[Captured] = field(default_factory=list)
+
+    def __call__(self, captured: Captured) -> Run:
+        """Schedule one graph at the first sizes.
+
+        Raises
+        ------
+        CaptureError
+            If it can have no schedule for a range.
+        """
+        unfit = device_unfit(captured)
+        if unfit is not None:
+            raise CaptureError(unfit)
+        work, asked = self.work, self.work.asked
+        problem = fusion_problem(captured, asked.device)
+        chosen = _with_matching_rules(problem.instance, asked.solver, work.record)
+        made = self.made[captured.name] = schedule_graph(captured, problem, chosen, cache=asked.cache)
+        self.captured.append(captured)
+        require_one_order(made.graph, made.solution)
+        peak, cap = size_peak(made.extraction, made.solution), asked.solver.peak_bytes
+        if cap is not None and not peak.within(cap):
+            raise CaptureError(f"its buffers, allocated one by one, need {peak} bytes, above the cap")
+        work.record.schedules.append(made)
+        interest, choice, predicted = interest_of(captured), asked.cudagraphs, made.objective / 1e6
+        budget = GraphBudget(GraphStatistics())
+        remember(replace(facts_of(made), peak=str(peak)), calls=budget.statistics if choice is not False else None)
+        show_scheduled(captured, made)
+        constants = captured.constants
+
+        def run_of(module: ModuleType, share: float) -> Run:
+            program = Program(made.source, constants, module=module)
+            return runner(program, choice, interest, work.arena, work.pace, share * predicted, budget)
+
+        symbols = _symbols(captured)
+        places = places_of(made, symbols, captured.numbers)
+        return RangedRun(SizedModule(made.source, frozenset(symbols)), places, len(captured.inputs), run_of)
+
+    def check(self, decisions: Decisions) -> None:
+        """Check by ``require_same`` that each graph has the same text at the sizes of ``decisions``."""
+        for captured in self.captured:
+            made = self.made[captured.name]
+            problem = fusion_problem(replace(captured, decisions=decisions), self.work.asked.device)
+            require_same(problem, made, places_of(made, _symbols(captured), captured.numbers))
+
+
+def _symbols(captured: Captured) -> tuple[str, ...]:
+    """The symbols of a graph for a range of sizes."""
+    return () if captured.decisions is None else tuple(captured.decisions.hints)
 
 
 def _say(captured: Captured, made: Schedule) -> None:

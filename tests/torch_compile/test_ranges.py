@@ -487,3 +487,73 @@ def test_patches_of_images_have_the_filters_size_in_a_range(compiled: Compiler) 
         (left, _) = [view for op in schedule.graph.ops if isinstance(op, LibraryCall) for view in views(op)][-2:]
         assert left.shape[1] == 48
         assert not isinstance(left.shape[1], Size)
+
+
+def branched(x: Tensor) -> Tensor:
+    y = x.flatten()[1:] * 2
+    return torch.cond(y.sum() > 0, lambda a: a.sin() + a.shape[0] * x.shape[1], lambda a: a.cos(), (y,)).relu()
+
+
+def looped(x: Tensor) -> Tensor:
+    start = (torch.zeros((), dtype=torch.int64), x + x.shape[0])
+    _, y = torch._higher_order_ops.while_loop(  # noqa: SLF001 - its public face
+        lambda i, _: i < 3, lambda i, y: (i + 1, y * 1.5 + x.shape[1]), start
+    )
+    return y * 2
+
+
+@pytest.mark.parametrize(("function", "learns"), [(branched, False), (branched, True), (looped, False)])
+def test_control_flow_is_given_the_sizes_of_the_call(compiled: Compiler, function: Any, learns: bool) -> None:
+    fast = compiled(function, dynamic=True)
+    for shape in ((4, 5), (7, 5), (3, 6)):
+        x = torch.randn(shape).requires_grad_(learns)
+        results = [run(x) for run in (fast, function)]
+        torch.testing.assert_close(*results)
+        if learns:
+            torch.testing.assert_close(*(torch.autograd.grad(result.sum(), x) for result in results))
+    assert not any("[" in name for name in schedules(compiled))
+
+
+def test_a_range_is_traced_by_torch_once(compiled: Compiler) -> None:
+    """The check at other sizes begins behind the trace, which takes most of the time."""
+    traces: list[tuple[Any, ...]] = []
+
+    @torch.library.custom_op("optfuse_test::seen", mutates_args=())
+    def seen(x: Tensor) -> Tensor:
+        return x + 1
+
+    @seen.register_fake
+    def _(x: Tensor) -> Tensor:
+        traces.append(tuple(x.shape))
+        return torch.empty_like(x)
+
+    with torch.no_grad():
+        compiled(lambda x: seen(x * 2) * 3)(torch.ones(4, 5))
+        fixed = len(traces)
+        compiled(lambda x: seen(x * 2) * 3)(marked(4, 5))
+    assert len(traces) == 2 * fixed
+    assert schedules(compiled)[-1] == "compiled0.inference"
+
+
+def halved(x: Tensor) -> Tensor:
+    """Parts whose sizes are quotients of the length: their number is the same at each length."""
+    first, second = x.chunk(2, 1)
+    before, behind = x.split([x.shape[1] // 2, x.shape[1] - x.shape[1] // 2], 1)
+    return first.sum(1) + (second * 2).relu().sum(1) + (before.sum(1) - behind.sin().sum(1))
+
+
+def joined(x: Tensor) -> Tensor:
+    """Queries, keys and values in one matrix, whose gradient is put together from three."""
+    batch, length, _ = x.shape
+    q, k, v = torch.cat([x, x * 2, x - 1], -1).view(batch, length, 3, 2, 4).permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, 8)
+
+
+@pytest.mark.parametrize("function", [halved, joined])
+def test_gradients_of_parts_serve_a_range(compiled: Compiler, function: Any) -> None:
+    fast = compiled(function, dynamic=True)
+    for length in (5, 8, 13, 6):
+        x = torch.randn(2, length, 8).requires_grad_()
+        found = [torch.autograd.grad(run(x).sin().sum(), x) for run in (fast, function)]
+        torch.testing.assert_close(*found)
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from optfuse.compiler.frontend.by_size import BySize, SizeReader
 from optfuse.compiler.frontend.shared_arguments import shared_memory
+from tests.strategies import share
 from tests.torch_compile.test_ranges import schedules
 from tests.torch_compile.test_torch_compile import Compiler, compiled
 
@@ -119,9 +121,53 @@ def test_shared_memory_that_is_only_read_has_a_range(compiled: Compiler) -> None
     assert not any("[" in name for name in compiled.names())
 
 
+def turned(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q.mul_(2)
+    k.add_(1)
+    return q * k + v
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_parts_of_rows_are_written_in_a_range(compiled: Compiler, learns: bool) -> None:
+    """Parts of each row share no element, though they lie in between each other."""
+    fast = compiled(turned, dynamic=True)
+    for size in (5, 7, 4):
+        found = []
+        for run in (fast, turned):
+            leaf = torch.arange(12.0 * size).view(size, 12).requires_grad_(learns)
+            parts = (leaf * 1).tensor_split(3, -1)
+            result = run(*parts)
+            found.append((result, *parts, *(torch.autograd.grad(result.square().sum(), leaf) if learns else ())))
+        torch.testing.assert_close(*found)
+    assert not any("[" in name for name in schedules(compiled))
+
+
+def test_windows_with_a_common_element_are_known_to_share_memory() -> None:
+    draw = random.Random(0)
+    apart = 0
+    for _ in range(share(3000)):
+        pair = [drawn_window(draw) for _ in range(2)]
+        common = set.intersection(*(set(window.flatten().tolist()) for window in pair))
+        told = shared_memory(pair) != ()
+        assert told or not common
+        apart += not told
+    assert apart > share(3000) // 4
+
+
+MEMORY = torch.arange(200)
+
+
+def drawn_window(draw: random.Random) -> Tensor:
+    """A window of ``MEMORY``, which some of whose strides it shares with others."""
+    shape = [draw.choice([0, 1, 1, 2, 2, 3, 3, 4]) for _ in range(draw.randint(0, 3))]
+    strides = draw.sample([0, 1, 2, 3, 4, 6, 12, 24], len(shape))
+    return MEMORY.as_strided(shape, strides, draw.randrange(60))
+
+
 def test_spans_that_meet() -> None:
     x = torch.zeros(4, 6)
     assert shared_memory([x[:2], x[2:], 3, x.clone()]) == ()
     assert shared_memory([x[:2], 3, x[1:3], x[3:], x.t()]) == ((0, 2), (0, 4), (2, 4), (3, 4))
-    assert shared_memory([x[:, :3], x[:, 3:]]) == ((0, 1),)  # spans, not elements
+    assert shared_memory([x[:, :3], x[:, 3:], x[1:, 2:4]]) == ((0, 2), (1, 2))
+    assert shared_memory([x.view(-1)[::2], x.view(-1)[1::2]]) == ()
     assert shared_memory([x[:0], x]) == ()

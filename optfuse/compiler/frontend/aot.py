@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.fx import GraphModule
@@ -54,6 +54,19 @@ from optfuse.problem.garbage_collection import rarely_collecting
 
 CompileGraph = Callable[[Captured], Program]
 
+
+class CompileRange(Protocol):
+    """Compiles the graphs of one function for a range of sizes."""
+
+    def __call__(self, captured: Captured) -> Program:
+        """The program of one graph."""
+        ...
+
+    def check(self, decisions: Decisions) -> None:
+        """Raise an error if a graph compiled before has another program at the sizes of ``decisions``."""
+        ...
+
+
 #: Told a graph's name and the reason for which it runs as it was traced.
 Leave = Callable[[str, str], None]
 #: Told a graph's name and the error that compiling it raised; raises it again if the graph is not to run as traced.
@@ -73,7 +86,6 @@ def compile_flat(
     why_not: str | None = None,
     choose: Chooser | None = None,
     decisions: Decisions | None = None,
-    cuts: dict[str, tuple[str, ...]] | None = None,
     keep: Keeping | None = None,
     given: Sequence[Any] | None = None,
 ) -> Callable[..., Any]:
@@ -94,7 +106,6 @@ def compile_flat(
         choose: Decides what the forward graph saves for the backward graph. None: the fewest bytes, by torch's minimum
             cut.
         decisions: ``inputs`` have symbolic sizes, which stay what they are.
-        cuts: What steps of some names have saved at other sizes, which is saved again; this one's is added.
         keep: How the compiled graphs are kept between processes. None: they are not.
         given: The inputs of the call, if those in ``inputs`` do not tell which share memory: then a write into one that
             does is an error.
@@ -102,7 +113,7 @@ def compile_flat(
     Returns:
         A function of the inputs that returns the graph's outputs, with autograd attached where it trains.
     """
-    split = Split(name, feeds, choose, decisions, cuts, may_leave=leave is not None)
+    split = Split(name, feeds, choose, decisions, may_leave=leave is not None)
     compiler = _Compiler(split, compile_graph, eager_backward, leave, survive, why_not, keep, *_memory(inputs, given))
     return aot_compile(
         graph if why_not else recognized(graph, inputs, feeds),
@@ -276,7 +287,7 @@ def make_backend(
     leave: Leave | None = None,
     survive: Survive | None = None,
     choose: Chooser | None = None,
-    compile_range: Callable[[], CompileGraph] | None = None,
+    compile_range: Callable[[], CompileRange] | None = None,
     leave_range: Leave | None = None,
     keep: Callable[[str, Sequence[Feed]], Keeping | None] | None = None,
     buckets: BucketSizes | None = None,
@@ -302,7 +313,7 @@ class _Backend:
     leave: Leave | None
     survive: Survive | None
     choose: Chooser | None
-    compile_range: Callable[[], CompileGraph] | None
+    compile_range: Callable[[], CompileRange] | None
     leave_range: Leave | None
     keep: Callable[[str, Sequence[Feed]], Keeping | None] | None
     buckets: BucketSizes
@@ -349,11 +360,11 @@ class _Backend:
     def for_sizes(
         self, graph: GraphModule, name: str, sizes: Mapping[str, int], inputs: Sequence[Any]
     ) -> Ranged | None:
-        """``graph`` compiled for a range of sizes, then at other sizes to check that it depends on none of them."""
+        """``graph`` compiled for a range of sizes, its programs made again at others to see that they stay."""
         assert self.compile_range is not None, "the caller has looked"
-        compile_one = partial(compile_or_pass, compile_graph=self.compile_range())
+        compiler = self.compile_range()
+        compile_one = partial(compile_or_pass, compile_graph=compiler)
         feeds = _feeds(graph, inputs)
-        cuts: dict[str, tuple[str, ...]] = {}
 
         def build(traced: GraphModule, fakes: Sequence[Any], decisions: Decisions) -> Callable[..., Any]:
             # the backward graph is built now, so that its guards and its text are known with the forward graph's
@@ -364,13 +375,12 @@ class _Backend:
                 name,
                 compile_one,
                 decisions=decisions,
-                cuts=cuts,
                 eager_backward=True,
                 given=inputs,
             )
 
         say = self.leave_range
-        return checked_range(graph, sizes, inputs, build, lambda reason: say and say(name, reason))
+        return checked_range(graph, sizes, inputs, build, compiler.check, lambda reason: say and say(name, reason))
 
 
 def _feeds(graph: GraphModule, inputs: Sequence[Any]) -> list[InputSource]:

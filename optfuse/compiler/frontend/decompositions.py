@@ -79,7 +79,10 @@ def _split(self: Tensor, split_size: int, dim: int = 0) -> list[Tensor]:
     size = self.shape[dim]
     if size == 0:
         return [aten.slice.Tensor(self, dim, 0, 0)]
-    return [aten.slice.Tensor(self, dim, start, min(start + split_size, size)) for start in range(0, size, split_size)]
+    # their number, not the size, is what a graph of changing sizes is for
+    count = (size + split_size - 1) // split_size
+    ends = [*(split_size * (k + 1) for k in range(count - 1)), size]
+    return [aten.slice.Tensor(self, dim, split_size * k, end) for k, end in enumerate(ends)]
 
 
 def _split_with_sizes(self: Tensor, split_sizes: list[int], dim: int = 0) -> list[Tensor]:

@@ -23,9 +23,7 @@ from optfuse.compiler.frontend.torch_bridge import (
     is_mutating,
     is_random,
     is_tangent,
-    without_repeats,
 )
-from optfuse.compiler.frontend.torch_sizes import is_symbolic
 from optfuse.compiler.ir.collectives import COMMUNICATION
 
 _NAME = "optfuse_joint_name"
@@ -190,20 +188,6 @@ def cut_as_chosen(joint: GraphModule, choice: Choice, results: int) -> tuple[Gra
     given = {node for node in reached if node.op == "placeholder" and not is_tangent(node)}
     saved = [node for node in joint.graph.nodes if node in given or (node in reached and node.name in choice.saved)]
     return extract_halves(joint, saved, results)
-
-
-def cut_again(joint: GraphModule, saved: Sequence[str], results: int) -> tuple[GraphModule, GraphModule] | None:
-    """The halves of a joint graph that save what those of an equal graph save: values of these names, in this order.
-
-    None if the graph has none of such a name.
-    """
-    without_repeats(joint)
-    named = {node.name: node for node in joint.graph.nodes}
-    if any(name not in named for name in saved):
-        return None
-    nodes = [named[name] for name in saved]
-    sizes = [node for node in nodes if is_symbolic(node.meta.get("val"))]
-    return extract_halves(joint, [node for node in nodes if node not in sizes], results, sizes)
 
 
 def name_nodes(joint: GraphModule) -> None:

@@ -19,7 +19,7 @@ Shared = tuple[tuple[int, int], ...]
 
 
 def shared_memory(arguments: Sequence[Any]) -> Shared:
-    """The pairs of tensors among arguments that lie in one storage, where the span of one meets the other's."""
+    """The pairs of tensors among arguments that lie in one storage and are not known to have no byte in common."""
     return tuple(
         pair for group in same_storage(arguments) for pair in combinations(group, 2) if _meet(arguments, *pair)
     )
@@ -50,15 +50,56 @@ def same_storage(arguments: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def _meet(arguments: Sequence[Any], one: int, other: int) -> bool:
-    (low, high), (first, last) = _span(arguments[one]), _span(arguments[other])
-    return low < last and first < high
+    x, y = arguments[one], arguments[other]
+    if not (x.numel() and y.numel()):
+        return False
+    steps = {step for tensor in (x, y) for step in _strides(tensor)}
+    return _windows_meet(_window(x), _window(y), sorted(steps, reverse=True))
 
 
-def _span(x: torch.Tensor) -> tuple[int, int]:
-    """The bytes of a storage from a tensor's first element to its last one."""
-    start = int(x.storage_offset())
-    reach = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) + 1 if x.numel() else 0
-    return start * x.element_size(), (start + reach) * x.element_size()
+#: The byte of a storage at which a tensor begins, and by stride in bytes the length of a dimension, less one; that of
+#: stride 1 are the bytes of an element.
+_Window = tuple[int, dict[int, int]]
+
+
+def _strides(x: torch.Tensor) -> list[int]:
+    return [step * x.element_size() for n, step in zip(x.shape, x.stride(), strict=True) if n > 1 and step]
+
+
+def _window(x: torch.Tensor) -> _Window:
+    lengths = {1: x.element_size() - 1}
+    for n, step in zip(x.shape, x.stride(), strict=True):
+        if n > 1 and step:
+            bytes_ = step * x.element_size()
+            lengths[bytes_] = lengths.get(bytes_, 0) + n - 1
+    return int(x.storage_offset()) * x.element_size(), lengths
+
+
+def _windows_meet(one: _Window, other: _Window, strides: Sequence[int]) -> bool:
+    """Whether windows may have a byte in common, told by rows of the largest stride where each lies inside of its rows.
+
+    Columns of one matrix have none, though the span from the first byte to the last of one meets the other's.
+    """
+    (low, high), (first, last) = _span(one), _span(other)
+    if low > last or first > high:
+        return False
+    if not strides:
+        return True
+    row, *smaller = strides
+    (a, inside), (b, beside) = (
+        (start % row, {s: n for s, n in lengths.items() if s != row}) for start, lengths in (one, other)
+    )
+    if max(_span((a, inside))[1], _span((b, beside))[1]) >= row:
+        return True  # a row reaches into the next one
+    rows = [(start // row, start // row + lengths.get(row, 0)) for start, lengths in (one, other)]
+    apart = rows[0][0] > rows[1][1] or rows[1][0] > rows[0][1]
+    return not apart and _windows_meet((a, inside), (b, beside), smaller)
+
+
+def _span(window: _Window) -> tuple[int, int]:
+    """The first byte of a window and its last one."""
+    start, lengths = window
+    return start, start + sum(step * n for step, n in lengths.items())
 
 
 def require_no_write(module: GraphModule, shared: Shared) -> None:

@@ -11,20 +11,21 @@ from typing import Any
 
 import sympy
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from optfuse.compiler.frontend.torch_bridge import RestartAnalysis
-from optfuse.compiler.frontend.torch_sizes import choose_at, expression_of, is_symbolic
+from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.errors import CaptureError
 
 #: The sizes that a symbol stands for: torch traces those of 0 and 1 by themselves, and kernels take 32 bits.
 LEAST, MOST = 2, 2**31 - 1
 
-#: A graph compiled for a range of sizes is built again at up to so many others, until it is the same at one.
+#: The text of a graph compiled for a range of sizes is made again at up to so many others, until it is the same at one.
 CHECKS = 3
 
 #: How far sizes are changed apart from each other to find others at which a graph is valid; of more than three sizes so
@@ -38,6 +39,8 @@ TRIED = 64
 
 #: Given the graph, its fake arguments and the decisions that these record: the compiled function.
 Build = Callable[[GraphModule, Sequence[Any], Decisions], Callable[..., Any]]
+#: Given decisions at other sizes: raises if what was built is another program there.
+Check = Callable[[Decisions], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +135,21 @@ def checked_range(
     sizes: Mapping[str, int],
     arguments: Sequence[Any],
     build: Build,
+    check: Check,
     leave: Callable[[str], object],
 ) -> Ranged | None:
-    """``for_range``, built again at other sizes to see that nothing else depends on them; None after ``leave(reason)``.
+    """``for_range``, checked at other sizes to see that nothing else depends on them; None after ``leave(reason)``.
 
-    ``build`` raises if what it builds is not what it has built before.
+    Torch's trace is not repeated: its sizes are symbols, whose comparisons are guards. In the stages behind it they are
+    integers with formulas, which C code may read unseen, so that ``check`` repeats these stages.
     """
     reason = ""
     try:
         ranged = for_range(graph, sizes, arguments, build)
         for other in islice(ranged.other_sizes(), CHECKS):
             try:
-                for_range(graph, other, arguments, build, chosen_at=sizes)
+                with enable_python_dispatcher():  # as in a trace: views of symbolic sizes
+                    check(_decisions(other, ranged.decisions.traced, chosen_at=sizes))
             except RestartAnalysis:
                 raise
             except Exception as error:  # a choice for speed may be another one there
@@ -164,11 +170,8 @@ def for_range(
     sizes: Mapping[str, int],
     arguments: Sequence[Any],
     build: Build,
-    chosen_at: Mapping[str, int] | None = None,
 ) -> Ranged:
     """The graph compiled at ``sizes``, for every size at which the same decisions hold.
-
-    ``chosen_at``: sizes at which choices for speed are made, if not at these, as another build has made them.
 
     Raises
     ------
@@ -185,9 +188,7 @@ def for_range(
         symbol = environment.create_symbol(size, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
         names[symbol] = name
         traced[name] = environment.create_symintnode(symbol, hint=size, source=source)
-    decisions = Decisions(dict(sizes), dict.fromkeys(sizes, (LEAST, MOST)), traced=traced, chosen_at=chosen_at)
-    if chosen_at is not None:
-        choose_at(environment, {symbol: sympy.Integer(chosen_at[name]) for symbol, name in names.items()})
+    decisions = _decisions(sizes, traced)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     placeholders = graph.graph.find_nodes(op="placeholder")
     fakes = [
@@ -199,6 +200,12 @@ def for_range(
         function = build(graph, fakes, decisions)
     guards = tuple(guard.expr for guard in environment.guards)
     return Ranged(function, names, guards, decisions)
+
+
+def _decisions(
+    sizes: Mapping[str, int], traced: Mapping[str, Any], chosen_at: Mapping[str, int] | None = None
+) -> Decisions:
+    return Decisions(dict(sizes), dict.fromkeys(sizes, (LEAST, MOST)), traced=traced, chosen_at=chosen_at)
 
 
 def _fake(example: Any, given: Any, traced: Mapping[str, torch.SymInt], mode: FakeTensorMode) -> Any:

@@ -16,7 +16,6 @@ from optfuse.compiler.frontend.joint import (
     Choice,
     Chooser,
     JointStep,
-    cut_again,
     cut_as_chosen,
     has_own_choice,
     joint_values,
@@ -49,9 +48,6 @@ class Split:
     feeds: Sequence[Feed]
     choose: Chooser | None = None
     decisions: Decisions | None = None
-    #: for a range of sizes, the names of what the forward graph saves, by those of both graphs: where the step is split
-    #: again at other sizes, it saves what it did at the first ones
-    cuts: dict[str, tuple[str, ...]] | None = None
     user_outputs: int | None = None
     may_leave: bool = False
     #: what the forward graph keeps, by the names of the backward graph's placeholders
@@ -102,14 +98,9 @@ class Split:
     def _cut(self, joint: GraphModule, choice: Choice | None, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
         if choice is not None and self.user_outputs is not None:
             return cut_as_chosen(joint, choice, self.user_outputs)
-        halves, results, cuts = None, self.user_outputs, self.cuts
-        if results is not None and cuts is not None and self.name in cuts and not has_own_choice(joint):
-            halves = cut_again(joint, cuts[self.name], results)
-        forward, backward = min_cut_partition(joint, inputs, **options) if halves is None else halves
-        if results is not None:
-            if cuts is not None:
-                cuts.setdefault(self.name, tuple(filter(None, output_names(forward)[results:])))
-            recompute_expanded(forward, backward, results)
+        forward, backward = min_cut_partition(joint, inputs, **options)
+        if self.user_outputs is not None:
+            recompute_expanded(forward, backward, self.user_outputs)
         return forward, backward
 
     def adapt(self, module: GraphModule, kind: str, given: Mapping[str, Kept] | None = None) -> Adapted:

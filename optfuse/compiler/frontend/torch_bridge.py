@@ -156,17 +156,13 @@ def min_cut_partition(joint: GraphModule, inputs: Sequence[Any], **options: Any)
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
-def extract_halves(
-    joint: GraphModule, saved: Sequence[torch.fx.Node], results: int, sizes: Sequence[torch.fx.Node] = ()
-) -> tuple[GraphModule, GraphModule]:
-    """The forward and the backward graph of a joint one, given what goes from one to the other: tensors, and sizes.
+def extract_halves(joint: GraphModule, saved: Sequence[torch.fx.Node], results: int) -> tuple[GraphModule, GraphModule]:
+    """The forward and the backward graph of a joint one, given the tensors that go from one to the other.
 
     What the backward graph needs beside it is computed there again, late. ``results``: the first outputs of the joint
     graph, which are the step's.
     """
-    forward, backward = _extract_fwd_bwd_modules(
-        joint, list(saved), saved_sym_nodes=list(sizes), num_fwd_outputs=results
-    )
+    forward, backward = _extract_fwd_bwd_modules(joint, list(saved), saved_sym_nodes=[], num_fwd_outputs=results)
     return raise_getitems(forward), raise_getitems(reordering_to_mimic_autograd_engine(backward))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import sympy
 import torch
@@ -70,21 +69,9 @@ def symbols_of(value: Any) -> set[sympy.Symbol]:
     return set(expression_of(value).free_symbols) if is_symbolic(value) else set()
 
 
-#: By the environment of a trace's symbols: their values at which choices for speed are made.
-_CHOSEN_AT: WeakKeyDictionary[Any, Mapping[sympy.Symbol, int]] = WeakKeyDictionary()
-
-
-def choose_at(environment: Any, values: Mapping[sympy.Symbol, int]) -> None:
-    """Let ``hint_of`` take these values for the symbols of an environment, not those that they are traced with."""
-    _CHOSEN_AT[environment] = values
-
-
 def hint_of(value: int | torch.SymInt) -> int:
     """The number that a size was traced with, without a guard: for choices that affect speed or memory alone."""
-    if not isinstance(value, torch.SymInt):
-        return value
-    chosen = _CHOSEN_AT.get(value.node.shape_env)
-    return int(value.node.hint if chosen is None else value.node.expr.xreplace(chosen))
+    return int(value.node.hint) if isinstance(value, torch.SymInt) else value
 
 
 def known_equal(one: int | torch.SymInt, other: int | torch.SymInt) -> bool:

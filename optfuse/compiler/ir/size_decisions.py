@@ -53,7 +53,7 @@ class Decisions:
     guards: dict[Relation, None] = field(default_factory=dict)
     #: what the frontend's tracer has for each symbol
     traced: Mapping[str, Any] = field(default_factory=dict)
-    #: the sizes at which choices for speed are made, if not at the hints: those of the build that is repeated
+    #: the sizes at which choices for speed are made, if not at the hints: those of the build that is checked
     chosen_at: Mapping[str, int] | None = None
     #: sizes of different builds never match in a dictionary: what is cached of one has recorded that one's guards
     serial: int = field(default_factory=count().__next__)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -43,14 +44,14 @@ class AssociativeScan:
 #: The dispatcher's included and excluded keys outside of operators.
 _OUTSIDE = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())  # noqa: SLF001
 
-#: Tensors to the tensors that a node returns, in order.
-Body = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+#: Tensors, and sizes of the call, to the tensors that a node returns, in order.
+Body = Callable[[Sequence[torch.Tensor], Sequence[int]], Sequence[torch.Tensor]]
 
 
 def opaque_operator(
-    name: str, body: Body, inputs: int, results: Sequence[torch.Tensor], *, random: bool = False
+    name: str, body: Body, inputs: int, results: Sequence[torch.Tensor], *, numbers: int = 0, random: bool = False
 ) -> torch._ops.OpOverload:
-    """A new operator of ``inputs`` tensors that runs ``body``.
+    """A new operator of ``inputs`` tensors, and ``numbers`` sizes behind them, that runs ``body``.
 
     Args:
         name: The stem of its name; a number is appended.
@@ -60,17 +61,18 @@ def opaque_operator(
     number = next(_NUMBERS)
     name = f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}_{number}"
     forms = [(tuple(x.shape), tuple(x.stride()), x.dtype, x.device) for x in results]
-    given = ", ".join(f"Tensor x{k}" for k in range(inputs))
+    given = ", ".join([*(f"Tensor x{k}" for k in range(inputs)), *(f"SymInt n{k}" for k in range(numbers))])
     returned = ", ".join(["Tensor"] * len(forms))
     tags = (torch.Tag.nondeterministic_seeded,) if random else ()
     _LIBRARY.define(f"{name}({given}) -> {returned if len(forms) == 1 else f'({returned})'}", tags=tags)
 
-    def run(*tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def run(*values: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        tensors, sizes = values[:inputs], values[inputs:]
         with torch._C._ForceDispatchKeyGuard(*_OUTSIDE):  # noqa: SLF001 - as a caller's code runs: vmap and all
-            found = _apart(body(tensors), tensors)
+            found = _apart(body(tensors, sizes), tensors)
         return found[0] if len(found) == 1 else found
 
-    def fake(*_: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def fake(*_: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
         made = tuple(
             torch.empty_strided(shape, stride, dtype=dtype, device=device) for shape, stride, dtype, device in forms
         )

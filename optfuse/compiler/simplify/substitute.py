@@ -266,8 +266,8 @@ def _place(found: Inside, value: Value) -> dict[sympy.Symbol, sympy.Expr] | None
     moving = {symbol: step for symbol, step in form[0].items() if step and extents[symbol] > 1}
     place: dict[sympy.Symbol, sympy.Expr] = {}
     for k, (size, stride) in enumerate(zip(value.sizes, value.strides, strict=True)):
-        start, rest = sympy.Integer(rest // stride), rest % stride
-        last = int(start)
+        last, rest = divmod(rest, stride)
+        start = sympy.sympify(last)
         for symbol in [symbol for symbol, step in moving.items() if step >= stride and divides(stride, step)]:
             step = moving.pop(symbol) // stride
             start, last = start + step * symbol, last + step * (extents[symbol] - 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from operator import attrgetter, getitem
 from typing import Any
@@ -25,8 +26,8 @@ from optfuse.compiler.frontend.torch_bridge import (
     tree_leaves,
 )
 from optfuse.compiler.frontend.torch_fakes import fake_result_afresh
-from optfuse.compiler.frontend.torch_sizes import has_unbacked_size
-from optfuse.compiler.ops.opaque_operators import SCAN, AssociativeScan, opaque_operator
+from optfuse.compiler.frontend.torch_sizes import has_unbacked_size, is_symbolic
+from optfuse.compiler.ops.opaque_operators import SCAN, AssociativeScan, Body, opaque_operator
 
 #: What the arguments of a library call may be, beside tensors and lists.
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
@@ -51,11 +52,16 @@ def isolate_opaque(captured: Captured) -> Captured:
 _TEMPLATES = frozenset({"flex_attention", "flex_attention_backward"})
 
 
+#: Sizes for which such an operator keeps Inductor's code.
+SIZES_KEPT = 64
+
+
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """The place of the k-th tensor among a node's arguments."""
+    """The place of the k-th tensor, or of the k-th size that changes, among a node's arguments."""
 
     k: int
+    is_size: bool = False
 
 
 def _needs_torch(node: Node) -> bool:
@@ -86,19 +92,40 @@ def _isolate(graph: GraphModule, node: Node) -> None:
     read = list(_read(node, value))
     kept = [k for k, is_read in enumerate(read) if is_read]
     results = [results[k] for k in kept]
-    if not results:
+    if not results or not _tells_its_sizes(graph, node):
         return
-    body, tensors = _body_of(graph, node, value, kept)
+    body, tensors, sizes = _body_of(graph, node, value, kept)
     with outside_of_modes():
-        target = opaque_operator(_stem(node), body, len(tensors), results, random=_draws(graph, node))
+        target = opaque_operator(
+            _stem(node), body, len(tensors), results, numbers=len(sizes), random=_draws(graph, node)
+        )
     with graph.graph.inserting_before(node):
-        call = graph.graph.call_function(target, tuple(tensors))
+        call = graph.graph.call_function(target, (*tensors, *sizes))
     call.meta = {**node.meta, "val": tuple(results) if len(results) > 1 else results[0]}
     scan = _scan_of(graph, node, tensors, kept)
     if scan is not None:
         call.meta[SCAN] = scan
     numbers = [kept.index(k) if is_read else -1 for k, is_read in enumerate(read)]
     _hand_out(node, value, call, iter(numbers), single=len(results) == 1)
+
+
+def _tells_its_sizes(graph: GraphModule, node: Node) -> bool:
+    """Whether all symbolic numbers of a node are sizes among its arguments, and none is inside of its subgraphs."""
+    given = tree_leaves((node.args, node.kwargs))
+    if any(isinstance(x, torch.SymFloat | torch.SymBool) for x in given):
+        return False
+    return not any(
+        is_symbolic(x)
+        for module in _subgraphs(graph, node)
+        for inner in module.graph.nodes
+        for x in tree_leaves((inner.args, inner.kwargs))
+    )
+
+
+def _subgraphs(graph: GraphModule, node: Node) -> list[GraphModule]:
+    """The graphs among the arguments of a node."""
+    inner = [attrgetter(str(argument.target))(graph) for argument in node.all_input_nodes if argument.op == "get_attr"]
+    return [module for module in inner if isinstance(module, GraphModule)]
 
 
 def _stem(node: Node) -> str:
@@ -149,14 +176,20 @@ def _hand_out(node: Node, value: object, call: Node, numbers: Iterator[int], *, 
     graph.erase_node(node)
 
 
-def _body_of(graph: GraphModule, node: Node, value: object, kept: Sequence[int]) -> tuple[Any, list[Node]]:
-    """The function that runs a node, of the tensors that it is given, and those tensors.
+def _body_of(
+    graph: GraphModule, node: Node, value: object, kept: Sequence[int]
+) -> tuple[Body, list[Node], list[torch.SymInt]]:
+    """The function that runs a node, of the tensors and the sizes that it is given, and those tensors and sizes.
 
     ``value`` is what the node returns; of the tensors in it the function returns those that ``kept`` counts.
     """
     tensors: list[Node] = []
+    sizes: list[torch.SymInt] = []
 
     def slot(argument: Any) -> Any:
+        if isinstance(argument, torch.SymInt):
+            sizes.append(argument)
+            return _Slot(len(sizes) - 1, is_size=True)
         if not isinstance(argument, Node):
             return argument
         if argument.op == "get_attr" and not isinstance(argument.meta.get("val"), torch.Tensor):
@@ -167,19 +200,19 @@ def _body_of(graph: GraphModule, node: Node, value: object, kept: Sequence[int])
 
     args, kwargs = map_aggregate((tuple(node.args), dict(node.kwargs)), slot)
     if str(node.target) in _TEMPLATES and any(x.meta["val"].device.type == "cuda" for x in tensors):
-        return _by_inductor(graph, node, value, kept, tensors), tensors
+        return _by_inductor(graph, node, value, kept, tensors), tensors, sizes
     run: Any = node.target
 
-    def body(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def body(given: Sequence[torch.Tensor], numbers: Sequence[int]) -> list[torch.Tensor]:
         def filled(argument: Any) -> Any:
-            return given[argument.k] if isinstance(argument, _Slot) else argument
+            return (numbers if argument.is_size else given)[argument.k] if isinstance(argument, _Slot) else argument
 
         with outside_of_modes():
             returned = run(*map_aggregate(args, filled), **map_aggregate(kwargs, filled))
         found = [x for x in tree_leaves(returned) if isinstance(x, torch.Tensor)]
         return [found[k] for k in kept]
 
-    return body, tensors
+    return body, tensors, sizes
 
 
 def _scan_of(graph: GraphModule, node: Node, tensors: Sequence[Node], kept: Sequence[int]) -> AssociativeScan | None:
@@ -195,17 +228,25 @@ def _scan_of(graph: GraphModule, node: Node, tensors: Sequence[Node], kept: Sequ
 
 
 def _by_inductor(graph: GraphModule, node: Node, value: object, kept: Sequence[int], tensors: Sequence[Node]) -> Any:
-    """The function that runs a node alone as Inductor compiles it; parameters as for ``_body_of``."""
-    alone = Graph()
-    values = {tensor: alone.placeholder(tensor.name) for tensor in tensors}
-    attributes = [argument for argument in node.all_input_nodes if argument not in values]
-    values |= {argument: alone.get_attr(str(argument.target)) for argument in attributes}
-    found = list(_tensors_of(alone.node_copy(node, values.__getitem__), value))
-    alone.output(tuple(found[k] for k in kept))
-    alone.eliminate_dead_code()
-    run = compiled_by_inductor(GraphModule(graph, alone))
+    """The function that runs a node alone, as Inductor compiles it at each size; parameters as for ``_body_of``."""
 
-    def body(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    @lru_cache(SIZES_KEPT)
+    def compiled(numbers: tuple[int, ...], _: tuple[torch.Size, ...]) -> Callable[..., Any]:
+        alone, left = Graph(), iter(numbers)
+        values = {tensor: alone.placeholder(tensor.name) for tensor in tensors}
+        attributes = [argument for argument in node.all_input_nodes if argument not in values]
+        values |= {argument: alone.get_attr(str(argument.target)) for argument in attributes}
+        call = alone.node_copy(node, values.__getitem__)
+        call.args, call.kwargs = map_aggregate(
+            (call.args, call.kwargs), lambda x: next(left) if isinstance(x, torch.SymInt) else x
+        )
+        found = list(_tensors_of(call, value))
+        alone.output(tuple(found[k] for k in kept))
+        alone.eliminate_dead_code()
+        return compiled_by_inductor(GraphModule(graph, alone))
+
+    def body(given: Sequence[torch.Tensor], numbers: Sequence[int]) -> list[torch.Tensor]:
+        run = compiled(tuple(numbers), tuple(x.shape for x in given))
         with outside_of_modes():
             return list(run(*given))
 
@@ -225,11 +266,9 @@ def _draws(graph: GraphModule, node: Node) -> bool:
     """Whether a node may draw random numbers, in one of its subgraphs too."""
     if "rng" in str(node.target):
         return True
-    inner = [attrgetter(str(argument.target))(graph) for argument in node.all_input_nodes if argument.op == "get_attr"]
     return is_random(node.target) or any(
         is_random(each.target) or "rng" in str(each.target)
-        for module in inner
-        if isinstance(module, GraphModule)
+        for module in _subgraphs(graph, node)
         for each in module.graph.nodes
     )
 
