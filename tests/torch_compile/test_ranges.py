@@ -549,7 +549,15 @@ def joined(x: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, 8)
 
 
-@pytest.mark.parametrize("function", [halved, joined])
+def masked(x: Tensor) -> Tensor:
+    """The gradient of rows that are overwritten: a library's call that writes some elements of its argument."""
+    rows = x[:, :, 0] > 0
+    y = x.clone()
+    y[rows] = 0
+    return y * 2 + torch.where(rows[..., None], x, -x)
+
+
+@pytest.mark.parametrize("function", [halved, joined, masked])
 def test_gradients_of_parts_serve_a_range(compiled: Compiler, function: Any) -> None:
     fast = compiled(function, dynamic=True)
     for length in (5, 8, 13, 6):
@@ -557,3 +565,13 @@ def test_gradients_of_parts_serve_a_range(compiled: Compiler, function: Any) -> 
         found = [torch.autograd.grad(run(x).sin().sum(), x) for run in (fast, function)]
         torch.testing.assert_close(*found)
     assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_nothing_is_written_into_a_result_without_elements(compiled: Compiler, dynamic: bool) -> None:
+    fast = compiled(masked, dynamic=dynamic)
+    for length in (0, 3):
+        x = torch.randn(2, length, 8).requires_grad_()
+        found = [torch.autograd.grad(run(x).sin().sum(), x) for run in (fast, masked)]
+        torch.testing.assert_close(*found)
+    assert [pair for run in compiled.runs for pair in run.record.unplanned] == []

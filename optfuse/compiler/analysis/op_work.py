@@ -137,8 +137,8 @@ def updated_bytes(call: LibraryCall, buffers: Mapping[str, Buffer]) -> dict[str,
     if not call.mutates or not given or given[0].buffer not in call.mutates or _base_name(call) not in _UPDATES:
         return {}
     base, *rest = given
-    elements = max((prod(view.shape) for view in rest), default=0)
-    return {base.buffer: min(elements, prod(base.shape)) * ITEM_BYTES.get(buffers[base.buffer].dtype, 8)}
+    elements = max((hint(prod(view.shape)) for view in rest), default=0)
+    return {base.buffer: min(elements, hint(prod(base.shape))) * ITEM_BYTES.get(buffers[base.buffer].dtype, 8)}
 
 
 def library_work(

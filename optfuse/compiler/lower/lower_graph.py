@@ -114,11 +114,17 @@ def _lower(
 
 
 def without_unread(graph: LoopGraph) -> LoopGraph:
-    """The graph without nests whose results are not read: a result without elements needs none of its operands."""
+    """The graph without nests whose results are not read: a result without elements needs none of its operands.
+
+    Nor has it calls that write into buffers without elements, which nothing makes.
+    """
+    empty = {buffer.name for buffer in graph.buffers if 0 in buffer.shape}
     needed = {output.buffer for output in graph.outputs if isinstance(output, View)} | set(graph.inputs)
     kept: list[Op] = []
     for op in reversed(graph.ops):
         if isinstance(op, LibraryCall):
+            if op.mutates and empty.issuperset(op.mutates) and not any(op.outputs) and not op.group:
+                continue
             needed |= {view.buffer for view in views(op)}
         elif needed.isdisjoint(store.buffer for store in op.stores):
             continue

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from operator import attrgetter, getitem
 from typing import Any
@@ -50,10 +49,6 @@ def isolate_opaque(captured: Captured) -> Captured:
 
 #: Operators that torch runs fast only as Inductor's templates: eager execution writes all scores to memory.
 _TEMPLATES = frozenset({"flex_attention", "flex_attention_backward"})
-
-
-#: Sizes for which such an operator keeps Inductor's code.
-SIZES_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +105,14 @@ def _isolate(graph: GraphModule, node: Node) -> None:
 
 
 def _tells_its_sizes(graph: GraphModule, node: Node) -> bool:
-    """Whether all symbolic numbers of a node are sizes among its arguments, and none is inside of its subgraphs."""
+    """Whether all symbolic numbers of a node are sizes among its arguments, and none is inside of its subgraphs.
+
+    Inductor's code of a template is for one size.
+    """
     given = tree_leaves((node.args, node.kwargs))
     if any(isinstance(x, torch.SymFloat | torch.SymBool) for x in given):
+        return False
+    if _is_template(node) and any(map(is_symbolic, (*given, *_sizes_of(node)))):
         return False
     return not any(
         is_symbolic(x)
@@ -120,6 +120,21 @@ def _tells_its_sizes(graph: GraphModule, node: Node) -> bool:
         for inner in module.graph.nodes
         for x in tree_leaves((inner.args, inner.kwargs))
     )
+
+
+def _is_template(node: Node) -> bool:
+    """Whether Inductor runs a node, which is on a GPU."""
+    return str(node.target) in _TEMPLATES and any(x.device.type == "cuda" for x in _tensors_given(node))
+
+
+def _sizes_of(node: Node) -> list[Any]:
+    """The sizes of the tensors among a node's arguments."""
+    return [n for x in _tensors_given(node) for n in x.shape]
+
+
+def _tensors_given(node: Node) -> list[torch.Tensor]:
+    values = [argument.meta.get("val") for argument in node.all_input_nodes]
+    return [x for x in values if isinstance(x, torch.Tensor)]
 
 
 def _subgraphs(graph: GraphModule, node: Node) -> list[GraphModule]:
@@ -199,7 +214,7 @@ def _body_of(
         return _Slot(tensors.index(argument))
 
     args, kwargs = map_aggregate((tuple(node.args), dict(node.kwargs)), slot)
-    if str(node.target) in _TEMPLATES and any(x.meta["val"].device.type == "cuda" for x in tensors):
+    if _is_template(node):
         return _by_inductor(graph, node, value, kept, tensors), tensors, sizes
     run: Any = node.target
 
@@ -227,26 +242,18 @@ def _scan_of(graph: GraphModule, node: Node, tensors: Sequence[Node], kept: Sequ
     return AssociativeScan(module, scanned, tuple(kept)) if isinstance(module, GraphModule) else None
 
 
-def _by_inductor(graph: GraphModule, node: Node, value: object, kept: Sequence[int], tensors: Sequence[Node]) -> Any:
-    """The function that runs a node alone, as Inductor compiles it at each size; parameters as for ``_body_of``."""
+def _by_inductor(graph: GraphModule, node: Node, value: object, kept: Sequence[int], tensors: Sequence[Node]) -> Body:
+    """The function that runs a node alone as Inductor compiles it; parameters as for ``_body_of``."""
+    alone = Graph()
+    values = {tensor: alone.placeholder(tensor.name) for tensor in tensors}
+    attributes = [argument for argument in node.all_input_nodes if argument not in values]
+    values |= {argument: alone.get_attr(str(argument.target)) for argument in attributes}
+    found = list(_tensors_of(alone.node_copy(node, values.__getitem__), value))
+    alone.output(tuple(found[k] for k in kept))
+    alone.eliminate_dead_code()
+    run = compiled_by_inductor(GraphModule(graph, alone))
 
-    @lru_cache(SIZES_KEPT)
-    def compiled(numbers: tuple[int, ...], _: tuple[torch.Size, ...]) -> Callable[..., Any]:
-        alone, left = Graph(), iter(numbers)
-        values = {tensor: alone.placeholder(tensor.name) for tensor in tensors}
-        attributes = [argument for argument in node.all_input_nodes if argument not in values]
-        values |= {argument: alone.get_attr(str(argument.target)) for argument in attributes}
-        call = alone.node_copy(node, values.__getitem__)
-        call.args, call.kwargs = map_aggregate(
-            (call.args, call.kwargs), lambda x: next(left) if isinstance(x, torch.SymInt) else x
-        )
-        found = list(_tensors_of(call, value))
-        alone.output(tuple(found[k] for k in kept))
-        alone.eliminate_dead_code()
-        return compiled_by_inductor(GraphModule(graph, alone))
-
-    def body(given: Sequence[torch.Tensor], numbers: Sequence[int]) -> list[torch.Tensor]:
-        run = compiled(tuple(numbers), tuple(x.shape for x in given))
+    def body(given: Sequence[torch.Tensor], _: Sequence[int]) -> list[torch.Tensor]:
         with outside_of_modes():
             return list(run(*given))
 
