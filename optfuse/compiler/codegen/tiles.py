@@ -13,9 +13,9 @@ from optfuse.compiler.codegen.index_arithmetic import Atom, Axis, Linear, Walk, 
 from optfuse.compiler.codegen.reduction_passes import Passes
 from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec, Member, rdigit, xdigit
-from optfuse.compiler.ir.nodes import Buffer, ivar, rvar, tvar
+from optfuse.compiler.ir.nodes import Buffer, Load, Store, ivar, rvar, tvar
 from optfuse.compiler.ir.sizes import hint
-from optfuse.compiler.ir.traversal import dot_in, loads
+from optfuse.compiler.ir.traversal import dot_in, loads, loads_under
 
 Digits = tuple[tuple[sympy.Symbol, int], ...]
 Loop = Literal["none", "persistent", "looped"]
@@ -52,12 +52,16 @@ class TileConfig:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A load from or store to memory: its coefficients over the kernel's digits, and the element's bits."""
+    """A load from or store to memory: its coefficients over the kernel's digits, and the element's bits.
+
+    ``gathered`` are the digits that move the address by what is read at their points, in steps that nobody knows.
+    """
 
     coefficients: Mapping[sympy.Symbol, int]
     bits: int
     store: bool
     buffer: str = ""
+    gathered: frozenset[sympy.Symbol] = frozenset()
 
     def at_hints(self) -> Access:
         """The access at the hints of its sizes, for choices that affect speed alone."""
@@ -69,11 +73,12 @@ class Access:
 
     def size(self, digits: Digits) -> int:
         """Bits accessed, counted along the digits that move the address."""
-        return self.bits * hint(math.prod(size for symbol, size in digits if self.coefficients.get(symbol)))
+        moving = (size for symbol, size in digits if self.coefficients.get(symbol) or symbol in self.gathered)
+        return self.bits * hint(math.prod(moving))
 
 
 def memory_accesses(spec: KernelSpec, buffers: Mapping[str, Buffer], passes: Passes) -> tuple[Access, ...]:
-    """The memory accesses of a kernel; of gathers and windows only the affine part of the address."""
+    """The memory accesses of a kernel; of gathers and windows the affine part of the address, and what moves the rest."""
     known = {xdigit(k): Linear({xdigit(k): 1} if n > 1 else {}) for k, n in enumerate(spec.space.x)}
     known |= {rdigit(k): Linear({rdigit(k): 1} if n > 1 else {}) for k, n in enumerate(spec.space.r)}
     found = []
@@ -83,15 +88,23 @@ def memory_accesses(spec: KernelSpec, buffers: Mapping[str, Buffer], passes: Pas
         factors = () if dot is None else (dot.left, dot.right)
         for load in loads(member.nest):
             if load.buffer not in passes.producers[k] and load not in factors:
-                full = env | {tvar(j): Linear() for j in range(len(load.indirect))}
-                terms = linearize(load.index, full, _dropped).terms
-                found.append(Access(_digits_of(terms), BITS[load.dtype], store=False, buffer=load.buffer))
+                terms, gathered = _address(load, env)
+                found.append(Access(terms, BITS[load.dtype], store=False, buffer=load.buffer, gathered=gathered))
         for store in member.nest.stores:
             if store.buffer in spec.stores:
-                full = env | {tvar(j): Linear() for j in range(len(store.indirect))}
-                terms = linearize(store.index, full, _dropped).terms
-                found.append(Access(_digits_of(terms), BITS[buffers[store.buffer].dtype], store=True))
+                terms, gathered = _address(store, env)
+                found.append(Access(terms, BITS[buffers[store.buffer].dtype], store=True, gathered=gathered))
     return tuple(found)
+
+
+def _address(
+    access: Load | Store, env: Mapping[sympy.Symbol, Linear]
+) -> tuple[dict[sympy.Symbol, int], frozenset[sympy.Symbol]]:
+    """The coefficients of an access, and the digits at whose points its indirect indices are read."""
+    full = dict(env) | {tvar(j): Linear() for j in range(len(access.indirect))}
+    read = (_address(load, env) for load in loads_under(access.indirect))
+    gathered = frozenset(symbol for terms, further in read for symbol in (*terms, *further))
+    return _digits_of(linearize(access.index, full, _dropped).terms), gathered
 
 
 def _variables(member: Member, known: Mapping[sympy.Symbol, Linear]) -> dict[sympy.Symbol, Linear]:
