@@ -1,7 +1,8 @@
 """``x[mask] = value`` as choices between old and new elements: a loop, in place of a search for the mask's places.
 
 ATen's ``index_put`` looks up where a mask is true: the host waits for the number of places, and the gradient of the
-values has a size that only the run tells. Where all places get the same values, neither is needed.
+values has a size that only the run tells. Where all places get the same values, neither is needed; where values with a
+gradient differ, as in ``x[mask] = y[mask]``, they are scattered by the mask.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def _set_item(self: Any, key: Any, value: Any) -> None:
             first = window.dim() - mask.dim() - _axes(after) if left else _axes(before)
             if not isinstance(value, Tensor):
                 value = torch.full((), value, dtype=self.dtype, device=self.device)
-            chosen = _chosen(window, first, mask, value.to(self.device, self.dtype))
+            value = value.to(self.device, self.dtype)
+            chosen = _chosen(window, first, mask, value)
+            chosen = _filled(window, first, mask, value) if chosen is None else chosen
             if chosen is not None:
                 window.copy_(chosen)
                 return
@@ -77,15 +80,24 @@ def _axes(keys: Sequence[Any]) -> int:
 
 
 def _index_put(self: Tensor, indices: Indices, values: Tensor, accumulate: bool = False) -> Tensor:
-    chosen = put_by_mask(self, indices, values, accumulate)
-    return aten.index_put.default(self, list(indices), values, accumulate) if chosen is NotImplemented else chosen
+    written = _written(self, indices, values, accumulate)
+    return aten.index_put.default(self, list(indices), values, accumulate) if written is None else written
 
 
 def _index_put_in_place(self: Tensor, indices: Indices, values: Tensor, accumulate: bool = False) -> Tensor:
-    chosen = put_by_mask(self, indices, values, accumulate)
-    if chosen is NotImplemented:
+    written = _written(self, indices, values, accumulate)
+    if written is None:
         return aten.index_put_.default(self, list(indices), values, accumulate)
-    return self.copy_(chosen)
+    return self.copy_(written)
+
+
+def _written(self: Tensor, indices: Indices, values: Tensor, accumulate: bool) -> Tensor | None:
+    """The result of ``index_put`` without a search for a mask's places, if there is such a form."""
+    chosen = put_by_mask(self, indices, values, accumulate)
+    if chosen is not NotImplemented:
+        return chosen
+    mask = indices[0] if len(indices) == 1 and not accumulate else None
+    return _filled(self, 0, mask, values) if mask is not None and _is_mask(mask) else None
 
 
 #: What writes at places, as kind of node and target, and the same by choices where it can be.
@@ -121,3 +133,20 @@ def _chosen(x: Tensor, first: int, mask: Any, values: Tensor, *, adds: bool = Fa
     for _ in range(behind):
         mask = mask.unsqueeze(-1)
     return torch.where(mask, x + values if adds else values, x)
+
+
+def _filled(x: Tensor, first: int, mask: Tensor, values: Tensor) -> Tensor | None:
+    """``x`` with values of their own at the places of a mask over its first dimensions, if those need a gradient.
+
+    The gradient of ``masked_scatter`` has the values' size, where that of ``index_put`` has as many as the mask finds.
+    """
+    count, rest = mask.dim(), tuple(x.shape[mask.dim() :])
+    if first or not (values.requires_grad and torch.is_grad_enabled()) or values.dim() != 1 + len(rest):
+        return None
+    if tuple(mask.shape) != tuple(x.shape[:count]) or tuple(values.shape[1:]) != rest or mask.device != x.device:
+        return None
+    found = mask.sum() == values.shape[0]
+    aten._assert_async.msg(found, "as many rows of values are needed as a mask has places")  # noqa: SLF001
+    for _ in rest:
+        mask = mask.unsqueeze(-1)
+    return x.masked_scatter(mask.expand(x.shape), values)

@@ -82,6 +82,31 @@ def test_one_value_for_all_places(compiled: Compiler, function: Callable[..., Te
     assert not any("aten.index_put" in schedule.source for run in compiled.runs for schedule in run.record.schedules)
 
 
+def _rows_of_their_own(x: Tensor, y: Tensor) -> Tensor:
+    x = x * 2
+    x[x[:, 0] > 0] = y
+    return x.sin()
+
+
+def _put_rows(x: Tensor, y: Tensor) -> Tensor:
+    x = x.index_put((x[:, 0] > 1.5,), y[1:])
+    return x.index_put_((x[:, 0] > 0,), y).sin()
+
+
+@on_cpu
+@pytest.mark.parametrize("function", [_rows_of_their_own, _put_rows])
+def test_other_values_have_gradients(compiled: Compiler, function: Callable[..., Tensor]) -> None:
+    x = torch.tensor([1.0, -1.0, 2.0, -2.0, 3.0]).unsqueeze(1).repeat(1, 4).requires_grad_()
+    y = torch.rand(3, 4).requires_grad_()
+    wanted, got = function(x, y), compiled(function)(x, y)
+    torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(result.square().sum(), (x, y)) for result in (got, wanted)))
+    assert planned(compiled)
+    torch.testing.assert_close(compiled(function)(x, y.detach()), wanted)
+    with pytest.raises(RuntimeError, match="as many rows"):
+        compiled(function)(-x, y)
+
+
 @on_cpu
 def test_masks_among_slices_and_numbers(compiled: Compiler) -> None:
     x, y = torch.randn(4, 8), torch.randn(4, 8)

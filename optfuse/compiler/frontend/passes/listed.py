@@ -42,6 +42,14 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "bags of equally many rows of a table are sums over rows that loops gather",
     ),
     FrontendPass(
+        "choose_by_masks", "decision", "trace", "mask_writes",
+        "elements that a mask chooses are written as a choice between old and new ones at each place",
+    ),
+    FrontendPass(
+        "leave_inference_mode", "normal form", "trace", "passes.inference_regions",
+        "regions under inference mode are regions without gradients",
+    ),
+    FrontendPass(
         "attend_with_masks", "decision", "inference", "passes.attention",
         "attention with a mask is one operator in half precision, without gradients",
     ),
