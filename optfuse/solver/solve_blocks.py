@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +25,9 @@ from optfuse.solver.strategies.block import LISTS, BlockResult, ListLimits, Part
 
 #: The least time of a block, as long as four times as much is left.
 LEAST_SECONDS = 5.0
+#: The least time of a block whose gap costs little in the calls that are expected.
+WORTH_SECONDS = 2.0
+PICOSECONDS = 10**12
 #: The share of the time left that goes to blocks before any are joined.
 FIRST_SHARE = 0.85
 #: Rough seconds to cut out a block, for each op; the clock is checked before each block of so many ops.
@@ -93,6 +98,12 @@ class _Work:
         """Raise ``_OutOfTimeError`` if it is later than the deadline."""
         if self.clock.now() >= self.deadline:
             raise _OutOfTimeError
+
+    def worth_until(self, gap: int) -> float:
+        """Until when a gap of so many picoseconds a call is worth more than the time to close it."""
+        if self.options.calls is None:
+            return math.inf
+        return self.clock.now() + max(WORTH_SECONDS, self.options.calls * gap / PICOSECONDS)
 
     def cut_out(self, groups: Iterable[tuple[int, ...]]) -> list[Block]:
         """The blocks of some groups of ops, each cut out once; those of equal shape have the same one."""
@@ -176,11 +187,13 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
     now = work.clock.now()
     finish_by = now + FIRST_SHARE * max(0.0, work.deadline - now)
     tally = _Tally(work, blocks, [floors.get(group[0], 0) for group in groups])
+    equal = Counter(block.shape for block in blocks)
     for number, shape in enumerate(waiting):
         now = work.clock.now()
         left = max(0.0, finish_by - now)
         share = left * _share([len(other.problem.ops) for other in waiting[number:]])
-        until = now + max(share, min(LEAST_SECONDS, left / 4))
+        gap = equal[shape] * (cost_of(shape.problem, starts[shape]) - block_bound(shape.problem))
+        until = min(now + max(share, min(LEAST_SECONDS, left / 4)), work.worth_until(gap))
         work.results[shape] = _solved(work, shape, starts[shape], until)
         tally.note("join" if work.joins else "blocks", shape)
     return [_answer(work, block, floors.get(group[0], 0)) for block, group in zip(blocks, groups, strict=True)]
@@ -235,6 +248,7 @@ def _retry_unproven(work: _Work, groups: Sequence[tuple[int, ...]], answers: lis
         return answers
     blocks = work.cut_out(groups)
     gaps = {block.shape: answer.cost - answer.bound for block, answer in zip(blocks, answers, strict=True)}
+    equal = Counter(block.shape for block in blocks)
     late = sorted((shape for shape in gaps if not _settled(work.results[shape])), key=lambda shape: -gaps[shape])
     for number, shape in enumerate(late):
         now = work.clock.now()
@@ -242,13 +256,14 @@ def _retry_unproven(work: _Work, groups: Sequence[tuple[int, ...]], answers: lis
         if left <= 0:
             break
         old = work.results[shape]
-        new = _solved(work, shape, old.kernels, now + left / (len(late) - number))
+        until = min(now + left / (len(late) - number), work.worth_until(equal[shape] * gaps[shape]))
+        new = _solved(work, shape, old.kernels, until)
         work.results[shape] = replace(new, bound=min(new.cost, max(old.bound, new.bound)))
     better = [_answer(work, block, answer.bound) for block, answer in zip(blocks, answers, strict=True)]
-    return _without_cycles(work.instance, answers, better)
+    return without_cycles(work.instance, answers, better)
 
 
-def _without_cycles(instance: Instance, answers: Sequence[Answer], better: Sequence[Answer]) -> list[Answer]:
+def without_cycles(instance: Instance, answers: Sequence[Answer], better: Sequence[Answer]) -> list[Answer]:
     """The better answers, but the old ones of blocks where a better one closes a cycle; those that gain most first."""
     if not _cycles(instance, better):
         return list(better)

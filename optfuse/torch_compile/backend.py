@@ -35,6 +35,8 @@ logger = logging.getLogger("optfuse")
 #: Options that are not the solver's.
 _OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving", "ranges", "buckets", "checkpoint_price")
 
+#: How often a compiled graph is expected to run, unless the caller says so.
+EXPECTED_CALLS = 200_000
 #: Ours for some of Inductor's options, by a part of their names.
 _INDUCTORS = {"cudagraphs": '{"cudagraphs": True}', "max_autotune": '{"tune": True}'}
 
@@ -50,8 +52,9 @@ def backend(
 
     Args:
         graph, example_inputs: As torch.compile hands them over.
-        options: Fields of ``SolveOptions``; ``device``: a shipped device's name or a device file (by default the
-            shipped one that this process's GPU is; "h200" for others and without a GPU); ``cudagraphs``: True, False
+        options: Fields of ``SolveOptions``, ``calls`` being 200,000 by default; ``device``: a shipped device's name or
+            a device file (by default the shipped one that this process's GPU is; "h200" for others and without a GPU);
+            ``cudagraphs``: True, False
             or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are searched on the GPU, as
             by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``; ``saving``: what decides
             what a training step saves, as for ``optfuse.optimize``; ``buckets``: sizes that changing ones are filled up
@@ -107,7 +110,7 @@ def _compiled(
 
 def _asked(options: Mapping[str, Any]) -> Asked:
     """What ``options`` ask for, checked."""
-    device, solve_options = parse_options(options)
+    device, solve_options = parse_options({"calls": EXPECTED_CALLS, **options})
     cudagraphs = choice_under(solve_options.peak_bytes, checked_choice(options.get("cudagraphs", "auto")))
     measure = options.get("measure", 0)
     require_measurable(measure)

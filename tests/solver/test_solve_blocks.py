@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,7 @@ from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.columns.atoms import find_atoms
 from optfuse.solver.columns.candidates import enumerate_candidates
+from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.control.clock import Clock, WorkClock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.master.master import Master, covers_of
@@ -132,6 +134,38 @@ def test_cycles_across_blocks_join_them() -> None:
     assert outcome.cuts > 0
     assert outcome.objective == optimum(instance)
     assert sorted(kernel.ops for kernel in outcome.kernels) == [(0,), (1, 2), (3,)]
+
+
+def test_of_better_answers_that_close_a_cycle_the_one_that_gains_more_is_kept() -> None:
+    instance = crossing()
+    costs = {ops: pricer(instance).price(mask_of(ops), scheme) for ops, scheme in (((0, 3), 1), ((1, 2), 2))}
+    costs |= {(op,): pricer(instance).price(1 << op, scheme) for op, scheme in ((0, 1), (1, 2), (2, 2), (3, 1))}
+
+    def answer(*kernels: tuple[tuple[int, ...], int]) -> module.Answer:
+        return module.Answer(kernels, sum(costs[ops] for ops, _ in kernels), 1, complete=True)
+
+    apart = [answer(((0,), 1), ((3,), 1)), answer(((1,), 2), ((2,), 2))]
+    fused = [answer(((0, 3), 1)), answer(((1, 2), 2))]
+    first, second = module.without_cycles(instance, apart, fused)
+    assert apart[0].cost - fused[0].cost < apart[1].cost - fused[1].cost
+    assert (first, second) == (apart[0], fused[1])
+    assert module.without_cycles(instance, apart, [apart[0], fused[1]]) == [apart[0], fused[1]]
+
+
+@pytest.mark.parametrize(("calls", "least", "most"), [(None, 10.0, 60.0), (1, 0.1, 2.0), (10**9, 10.0, 60.0)])
+def test_a_block_gets_the_time_that_its_gap_is_worth(
+    monkeypatch: pytest.MonkeyPatch, calls: int | None, least: float, most: float
+) -> None:
+    given: list[float] = []
+    solve_block = module.solve_block
+
+    def noted(shape: Shape, warm: Partition, options: SolveOptions, deadline: float, *rest: Any) -> BlockResult:
+        given.append(deadline - time.monotonic())
+        return solve_block(shape, warm, options, deadline, *rest)
+
+    monkeypatch.setattr(module, "solve_block", noted)
+    assert solved(build(0, 12), options=replace(ONE_WORKER, calls=calls, deterministic=False)).proven
+    assert all(least < seconds < most for seconds in given)
 
 
 def test_without_time_blocks_on_a_cycle_go_back_to_the_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ class Access:
 
 
 def memory_accesses(spec: KernelSpec, buffers: Mapping[str, Buffer], passes: Passes) -> tuple[Access, ...]:
-    """The memory accesses of a kernel; of gathers and windows the affine part of the address, and what moves the rest."""
+    """The memory accesses of a kernel; of gathers and windows the affine part, and what moves the rest."""
     known = {xdigit(k): Linear({xdigit(k): 1} if n > 1 else {}) for k, n in enumerate(spec.space.x)}
     known |= {rdigit(k): Linear({rdigit(k): 1} if n > 1 else {}) for k, n in enumerate(spec.space.r)}
     found = []

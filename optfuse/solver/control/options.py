@@ -30,6 +30,8 @@ class SolveOptions:
         solver: "cpsat" (optimal with a proof), "greedy" (the baseline alone), "exhaustive" (an oracle for small ones).
         time_limit: Seconds for the whole solve, memory plan included, from when the instance has been validated and
             its digest is known; above zero and finite.
+        calls: How often the program is expected to run. A block then gets no more time than its gap would cost in so
+            many calls, but two seconds at least. None: all that the time limit allows.
         workers: Threads that CP-SAT may use.
         seed: Seed of CP-SAT's search.
         deterministic: The same answer on every run: no decision looks at the wall clock. ``time_limit`` then counts
@@ -62,6 +64,7 @@ class SolveOptions:
     recompute: bool = False
     optimizer_states: int = 0
     share_launches: bool = True
+    calls: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -85,6 +88,8 @@ class SolveOptions:
             raise InvalidOptionError(
                 f"optimizer_states must be a whole number of at least 0 (AdamW: 2), not {self.optimizer_states!r}"
             )
+        if self.calls is not None and (not _is_whole(self.calls) or self.calls < 1):
+            raise InvalidOptionError(f"calls must be a whole number of at least 1, or None, not {self.calls!r}")
         if self.peak_memory is not None:
             memory_size(self.peak_memory)
 
