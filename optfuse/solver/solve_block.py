@@ -275,8 +275,8 @@ STRATEGIES = (
         applies=lambda subject, _: len(subject.problem.ops) > subject.problem.limits.max_ops,
         leave_within=0.02,
     ),
-    Strategy("brief listing", list_briefly, share=0.2),
-    Strategy("generation, brief", generate_columns, share=0.15, applies=_unlisted),
+    Strategy("brief listing", list_briefly, share=0.2, most_ops=LARGE_OPS),
+    Strategy("generation, brief", generate_columns, share=0.15, applies=_unlisted, most_ops=LARGE_OPS),
     Strategy("critical path, large", start_from_critical_path, applies=_plain, least_ops=LARGE_OPS + 1),
     Strategy(
         "near ties, many ops",

@@ -86,12 +86,11 @@ class _Generation:
             if value > 0 and candidate.mask & candidate.mask - 1
         ]
         found = self._grown(average, used, prices)
-        while len(found) < FEW and not self.budget.spent:
-            found = self._grown(prices, used, prices)
-            average = prices
-            if len(found) >= FEW or self.times >= MOST_TIMES:
-                break
+        if len(found) < FEW:
+            average, found = prices, self._grown(prices, used, prices)
+        while len(found) < FEW and self.times < MOST_TIMES and not self.budget.spent:
             self.times *= 2
+            found = self._grown(prices, used, prices)
         self.average = average
         if not found:
             return False
@@ -142,6 +141,8 @@ def _begun(block: Presolved, known: BlockResult, budget: Budget) -> _Generation:
     candidates += [kernel for kernel in start.kernels or () if kernel.mask not in alone]
     growths = []
     for scheme in range(1, len(problem.schemes)):
+        if budget.spent:
+            break
         compatibility = compatible_atoms(problem, atoms, scheme)
         if compatibility.allowed & compatibility.allowed - 1:
             growths.append(Growth(problem, atoms, compatibility, alone, budget.deadline, budget.clock))
