@@ -11,15 +11,14 @@ from optfuse.errors import InvalidOptionError
 from optfuse.problem.cost import default_writes
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Kernel, Solution
+from optfuse.solver.block_cycles import Answer, cycles_across, joined_blocks, without_cycles
 from optfuse.solver.bounds.block_bound import block_bound
 from optfuse.solver.bounds.cost_bound import cost_bound
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import Journal, Stage
-from optfuse.solver.master.cycles import find_cycles
 from optfuse.solver.memory.order_problem import nearest_order, precedences
 from optfuse.solver.reduce.blocks import Block, Shape, cut_out, find_blocks
-from optfuse.solver.reduce.union_find import Components
 from optfuse.solver.solve_block import FEW_OPS, NEAR_GAP, solve_block
 from optfuse.solver.strategies.block import LISTS, BlockResult, ListLimits, Partition, cost_of, lifted
 
@@ -62,16 +61,6 @@ class CpsatOutcome:
     cuts: int
     rounds: int
     given_up: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A block's partition in the whole instance's ids, its cost and a bound. ``complete``: all candidates known."""
-
-    kernels: Partition
-    cost: int
-    bound: int
-    complete: bool
 
 
 class _OutOfTimeError(Exception):
@@ -152,11 +141,11 @@ def solve_cpsat(
         answers = _solve_groups(work, groups, {})
     except _OutOfTimeError:
         return _warm_start_outcome(work)
-    while cycles := _cycles(instance, answers):
+    while cycles := cycles_across(instance, answers):
         if work.clock.now() >= deadline:
             answers = _restore_warm_starts(work, groups, answers)
             break
-        groups, floors = _join(instance, groups, answers, cycles)
+        groups, floors = joined_blocks(instance, groups, answers, cycles)
         work.joins += 1
         answers = _solve_groups(work, groups, floors)
     _note(work, "search", answers)
@@ -263,22 +252,6 @@ def _retry_unproven(work: _Work, groups: Sequence[tuple[int, ...]], answers: lis
     return without_cycles(work.instance, answers, better)
 
 
-def without_cycles(instance: Instance, answers: Sequence[Answer], better: Sequence[Answer]) -> list[Answer]:
-    """The better answers, but the old ones of blocks where a better one closes a cycle; those that gain most first."""
-    if not _cycles(instance, better):
-        return list(better)
-    kept = [
-        replace(old, bound=min(old.cost, max(old.bound, new.bound))) for old, new in zip(answers, better, strict=True)
-    ]
-    gains = {number: old.cost - new.cost for number, (old, new) in enumerate(zip(answers, better, strict=True))}
-    for number in sorted((number for number, gain in gains.items() if gain > 0), key=lambda number: -gains[number]):
-        before = kept[number]
-        kept[number] = better[number]
-        if _cycles(instance, kept):
-            kept[number] = before
-    return kept
-
-
 def _settled(found: Answer | BlockResult) -> bool:
     """Whether a block is proven, or a large one nearly: more time would gain next to nothing."""
     large = sum(len(ops) for ops, _ in found.kernels) >= FEW_OPS
@@ -301,43 +274,11 @@ def _warm_starts(work: _Work, blocks: Sequence[Block]) -> list[Partition]:
     return [tuple(kernels) for kernels in found]
 
 
-def _cycles(instance: Instance, answers: Sequence[Answer]) -> list[set[int]]:
-    """Sets of blocks (by number) whose kernels form a cycle."""
-    block_of: list[int] = []
-    owner: dict[int, int] = {}
-    for number, answer in enumerate(answers):
-        for ops, _ in answer.kernels:
-            owner.update(dict.fromkeys(ops, len(block_of)))
-            block_of.append(number)
-    graph: dict[int, set[int]] = {kernel: set() for kernel in range(len(block_of))}
-    for edge in instance.edges:
-        source, target = owner.get(edge.src), owner.get(edge.dst)
-        if source is not None and target is not None and source != target:
-            graph[source].add(target)
-    return [{block_of[kernel] for kernel in cycle} for cycle in find_cycles(graph)]
-
-
-def _join(
-    instance: Instance, groups: Sequence[tuple[int, ...]], answers: Sequence[Answer], cycles: Iterable[set[int]]
-) -> tuple[list[tuple[int, ...]], dict[int, int]]:
-    """The groups with blocks on a common cycle joined, and the sum of their bounds as a bound on each."""
-    components = Components(len(instance.ops))
-    for group in groups:
-        components.join(group)
-    for cycle in cycles:
-        components.join(groups[number][0] for number in cycle)
-    floors: dict[int, int] = {}
-    for group, answer in zip(groups, answers, strict=True):
-        first = components.find(group[0])
-        floors[first] = floors.get(first, 0) + answer.bound
-    return components.groups(), floors
-
-
 def _restore_warm_starts(work: _Work, groups: Sequence[tuple[int, ...]], answers: list[Answer]) -> list[Answer]:
     """The answers with the warm start for blocks on cycles, until no cycle is left."""
     blocks = work.cut_out(groups)
     starts = _warm_starts(work, blocks)
-    while cycles := _cycles(work.instance, answers):
+    while cycles := cycles_across(work.instance, answers):
         for number in set().union(*cycles):
             block = blocks[number]
             kernels = lifted(block.ops, starts[number], block.schemes)

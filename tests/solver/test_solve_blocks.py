@@ -17,6 +17,7 @@ from optfuse.problem.solution import Kernel
 from optfuse.solver import solve_blocks as module
 from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
+from optfuse.solver.block_cycles import Answer, without_cycles
 from optfuse.solver.columns.atoms import find_atoms
 from optfuse.solver.columns.candidates import enumerate_candidates
 from optfuse.solver.columns.pricing import pricer
@@ -141,15 +142,15 @@ def test_of_better_answers_that_close_a_cycle_the_one_that_gains_more_is_kept() 
     costs = {ops: pricer(instance).price(mask_of(ops), scheme) for ops, scheme in (((0, 3), 1), ((1, 2), 2))}
     costs |= {(op,): pricer(instance).price(1 << op, scheme) for op, scheme in ((0, 1), (1, 2), (2, 2), (3, 1))}
 
-    def answer(*kernels: tuple[tuple[int, ...], int]) -> module.Answer:
-        return module.Answer(kernels, sum(costs[ops] for ops, _ in kernels), 1, complete=True)
+    def answer(*kernels: tuple[tuple[int, ...], int]) -> Answer:
+        return Answer(kernels, sum(costs[ops] for ops, _ in kernels), 1, complete=True)
 
     apart = [answer(((0,), 1), ((3,), 1)), answer(((1,), 2), ((2,), 2))]
     fused = [answer(((0, 3), 1)), answer(((1, 2), 2))]
-    first, second = module.without_cycles(instance, apart, fused)
+    first, second = without_cycles(instance, apart, fused)
     assert apart[0].cost - fused[0].cost < apart[1].cost - fused[1].cost
     assert (first, second) == (apart[0], fused[1])
-    assert module.without_cycles(instance, apart, [apart[0], fused[1]]) == [apart[0], fused[1]]
+    assert without_cycles(instance, apart, [apart[0], fused[1]]) == [apart[0], fused[1]]
 
 
 @pytest.mark.parametrize(("calls", "least", "most"), [(None, 10.0, 60.0), (1, 0.1, 2.0), (10**9, 10.0, 60.0)])

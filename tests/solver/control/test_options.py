@@ -37,6 +37,8 @@ def test_unknown_keys_name_the_nearest(key: str, nearest: str) -> None:
         ("time_limit", True),
         ("workers", 0),
         ("workers", 1.5),
+        ("calls", 0),
+        ("calls", 1e6),
         ("seed", -1),
         ("seed", 1 << 31),
         ("solver", "gurobi"),
