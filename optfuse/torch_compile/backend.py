@@ -54,20 +54,18 @@ def backend(
         graph, example_inputs: As torch.compile hands them over.
         options: Fields of ``SolveOptions``, ``calls`` being 200,000 by default; ``device``: a shipped device's name or
             a device file (by default the shipped one that this process's GPU is; "h200" for others and without a GPU);
-            ``cudagraphs``: True, False
-            or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are searched on the GPU, as
-            by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``; ``saving``: what decides
-            what a training step saves, as for ``optfuse.optimize``; ``buckets``: sizes that changing ones are filled up
-            to, such as ``{0: (8, 16, 32)}`` for a batch of rows that do not depend on each other, see
-            ``compiler.frontend.buckets``; ``checkpoint_price``: whether regions that the
-            model hands to ``torch.utils.checkpoint`` are priced (False by default: it takes as long as scheduling the
-            step twice), which is logged and kept in ``compiled_graphs()``; ``cache``: whether solutions and compiled
-            graphs are kept between processes (True by default), see ``schedule.solve_once`` and
-            ``compiler.frontend.kept_code``; and ``strict``: whether a defect of optfuse is raised (False by default,
-            True under ``OPTFUSE_STRICT=1``). Else the graph that met it runs as it was traced, which is said, with the
-            traceback, and counted. ``rules`` may be rules, a table as in a TOML file, or the path of one. A rule that
-            matches no op of a graph is logged and kept in the record: torch.compile may still bring the graph that it
-            is meant for.
+            ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are
+            searched on the GPU, as by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``;
+            ``saving``: what decides what a training step saves, as for ``optfuse.optimize``; ``buckets``: sizes that
+            changing ones are filled up to, such as ``{0: (8, 16, 32)}`` for a batch of rows that do not depend on each
+            other, see ``compiler.frontend.buckets``; ``checkpoint_price``: whether regions that the model hands to
+            ``torch.utils.checkpoint`` are priced (False by default: it takes as long as scheduling the step twice),
+            which is logged and kept in ``compiled_graphs()``; ``cache``: whether solutions and compiled graphs are
+            kept between processes (True by default), see ``schedule.solve_once`` and ``compiler.frontend.kept_code``;
+            and ``strict``: whether a defect of optfuse is raised (False by default, True under ``OPTFUSE_STRICT=1``).
+            Else the graph that met it runs as it was traced, which is said, with the traceback, and counted. ``rules``
+            may be rules, a table as in a TOML file, or the path of one. A rule that matches no op of a graph is logged
+            and kept in the record: torch.compile may still bring the graph that it is meant for.
         mode: torch.compile's own, with its usual meaning: see ``options_of_mode``.
 
     Returns:

@@ -256,10 +256,8 @@ class RangeCompilation:
     def __call__(self, captured: Captured) -> Run:
         """Schedule one graph at the first sizes.
 
-        Raises
-        ------
-        CaptureError
-            If it can have no schedule for a range.
+        Raises:
+            CaptureError: If it can have no schedule for a range.
         """
         unfit = device_unfit(captured)
         if unfit is not None:

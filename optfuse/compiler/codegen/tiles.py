@@ -54,7 +54,7 @@ class TileConfig:
 class Access:
     """A load from or store to memory: its coefficients over the kernel's digits, and the element's bits.
 
-    ``gathered`` are the digits that move the address by what is read at their points, in steps that nobody knows.
+    ``gathered`` are the digits that move the address by an index read from memory, in unknown steps.
     """
 
     coefficients: Mapping[sympy.Symbol, int]

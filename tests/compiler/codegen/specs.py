@@ -246,6 +246,19 @@ def updated_rows(rows: int, columns: int, dtype: str) -> tuple[KernelSpec, dict[
     return k.spec("doubled", "cache", memory=["cache"]), k.buffers
 
 
+def rows_from_place_to_place(rows: int, columns: int, dtype: str) -> tuple[KernelSpec, dict[str, Buffer]]:
+    """Rows of a table added to rows of another, as a graph network sends them along its edges."""
+    k = Kernel((rows, columns), name="sent")
+    k.input("sources", rows, dtype="int64")
+    k.input("targets", rows, dtype="int64")
+    k.input("table", 5, columns, dtype=dtype)
+    k.input("sums", 5, columns)
+    taken = Load("table", columns * tvar(0) + i1, dtype, indirect=(Load("sources", i0, "int64"),))
+    value = call("cast", taken, dtype=F32) if dtype in HALF else taken
+    k.update("sums", columns * tvar(0) + i1, value, Load("targets", i0, "int64"), adds=True)
+    return k.spec("sums", memory=["sums"]), k.buffers
+
+
 def added_rows(rows: int, columns: int, dtype: str) -> tuple[KernelSpec, dict[str, Buffer]]:
     """Rows added to the rows of a table, their elements counted, and their sums added up."""
     k = Kernel((rows,), (columns,), name="added_rows")

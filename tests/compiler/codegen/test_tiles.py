@@ -19,7 +19,9 @@ from tests.compiler.codegen.specs import (
     column_sum,
     i0,
     i1,
+    padded_and_gathered,
     row_sum,
+    rows_from_place_to_place,
     softmax,
     transposed_copy,
 )
@@ -78,6 +80,12 @@ def test_an_axis_that_needs_no_mask_needs_none_in_the_interpreter(pattern, sizes
         if name in points and points[name] % block == 0:
             assert points[name] % interpreted[name] == 0
         assert interpreted[name] >= block or points[name] % block
+
+
+@pytest.mark.parametrize("pattern", [rows_from_place_to_place, padded_and_gathered])
+def test_rows_at_places_that_are_read_are_gathered_and_added_along_the_rows(pattern):
+    """Not along the places, though those are neighbours in memory."""
+    assert blocks(pattern, 1 << 20, 256)[0] == {"YBLOCK": 16, "XBLOCK": 256}
 
 
 def test_many_live_values_make_a_smaller_tile():
