@@ -17,7 +17,7 @@ from optfuse.compiler.ir.index_expressions import affine
 from optfuse.compiler.ir.nodes import Call, Expr, Iota, Load, LoopNest, Op, ivar, tvar
 from optfuse.compiler.ir.sizes import divides
 from optfuse.compiler.ir.traversal import subexpressions
-from optfuse.compiler.simplify.split_reductions import rename
+from optfuse.compiler.simplify.expressions import rename
 
 #: The least number of a value's elements for each one that is gathered.
 LEAST_RATIO = 32

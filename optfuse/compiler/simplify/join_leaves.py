@@ -22,7 +22,7 @@ from optfuse.compiler.analysis.access import accesses
 from optfuse.compiler.analysis.dependence import users as buffer_users
 from optfuse.compiler.analysis.op_work import buffer_bytes
 from optfuse.compiler.ir.nodes import Buffer, Expr, LoopGraph, LoopNest, Op, Result
-from optfuse.compiler.simplify.split_reductions import with_results
+from optfuse.compiler.simplify.expressions import with_results
 
 #: The most second stages of one op: they run one after the other in few programs.
 MOST_TOGETHER = 16

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 import sympy
 
@@ -19,11 +19,11 @@ from optfuse.compiler.analysis.iteration_orders import natural_cover, natural_wa
 from optfuse.compiler.analysis.memory_traffic import scheme_of
 from optfuse.compiler.analysis.op_work import touched_bytes
 from optfuse.compiler.ir.buffer_layout import row_major
+from optfuse.compiler.ir.dtypes import FLOATING, integer_range
 from optfuse.compiler.ir.nodes import (
     Buffer,
     Call,
     Const,
-    Dot,
     Expr,
     Guard,
     Iota,
@@ -39,6 +39,7 @@ from optfuse.compiler.ir.nodes import (
 )
 from optfuse.compiler.ir.sizes import Size, divides, hint
 from optfuse.compiler.ir.verify_nest import result_dtypes
+from optfuse.compiler.simplify.expressions import chosen, guarded, rename, with_results
 from optfuse.problem.cost import MIB
 from optfuse.problem.instance import Device
 
@@ -53,6 +54,9 @@ WIDE_TILE = 64
 #: The fewest points of a chunk.
 SHORTEST_CHUNK = 64
 
+#: With so many times fewer equal chunks than wanted, the last chunk is shorter than the others.
+UNEVEN = 4
+
 #: Reductions whose partial results are combined by the same reduction.
 SELF_MERGING = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
@@ -63,10 +67,14 @@ Stages = tuple[LoopNest, LoopNest, tuple[Buffer, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """How r is chunked: by its first ``whole`` dimensions, and by ``parts`` equal parts of the next one (0: none)."""
+    """How r is chunked: by its first ``whole`` dimensions, and by ``parts`` parts of the next one (0: none).
+
+    The parts are equal, or of ``length`` points each, if that is not 0, but for the last, which has what is left over.
+    """
 
     whole: int
     parts: int
+    length: int = 0
 
     def sizes(self, rsizes: Sequence[int]) -> tuple[int, ...]:
         """The sizes of the dimensions over chunks."""
@@ -76,7 +84,11 @@ class Chunks:
         """The sizes of the dimensions within a chunk."""
         if not self.parts:
             return tuple(rsizes[self.whole :])
-        return (rsizes[self.whole] // self.parts, *rsizes[self.whole + 1 :])
+        return (self.each(rsizes), *rsizes[self.whole + 1 :])
+
+    def each(self, rsizes: Sequence[int]) -> int:
+        """The points of a part, along the dimension that is in parts."""
+        return self.length or rsizes[self.whole] // self.parts
 
 
 def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
@@ -112,9 +124,10 @@ def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
 
 
 def plan_chunks(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -> Chunks | None:
-    """How to chunk a nest's r dimensions; None where it does not pay or they cannot be split evenly.
+    """How to chunk a nest's r dimensions; None where it does not pay or they cannot be split.
 
-    It pays if idle programs lose more than ``LOST_PERCENT`` of a launch.
+    It pays if idle programs lose more than ``LOST_PERCENT`` of a launch. Chunks are equal where about as many equal
+    ones are possible as are wanted; a size that has no such divisor has a shorter chunk at the end.
     """
     mergeable = all(r.kind in SELF_MERGING or r.kind == "welford" for r in nest.reductions)
     if not nest.reductions or not mergeable:
@@ -134,7 +147,13 @@ def plan_chunks(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -
     while whole < len(rsizes) and hint(prod(rsizes[: whole + 1])) <= wanted:
         whole += 1
     counted = hint(prod(rsizes[:whole]))
-    parts = max((d for d in _divisors(rsizes[whole]) if d * counted <= wanted), default=1) if whole < len(rsizes) else 1
+    if whole == len(rsizes):
+        return Chunks(whole, 0) if counted >= FEWEST_CHUNKS else None
+    parts = max((d for d in _divisors(rsizes[whole]) if d * counted <= wanted), default=1)
+    most = wanted // max(counted, 1)
+    if parts * UNEVEN <= most and all(r.kind in SELF_MERGING for r in nest.reductions):
+        length = -(-hint(rsizes[whole]) // most)
+        return Chunks(whole, -(-rsizes[whole] // length), length)
     return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
 
 
@@ -145,6 +164,7 @@ def split(nest: LoopNest, chunks: Chunks, names: Sequence[str], device: str) -> 
     inner = chunks.inside(rsizes)
     shape = (*outer, *nest.sizes)
     renaming = _renaming(nest, chunks, rsizes)
+    end = Guard(renaming[rvar(chunks.whole)], 0, rsizes[chunks.whole]) if chunks.length else None
     dtypes = result_dtypes(nest.reductions)
     kept = kept_results(nest)
     strides = row_major(shape)
@@ -154,7 +174,7 @@ def split(nest: LoopNest, chunks: Chunks, names: Sequence[str], device: str) -> 
         f"{nest.name}_partial",
         shape,
         inner,
-        tuple(Reduction(r.kind, rename(r.operand, renaming)) for r in nest.reductions),
+        tuple(Reduction(r.kind, _inside(rename(r.operand, renaming), r.kind, end)) for r in nest.reductions),
         tuple(Store(b.name, index, Result(k, dtypes[k])) for b, k in zip(buffers, kept, strict=True)),
         nest.origin,
     )
@@ -230,7 +250,7 @@ def _renaming(nest: LoopNest, chunks: Chunks, rsizes: tuple[int, ...]) -> dict[s
         if k < chunks.whole:
             renaming[rvar(k)] = ivar(k)
         elif k == chunks.whole and chunks.parts:
-            renaming[rvar(k)] = ivar(k) * (rsizes[k] // chunks.parts) + rvar(0)
+            renaming[rvar(k)] = ivar(k) * chunks.each(rsizes) + rvar(0)
             inside = 1
         else:
             renaming[rvar(k)] = rvar(inside)
@@ -238,49 +258,27 @@ def _renaming(nest: LoopNest, chunks: Chunks, rsizes: tuple[int, ...]) -> dict[s
     return renaming
 
 
-def rename(expr: Expr, variables: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
-    """An expression with its iteration variables replaced; shared subexpressions stay shared."""
-    known: dict[int, Expr] = {}
-
-    def index(old: sympy.Expr) -> sympy.Expr:
-        return sympy.expand(old.xreplace(dict(variables)))
-
-    def renamed(expr: Expr) -> Expr:
-        if id(expr) not in known:
-            known[id(expr)] = made(expr)
-        return known[id(expr)]
-
-    def made(expr: Expr) -> Expr:
-        match expr:
-            case Load():
-                return replace(
-                    expr,
-                    index=index(expr.index),
-                    guards=tuple(Guard(index(g.expr), g.lower, g.upper) for g in expr.guards),
-                    indirect=tuple(map(renamed, expr.indirect)),
-                )
-            case Iota():
-                return replace(expr, index=index(expr.index))
-            case Call():
-                return replace(expr, args=tuple(map(renamed, expr.args)))
-            case Dot():
-                left, right = (replace(load, index=index(load.index)) for load in (expr.left, expr.right))
-                return replace(expr, left=left, right=right)
-            case Const() | Result():
-                return expr
-
-    return renamed(expr)
+def _inside(operand: Expr, kind: str, end: Guard | None) -> Expr:
+    """An operand that is the reduction's identity beyond ``end``, where it touches no memory."""
+    if end is None:
+        return operand
+    held = Call("lt", (Iota(end.expr, "int64"), Const(end.upper, "int64")), "bool")
+    return chosen(held, guarded(operand, (end,), held), _identity(kind, operand.dtype))
 
 
-def with_results(expr: Expr, results: Mapping[int, Expr]) -> Expr:
-    """An expression with the results of reductions replaced."""
-    match expr:
-        case Result():
-            return results[expr.k]
-        case Call():
-            return replace(expr, args=tuple(with_results(arg, results) for arg in expr.args))
+def _identity(kind: str, dtype: str) -> Const:
+    """What changes no result of a reduction of that kind."""
+    if dtype == "bool":
+        return Const(kind in ("all", "prod", "min"), dtype)
+    floating = dtype in FLOATING
+    match kind:
+        case "max":
+            return Const(-inf if floating else integer_range(dtype)[0], dtype)
+        case "min":
+            return Const(inf if floating else integer_range(dtype)[1], dtype)
         case _:
-            return expr
+            number = 1 if kind == "prod" else 0
+            return Const(float(number) if floating else number, dtype)
 
 
 def _divisors(number: int) -> list[int]:

@@ -15,13 +15,12 @@ from math import prod
 import sympy
 
 from optfuse.compiler.analysis.access import Access, accesses
-from optfuse.compiler.ir.dtypes import FLOATING, NARROW
 from optfuse.compiler.ir.index_expressions import affine
-from optfuse.compiler.ir.nodes import Call, Const, Expr, Guard, Iota, Load, LoopNest, ivar, rvar
-from optfuse.compiler.ir.sizes import divides, variables_of
+from optfuse.compiler.ir.nodes import Call, Const, Expr, Iota, Load, LoopNest, ivar, rvar
+from optfuse.compiler.ir.sizes import divides
 from optfuse.compiler.ir.traversal import subexpressions
+from optfuse.compiler.simplify.expressions import chosen, guarded, rename
 from optfuse.compiler.simplify.gathered_values import gathered_element
-from optfuse.compiler.simplify.split_reductions import rename
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,36 +148,8 @@ def _within(load: Load, expr: Expr, extents: Mapping[sympy.Symbol, int]) -> Expr
             if needed:
                 bound = Call(function, (position, Const(limit, "int32")), "bool")
                 held = bound if held is None else Call("bitwise_and", (held, bound), "bool")
-    expr = _guarded(expr, load.guards, held)
-    return expr if held is None else _chosen(held, expr, load.other)
-
-
-def _chosen(held: Expr, expr: Expr, other: Const) -> Expr:
-    """``where(held, expr, other)``, in float32 if narrow: the operand of a cast to a narrow type, or a cast."""
-    wide = expr
-    if expr.dtype in NARROW:
-        rounded = isinstance(expr, Call) and expr.function == "cast" and expr.args[0].dtype in FLOATING - NARROW
-        wide = expr.args[0] if isinstance(expr, Call) and rounded else Call("cast", (expr,), "float32")
-    made = Call("where", (held, wide, Const(other.value, wide.dtype)), wide.dtype)
-    return made if wide is expr else Call("cast", (made,), expr.dtype)
-
-
-def _guarded(expr: Expr, guards: tuple[Guard, ...], held: Expr | None) -> Expr:
-    """The expression with each load under those of the guards whose variables its index uses.
-
-    An index that has to lie in a dimension does so only where all guards hold (``held``).
-    """
-    if isinstance(expr, Call):
-        args = [_guarded(arg, guards, held) for arg in expr.args]
-        if expr.function == "position" and held is not None:
-            args[0] = Call("where", (held, args[0], Const(0, args[0].dtype)), args[0].dtype)
-        return replace(expr, args=tuple(args))
-    if not isinstance(expr, Load):
-        return expr
-    bounding = tuple(guard for guard in guards if variables_of(guard.expr) & variables_of(expr.index))
-    if not bounding:
-        return expr
-    return replace(expr, guards=(*expr.guards, *bounding), other=expr.other or Const(0, expr.dtype))
+    expr = guarded(expr, load.guards, held)
+    return expr if held is None else chosen(held, expr, load.other)
 
 
 # --- places ------------------------------------------------------------------------------------------------------
