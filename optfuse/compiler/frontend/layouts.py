@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from math import prod
 from operator import getitem, mul
 from typing import Any
 
@@ -21,7 +20,15 @@ import torch
 from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
+from optfuse.compiler.frontend.aligned_products import align_product, products_to_align
 from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.channels_last import (
+    CHANNELS_LAST,
+    CONVOLUTIONS,
+    RELU_TOO,
+    channels_last_convolutions,
+    is_images,
+)
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, with_graph
 from optfuse.compiler.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
@@ -44,29 +51,11 @@ LEAST_PRODUCT = 1 << 30
 LEAST_ROWS = 1024
 #: With fewer products for each of its elements, an input costs more to copy than aligned rows save.
 LEAST_USES = 256
-#: Convolutions of no more channels than this are no reason to choose channels-last.
-FEW_CHANNELS = 4
-#: What channels-last saves, in times that the images are read or written: the transposes before and after a
-#: convolution; vectors that a product of pixels has not. It loses where groups have no more than two channels, a number
-#: of them that is no power of two (less in wide groups), or more on one side than on the other.
-TRANSPOSED, UNALIGNED_PIXELS = 3.5, 2.0
-TINY_GROUPS, ODD_GROUPS, WIDE_ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -4.0, -1.5
-#: Channels of a wide group, more than this.
-WIDE_GROUP = 128
-#: The same for videos. Depthwise convolutions of videos run in kernels of ATen's, which want channels-first.
-TRANSPOSED_VIDEO, DEPTHWISE_VIDEO = 2.7, -400.0
-
-#: Tensors of so many dimensions are images or videos; how they are channels-last.
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-_VIDEO = 5
-
 #: Operators of these namespaces read a tensor by its indices, wherever its elements lie.
 _LAYOUT_FREE = frozenset({"aten", "prims", "optfuse"})
 #: The key under which a node's ``meta`` says that its layout is not the traced one.
 _RELAID = "optfuse_relaid"
 
-_RELU_TOO = torch.ops.optfuse.convolution_relu.default
-_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default, _RELU_TOO})
 #: What makes weights in any layout.
 _MADE_WEIGHTS = frozenset(
     {
@@ -75,7 +64,7 @@ _MADE_WEIGHTS = frozenset(
     }
 )
 #: The arguments that are images, where that is not the first alone.
-_IMAGES: dict[Any, tuple[int, ...]] = {aten.convolution_backward.default: (0, 1), _RELU_TOO: (0, 3)}
+_IMAGES: dict[Any, tuple[int, ...]] = {aten.convolution_backward.default: (0, 1), RELU_TOO: (0, 3)}
 #: The argument that is the weights, where that is not the second.
 _WEIGHT: dict[Any, int] = {aten.convolution_backward.default: 2}
 _MATMULS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0, aten.baddbmm.default: 1}
@@ -89,16 +78,18 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
         given: Strides of placeholders that differ from the traced ones: values that a forward graph kept in its own
             layout.
     """
-    convolutions = _wanted_convolutions(captured.graph)
-    padded = _padded_nodes(captured)
+    convolutions = channels_last_convolutions(captured.graph)
+    products = products_to_align(captured.graph)
+    padded = _padded_nodes(captured, products)
     patches = {node.name for node in captured.graph.graph.nodes if is_patches(node)}
     given = {} if given is None else given
     ragged = {node.name for node in captured.placeholders if node.name not in given and _worth_a_copy(node)}
-    if not (convolutions or padded or patches or given or ragged):
+    if not (convolutions or padded or patches or products or given or ragged):
         return captured
     before = {node.name: node.meta.get("val") for node in captured.graph.graph.nodes}
     graph = copied(captured.graph)
     names = {node.name for node in padded} | set(_copy_inputs(graph, ragged))
+    with_zeros: dict[tuple[Node, tuple[int, ...]], Node] = {}
     places = _counted_places(graph)
     for node in list(graph.graph.nodes):
         value = fake(node)
@@ -109,6 +100,8 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
         elif node.name in patches:
             for item, value in multiply_patches(node).items():
                 _relay(item, value)
+        elif node.name in products:
+            _relay(node, align_product(node, with_zeros))
         elif node.op == "call_function" and isinstance(node.target, OpOverload) and not is_mutating(node.target):
             _propagate(node, channels_last=node.name in convolutions, images=bool(convolutions))
             if node.name in names:
@@ -172,7 +165,7 @@ def _propagate(node: Node, *, channels_last: bool, images: bool) -> None:
 def _undecided(node: Node, value: Any) -> bool:
     """Whether a pointwise node makes images of values that are the same all over an image: any layout will do."""
     pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-    if not pointwise or not _is_images(value) or value[0, 0].numel() == 1:
+    if not pointwise or not is_images(value) or value[0, 0].numel() == 1:
         return False
     operands = [fake(source) for source in node.all_input_nodes]
     wide = [x for x in operands if x is not None and x.shape == value.shape]
@@ -210,9 +203,9 @@ def _as_traced(node: Node) -> bool:
 def _make_channels_last(weight: Any) -> None:
     """Let weights that loops make for convolutions alone be channels-last: the library would copy them, and slowly."""
     value = fake(weight) if isinstance(weight, Node) else None
-    if value is None or weight.target not in _MADE_WEIGHTS or not _is_images(value):
+    if value is None or weight.target not in _MADE_WEIGHTS or not is_images(value):
         return
-    if all(user.target in _CONVOLUTIONS for user in weight.users):
+    if all(user.target in CONVOLUTIONS for user in weight.users):
         _relay(weight, _channels_last(value))
 
 
@@ -222,7 +215,7 @@ def _ask_channels_last(node: Node, k: int) -> None:
     value = fake(source) if isinstance(source, Node) else None
     if value is None or _is_channels_last(value):
         return
-    copy = insert(node.graph, node, aten.clone.default, (source,), {"memory_format": _CHANNELS_LAST[value.dim()]})
+    copy = insert(node.graph, node, aten.clone.default, (source,), {"memory_format": CHANNELS_LAST[value.dim()]})
     copy.meta[_RELAID] = True
     node.args = (*node.args[:k], copy, *node.args[k + 1 :])
 
@@ -238,52 +231,13 @@ def _convolved(node: Node, value: Any) -> Any:
 # --- who is concerned
 
 
-def _wanted_convolutions(graph: GraphModule) -> frozenset[str]:
-    """Convolutions of images and videos, where channels-last saves more in all of them than some of them lose."""
-    nodes = [node for node in graph.graph.nodes if node.target in _CONVOLUTIONS and not is_patches(node)]
-    found: list[str] = []
-    wide, saved = False, 0.0
-    for node in nodes:
-        backward = node.target is aten.convolution_backward.default
-        weight, images = fake(node.args[2 if backward else 1]), fake(node.args[1 if backward else 0])
-        result = fake(node.args[0]) if backward else fake(node)
-        groups = 1 if node.target is _RELU_TOO else node.args[9 if backward else 8]
-        if weight is None or images is None or result is None or not _is_images(weight):
-            continue
-        wide = wide or max(weight.shape[:2]) > FEW_CHANNELS
-        passes = _passes_saved(weight, hint_of(prod(images.shape[2:])), int(groups))
-        saved += passes * (1 + backward) * hint_of(images.numel() + result.numel())
-        found.append(node.name)
-    return frozenset(found) if wide and saved > 0 else frozenset()
-
-
-def _passes_saved(weight: torch.Tensor, pixels: int, groups: int) -> float:
-    """What channels-last saves of a convolution's time, in times that its images are read or written once.
-
-    Measured on an H100 and an H200: docs/lab/notebook/library_calls.md.
-    """
-    taken, made = int(weight.shape[1]), int(weight.shape[0]) // groups
-    if groups > 1 and taken == 1 and weight.dim() == _VIDEO:
-        return DEPTHWISE_VIDEO
-    if groups > 1 and taken > 1:
-        if max(taken, made) <= 2:
-            return TINY_GROUPS
-        if taken & (taken - 1) or made & (made - 1):
-            return ODD_GROUPS if taken <= WIDE_GROUP else WIDE_ODD_GROUPS
-        if taken != made:
-            return UNEQUAL_GROUPS
-    if prod(weight.shape[2:]) == 1:
-        return 0.0 if pixels % 8 == 0 else UNALIGNED_PIXELS
-    return TRANSPOSED_VIDEO if weight.dim() == _VIDEO else TRANSPOSED
-
-
-def _padded_nodes(captured: Captured) -> frozenset[Node]:
-    """Values that matmuls read or write whose rows do not start on whole vectors."""
+def _padded_nodes(captured: Captured, products: Collection[str]) -> frozenset[Node]:
+    """Values that matmuls, other than ``products``, read or write whose rows do not start on whole vectors."""
     outputs = {node for node in captured.outputs if isinstance(node, Node)}
     seen = _visible(captured)
     found: set[Node] = set()
     for node in captured.graph.graph.nodes:
-        if node.target not in _MATMULS:
+        if node.target not in _MATMULS or node.name in products:
             continue
         first = _MATMULS[node.target]
         operands = [_base(operand) for operand in node.args[first : first + 2] if isinstance(operand, Node)]
@@ -401,12 +355,7 @@ def _channels_last(value: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _is_channels_last(value: torch.Tensor) -> bool:
-    return not _is_images(value) or value.is_contiguous(memory_format=_CHANNELS_LAST[value.dim()])
-
-
-def _is_images(value: torch.Tensor) -> bool:
-    """Whether a tensor has the dimensions of images, (N, C, H, W), or of videos, (N, C, D, H, W)."""
-    return value.dim() in _CHANNELS_LAST
+    return not is_images(value) or value.is_contiguous(memory_format=CHANNELS_LAST[value.dim()])
 
 
 def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:

@@ -186,6 +186,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "convolutions are channels-last, rows of matmuls are padded to whole vectors, patches become matmuls",
     ),
     FrontendPass(
+        "align_product", "decision", "layout", "aligned_products",
+        "operands of products in half precision get zeros up to whole vectors where the library is much faster then",
+    ),
+    FrontendPass(
         "update_in_place", "decision", "layout", "passes.in_place",
         "updates of some places of a tensor are written in it where every reader of the old value can come first",
     ),
