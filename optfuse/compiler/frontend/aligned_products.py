@@ -174,10 +174,10 @@ def _with_zeros(
 
 def _turned(node: Node, operand: Node, dims: tuple[int, int]) -> Node:
     """The matrix of which an operand is the transpose."""
-    if operand.target is aten.t.default:
-        return operand.args[0]
-    if operand.target is aten.transpose.int and sorted(d % (dims[1] + 1) for d in operand.args[1:]) == list(dims):
-        return operand.args[0]
-    if operand.target is aten.permute.default and list(operand.args[1]) == [*range(dims[0]), dims[1], dims[0]]:
-        return operand.args[0]
+    source: Any = operand.args[0] if operand.args else None
+    value, turned = fake(operand), fake(source) if isinstance(source, Node) else None
+    if base_of(operand) is not operand and value is not None and turned is not None:
+        swapped = turned.dim() == value.dim() and turned.transpose(*dims)
+        if swapped is not False and (swapped.shape, swapped.stride()) == (value.shape, value.stride()):
+            return source
     return insert(node.graph, node, aten.transpose.int, (operand, *dims))

@@ -7,8 +7,9 @@ FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 #: Dtypes that are loaded and stored, and computed with as float32.
 NARROW = HALF | FLOAT8
 FLOATING = NARROW | {"float32", "float64"}
-#: Dtypes of memory that several threads may add to: a GPU has the instruction, and no term is rounded to a half type.
+#: Dtypes of memory that several threads may add to, as a GPU has the instruction; sums in a half type are rounded.
 ADDED = frozenset({"float32", "float64", "int32", "int64"})
+ADDED_OR_ROUNDED = ADDED | HALF
 #: Dtypes that ATen moves, converts and compares, and has few other operators for.
 LIMITED = FLOAT8 | {"uint16", "uint32", "uint64"}
 

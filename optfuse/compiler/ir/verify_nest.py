@@ -8,7 +8,7 @@ from typing import assert_never, get_args
 import sympy
 
 from optfuse.compiler.ir.buffer_layout import extent
-from optfuse.compiler.ir.dtypes import ADDED, FLOATING, HALF, NARROW, integer_range
+from optfuse.compiler.ir.dtypes import ADDED_OR_ROUNDED, FLOATING, HALF, NARROW, integer_range
 from optfuse.compiler.ir.index_expressions import affine, bounds
 from optfuse.compiler.ir.nodes import (
     Buffer,
@@ -257,7 +257,7 @@ class _NestCheck:
         value = store.value.dtype
         if value != buffer.dtype and not (value in FLOATING and buffer.dtype in FLOATING):
             self.fail(f"stores {value} to {buffer.name}, which is {buffer.dtype}; cast it")
-        if store.adds and not (store.indirect and buffer.dtype in ADDED):
+        if store.adds and not (store.indirect and buffer.dtype in ADDED_OR_ROUNDED):
             self.fail(f"the store to {buffer.name} ({buffer.dtype}) cannot add: it is direct, or of another dtype")
         known = self.with_indirect(store, self.stored)
         self.symbols(store.index, known)

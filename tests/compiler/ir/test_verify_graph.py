@@ -42,6 +42,7 @@ from tests.compiler.ir.graphs import (
 X = buffer("x", 4, 6, kind="input")
 H = buffer("h", 4, 6, dtype="bfloat16", kind="input")
 N = buffer("n", 4, dtype="int64", kind="input")
+B = buffer("b", 4, 6, dtype="bool", kind="input")
 C = buffer("c", 4, 6, kind="constant")
 Y = buffer("y", 4, 6)
 R = buffer("r", 4)
@@ -237,12 +238,13 @@ PLACE = (load(N, i0),)
 
 
 def updating(store, *more) -> LoopGraph:
-    return graph((X, H, N, C, Y, R), [nest("op", (4, 6), store), *more], ())
+    return graph((X, H, B, N, C, Y, R), [nest("op", (4, 6), store), *more], ())
 
 
 def test_updates_at_places_that_data_tell():
     verify(update_graph())
     store = Store("x", 6 * t0 + i1, load(Y, FLAT), PLACE)
+    verify(updating(Store("h", 6 * t0 + i1, Const(0.0, F32), PLACE, adds=True)))
     fill = nest("fill", (4, 6), Store("y", FLAT, Const(0.0, F32)))
     verify(graph((X, H, N, C, Y, R), [fill, nest("op", (4, 6), store)], ()))
 
@@ -258,7 +260,7 @@ def test_updates_at_places_that_data_tell():
             "the store of x is indexed by a value of float32",
         ),
         (Store("x", FLAT, Const(0.0, F32), adds=True), "cannot add"),
-        (Store("h", 6 * t0 + i1, Const(0.0, F32), PLACE, adds=True), "cannot add"),
+        (Store("b", 6 * t0 + i1, Const(False, "bool"), PLACE, adds=True), "cannot add"),
         (Store("x", 6 * t0 + i1 + r0, Const(0.0, F32), PLACE), "uses r0"),
     ],
 )

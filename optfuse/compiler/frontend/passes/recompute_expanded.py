@@ -2,7 +2,8 @@
 
 Torch's partition keeps what a library call of the backward graph reads, since that would have to be in memory anyway.
 But a mask of attention, a bias and a window's mask added and repeated for 4096 windows, takes 67 MB from the forward to
-the backward pass, and what it is made of 0.3.
+the backward pass, and what it is made of 0.3. Nor are constants kept that both graphs happen to start from, such as the
+zeros that a graph network's messages are added to: in the backward graph they would be values that nothing is known of.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ _SPREADING = VIEWS | {
     aten.constant_pad_nd.default,
 }
 
+
+#: What makes tensors of nothing.
+_CONSTANTS = frozenset({aten.full.default, aten.arange.start_step, aten.scalar_tensor.default})
 
 #: Attention's own padding of a mask's rows.
 _PADDED = operator_name(torch.ops.optfuse.padded_rows.default)
@@ -85,7 +89,12 @@ def recompute_expanded(forward: GraphModule, backward: GraphModule, first: int) 
 
 
 def _recipe(node: Node, order: dict[Node, int]) -> Recipe | None:
-    """What a value is made of, if that is small and the operators in between only spread it; None if not."""
+    """What a value is made of, if that is small and the operators in between only spread it; None if not.
+
+    A constant is made of nothing.
+    """
+    if node.target in _CONSTANTS and not node.all_input_nodes:
+        return Recipe((), (node,))
     value = sized(node)
     if value is None or _bytes(value) < LEAST_BYTES:
         return None

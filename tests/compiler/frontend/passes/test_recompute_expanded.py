@@ -56,6 +56,17 @@ def test_what_is_not_large_is_kept_itself() -> None:
     assert kept_bytes(8) == 8 * WINDOWS * 32 * 48 * 4
 
 
+def test_zeros_that_both_graphs_start_from_are_not_kept() -> None:
+    class Messages(nn.Module):
+        def forward(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+            messages = (x * 2).index_select(0, source)
+            return x.new_zeros(9, 8).scatter_add_(0, target[:, None].expand_as(messages), messages)
+
+    source, target = torch.randint(9, (2, 40))
+    _, backward = capture_training(Messages(), (torch.randn(9, 8).requires_grad_(), source, target))
+    assert [node.meta["val"].shape for node in backward.placeholders] == [(40,), (40,), (9, 8)]
+
+
 @pytest.mark.spread(2)
 @pytest.mark.parametrize("kind", [Windows, Written])
 def test_gradients_are_those_of_eager_execution(kind: type[Windows]) -> None:
