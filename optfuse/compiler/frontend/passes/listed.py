@@ -42,6 +42,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "bags of equally many rows of a table are sums over rows that loops gather",
     ),
     FrontendPass(
+        "norm_channels", "decision", "trace", "passes.instances",
+        "instance norms are group norms of one channel a group, which need no copy of channels-last images",
+    ),
+    FrontendPass(
         "choose_by_masks", "decision", "trace", "mask_writes",
         "elements that a mask chooses are written as a choice between old and new ones at each place",
     ),
