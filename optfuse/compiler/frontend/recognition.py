@@ -15,6 +15,7 @@ from optfuse.compiler.frontend.passes.bags import sum_bags
 from optfuse.compiler.frontend.passes.epilogues import fuse_activations
 from optfuse.compiler.frontend.passes.inference_regions import leave_inference_mode
 from optfuse.compiler.frontend.passes.instances import norm_channels
+from optfuse.compiler.frontend.passes.interpolation import interpolate_by_dimensions
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 
@@ -30,7 +31,7 @@ def recognized(graph: GraphModule, inputs: Sequence[Any], feeds: Sequence[Feed])
         if isinstance(feed, torch.Tensor)
     }
     graph = leave_inference_mode(graph, enabled=torch.is_grad_enabled())
-    graph = norm_channels(choose_by_masks(sum_bags(graph)))
+    graph = interpolate_by_dimensions(norm_channels(choose_by_masks(sum_bags(graph))))
     graph = keep_attention_whole(simplify_attention_masks(recognize_attention(graph), known))
     return graph if _needs_gradients(graph, tree_leaves(inputs)) else fuse_activations(graph)
 

@@ -18,6 +18,7 @@ from optfuse.compiler.frontend.captured import InputSource
 from optfuse.compiler.frontend.passes.attention import simplify_attention_masks
 from optfuse.compiler.frontend.passes.bags import sum_bags
 from optfuse.compiler.frontend.passes.instances import norm_channels
+from optfuse.compiler.frontend.passes.interpolation import interpolate_by_dimensions
 from optfuse.compiler.frontend.passes.masks import share_masks
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
 from optfuse.compiler.frontend.torch_bridge import (
@@ -139,6 +140,7 @@ def trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
     }
     graph = recognize_attention(program.graph_module)
     graph = norm_channels(sum_bags(share_masks(simplify_attention_masks(graph, known))))
+    graph = interpolate_by_dimensions(graph)
     program.graph_module.graph = graph.graph
     return traced
 

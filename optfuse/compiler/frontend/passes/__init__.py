@@ -20,6 +20,7 @@ from optfuse.compiler.frontend.passes.experts import sum_over_experts
 from optfuse.compiler.frontend.passes.groups import widen_groups
 from optfuse.compiler.frontend.passes.host_numbers import compute_host_numbers_on_device
 from optfuse.compiler.frontend.passes.items import expand_items
+from optfuse.compiler.frontend.passes.known_places import gather_known_sums
 from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
 from optfuse.compiler.frontend.passes.matmuls import fuse_matmul_activations
 from optfuse.compiler.frontend.passes.noops import drop_assertions, remove_noops
@@ -34,6 +35,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     expand_items,
     merge_duplicates,  # first, so that equal constants are folded once
     fold_constants,
+    gather_known_sums,
     ease_convolutions,
     widen_groups,
     separate_groups,

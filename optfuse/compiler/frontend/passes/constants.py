@@ -6,11 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.evaluate import Evaluator, constant_nodes
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, escaping, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.passes.rewrite import (
+    VIEWS,
+    copied,
+    escaping,
+    fake,
+    insert,
+    swap,
+    with_constant,
+    with_graph,
+)
 from optfuse.compiler.frontend.torch_bridge import TO_COPY
 
 aten = torch.ops.aten
@@ -55,11 +64,8 @@ def fold_constants(captured: Captured) -> Captured:
         if _is_uniform(value):
             swap(node, _uniform(node, value))
         elif value.numel() * value.element_size() <= LARGEST_CONSTANT:
-            name = f"folded_{len(folded)}"
-            while name in captured.constants:
-                name += "_"
-            folded[name] = _alone(value)
-            constant = _constant(graph, node, name, folded[name])
+            constant = with_constant(graph, node, _alone(value), captured.constants, folded)
+            constant.meta = dict(node.meta)
             swap(node, insert(graph.graph, node, aten.clone.default, (constant,)) if node in seen else constant)
     return with_graph(captured, graph, folded)
 
@@ -98,14 +104,6 @@ def _uniform(node: Node, value: torch.Tensor) -> Node:
     scalar = value.flatten()[0].item()
     kwargs = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
     return insert(node.graph, node, aten.full.default, (list(value.shape), scalar), kwargs)
-
-
-def _constant(graph: GraphModule, node: Node, name: str, value: torch.Tensor) -> Node:
-    graph.register_buffer(name, value, persistent=False)
-    with graph.graph.inserting_before(node):
-        constant = graph.graph.get_attr(name)
-    constant.meta = dict(node.meta)
-    return constant
 
 
 def _alone(value: torch.Tensor) -> torch.Tensor:

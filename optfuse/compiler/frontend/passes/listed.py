@@ -46,6 +46,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "instance norms are group norms of one channel a group, which need no copy of channels-last images",
     ),
     FrontendPass(
+        "interpolate_by_dimensions", "decision", "trace", "passes.interpolation",
+        "linear interpolation is a weighted sum of two gathers along each dimension, whose gradient is a short sum",
+    ),
+    FrontendPass(
         "choose_by_masks", "decision", "trace", "mask_writes",
         "elements that a mask chooses are written as a choice between old and new ones at each place",
     ),
@@ -136,6 +140,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
     FrontendPass(
         "fold_constants", "decision", "normalize", "passes.constants",
         "what depends on no input is computed at capture",
+    ),
+    FrontendPass(
+        "gather_known_sums", "decision", "normalize", "passes.known_places",
+        "sums at places that are constants, from zeros on, are sums of few gathered values",
     ),
     FrontendPass(
         "ease_convolutions", "decision", "normalize", "passes.convolutions",

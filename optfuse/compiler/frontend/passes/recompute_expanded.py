@@ -35,7 +35,9 @@ _SPREADING = VIEWS | {
 
 
 #: What makes tensors of nothing.
-_CONSTANTS = frozenset({aten.full.default, aten.arange.start_step, aten.scalar_tensor.default})
+_CONSTANTS = frozenset(
+    {aten.full.default, aten.arange.default, aten.arange.start, aten.arange.start_step, aten.scalar_tensor.default}
+)
 
 #: Attention's own padding of a mask's rows.
 _PADDED = operator_name(torch.ops.optfuse.padded_rows.default)
@@ -91,10 +93,11 @@ def recompute_expanded(forward: GraphModule, backward: GraphModule, first: int) 
 def _recipe(node: Node, order: dict[Node, int]) -> Recipe | None:
     """What a value is made of, if that is small and the operators in between only spread it; None if not.
 
-    A constant is made of nothing.
+    A constant is made of nothing, by whatever operators.
     """
-    if node.target in _CONSTANTS and not node.all_input_nodes:
-        return Recipe((), (node,))
+    constant = _made_of_nothing(node)
+    if constant is not None:
+        return Recipe((), tuple(sorted(constant, key=order.__getitem__)))
     value = sized(node)
     if value is None or _bytes(value) < LEAST_BYTES:
         return None
@@ -117,6 +120,28 @@ def _recipe(node: Node, order: dict[Node, int]) -> Recipe | None:
     if not small or any(_written(source) for source in sources):
         return None
     return Recipe(tuple(sorted(sources, key=order.__getitem__)), tuple(sorted(nodes, key=order.__getitem__)))
+
+
+def _made_of_nothing(node: Node) -> set[Node] | None:
+    """The nodes that make a value of constants alone; None if there are many, or if anything else takes part."""
+    found: set[Node] = set()
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top in found:
+            continue
+        plain = isinstance(top.target, OpOverload) and not is_random(top.target) and not is_mutating(top.target)
+        root = not top.all_input_nodes
+        if (
+            top.op != "call_function"
+            or not plain
+            or len(found) == MOST_NODES
+            or (root and top.target not in _CONSTANTS)
+        ):
+            return None
+        found.add(top)
+        stack.extend(top.all_input_nodes)
+    return found
 
 
 def _bytes(value: torch.Tensor) -> int:

@@ -104,6 +104,27 @@ def insert(
     return node
 
 
+def with_constant(
+    graph: GraphModule,
+    node: Node,
+    value: torch.Tensor,
+    known: Mapping[str, torch.Tensor],
+    made: dict[str, torch.Tensor],
+) -> Node:
+    """A node that is a new constant, before ``node``; ``made`` gets it by a name that is in neither mapping."""
+    name = f"folded_{len(made)}"
+    while name in known or name in made:
+        name += "_"
+    made[name] = value
+    graph.register_buffer(name, value, persistent=False)
+    with graph.graph.inserting_before(node):
+        constant = graph.graph.get_attr(name)
+    layout = (value.shape, value.stride())
+    kind = {"dtype": value.dtype, "device": value.device}
+    constant.meta = {**node.meta, "val": fake_result(torch.empty_strided, layout, kind, like=node.meta["val"])}
+    return constant
+
+
 def swap(node: Node, other: Node) -> None:
     """Let all users of ``node`` use ``other``, and remove ``node``."""
     node.replace_all_uses_with(other)
