@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from optfuse.compiler.frontend.nested import has_nested
 from optfuse.runtime.environment import mode
@@ -89,6 +90,30 @@ def test_values_that_are_dropped_get_no_gradient(compiled: Compiler) -> None:
     assert rows.grad is not None
     assert result.values().unique().tolist() == [0.0, 2.0]
     torch.testing.assert_close(rows.grad.values(), result.values().detach())
+
+
+def test_checkpointed_regions_of_nested_tensors(compiled: Compiler) -> None:
+    """Torch hands the number of rows to the forward graph twice, and both halves return it beside other sizes."""
+    layer = nn.Linear(4, 4)
+
+    def function(x: Tensor) -> Tensor:
+        return checkpoint(lambda y: F.gelu(layer(y)), x, use_reentrant=False) + x
+
+    fast = compiled(function)
+    for lengths in LENGTHS[:3]:
+        rows = jagged(lengths, grad=True)
+        gradients = [torch.autograd.grad(f(rows).values().sin().sum(), layer.weight)[0] for f in (fast, function)]
+        torch.testing.assert_close(*gradients)
+    assert planned(compiled)
+
+
+def test_what_a_checkpointed_region_draws_is_saved(compiled: Compiler) -> None:
+    rows = torch.nested.nested_tensor([torch.ones(30, 4), torch.ones(50, 4)], layout=torch.jagged, requires_grad=True)
+    result = compiled(lambda x: checkpoint(lambda y: F.dropout(y * 1, 0.5), x, use_reentrant=False))(rows)
+    result.values().sum().backward()
+    assert rows.grad is not None
+    torch.testing.assert_close(rows.grad.values(), result.values().detach())
+    assert planned(compiled)
 
 
 def test_one_row(compiled: Compiler) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import getitem
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
 
-from optfuse.compiler.frontend.torch_bridge import aot_compile, boxed, min_cut_partition
+from optfuse.compiler.frontend.torch_bridge import aot_compile, boxed, is_random, min_cut_partition
 from optfuse.compiler.frontend.torch_sizes import is_ragged_size
 
 #: Compiles a graph, given what to call it and its arguments.
@@ -45,9 +47,21 @@ def of_dense_tensors(
         forward=compiler(".forward"),
         backward=compiler(".backward"),
         inference=compiler(""),
-        partition=min_cut_partition,
+        partition=_partition,
         decompositions=dict,
     )
+
+
+def _partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
+    """Torch's minimum cut that saves what a checkpointed region has drawn.
+
+    To draw it again, torch would add nodes that restore its generator, which cannot be traced once more.
+    """
+    for node in joint.graph.nodes:
+        if "recompute" in node.meta and is_random(node.target):
+            for saved in (node, *(user for user in node.users if user.target is getitem)):
+                saved.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return min_cut_partition(joint, inputs, **options)
 
 
 def _compiled_dense(
