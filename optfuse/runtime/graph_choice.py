@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,10 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.errors import InvalidOptionError
 
 Choice = bool | Literal["auto"]
+
+#: Parts of a name that say which half of a training step a graph is, or is of: ``compiled0.forward[s7=8].inference`` is
+#: one of dense tensors, of which AOTAutograd saves results.
+_HALVES = frozenset({"forward", "backward"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ def interest_of(captured: Captured) -> Interest:
     kept = {name for name, memory in captured.memory.items() if memory.stays}  # parameters that a backward graph reads
     pairs = enumerate(zip(captured.inputs, captured.placeholders, strict=True))
     fixed = frozenset(k for k, (one, node) in pairs if one.kind in ("parameter", "buffer") or node.name in kept)
-    training = captured.visible is not None or captured.name.endswith(".backward")
+    training = captured.visible is not None or not _HALVES.isdisjoint(re.split(r"[.\[]", captured.name))
     return Interest(captured.visible, fixed, training)
 
 

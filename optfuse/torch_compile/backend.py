@@ -89,9 +89,6 @@ def _compiled(
 ) -> Callable[..., Any]:
     """The graph compiled as ``options`` say, or itself where it cannot be planned."""
     asked, record = work.asked, work.record
-    if any(isinstance(value, torch.Tensor) and value.is_nested for value in example_inputs):
-        record.leave("compiled0", "a nested tensor's sizes have no numbers to plan with")
-        return graph
     strict = options.get("strict", os.environ.get("OPTFUSE_STRICT") == "1")
     made_backend = make_backend(
         work.compile_graph,

@@ -457,15 +457,6 @@ def test_sparse_inputs(compiled: Compiler) -> None:
     torch.testing.assert_close(compiled(product)(a, x), product(a, x))
 
 
-def test_nested_tensors(compiled: Compiler) -> None:
-    def scaled(rows: Tensor) -> Tensor:
-        return (rows * 2).values().sum()
-
-    rows = torch.nested.nested_tensor([torch.randn(3, 4), torch.randn(2, 4)], layout=torch.jagged)
-    torch.testing.assert_close(compiled(scaled)(rows), scaled(rows))
-    assert [name for run in compiled.runs for name, _ in run.record.unplanned] == ["compiled0"]
-
-
 @pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "function",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from optfuse.compiler.frontend.flat import is_object
 from optfuse.compiler.frontend.joint import Chooser
 from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, keeping
 from optfuse.compiler.frontend.kept_values import kept_values
+from optfuse.compiler.frontend.nested import has_nested, of_dense_tensors
 from optfuse.compiler.frontend.recognition import recognized
 from optfuse.compiler.frontend.saved_inputs import save_copies
 from optfuse.compiler.frontend.shared_arguments import (
@@ -321,6 +322,8 @@ class _Backend:
     def compile(self, graph: GraphModule, name: str, inputs: Sequence[Any]) -> Callable[..., Any]:
         """``graph`` compiled; in parts or at each of its sizes where these are symbolic."""
         try:
+            if has_nested(inputs):
+                return of_dense_tensors(graph, name, inputs, replace(self, buckets={}).compile, self.leave)
             if finds_sizes(graph):
                 return in_parts(graph, name, self.at_size, self.leave)
             if size_reader(graph, inputs) is None and not reads_offsets(graph):

@@ -19,7 +19,13 @@ from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.shared_arguments import Shared, offsets_of, reads_offsets, shared_memory
 from optfuse.compiler.frontend.size_range import LEAST, Ranged
 from optfuse.compiler.frontend.torch_bridge import compile_lock, tree_leaves, tree_map
-from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic, static_value, symbols_of
+from optfuse.compiler.frontend.torch_sizes import (
+    expression_of,
+    is_symbolic,
+    static_value,
+    symbols_of,
+    without_ragged_size,
+)
 
 #: Sizes of a graph that are compiled when they first come. Each further group of as many waits for twice as many calls
 #: as the one before it, so that the number of compiles grows with the logarithm of the number of calls.
@@ -243,7 +249,8 @@ class BySize:
             self.compiles += 1
             fixed = at_sizes(self.graph, dict(zip(self.reader.symbols, sizes, strict=True)))
             kept = _without_numbers(fixed)
-            function = self.compile_size(fixed, self.name_at(sizes), [arguments[k] for k in kept])
+            given = [without_ragged_size(arguments[k]) for k in kept]
+            function = self.compile_size(fixed, self.name_at(sizes), given)
             function = _of_all(function, kept, len(arguments))
             _keep(self.compiled, key, function, MOST)
             return function

@@ -90,7 +90,10 @@ class Convention:
 
 
 def symbol_positions(bindings: Sequence[Binding], decisions: Decisions) -> dict[str, int]:
-    """The symbols of a range that are arguments, each with an argument's position."""
+    """The symbols of a range that are arguments, each with the position of the first that it is, in their order."""
     names = {expression_of(traced): name for name, traced in decisions.traced.items()}
-    found = {k: expression_of(value) for k, value in enumerate(bindings) if is_symbolic(value)}
-    return {names[expression]: k for k, expression in found.items() if expression in names}
+    found: dict[str, int] = {}
+    for k, value in enumerate(bindings):
+        if is_symbolic(value) and expression_of(value) in names:
+            found.setdefault(names[expression_of(value)], k)
+    return found

@@ -208,7 +208,9 @@ def aot_compile(
     )
     settings = {"force_non_lazy_backward_lowering": True} if eager_backward else {}
     around = nullcontext() if around is None else around
-    with tracing(), _traced_context(inputs), functorch_config.patch(settings), around, modes_restored_on_error():
+    at_a_call = TracingContext.try_get() is None
+    modes = outside_of_modes() if at_a_call else nullcontext()  # AOTAutograd's own is around a first call, too
+    with modes, tracing(), _traced_context(inputs), functorch_config.patch(settings), around, modes_restored_on_error():
         return backend(graph, inputs)
 
 

@@ -9,7 +9,8 @@ import sympy
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, is_nested_int, statically_known_true
+from torch.nested._internal.nested_tensor import _tensor_symint_registry
 
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 
@@ -92,3 +93,17 @@ def unbacked_symbols(value: Any) -> set[sympy.Symbol]:
 def has_unbacked_size(value: Any) -> bool:
     """Whether a traced value (or a number or size of it) is known only when the graph runs."""
     return bool(free_unbacked_symbols(value)) if isinstance(value, (torch.Tensor, *_SYMBOLIC)) else False
+
+
+def is_ragged_size(value: Any) -> bool:
+    """Whether a traced value is the size of nested tensors that differs from row to row, which is no number."""
+    return is_nested_int(value)
+
+
+def without_ragged_size(value: Any) -> Any:
+    """A tensor of the same memory that torch does not know as the offsets of nested tensors; any other value as it is.
+
+    Torch gives their ragged size a symbol where it traces them, which asks for a tracer that has symbols.
+    """
+    known = isinstance(value, torch.Tensor) and value in _tensor_symint_registry
+    return value.detach() if known and not isinstance(value, FakeTensor) else value

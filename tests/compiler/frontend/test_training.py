@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -125,6 +125,13 @@ def test_parameters_that_a_backward_graph_reads_are_known_to_stay(halves: Halves
     assert {"primals_1", "permute_3", "permute_7"} <= fixed, "of the convolution, the head and the tied projection"
     assert fixed.isdisjoint({"primals_16", "primals_17", "convolution", "rsqrt", "tangents_1"})
     assert len(interest_of(forward).fixed) == 15
+
+
+def test_results_of_a_half_of_dense_tensors_are_saved_or_gradients(halves: Halves) -> None:
+    """CUDA graphs that the user asks for let results of inference go at the next call, but not these."""
+    for name in ("c.backward", "c.forward.inference", "c.backward[s7=8].inference"):
+        assert interest_of(replace(halves.backward, name=name)).guards(0, choice=True)
+    assert not interest_of(replace(halves.backward, name="c.inference")).guards(0, choice=True)
 
 
 def test_nothing_is_computed_on_the_data(halves: Halves) -> None:
