@@ -43,6 +43,10 @@ Build = Callable[[GraphModule, Sequence[Any], Decisions], Callable[..., Any]]
 Check = Callable[[Decisions], None]
 
 
+class OneSizeError(CaptureError):
+    """What a build decided at its sizes holds at no others: small ones, of which a part has a size of 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ranged:
     """A function of a graph's arguments, and whether it may be called at given sizes: if all guards hold.
@@ -70,7 +74,7 @@ class Ranged:
 
         Raises
         ------
-        CaptureError
+        OneSizeError
             If none is found: a decision has made the range one size.
         """
         found = False
@@ -86,7 +90,7 @@ class Ranged:
             if found:
                 return
         guards = ", ".join(map(str, (*self.traced, *self.decisions.guards)))
-        raise CaptureError(f"valid at one size only: {guards}")
+        raise OneSizeError(f"valid at one size only: {guards}")
 
     def hold(self, sizes: Mapping[str, int]) -> None:
         """Hold those sizes at one number that are the hints among ``sizes``, at which the function was checked."""
@@ -142,6 +146,11 @@ def checked_range(
 
     Torch's trace is not repeated: its sizes are symbols, whose comparisons are guards. In the stages behind it they are
     integers with formulas, which C code may read unseen, so that ``check`` repeats these stages.
+
+    Raises
+    ------
+    OneSizeError
+        After ``leave(reason)``, if no other size is near: another one may have a range.
     """
     reason = ""
     try:
@@ -158,6 +167,9 @@ def checked_range(
                 ranged.hold(other)
                 return ranged
     except RestartAnalysis:  # Dynamo traces the function again, with what torch has learned of its numbers
+        raise
+    except OneSizeError as error:
+        leave(str(error))
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod, ToFloat
+from torch.utils._sympy.functions import (
+    CeilDiv,
+    FloatTrueDiv,
+    FloorDiv,
+    Identity,
+    IntTrueDiv,
+    Max,
+    Min,
+    Mod,
+    ModularIndexing,
+    PowByNatural,
+    PythonMod,
+    ToFloat,
+)
 
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_float import SizeFloat
 from optfuse.compiler.ir.size_formula import evaluate
 from optfuse.compiler.ir.sizes import Size
+from optfuse.compiler.lower.rounded_sizes import ROUNDINGS, rounded
 from optfuse.errors import CaptureError
 
 
@@ -19,7 +34,7 @@ def size_of(value: torch.SymInt, decisions: Decisions) -> int:
     """The traced size as a size of the loop IR, a plain number if its expression is one.
 
     Raises:
-        CaptureError: An expression other than sums, products, quotients, remainders and extrema.
+        CaptureError: An expression other than sums, products, quotients, remainders, extrema and roundings.
     """
     names = {traced.node.expr: name for name, traced in decisions.traced.items()}
     return _value(value.node.expr, names, decisions)
@@ -30,14 +45,22 @@ def _value(expr: sympy.Basic, names: dict[sympy.Basic, str], decisions: Decision
         return int(expr)
     if expr in names:
         return Size.symbol(names[expr], decisions)
+    if isinstance(expr, ROUNDINGS):
+        return rounded(expr, partial(_value, names=names, decisions=decisions))
     parts = [_value(part, names, decisions) for part in expr.args]
+    if isinstance(expr, Identity):
+        return parts[0]
     if isinstance(expr, FloorDiv):
         return parts[0] // parts[1]
+    if isinstance(expr, CeilDiv):
+        return -(-parts[0] // parts[1])
+    if isinstance(expr, ModularIndexing):
+        return parts[0] // parts[1] % parts[2]
     if isinstance(expr, (Mod, PythonMod)):
         return parts[0] % parts[1]
     if isinstance(expr, (Max, Min, sympy.Max, sympy.Min)):  # which of them it is becomes a guard
         return (max if isinstance(expr, (Max, sympy.Max)) else min)(parts)
-    if isinstance(expr, sympy.Pow) and not isinstance(parts[1], Size) and parts[1] > 0:
+    if isinstance(expr, (sympy.Pow, PowByNatural)) and not isinstance(parts[1], Size) and parts[1] > 0:
         parts = parts[:1] * parts[1]
     elif not isinstance(expr, (sympy.Add, sympy.Mul)):
         raise CaptureError(f"the size {expr} is no sum, product, quotient, remainder or extremum of sizes")
