@@ -15,13 +15,14 @@ from optfuse.compiler.frontend.passes.bags import sum_bags
 from optfuse.compiler.frontend.passes.epilogues import fuse_activations
 from optfuse.compiler.frontend.passes.inference_regions import leave_inference_mode
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
+from optfuse.compiler.frontend.product_gradients import scan_product_gradients
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 
 
 def recognized(graph: GraphModule, inputs: Sequence[Any], feeds: Sequence[Feed]) -> GraphModule:
-    """The graph with attention, bags, writes by masks and, without gradients, activations of convolutions rewritten.
+    """The graph with attention, bags, writes by masks and cumulative products rewritten.
 
-    Inference mode within it becomes a mode without gradients.
+    Without gradients, so are activations of convolutions. Inference mode within it becomes a mode without gradients.
     """
     known = {
         node.name: feed
@@ -29,7 +30,8 @@ def recognized(graph: GraphModule, inputs: Sequence[Any], feeds: Sequence[Feed])
         if isinstance(feed, torch.Tensor)
     }
     graph = leave_inference_mode(graph, enabled=torch.is_grad_enabled())
-    graph = keep_attention_whole(simplify_attention_masks(recognize_attention(choose_by_masks(sum_bags(graph))), known))
+    graph = scan_product_gradients(choose_by_masks(sum_bags(graph)))
+    graph = keep_attention_whole(simplify_attention_masks(recognize_attention(graph), known))
     return graph if _needs_gradients(graph, tree_leaves(inputs)) else fuse_activations(graph)
 
 
