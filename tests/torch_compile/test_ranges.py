@@ -179,6 +179,16 @@ def test_a_decision_that_depends_on_the_size_makes_another_range(compiled: Compi
             torch.testing.assert_close(fast(x), function(x))
 
 
+def test_what_the_trace_has_asked_of_a_size_is_known_in_the_check(compiled: Compiler) -> None:
+    """That there is a row 2 makes ``2 % rows`` the number 2."""
+    fast = compiled(lambda x, y: torch.select_scatter(x * 2, y, 0, 2))
+    with torch.no_grad():
+        for batch in (5, 6, 9, 7):
+            x, y = marked(batch, 4), torch.randn(4)
+            torch.testing.assert_close(fast(x, y), torch.select_scatter(x * 2, y, 0, 2))
+    assert len(schedules(compiled)) == 1
+
+
 def rounded(x: Tensor) -> tuple[Tensor, ...]:
     """Sizes that torch computes by floats."""
     n = x.shape[0]

@@ -15,11 +15,12 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic
 
 from optfuse.compiler.frontend.torch_bridge import RestartAnalysis
 from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic
 from optfuse.compiler.ir.size_decisions import Decisions
+from optfuse.compiler.symbols.formula_shapes import FormulaShapes
 from optfuse.errors import CaptureError
 
 #: The sizes that a symbol stands for: torch traces those of 0 and 1 by themselves, and kernels take 32 bits.
@@ -192,7 +193,7 @@ def for_range(
     """
     if not all(isinstance(size, int) and LEAST <= size <= MOST for size in sizes.values()):
         raise CaptureError("a size of 0 or 1, or a number that is no size")
-    environment = ShapeEnv()
+    environment = FormulaShapes()
     names: dict[sympy.Symbol, str] = {}
     traced: dict[str, torch.SymInt] = {}
     for name, size in sizes.items():
@@ -201,6 +202,7 @@ def for_range(
         names[symbol] = name
         traced[name] = environment.create_symintnode(symbol, hint=size, source=source)
     decisions = _decisions(sizes, traced)
+    environment.decide_by(decisions)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     placeholders = graph.graph.find_nodes(op="placeholder")
     fakes = [

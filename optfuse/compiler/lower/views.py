@@ -23,7 +23,7 @@ from optfuse.compiler.lower.builder import Builder, Spec, size_in
 from optfuse.compiler.lower.overloads import FakeTensorMode, is_overload, shares_storage
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.reshaped_windows import reshaped_strides
-from optfuse.compiler.lower.traced_sizes import traced_size
+from optfuse.compiler.symbols.traced_sizes import traced_size
 from optfuse.errors import CaptureError
 
 aten = torch.ops.aten

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from optfuse.compiler.lower.rounded_sizes import fraction_of
+from optfuse.compiler.symbols.rounded_sizes import fraction_of
 from optfuse.errors import CaptureError
 
 QUOTIENTS = sorted({Fraction(p, q) for p in range(1, 24) for q in range(1, 24)})
