@@ -19,6 +19,7 @@ from optfuse.compiler.frontend.joint import Choice, JointStep
 from optfuse.compiler.frontend.kept_code import Keeping
 from optfuse.compiler.frontend.torch_bridge import aot_compile, tree_leaves
 from optfuse.compiler.ir.size_decisions import Decisions
+from optfuse.compiler.ir.size_formula import Interval
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import (
     CaptureError,
@@ -246,12 +247,14 @@ class Compilation:
 class RangeCompilation:
     """Compiles the graphs of one function for a range of sizes, which have the same text at each size of the range.
 
-    ``made`` has their schedules by name, ``captured`` the graphs.
+    ``made`` has their schedules by name, ``captured`` the graphs, ``begun`` the ranges of sizes that the trace has left
+    when each graph was scheduled.
     """
 
     work: Compilation
     made: dict[str, Schedule]
     captured: list[Captured] = field(default_factory=list)
+    begun: list[dict[str, Interval]] = field(default_factory=list)
 
     def __call__(self, captured: Captured) -> Run:
         """Schedule one graph at the first sizes.
@@ -263,10 +266,12 @@ class RangeCompilation:
         if unfit is not None:
             raise CaptureError(unfit)
         work, asked = self.work, self.work.asked
+        begun = {} if captured.decisions is None else dict(captured.decisions.ranges)
         problem = fusion_problem(captured, asked.device)
         chosen = _with_matching_rules(problem.instance, asked.solver, work.record)
         made = self.made[captured.name] = schedule_graph(captured, problem, chosen, cache=asked.cache)
         self.captured.append(captured)
+        self.begun.append(begun)
         require_one_order(made.graph, made.solution)
         peak, cap = size_peak(made.extraction, made.solution), asked.solver.peak_bytes
         if cap is not None and not peak.within(cap):
@@ -288,7 +293,8 @@ class RangeCompilation:
 
     def check(self, decisions: Decisions) -> None:
         """Check by ``require_same`` that each graph has the same text at the sizes of ``decisions``."""
-        for captured in self.captured:
+        for captured, begun in zip(self.captured, self.begun, strict=True):
+            decisions.narrow(begun)
             made = self.made[captured.name]
             problem = fusion_problem(replace(captured, decisions=decisions), self.work.asked.device)
             require_same(problem, made, places_of(made, _symbols(captured), captured.numbers))

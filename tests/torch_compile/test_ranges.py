@@ -179,6 +179,32 @@ def test_a_decision_that_depends_on_the_size_makes_another_range(compiled: Compi
             torch.testing.assert_close(fast(x), function(x))
 
 
+def test_what_the_trace_has_asked_of_a_size_is_known_in_the_check(compiled: Compiler) -> None:
+    """That there is a row 2 makes ``2 % rows`` the number 2."""
+    fast = compiled(lambda x, y: torch.select_scatter(x * 2, y, 0, 2))
+    with torch.no_grad():
+        for batch in (5, 6, 9, 7):
+            x, y = marked(batch, 4), torch.randn(4)
+            torch.testing.assert_close(fast(x, y), torch.select_scatter(x * 2, y, 0, 2))
+    assert len(schedules(compiled)) == 1
+
+
+def rounded(x: Tensor) -> tuple[Tensor, ...]:
+    """Sizes that torch computes by floats."""
+    n = x.shape[0]
+    wider = F.interpolate(x[None, None], scale_factor=(1.7, 0.5), mode="nearest")
+    return wider, x[: math.ceil(n / 3)] * 2, x[math.floor(n * 0.25) :].cos(), x[: int(0.6 * n)].sum(0)
+
+
+def test_sizes_that_are_rounded_products_and_quotients_have_a_range(compiled: Compiler) -> None:
+    fast = compiled(rounded)
+    with torch.no_grad():
+        for batch in (20, 19, 26, 10, 15, 23):
+            x = marked(batch, 6)
+            torch.testing.assert_close(fast(x), rounded(x))
+    assert len(schedules(compiled)) <= 3
+
+
 def test_a_graph_that_has_no_range_is_compiled_size_by_size_and_says_why(compiled: Compiler) -> None:
     def roots(x: Tensor) -> Tensor:
         return x[: int(math.sqrt(x.shape[0]))] + 1
@@ -191,7 +217,7 @@ def test_a_graph_that_has_no_range_is_compiled_size_by_size_and_says_why(compile
     (run,) = compiled.runs
     names, reasons = zip(*run.record.by_size, strict=True)
     assert set(names) == {"compiled0"}
-    assert all("is no sum, product" in reason for reason in reasons)
+    assert all("is no product of a size and a fraction" in reason for reason in reasons)
     assert len(run.record.schedules) == 3
 
 

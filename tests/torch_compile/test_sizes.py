@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 import optfuse
 from optfuse.compiler.frontend.by_size import GROUP, BySize, SizeReader
+from optfuse.compiler.frontend.size_range import OneSizeError, Ranged
 from optfuse.compiler.frontend.torch_bridge import compile_lock
+from optfuse.compiler.ir.size_decisions import Decisions
 from tests.torch_compile.test_torch_compile import Compiler, compiled, planned
 
 __all__ = ["compiled"]
@@ -119,6 +121,30 @@ def test_many_sizes_cost_few_compiles() -> None:
         for size in range(1, 200):  # more than are kept
             assert run(torch.zeros(size)).shape == (size,)
     assert len(compiles) <= GROUP * (1 + math.ceil(math.log2(calls)))
+
+
+def test_small_sizes_that_are_like_no_other_leave_a_range_for_the_rest() -> None:
+    symbol = sympy.Symbol("s")
+    graph = torch.fx.symbolic_trace(lambda x: x + 1)
+    alone: list[str] = []
+    tried: list[int] = []
+
+    def compile_size(fixed: torch.fx.GraphModule, name: str, _: Any) -> Callable[..., Any]:
+        alone.append(name)
+        return fixed
+
+    def compile_range(fixed: torch.fx.GraphModule, _: str, sizes: Mapping[str, int], __: Any) -> Ranged:
+        tried.append(sizes["s"])
+        if sizes["s"] < 6:
+            raise OneSizeError
+        return Ranged(fixed, {symbol: "s"}, (symbol > 5,), Decisions(dict(sizes), {"s": (6, 99)}))
+
+    reader = SizeReader((symbol,), ((0, ("size", 0)),), nested=False, in_tensors=frozenset([symbol]))
+    run = BySize(graph, "g", reader, compile_size, lambda _: None, compile_range=compile_range)
+    for size in (2, 3, 4, 2, 9, 17, 6, 3):
+        assert run(torch.zeros(size)).shape == (size,)
+    assert alone == ["g[s=2]", "g[s=3]", "g[s=4]"]
+    assert tried == [2, 3, 4, 9]
 
 
 def test_threads_compile_one_after_another() -> None:

@@ -17,7 +17,7 @@ from optfuse.compiler.frontend.flat import replace_by_value
 from optfuse.compiler.frontend.float_tensors import AtFirstCall, floats_as_tensors
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.shared_arguments import Shared, offsets_of, reads_offsets, shared_memory
-from optfuse.compiler.frontend.size_range import LEAST, Ranged
+from optfuse.compiler.frontend.size_range import LEAST, OneSizeError, Ranged
 from optfuse.compiler.frontend.torch_bridge import compile_lock, tree_leaves, tree_map
 from optfuse.compiler.frontend.torch_sizes import (
     expression_of,
@@ -32,9 +32,9 @@ from optfuse.compiler.frontend.torch_sizes import (
 GROUP = 8
 #: Compiled sizes that a graph keeps, and sizes that it remembers to have run; the least recently used one goes.
 MOST, REMEMBERED = 64, 10_000
-#: The most ranges of sizes for which a graph is compiled (rows that a tile holds: one up to each power of two), and how
-#: often that may fail: the first sizes may be odd ones.
-RANGES, FAILURES = 16, 2
+#: The most ranges of sizes for which a graph is compiled (rows that a tile holds: one up to each power of two), how
+#: often that may fail, and at how many sizes it may find that no other is like them: the first ones may be small.
+RANGES, FAILURES, ALONE = 16, 2, 6
 
 Number = int | float
 #: The values of a graph's sizes, in the order of ``SizeReader.symbols``.
@@ -213,6 +213,7 @@ class BySize:
     shares: bool = False
     compiles: int = 0
     failures: int = 0
+    alone: int = 0
     silent: bool = False
 
     def __call__(self, *arguments: Any) -> Any:
@@ -268,17 +269,22 @@ class BySize:
         if found is None and self.compile_range is not None and named:
             graph = at_sizes(self.graph, fixed)
             kept = _without_numbers(graph)
-            found = self.compile_range(graph, self.name, named, [arguments[k] for k in kept])
+            found, alone = None, False
+            try:
+                found = self.compile_range(graph, self.name, named, [arguments[k] for k in kept])
+            except OneSizeError:
+                alone = True
             if found is None and self.varying - self.reader.in_tensors:
                 self.numbers_vary = False
                 self.varying.clear()
                 return self._in_range(key, arguments)
-            self.failures += found is None
-            if self.failures == FAILURES or len(self.ranges) == RANGES - 1:
-                self.compile_range = None
             if found is not None:
                 found = replace(found, function=_of_all(found.function, kept, len(arguments)))
                 self.ranges.append(((fixed, *memory), found))
+            self.alone += alone
+            self.failures += found is None and not alone
+            if self.failures == FAILURES or self.alone == ALONE or len(self.ranges) == RANGES:
+                self.compile_range = None
         return None if found is None else found.function
 
     def _varies(self, symbol: sympy.Basic, value: Number) -> bool:

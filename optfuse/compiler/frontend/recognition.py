@@ -17,13 +17,17 @@ from optfuse.compiler.frontend.passes.inference_regions import leave_inference_m
 from optfuse.compiler.frontend.passes.instances import norm_channels
 from optfuse.compiler.frontend.passes.interpolation import interpolate_by_dimensions
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
+from optfuse.compiler.frontend.product_gradients import scan_product_gradients
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
+
+#: What needs nothing but the graph, in this order.
+_REWRITES = (sum_bags, choose_by_masks, norm_channels, interpolate_by_dimensions, scan_product_gradients)
 
 
 def recognized(graph: GraphModule, inputs: Sequence[Any], feeds: Sequence[Feed]) -> GraphModule:
-    """The graph with attention, bags, norms, writes by masks and, without gradients, activations rewritten.
+    """The graph with attention, bags, norms, interpolation, writes by masks and cumulative products rewritten.
 
-    Inference mode within it becomes a mode without gradients.
+    Without gradients, so are activations of convolutions. Inference mode within it becomes a mode without gradients.
     """
     known = {
         node.name: feed
@@ -31,7 +35,8 @@ def recognized(graph: GraphModule, inputs: Sequence[Any], feeds: Sequence[Feed])
         if isinstance(feed, torch.Tensor)
     }
     graph = leave_inference_mode(graph, enabled=torch.is_grad_enabled())
-    graph = interpolate_by_dimensions(norm_channels(choose_by_masks(sum_bags(graph))))
+    for rewrite in _REWRITES:
+        graph = rewrite(graph)
     graph = keep_attention_whole(simplify_attention_masks(recognize_attention(graph), known))
     return graph if _needs_gradients(graph, tree_leaves(inputs)) else fuse_activations(graph)
 

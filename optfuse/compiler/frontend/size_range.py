@@ -15,11 +15,12 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic
 
 from optfuse.compiler.frontend.torch_bridge import RestartAnalysis
 from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic
 from optfuse.compiler.ir.size_decisions import Decisions
+from optfuse.compiler.symbols.formula_shapes import FormulaShapes
 from optfuse.errors import CaptureError
 
 #: The sizes that a symbol stands for: torch traces those of 0 and 1 by themselves, and kernels take 32 bits.
@@ -41,6 +42,10 @@ TRIED = 64
 Build = Callable[[GraphModule, Sequence[Any], Decisions], Callable[..., Any]]
 #: Given decisions at other sizes: raises if what was built is another program there.
 Check = Callable[[Decisions], None]
+
+
+class OneSizeError(CaptureError):
+    """What a build decided at its sizes holds at no others: small ones, of which a part has a size of 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Ranged:
 
         Raises
         ------
-        CaptureError
+        OneSizeError
             If none is found: a decision has made the range one size.
         """
         found = False
@@ -86,7 +91,7 @@ class Ranged:
             if found:
                 return
         guards = ", ".join(map(str, (*self.traced, *self.decisions.guards)))
-        raise CaptureError(f"valid at one size only: {guards}")
+        raise OneSizeError(f"valid at one size only: {guards}")
 
     def hold(self, sizes: Mapping[str, int]) -> None:
         """Hold those sizes at one number that are the hints among ``sizes``, at which the function was checked."""
@@ -142,6 +147,11 @@ def checked_range(
 
     Torch's trace is not repeated: its sizes are symbols, whose comparisons are guards. In the stages behind it they are
     integers with formulas, which C code may read unseen, so that ``check`` repeats these stages.
+
+    Raises
+    ------
+    OneSizeError
+        After ``leave(reason)``, if no other size is near: another one may have a range.
     """
     reason = ""
     try:
@@ -158,6 +168,9 @@ def checked_range(
                 ranged.hold(other)
                 return ranged
     except RestartAnalysis:  # Dynamo traces the function again, with what torch has learned of its numbers
+        raise
+    except OneSizeError as error:
+        leave(str(error))
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
@@ -180,7 +193,7 @@ def for_range(
     """
     if not all(isinstance(size, int) and LEAST <= size <= MOST for size in sizes.values()):
         raise CaptureError("a size of 0 or 1, or a number that is no size")
-    environment = ShapeEnv()
+    environment = FormulaShapes()
     names: dict[sympy.Symbol, str] = {}
     traced: dict[str, torch.SymInt] = {}
     for name, size in sizes.items():
@@ -189,6 +202,7 @@ def for_range(
         names[symbol] = name
         traced[name] = environment.create_symintnode(symbol, hint=size, source=source)
     decisions = _decisions(sizes, traced)
+    environment.decide_by(decisions)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     placeholders = graph.graph.find_nodes(op="placeholder")
     fakes = [

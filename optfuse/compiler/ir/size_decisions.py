@@ -66,21 +66,32 @@ class Decisions:
 
     def decide(self, formula: Formula, comparison: str) -> bool:
         """Whether ``formula comparison 0``: by the ranges, else at the hint with a guard."""
-        known = self._known(formula, comparison)
+        known = self.known(formula, comparison)
         if known is not None:
             return known
-        answer = _COMPARE[comparison](self.value(formula), 0)
+        answer = self.at_hint(formula, comparison)
         guard = Relation(formula, comparison if answer else _NEGATED[comparison])
         if guard not in self.guards:
             self.guards[guard] = None
             self._narrow(guard)
         return answer
 
+    def at_hint(self, formula: Formula, comparison: str) -> bool:
+        """Whether ``formula comparison 0`` at the hint, without a guard."""
+        return _COMPARE[comparison](self.value(formula), 0)
+
     def require(self, name: str, value: int) -> None:
         """Make it a guard that a symbol has this value."""
         guard = Relation(add(symbol(name), number(value), -1), "==")
         self.guards[guard] = None
         self._narrow(guard)
+
+    def narrow(self, ranges: Mapping[str, Interval]) -> None:
+        """Take over what guards of another build have left of the ranges."""
+        for name, (low, high) in ranges.items():
+            least, most = self.ranges[name]
+            self.ranges[name] = max(least, low), min(most, high)
+        self._forget()
 
     def bounds(self, formula: Formula) -> Interval:
         """An interval that holds the formula's value wherever the symbols are in their ranges."""
@@ -118,7 +129,8 @@ class Decisions:
                 quotient, remainder = divide(numerator, divisor, self.ranges, below=True)
         return quotient, remainder
 
-    def _known(self, formula: Formula, comparison: str) -> bool | None:
+    def known(self, formula: Formula, comparison: str) -> bool | None:
+        """Whether ``formula comparison 0`` wherever the symbols are in their ranges; None where that differs."""
         low, high = self.bounds(formula)
         match comparison:
             case "<" | ">=":
@@ -149,6 +161,10 @@ class Decisions:
             case _:
                 return
         self.ranges[monomial[0]] = low, high
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget what was known under other ranges."""
         self._bounds.clear()
         self._divisions.clear()
 

@@ -39,7 +39,7 @@ from optfuse.compiler.lower.origin import origin_of
 from optfuse.compiler.lower.overloads import concrete
 from optfuse.compiler.lower.registry import Declined, Uniform
 from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, overlaps, strided_index
-from optfuse.compiler.lower.traced_sizes import size_of
+from optfuse.compiler.symbols.traced_sizes import size_of
 from optfuse.errors import CaptureError
 
 

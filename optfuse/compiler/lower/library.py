@@ -21,7 +21,7 @@ from optfuse.compiler.lower.overloads import (
     written_label,
 )
 from optfuse.compiler.lower.registry import Uniform, Value
-from optfuse.compiler.lower.traced_sizes import float_of
+from optfuse.compiler.symbols.traced_sizes import float_of
 from optfuse.errors import CaptureError
 
 

@@ -1,7 +1,8 @@
 """Views are no ops: a view of a strided window is another strided window.
 
 ATen itself computes every view: the op runs on a tensor of torch's meta device with the window's shape, strides and
-offset, and its result is the new window. So no view needs a rule, and none can differ from eager.
+offset, and its result is the new window. So no view needs a rule, and none can differ from eager. Reshapes of sizes
+that change have one, since torch takes minutes for those of long formulas.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from torch import fx
 
 from optfuse.compiler.ir.buffer_layout import extent, row_major
 from optfuse.compiler.ir.nodes import View
+from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.lower.builder import Builder, Spec, size_in
 from optfuse.compiler.lower.overloads import FakeTensorMode, is_overload, shares_storage
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
-from optfuse.compiler.lower.traced_sizes import traced_size
+from optfuse.compiler.lower.reshaped_windows import reshaped_strides
+from optfuse.compiler.symbols.traced_sizes import traced_size
 from optfuse.errors import CaptureError
 
 aten = torch.ops.aten
@@ -52,10 +55,12 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
         views: list[Value] = [replace(source, shape=s.shape, origin=builder.origin, constant=None) for s in specs]
         return tuple(views) if several else views[0]
 
+    target = _AS_VIEW.get(str(node.target), node.target)
+    if target is aten.view.default and _has_formulas(source, builder.spec):
+        return _reshaped(builder, source, builder.spec)
     window = _meta_window(builder, source)
     args, kwargs = fx.node.map_aggregate((args, kwargs), traced_size)
-    assert is_overload(node.target), f"{node.name} is no ATen overload"
-    target = _AS_VIEW.get(str(node.target), node.target)
+    assert is_overload(target), f"{node.name} is no ATen overload"
     if target is aten.as_strided.default:
         args, kwargs = _relative_offset(builder, node, source, args, kwargs)
         _require_inside(builder, source, *args, **kwargs)
@@ -79,6 +84,20 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
     for view, spec in zip(windows, specs, strict=True):
         assert view.shape == spec.shape, f"{node.name}: a window of {view.shape} where eager has {spec.shape}"
     return windows if several else windows[0]
+
+
+def _has_formulas(source: View, spec: Spec) -> bool:
+    return any(isinstance(n, Size) for n in (*source.shape, *source.stride, *spec.shape))
+
+
+def _reshaped(builder: Builder, source: View, spec: Spec) -> View:
+    """``source`` in another shape; a copy where no strides have its elements in their order."""
+    if 0 in spec.shape:
+        return View(source.buffer, spec.shape, row_major(spec.shape), source.offset)
+    strides = reshaped_strides(source.shape, source.stride, spec.shape)
+    if strides is None:
+        return reshape_copy(builder, source, spec)
+    return View(source.buffer, spec.shape, strides, source.offset)
 
 
 def reshape_copy(builder: Builder, source: View, spec: Spec) -> View:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod, ToFloat
+from torch.utils._sympy.functions import (
+    CeilDiv,
+    FloatTrueDiv,
+    FloorDiv,
+    Identity,
+    IntTrueDiv,
+    Max,
+    Min,
+    Mod,
+    ModularIndexing,
+    PowByNatural,
+    PythonMod,
+    ToFloat,
+)
 
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_float import SizeFloat
 from optfuse.compiler.ir.size_formula import evaluate
 from optfuse.compiler.ir.sizes import Size
+from optfuse.compiler.symbols.rounded_sizes import ROUNDINGS, rounded
 from optfuse.errors import CaptureError
 
 
@@ -19,25 +34,47 @@ def size_of(value: torch.SymInt, decisions: Decisions) -> int:
     """The traced size as a size of the loop IR, a plain number if its expression is one.
 
     Raises:
-        CaptureError: An expression other than sums, products, quotients, remainders and extrema.
+        CaptureError: An expression other than sums, products, quotients, remainders, extrema and roundings.
     """
-    names = {traced.node.expr: name for name, traced in decisions.traced.items()}
-    return _value(value.node.expr, names, decisions)
+    return size_of_expression(value.node.expr, known_sizes(decisions))
 
 
-def _value(expr: sympy.Basic, names: dict[sympy.Basic, str], decisions: Decisions) -> int:
+def known_sizes(decisions: Decisions) -> dict[sympy.Basic, int]:
+    """The symbols of a build as torch's expressions, with their sizes."""
+    return {traced.node.expr: Size.symbol(name, decisions) for name, traced in decisions.traced.items()}
+
+
+def size_of_expression(expr: sympy.Basic, known: dict[sympy.Basic, int]) -> int:
+    """An expression of torch's as a size of the loop IR; ``known`` has those of its symbols, and keeps what is found.
+
+    Raises:
+        CaptureError: An expression other than sums, products, quotients, remainders, extrema and roundings.
+    """
     if isinstance(expr, sympy.Integer):
         return int(expr)
-    if expr in names:
-        return Size.symbol(names[expr], decisions)
-    parts = [_value(part, names, decisions) for part in expr.args]
+    found = known.get(expr)
+    if found is None:
+        found = known[expr] = _computed(expr, known)
+    return found
+
+
+def _computed(expr: sympy.Basic, known: dict[sympy.Basic, int]) -> int:
+    if isinstance(expr, ROUNDINGS):
+        return rounded(expr, partial(size_of_expression, known=known))
+    parts = [size_of_expression(part, known) for part in expr.args]
+    if isinstance(expr, Identity):
+        return parts[0]
     if isinstance(expr, FloorDiv):
         return parts[0] // parts[1]
+    if isinstance(expr, CeilDiv):
+        return -(-parts[0] // parts[1])
+    if isinstance(expr, ModularIndexing):
+        return parts[0] // parts[1] % parts[2]
     if isinstance(expr, (Mod, PythonMod)):
         return parts[0] % parts[1]
     if isinstance(expr, (Max, Min, sympy.Max, sympy.Min)):  # which of them it is becomes a guard
         return (max if isinstance(expr, (Max, sympy.Max)) else min)(parts)
-    if isinstance(expr, sympy.Pow) and not isinstance(parts[1], Size) and parts[1] > 0:
+    if isinstance(expr, (sympy.Pow, PowByNatural)) and not isinstance(parts[1], Size) and parts[1] > 0:
         parts = parts[:1] * parts[1]
     elif not isinstance(expr, (sympy.Add, sympy.Mul)):
         raise CaptureError(f"the size {expr} is no sum, product, quotient, remainder or extremum of sizes")
@@ -53,23 +90,22 @@ def float_of(value: torch.SymFloat, decisions: Decisions) -> float:
     Raises:
         CaptureError: An expression other than sums, products and quotients of sizes and numbers.
     """
-    names = {traced.node.expr: name for name, traced in decisions.traced.items()}
-    return _float(value.node.expr, names, decisions)
+    return _float(value.node.expr, known_sizes(decisions))
 
 
-def _float(expr: sympy.Basic, names: dict[sympy.Basic, str], decisions: Decisions) -> float:
+def _float(expr: sympy.Basic, known: dict[sympy.Basic, int]) -> float:
     if isinstance(expr, (sympy.Integer, sympy.Float)):
         return float(expr)
     if isinstance(expr, ToFloat):
-        return SizeFloat.of("mul", _value(expr.args[0], names, decisions), 1.0)
+        return SizeFloat.of("mul", size_of_expression(expr.args[0], known), 1.0)
     if isinstance(expr, IntTrueDiv):
-        one, other = (_value(part, names, decisions) for part in expr.args)
+        one, other = (size_of_expression(part, known) for part in expr.args)
         return SizeFloat.of("div", one, other)
     operators = {FloatTrueDiv: "div", sympy.Add: "add", sympy.Mul: "mul"}
     operator = next((name for kind, name in operators.items() if isinstance(expr, kind)), None)
     if operator is None:
         raise CaptureError(f"the number {expr} is no sum, product or quotient of sizes")
-    total, *rest = (_float(part, names, decisions) for part in expr.args)
+    total, *rest = (_float(part, known) for part in expr.args)
     for part in rest:
         total = SizeFloat.of(operator, total, part)
     return total
