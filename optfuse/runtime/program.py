@@ -178,14 +178,21 @@ class Program:
         ``apart`` calls the steps that no CUDA graph can hold; ``launched`` changes the function that launches kernels;
         ``table`` makes the tables of launches of many kernels.
         """
-        devices = {planned: given[k].device for planned, k in self._witness.items()}
-        constants = self._constants_on(devices, main)
-        named = (("scratch", take), ("apart", apart), ("address_table", table))
-        hooks = {name: hook for name, hook in named if hook is not None}
-        if launched is not None and hasattr(self.module, "launch"):
-            hooks["launch"] = launched(self.module.launch)
-        with around_calls(main):
-            return list(_call_with(self.module, hooks)(given, constants))
+        constants = {}
+        if self._constants:
+            constants = self._constants_on({planned: given[k].device for planned, k in self._witness.items()}, main)
+        call = self.module.call
+        if any(hook is not None for hook in (take, apart, launched, table)):
+            named = (("scratch", take), ("apart", apart), ("address_table", table))
+            hooks = {name: hook for name, hook in named if hook is not None}
+            if launched is not None and hasattr(self.module, "launch"):
+                hooks["launch"] = launched(self.module.launch)
+            call = _call_with(self.module, hooks)
+        context = around_calls(main)
+        if context is _NOTHING:
+            return list(call(given, constants))
+        with context:
+            return list(call(given, constants))
 
     @property
     def has_cuts(self) -> bool:
@@ -226,8 +233,6 @@ class Program:
         return _restrided(x, expected, device)
 
     def _constants_on(self, devices: Mapping[str, torch.device], main: torch.device) -> dict[str, torch.Tensor]:
-        if not self._constants:
-            return {}
         key = tuple(sorted(devices.items()))
         if key not in self._placed:
             planned_main = next((e.device for e, _ in self._constants.values() if e.device != "cpu"), "cpu")

@@ -94,7 +94,7 @@ class CudaMark:
 
 def is_capturing() -> bool:
     """Whether a capture is under way on the current stream."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def keep_for_stream(tensors: Sequence[torch.Tensor], main: torch.device) -> None:

@@ -1,14 +1,16 @@
-"""Matrix products of half precision whose extents are no whole vectors, on operands padded with zeros.
+"""Matrix products on tensor cores whose extents are no whole vectors, on operands padded with zeros.
 
 cuBLAS has fast kernels where every extent along contiguous memory is a whole number of vectors of 16 bytes; that rows
 start at vectors is not enough. A product of 32768 x 1024 and 1024 x 5 takes 62 us on an H200, padded to 8 columns 20;
-scores of 197 tokens 154 and 38; a layer of 1025 inputs 140 and 32. Where that saves more than the copies take, the
+scores of 197 tokens 154 and 38; a layer of 1025 inputs 140 and 32. In float32 with TF32, 8192 x 1024 x 1001 takes 143
+and 50; without TF32 there is no such difference. Where that saves more than the copies take, the
 operands are padded, and what is beyond the result is cut off by whoever reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -21,21 +23,32 @@ from optfuse.compiler.frontend.torch_sizes import hint_of, is_symbolic
 
 aten = torch.ops.aten
 
-#: Elements of a half type in 16 bytes.
-VECTOR = 8
+#: Bytes of a vector.
+VECTOR_BYTES = 16
 #: The position of the left operand.
 _PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0}
-_HALF = frozenset({torch.float16, torch.bfloat16})
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 #: What a padded product saves at least, in microseconds, and as a share of what the other takes.
 LEAST_SAVED, LEAST_SHARE = 1.0, 0.15
 #: Bytes a microsecond of a product that memory bounds, and of a copy into or out of padded rows; launches.
 MEMORY, COPY, LAUNCH = 3.2e6, 1.7e6, 2.3
-#: Multiply-adds a microsecond: of whole vectors, of an even number of elements, of an odd one.
-WHOLE, EVEN, ODD = 320e6, 125e6, 45e6
-#: How many times as long as whole vectors memory takes then, and what a product takes more whatever its size.
-EVEN_TIMES, ODD_TIMES, UNALIGNED_LAUNCH = 1.6, 3.2, 2.5
+#: What an unaligned product takes more whatever its size.
+UNALIGNED_LAUNCH = 2.5
 #: Multiply-adds of products that code generation computes in several.
 SPLIT, BY_ROWS = 1 << 28, 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Multiply-adds a microsecond of products of whole vectors and of others; how much longer memory takes these."""
+
+    whole: float
+    other: float
+    times: float
+
+
+#: Half types with an odd extent and with even ones; float32 with TF32.
+ODD, EVEN, TF32 = Rates(320e6, 45e6, 3.2), Rates(320e6, 125e6, 1.6), Rates(160e6, 60e6, 1.4)
 
 
 def products_to_align(graph: GraphModule) -> frozenset[str]:
@@ -51,7 +64,7 @@ def align_product(node: Node, padded: dict[tuple[Node, tuple[int, ...]], Node]) 
     first = _PRODUCTS[node.target]
     left, right = node.args[first : first + 2]
     shape = fake(node).shape
-    zeros = {axis: -size % VECTOR for axis, size in _ragged(node).items()}
+    zeros = {axis: -size % _vector(node) for axis, size in _ragged(node).items()}
     m, k, n = (zeros.get(axis, 0) for axis in "mkn")
     operands = (_with_zeros(node, left, (m, k), padded), _with_zeros(node, right, (k, n), padded))
     target = aten.bmm.default if node.target is aten.bmm.default else aten.mm.default
@@ -81,10 +94,9 @@ def _saves(node: Node) -> bool:
     if _is_split(node, ragged, work):
         return False
     moved = sum(hint_of(x.numel()) * x.element_size() for x in (a, b, out))
-    odd = any(size % 2 for size in ragged.values())
-    whole = max(moved / MEMORY, work / WHOLE)
-    times, rate = (ODD_TIMES, ODD) if odd else (EVEN_TIMES, EVEN)
-    now = UNALIGNED_LAUNCH + max(moved / MEMORY * times, work / rate)
+    rates = TF32 if out.dtype == torch.float32 else ODD if any(size % 2 for size in ragged.values()) else EVEN
+    whole = max(moved / MEMORY, work / rates.whole)
+    now = UNALIGNED_LAUNCH + max(moved / MEMORY * rates.times, work / rates.other)
     copied = [x for x, axes in zip(operands, ("mk", "kn"), strict=True) if not ragged.keys().isdisjoint(axes)]
     saved = now - whole - sum(map(_copy_time, copied)) - (_border_time(node) if "n" in ragged else 0)
     return saved > max(LEAST_SAVED, LEAST_SHARE * now)
@@ -98,20 +110,27 @@ def _is_split(node: Node, ragged: Mapping[str, int], work: int) -> bool:
     """
     if node.target is aten.bmm.default or len(ragged) > 1:
         return False
-    long = next(iter(ragged.values())) >= SHORTEST_ROW
-    by_rows = "n" in ragged and ragged["n"] >= 2 * VECTOR and work >= BY_ROWS and _leaves(node)
+    long = node.meta["val"].dtype != torch.float32 and next(iter(ragged.values())) >= SHORTEST_ROW
+    by_rows = "n" in ragged and ragged["n"] >= 2 * _vector(node) and work >= BY_ROWS and _leaves(node)
     return by_rows or (long and work >= SPLIT)
+
+
+def _vector(node: Node) -> int:
+    """Elements of a product in a vector."""
+    return VECTOR_BYTES // node.meta["val"].element_size()
 
 
 def _ragged(node: Node) -> Mapping[str, int]:
     """The extents m, k, n of a product that are no whole vectors, where an operand or the result is contiguous so.
 
-    Empty also where the product is not one of half precision, or where such a size is not known.
+    Empty also where the product is none of tensor cores, or where such a size is not known.
     """
     first = _PRODUCTS[node.target]
     a, b = (fake(x) if isinstance(x, Node) else None for x in node.args[first : first + 2])
     out = fake(node)
-    if a is None or b is None or out is None or out.dtype not in _HALF or a.dtype != b.dtype or 1 in out.shape[-2:]:
+    if a is None or b is None or out is None or out.dtype not in _FLOATS or a.dtype != b.dtype or 1 in out.shape[-2:]:
+        return {}
+    if out.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32":
         return {}
     along = {"n"}
     for x, outer, inner in ((a, "m", "k"), (b, "k", "n")):
@@ -120,7 +139,7 @@ def _ragged(node: Node) -> Mapping[str, int]:
     found = {axis: extents[axis] for axis in sorted(along)}
     if any(is_symbolic(size) for size in found.values()):
         return {}
-    return {axis: size for axis, size in found.items() if size % VECTOR}
+    return {axis: size for axis, size in found.items() if size % _vector(node)}
 
 
 def _copy_time(operand: Node) -> float:

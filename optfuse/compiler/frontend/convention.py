@@ -54,6 +54,8 @@ class Convention:
         rest = self.remainder
         sized = self.numbers if self.symbols_read else ()
         taken = (*self.kept, *self.numbers)
+        if not (self.literals or self.objects or self.windows or self.views or rest is not None):
+            return boxed(_of_tensors(function, taken))
 
         def run(arguments: list[Any]) -> list[Any]:
             sizes = tuple([arguments[k] for k in sized])
@@ -87,6 +89,17 @@ class Convention:
         """The windows, and the outputs that are numbers, at given sizes."""
         windows = tuple(window.at(values) for window in self.windows)
         return windows, tuple((position, static_value(value, values)) for position, value in self.literals)
+
+
+def _of_tensors(function: Program, taken: tuple[int, ...]) -> Callable[[list[Any]], list[Any]]:
+    """``function`` of those of the arguments, where its results are what torch is given."""
+
+    def run(arguments: list[Any]) -> list[Any]:
+        tensors = [arguments[k] for k in taken]
+        arguments.clear()
+        return without_views(function(tensors))
+
+    return run
 
 
 def symbol_positions(bindings: Sequence[Binding], decisions: Decisions) -> dict[str, int]:

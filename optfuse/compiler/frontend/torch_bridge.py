@@ -275,7 +275,7 @@ def without_views(values: Sequence[Any]) -> list[Any]:
     """
     tensor = torch.Tensor
     apart = {id(x): x.detach() for x in values if isinstance(x, tensor) and x._is_view()}  # noqa: SLF001
-    return [apart.get(id(x), x) for x in values]
+    return [apart.get(id(x), x) for x in values] if apart else list(values)
 
 
 def flat_input_index(placeholder: torch.fx.Node) -> int | None:

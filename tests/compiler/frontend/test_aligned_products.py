@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from optfuse.compiler.frontend.aligned_products import VECTOR, align_product, products_to_align
+from optfuse.compiler.frontend.aligned_products import align_product, products_to_align
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.frontend.passes.rewrite import copied
 from tests.strategies import share
@@ -63,7 +63,7 @@ def test_padded_operands_give_the_same_product(m, k, n, kind, left, right):
     contiguous = [
         size for value in (result, x, y) for size, step in zip(value.shape, value.stride(), strict=True) if step == 1
     ]
-    assert 1 in (m, n) or not any(size % VECTOR for size in contiguous if size > 1)
+    assert 1 in (m, n) or not any(size % 8 for size in contiguous if size > 1)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_padded_operands_give_the_same_product(m, k, n, kind, left, right):
         (32768, 257, 256, torch.bfloat16, True),  # 43 and 14
         (1024, 768, 2, torch.bfloat16, False),  # 6.3 and 3.7: no time for a copy of the weights
         (32768, 1024, 8, torch.bfloat16, False),  # whole vectors
-        (32768, 1024, 5, torch.float32, False),  # as fast in float32
+        (8192, 1024, 401, torch.float32, False),  # as fast in float32 without TF32
         (32768, 1024, 1, torch.bfloat16, False),  # a matrix and a vector
         (8192, 1024, 5001, torch.bfloat16, False),  # computed as 5000 columns and 1
     ],
@@ -89,6 +89,26 @@ def test_products_are_padded_where_it_pays(rows, terms, columns, dtype, pays):
     padded = [node for node in graph.graph.nodes if node.target is aten.constant_pad_nd.default]
     assert bool(padded) == pays
     assert not products_to_align(graph)  # none is left
+
+
+@pytest.fixture
+def tf32():
+    """TF32 allowed in products."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("tf32")
+def test_products_in_float32_are_padded_with_tf32():
+    class Rows(nn.Module):
+        def forward(self, a, b):
+            return torch.mm(a.relu(), b.mT).square()
+
+    graph = capture(Rows(), (torch.zeros(8192, 1024), torch.zeros(401, 1024))).graph
+    (padded,) = [node for node in graph.graph.nodes if node.target is aten.constant_pad_nd.default]
+    assert padded.meta["val"].shape == (404, 1024)
 
 
 def test_what_leaves_the_graph_has_the_strides_of_eager_execution():

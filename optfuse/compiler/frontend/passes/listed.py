@@ -199,7 +199,7 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
     ),
     FrontendPass(
         "align_product", "decision", "layout", "aligned_products",
-        "operands of products in half precision get zeros up to whole vectors where the library is much faster then",
+        "operands of products on tensor cores get zeros up to whole vectors where the library is much faster then",
     ),
     FrontendPass(
         "update_in_place", "decision", "layout", "passes.in_place",
