@@ -21,10 +21,10 @@ from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.reduce.blocks import LARGE_OPS, Shape
 from optfuse.solver.reduce.size_limits import cut_to_size, fits, launches, without_launches, without_limits
 from optfuse.solver.slots.slot_search import fits_slot_model, solve_by_kernel_count
-from optfuse.solver.strategies.block import LISTS, BlockResult, Budget, ListLimits, Partition, cost_of
+from optfuse.solver.strategies.block import MOST_LISTED, BlockResult, Budget, Partition, cost_of
 from optfuse.solver.strategies.column_generation import best_generated
 from optfuse.solver.strategies.critical_path import critical_path_partition
-from optfuse.solver.strategies.listing import Presolved, best_nearby, best_of_all, best_of_some, presolved
+from optfuse.solver.strategies.listing import Presolved, best_of_all, presolved
 from optfuse.solver.strategies.variant_enumeration import choices, few_choices, solve_choices
 
 #: The most kernels for which a block is searched by their number.
@@ -104,7 +104,7 @@ def solve_block(
     options: SolveOptions,
     deadline: float,
     clock: Clock = WALL,
-    lists: ListLimits = LISTS,
+    listed: int = MOST_LISTED,
 ) -> BlockResult:
     """The best partition of a block found, and a bound. ``warm`` is a legal, acyclic partition to start from.
 
@@ -116,11 +116,11 @@ def solve_block(
         return _single(problem)
     cost = cost_of(problem, warm)
     known = BlockResult(warm, cost, min(block_bound(problem), cost))
-    budget = Budget(options, clock, deadline, lists)
+    budget = Budget(options, clock, deadline, listed)
     if not budget.spent and few_choices(problem):
 
         def solve(decided: Shape, start: Partition, until: float) -> BlockResult:
-            return solve_block(decided, start, options, until, clock, lists)
+            return solve_block(decided, start, options, until, clock, listed)
 
         subject = Subject(shape, problem)
         if choices(problem) > FEW_CHOICES:
@@ -147,7 +147,7 @@ def bound_by_parts(subject: Subject, known: BlockResult, budget: Budget) -> Bloc
 
     def least(part: Shape) -> int:
         start = tuple((kernel.ops, kernel.scheme) for kernel in greedy(part.problem).kernels)
-        return solve_block(part, start, budget.options, budget.deadline, budget.clock, budget.lists).bound
+        return solve_block(part, start, budget.options, budget.deadline, budget.clock, budget.listed).bound
 
     bound = parts_bound(subject.problem, loose, least)
     return replace(known.idle(), bound=max(known.bound, bound))
@@ -190,7 +190,7 @@ def _listed_without_limits(
 ) -> BlockResult:
     """The best partition without limits, cut to size, after presolve with some slack in picoseconds."""
     form = subject.presolved(subject.roomy, budget, slack)
-    found = None if form is None else best_of_all(form, known, most or budget.lists.first, budget)
+    found = None if form is None else best_of_all(form, known, most or budget.listed, budget)
     if found is None:
         return known.idle()
     problem = subject.problem
@@ -208,7 +208,7 @@ def bound_by_launches(subject: Subject, known: BlockResult, budget: Budget) -> B
     cost = cost_of(shape.problem, known.unlimited)
     start = BlockResult(known.unlimited, cost, min(cost, block_bound(shape.problem)))
     form = presolved(shape, shape.problem, budget)
-    found = None if form is None else best_of_all(form, start, budget.lists.first, budget)
+    found = None if form is None else best_of_all(form, start, budget.listed, budget)
     free = start if found is None else found
     bound = max(known.bound, free.bound + launches(subject.problem))
     return replace(known.idle(), bound=bound, memory=free.bound)
@@ -229,7 +229,7 @@ def search_by_kernel_count(subject: Subject, known: BlockResult, budget: Budget)
 def list_candidates(subject: Subject, known: BlockResult, budget: Budget, most: int = 0) -> BlockResult:
     """The best choice among all candidates, if there are at most ``most`` of them."""
     form = subject.presolved(subject.problem, budget)
-    found = None if form is None else best_of_all(form, known, most or budget.lists.first, budget)
+    found = None if form is None else best_of_all(form, known, most or budget.listed, budget)
     return known.idle() if found is None else found
 
 
@@ -237,14 +237,6 @@ def generate_columns(subject: Subject, known: BlockResult, budget: Budget) -> Bl
     """The best choice among the candidates that the dual prices of the linear relaxation ask for."""
     form = subject.presolved(subject.problem, budget)
     return known.idle() if form is None else best_generated(form, known, budget)
-
-
-def sample_candidates(subject: Subject, known: BlockResult, budget: Budget) -> BlockResult:
-    """The best choice among some candidates of each atom."""
-    form = subject.presolved(subject.problem, budget)
-    if form is None:
-        return known.idle()
-    return best_of_some(form, known, budget.lists.most, budget.lists.each, budget)
 
 
 def _unlisted(subject: Subject, known: BlockResult) -> bool:
@@ -306,19 +298,7 @@ STRATEGIES = (
         applies=lambda subject, known: not known.complete and not _many(subject),
         least_ops=FEW_OPS,
     ),
-    Strategy("generation", generate_columns, share=0.5, applies=_unlisted),
-    Strategy(
-        "neighbourhood",
-        lambda subject, known, budget: best_nearby(subject.problem, known, budget),
-        share=0.25,
-        applies=lambda subject, known: _unlisted(subject, known) and not subject.problem.variants,
-    ),
-    Strategy("sample", sample_candidates, share=0.85, applies=_unlisted),
-    Strategy(
-        "long listing",
-        lambda subject, known, budget: list_candidates(subject, known, budget, budget.lists.most),
-        applies=_unlisted,
-    ),
+    Strategy("generation", generate_columns, applies=_unlisted),
 )
 
 

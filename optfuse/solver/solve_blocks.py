@@ -20,7 +20,7 @@ from optfuse.solver.control.progress import Journal, Stage
 from optfuse.solver.memory.order_problem import nearest_order, precedences
 from optfuse.solver.reduce.blocks import Block, Shape, cut_out, find_blocks
 from optfuse.solver.solve_block import FEW_OPS, NEAR_GAP, solve_block
-from optfuse.solver.strategies.block import LISTS, BlockResult, ListLimits, Partition, cost_of, lifted
+from optfuse.solver.strategies.block import MOST_LISTED, BlockResult, Partition, cost_of, lifted
 
 #: The least time of a block, as long as four times as much is left.
 LEAST_SECONDS = 5.0
@@ -77,7 +77,7 @@ class _Work:
     deadline: float
     clock: Clock
     journal: Journal
-    lists: ListLimits
+    listed: int
     results: dict[Shape, BlockResult] = field(default_factory=dict)
     blocks: dict[tuple[int, ...], Block] = field(default_factory=dict)
     shapes: dict[Shape, Shape] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def solve_cpsat(
     deadline: float,
     clock: Clock | None = None,
     journal: Journal | None = None,
-    lists: ListLimits = LISTS,
+    listed: int = MOST_LISTED,
 ) -> CpsatOutcome:
     """The cheapest partition of an instance into kernels found before ``deadline``, and a bound on every partition.
 
@@ -121,7 +121,7 @@ def solve_cpsat(
         warm: A valid solution; the result costs no more.
         deadline: A time of ``clock``; of ``time.monotonic`` if that is not given.
         journal: Where to note objective and bound as they change.
-        lists: How many candidates are listed.
+        listed: The most candidates of a block that are listed.
 
     Raises:
         InvalidOptionError: When the instance caps peak memory, which ``solver.joint`` decides.
@@ -133,7 +133,7 @@ def solve_cpsat(
             "drop rules.peak_memory, or use 'exhaustive' on a small instance"
         )
     clock = Clock(interruptible=False) if clock is None else clock
-    work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal, lists)
+    work = _Work(instance, warm, options, deadline, clock, Journal() if journal is None else journal, listed)
     if clock.now() >= deadline:
         return _warm_start_outcome(work)
     try:
@@ -191,10 +191,10 @@ def _solve_groups(work: _Work, groups: Sequence[tuple[int, ...]], floors: dict[i
 def _solved(work: _Work, shape: Shape, start: Partition, deadline: float) -> BlockResult:
     """The result of a block; after a KeyboardInterrupt, its warm start."""
     try:
-        return solve_block(shape, start, work.options, deadline, work.clock, work.lists)
+        return solve_block(shape, start, work.options, deadline, work.clock, work.listed)
     except KeyboardInterrupt:
         work.clock.interrupted()
-        return solve_block(shape, start, work.options, deadline, work.clock, work.lists)
+        return solve_block(shape, start, work.options, deadline, work.clock, work.listed)
 
 
 class _Tally:

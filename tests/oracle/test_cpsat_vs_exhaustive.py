@@ -16,7 +16,7 @@ from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.memory.assemble import assemble
 from optfuse.solver.solve_blocks import CpsatOutcome, solve_cpsat
-from optfuse.solver.strategies.block import LISTS, ListLimits
+from optfuse.solver.strategies.block import MOST_LISTED
 from tests.layered import layered
 from tests.strategies import instances, share
 
@@ -24,10 +24,10 @@ QUIET = settings(derandomize=True, deadline=None, suppress_health_check=list(Hea
 ONE_WORKER = SolveOptions(workers=1, deterministic=True)
 
 
-def solved(instance: Instance, seconds: float = 60.0, lists: ListLimits = LISTS) -> CpsatOutcome:
+def solved(instance: Instance, seconds: float = 60.0, listed: int = MOST_LISTED) -> CpsatOutcome:
     """Solve, and check what must hold of every outcome."""
     warm = greedy(instance)
-    outcome = solve_cpsat(instance, ONE_WORKER, warm, time.monotonic() + seconds, lists=lists)
+    outcome = solve_cpsat(instance, ONE_WORKER, warm, time.monotonic() + seconds, listed=listed)
     assert outcome.bound <= outcome.objective <= warm.objective
     assert outcome.proven == (outcome.bound == outcome.objective)
     assert outcome.objective == sum(kernel_cost(instance, k.ops, k.scheme, k.writes) for k in outcome.kernels)
@@ -78,12 +78,10 @@ def test_layered_problems(instance: Instance) -> None:
 @pytest.mark.spread(3)
 @pytest.mark.parametrize("limit", [1, 10, 14])
 def test_bounds_are_true_when_candidates_are_not_all_listed(limit: int) -> None:
-    lists = ListLimits(first=limit, most=limit, each=1, window=4)
-
     @settings(QUIET, max_examples=share(40))
     @given(layered(6, 9))
     def check(instance: Instance) -> None:
-        outcome = solved(instance, lists=lists)
+        outcome = solved(instance, listed=limit)
         assert outcome.bound <= optimum(instance) <= outcome.objective
         assert outcome.proven == (not outcome.given_up)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, is_legal, mask_of
+from optfuse.problem.legality import is_legal, mask_of
 from optfuse.solver.columns.atoms import Atoms
 from optfuse.solver.columns.compatibility import compatible_atoms
 from optfuse.solver.columns.growth import Growth
@@ -36,29 +36,25 @@ def enumerate_candidates(
     limit: int,
     deadline: float,
     *,
-    within: int | None = None,
-    each: int | None = None,
     clock: Clock = WALL,
 ) -> Pool:
     """All candidates of a block.
 
     Args:
-        limit, each: The most candidates in all, and the most of a scheme that start at the same atom.
+        limit: The most candidates.
         deadline: When to stop, a time of ``clock``.
-        within: The atoms that kernels may be made of, as a bitmask; all if not given.
     """
-    within = (1 << len(atoms.ops)) - 1 if within is None else within
     best: dict[int, tuple[int, int]] = {}
     complete = True
-    for atom in bits(within):
+    for atom in range(len(atoms.ops)):
         price_alone(problem, atoms, atom, best)
     for scheme in range(1, len(problem.schemes)):
         if clock.now() >= deadline:
             complete = False
             break
         compatibility = compatible_atoms(problem, atoms, scheme)
-        if (compatibility.allowed & within).bit_count() > 1 and len(best) < limit:
-            complete &= Growth(problem, atoms, compatibility, best, deadline, clock).grow(within, limit, each)
+        if compatibility.allowed.bit_count() > 1 and len(best) < limit:
+            complete &= Growth(problem, atoms, compatibility, best, deadline, clock).grow(limit)
     complete &= len(best) < limit
     return Pool(tuple(Candidate(mask, scheme, cost) for mask, (cost, scheme) in best.items()), complete)
 

@@ -3,16 +3,11 @@
 The search is that for connected subgraphs, with convex hulls. A set grows from its first atom. Adding a neighbour adds
 the whole convex hull; each neighbour is first taken, then forbidden for the rest of the branch, so no set appears
 twice. Only steps whose hull contains a forbidden atom yield no candidate.
-
-Where not all sets are wanted, those that save most beside kernels of single atoms grow first: the kernels of a good
-partition are mostly much larger than what comes first in any fixed order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
-from itertools import count
 
 from optfuse.problem.instance import Instance
 from optfuse.problem.legality import bits, mask_of
@@ -64,20 +59,12 @@ class Growth:
             self.sizes, self.weights, worths, self.table,
         )  # fmt: skip
 
-    def grow(self, within: int, limit: int, each: int | None = None) -> bool:
-        """All kernels of two or more of the atoms of ``within``; False when stopped early.
-
-        Stops when there are ``limit`` kernels in all, or time is up. With ``each``, at most so many start at one atom,
-        those that grow from what saves most.
-        """
-        complete = True
-        for root in bits(self.compatibility.allowed & within):
-            stop = limit if each is None else min(limit, len(self.best) + each)
-            done = self._grow_from(root, within, stop, best_first=each is not None)
-            complete = complete and done
-            if len(self.best) >= limit or self.clock.now() >= self.deadline:
+    def grow(self, limit: int) -> bool:
+        """All kernels of two or more atoms; False when stopped early: at ``limit`` kernels in all, or out of time."""
+        for root in bits(self.compatibility.allowed):
+            if not self._grow_from(root, limit) or self.clock.now() >= self.deadline:
                 return False
-        return complete
+        return len(self.best) < limit
 
     def start(self, atom: int, banned: int = 0) -> State:
         """A kernel of one atom."""
@@ -119,11 +106,9 @@ class Growth:
             return None
         return mask, banned, above, below, near, size, weight, memory, compute, worth
 
-    def _grow_from(self, root: int, within: int, stop: int, *, best_first: bool) -> bool:
+    def _grow_from(self, root: int, stop: int) -> bool:
         """The kernels whose first atom is ``root``, until ``best`` holds ``stop``; False when stopped early."""
-        order = count()
-        forbidden = (1 << root) - 1 | ~(self.compatibility.allowed & within)
-        stack, heap = [self.start(root, forbidden)], list[tuple[int, int, State]]()
+        stack = [self.start(root, (1 << root) - 1 | ~self.compatibility.allowed)]
         while stack:
             state = stack.pop()
             mask, banned = state[:2]
@@ -147,12 +132,7 @@ class Growth:
                 price = self.price(grown)
                 if price is not None and not self._admit(grown[0], price, stop):
                     return False
-                if best_first:
-                    heappush(heap, (0 if price is None else price - grown[-1], next(order), grown))
-                else:
-                    stack.append(grown)
-            if heap and not stack:
-                stack.append(heappop(heap)[2])
+                stack.append(grown)
         return True
 
     def price(self, state: State) -> int | None:

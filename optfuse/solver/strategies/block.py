@@ -12,6 +12,9 @@ from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.control.clock import Clock, within
 from optfuse.solver.control.options import SolveOptions
 
+#: The most candidates of a block that are listed.
+MOST_LISTED = 200_000
+
 Partition = tuple[tuple[tuple[int, ...], int], ...]  # (ops, scheme) of each kernel
 
 
@@ -59,33 +62,13 @@ class BlockResult:
 
 
 @dataclass(frozen=True, slots=True)
-class ListLimits:
-    """How many candidates are listed.
-
-    Attributes:
-        first: Of a block, at first.
-        most: Of a block, at most.
-        each: Of a sample, those of one scheme and first atom.
-        window: Atoms of a window of the incumbent, unless its first kernel alone has more.
-    """
-
-    first: int = 200_000
-    most: int = 600_000
-    each: int = 100
-    window: int = 36
-
-
-LISTS = ListLimits()
-
-
-@dataclass(frozen=True, slots=True)
 class Budget:
     """The options of a solve, the time by which it must end, and how many candidates may be listed."""
 
     options: SolveOptions
     clock: Clock
     deadline: float
-    lists: ListLimits = LISTS
+    listed: int = MOST_LISTED
 
     def part(self, share: float) -> Budget:
         """A budget that ends when a share of the time left is over."""

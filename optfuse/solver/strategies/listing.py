@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
@@ -16,16 +16,13 @@ from optfuse.solver.master.master import Cover, Master, covers_of
 from optfuse.solver.master.search import Incumbent, search
 from optfuse.solver.reduce.blocks import Shape
 from optfuse.solver.strategies.block import BlockResult, Budget, Partition, cost_of
-from optfuse.solver.strategies.neighbourhood import improve
 
-#: Rough seconds of presolve for each op, of the warm start for each op, and of the model for each candidate.
+#: Rough seconds of presolve for each op, and of the warm start for each op.
 PRESOLVE_SECONDS = 3e-4
 START_SECONDS = 1e-4
-CANDIDATE_SECONDS = 2e-5
-#: The shares of a strategy's time for presolve, for a complete list, and for a sample of the candidates.
+#: The shares of a strategy's time for presolve, and for a complete list.
 PRESOLVE_SHARE = 0.6
 LISTING_SHARE = 0.5
-SAMPLE_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +64,6 @@ def best_of_all(block: Presolved, known: BlockResult, most: int, budget: Budget)
         return None
     _demand_cover(block.reduced, block.atoms, pool)
     return best_in_pool(block, pool, known, budget)
-
-
-def best_of_some(block: Presolved, known: BlockResult, most: int, each: int, budget: Budget) -> BlockResult:
-    """The best choice among ``each`` candidates of every first atom and scheme, ``most`` in all; the bound stays."""
-    start = START_SECONDS * len(block.whole.ops)
-    if not budget.allows(start):
-        return known.idle()
-    until = budget.part(SAMPLE_SHARE).deadline
-    pool = enumerate_candidates(block.reduced, block.atoms, most, until, each=each, clock=budget.clock)
-    if not budget.allows(start + CANDIDATE_SECONDS * len(pool.candidates)):
-        return known.idle()
-    return best_in_pool(block, replace(pool, complete=False), known, budget)
-
-
-def best_nearby(problem: Instance, known: BlockResult, budget: Budget) -> BlockResult:
-    """The incumbent after each window of kernels that touch is solved anew, until none improves; the bound stays."""
-    if not budget.allows(START_SECONDS * len(problem.ops)):
-        return known.idle()
-    atoms = find_atoms(problem)  # without presolve's ties every legal kernel consists of atoms
-    start = incumbent_of(problem, atoms, (), known.kernels).kernels
-    if start is None:
-        return known.idle()
-    better = improve(problem, atoms, start, budget.options, budget.deadline, budget.clock, budget.lists.window)
-    kernels = _partition(atoms, better, known.kernels)
-    return replace(known.idle(), kernels=kernels, cost=cost_of(problem, kernels))
 
 
 def best_in_pool(block: Presolved, pool: Pool, known: BlockResult, budget: Budget) -> BlockResult:

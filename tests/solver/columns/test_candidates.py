@@ -102,28 +102,6 @@ def test_limits_are_kept_and_told() -> None:
     few = listed(instance, limit=count - 1)
     assert not few.complete
     assert len(few.candidates) == count - 1
-    some = listed(instance, each=1)
-    assert not some.complete
-    assert {candidate.mask for candidate in some.candidates} < {candidate.mask for candidate in everything.candidates}
-    part = listed(instance, within=0b1111)
-    assert {c.mask for c in part.candidates} == {c.mask for c in everything.candidates if not c.mask & ~0b1111}
-
-
-def most_saved(pool: Pool) -> int:
-    """What the best candidate saves beside kernels of its single atoms."""
-    alone = {candidate.mask: candidate.cost for candidate in pool.candidates if candidate.mask.bit_count() == 1}
-    return max(sum(alone[1 << atom] for atom in bits(each.mask)) - each.cost for each in pool.candidates)
-
-
-def test_a_sample_reaches_what_saves_most_before_the_first_candidates_do() -> None:
-    sampled, first = [], []
-    for seed in (1, 5, 11):
-        instance = build(seed, 34)
-        best, sample = most_saved(listed(instance)), listed(instance, each=100)
-        sampled.append(most_saved(sample) / best)
-        first.append(most_saved(listed(instance, limit=len(sample.candidates))) / best)
-    assert sum(sampled) > 0.7 * len(sampled)
-    assert sum(sampled) > sum(first)
 
 
 def test_no_time_is_told() -> None:
