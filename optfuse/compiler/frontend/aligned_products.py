@@ -4,7 +4,7 @@ cuBLAS has fast kernels where every extent along contiguous memory is a whole nu
 start at vectors is not enough. A product of 32768 x 1024 and 1024 x 5 takes 62 us on an H200, padded to 8 columns 20;
 scores of 197 tokens 154 and 38; a layer of 1025 inputs 140 and 32. In float32 with TF32, 8192 x 1024 x 1001 takes 143
 and 50; without TF32 there is no such difference. Where that saves more than the copies take, the
-operands are padded, and what is beyond the result is cut off by whoever reads it.
+operands are padded, and the readers of the result leave out what is beyond it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _vector(node: Node) -> int:
 
 
 def _ragged(node: Node) -> Mapping[str, int]:
-    """The extents m, k, n of a product that are no whole vectors, where an operand or the result is contiguous so.
+    """The extents m, k, n that are no whole vectors, of those along which an operand or the result is contiguous.
 
     Empty also where the product is none of tensor cores, or where such a size is not known.
     """
@@ -143,7 +143,7 @@ def _ragged(node: Node) -> Mapping[str, int]:
 
 
 def _copy_time(operand: Node) -> float:
-    """Microseconds to pad an operand: little if loops alone make it, for nobody else."""
+    """Microseconds to pad an operand: little if loops make it and only products read it."""
     value, base = fake(operand), base_of(operand)
     size = hint_of(value.numel()) * value.element_size()
     fused = base.op == "call_function" and is_loop(base) and all(user.target in _PRODUCTS for user in readers(base))
@@ -151,12 +151,13 @@ def _copy_time(operand: Node) -> float:
 
 
 def _border_time(node: Node) -> float:
-    """Microseconds to copy a result for whoever cannot read it in rows that are set apart."""
+    """Microseconds to copy a result into contiguous rows: 0 if all of its readers are loops in the graph."""
     size = hint_of(prod(node.meta["val"].shape)) * node.meta["val"].element_size()
     return LAUNCH + 2 * size / COPY if _leaves(node) or not all(map(is_loop, readers(node))) else 0.0
 
 
 def _leaves(node: Node) -> bool:
+    """Whether a result, or a view of it, is an output of the graph."""
     return any(user.op == "output" for alias in _aliases(node) for user in alias.users)
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.passes.rewrite import retargeted
 
 aten = torch.ops.aten
 
@@ -22,13 +22,7 @@ def norm_channels(graph: GraphModule) -> GraphModule:
     allow, so that they would be copied before and after.
     Works on graphs before autograd, of torch functions or of ATen operators.
     """
-    if not any(node.target in _REWRITTEN for node in graph.graph.nodes):
-        return graph
-    graph = copied(graph)
-    for node in graph.graph.nodes:
-        node.target = _REWRITTEN.get(node.target, node.target)
-    graph.recompile()
-    return graph
+    return retargeted(graph, _REWRITTEN)
 
 
 def _group_norm(

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.passes.rewrite import retargeted
 
 aten = torch.ops.aten
 
@@ -26,13 +26,7 @@ def interpolate_by_dimensions(graph: GraphModule) -> GraphModule:
     memory and atomically; of one dimension it is a sum of few values (``passes.known_places``). Works on graphs before
     autograd, of torch functions or of ATen operators.
     """
-    if not any(node.target in _REWRITTEN for node in graph.graph.nodes):
-        return graph
-    graph = copied(graph)
-    for node in graph.graph.nodes:
-        node.target = _REWRITTEN.get(node.target, node.target)
-    graph.recompile()
-    return graph
+    return retargeted(graph, _REWRITTEN)
 
 
 def _functional(

@@ -93,6 +93,17 @@ def is_impure(node: Node) -> bool:
     return node.op == "call_function" and node.is_impure()
 
 
+def retargeted(graph: GraphModule, functions: Mapping[Any, Callable[..., Any]]) -> GraphModule:
+    """A copy that calls other functions, of the same arguments, in place of some; the graph itself if it calls none."""
+    if not any(node.target in functions for node in graph.graph.nodes):
+        return graph
+    graph = copied(graph)
+    for node in graph.graph.nodes:
+        node.target = functions.get(node.target, node.target)
+    graph.recompile()
+    return graph
+
+
 def insert(
     graph: Graph, before: Node, target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
 ) -> Node:
