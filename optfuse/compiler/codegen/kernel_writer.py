@@ -19,7 +19,7 @@ from optfuse.compiler.codegen.python_text import INDENT, WIDTH, comment
 from optfuse.compiler.codegen.triton_expressions import Value
 from optfuse.compiler.ir.dtypes import BITS
 
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_WORD = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 _PYTHON = frozenset(keyword.kwlist) | frozenset(dir(builtins))
 
 
@@ -36,7 +36,10 @@ NOWHERE = Note()
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A statement. ``target`` is the name that it defines, ``axes`` and ``bits`` give the size of the value."""
+    """A statement. ``target`` is the name that it defines, ``axes`` and ``bits`` give the size of the value.
+
+    ``choice``: of a value that is one of two for a whole program, the condition and the texts of both.
+    """
 
     text: str
     target: str = ""
@@ -44,6 +47,7 @@ class Line:
     bits: int = 32
     note: Note = NOWHERE
     indent: int = 1
+    choice: tuple[str, str, str] | None = None
 
 
 class Scope:
@@ -82,7 +86,7 @@ class Writer:
         """The scope of a value that varies along ``axes``."""
         return self.body if "r" in axes else self.outer
 
-    def name(self, value: Value, hint: str) -> Value:
+    def name(self, value: Value, hint: str, choice: tuple[str, str, str] | None = None) -> Value:
         """The value under a name: the existing one of the same text, else a new one like ``hint``."""
         if value.simple:
             return value
@@ -93,9 +97,8 @@ class Writer:
         target = self.new_name(hint, scope, value.text)
         named = Value(target, value.dtype, value.axes)
         scope.named[value.text] = named
-        scope.lines.append(
-            Line(f"{target} = {value.text}", target, value.axes, BITS[value.dtype], self.note, scope.indent)
-        )
+        text, bits = f"{target} = {value.text}", BITS[value.dtype]
+        scope.lines.append(Line(text, target, value.axes, bits, self.note, scope.indent, choice))
         return named
 
     def new_name(self, hint: str, scope: Scope, text: str = "") -> str:
@@ -138,6 +141,11 @@ class Writer:
         """``statement``, unless its scope or the outer one has it already."""
         if not any(line.text == text for scope in (self.scope(axes), self.outer) for line in scope.lines):
             self.statement(text, axes)
+
+
+def words(text: str) -> set[str]:
+    """The names in a text."""
+    return set(_WORD.findall(text))
 
 
 def render(lines: Sequence[Line]) -> list[str]:

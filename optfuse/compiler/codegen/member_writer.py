@@ -192,6 +192,9 @@ class MemberWriter:
                 for arg, e in zip(args, expr.args, strict=True)
             ]
             result = call(expr.function, args, expr.dtype, approximate=self._approximate)
+        if expr.function == "where" and _for_a_program(*args):
+            condition, one, other = (arg.text for arg in args)
+            return self.writer.name(result, self._hint(expr), (condition, one, other))
         return result
 
     def _random(self, seed: Value, form: Linear) -> Value | None:
@@ -339,6 +342,12 @@ class MemberWriter:
             form = form.plus(self._env[rvar(k)], stride)
             stride *= sizes[k]
         return self.addresses.index(form)
+
+
+def _for_a_program(condition: Value, one: Value, other: Value) -> bool:
+    """Whether a choice between two tiles of one shape is the same for the whole program."""
+    tiles = not one.literal and not other.literal and bool(one.axes) and one.axes == other.axes
+    return tiles and not condition.literal and not condition.axes and one.dtype == other.dtype
 
 
 def origin_note(origin: Origin) -> Note:

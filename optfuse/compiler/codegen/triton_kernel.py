@@ -32,6 +32,7 @@ from optfuse.compiler.codegen.tiles import (
 from optfuse.compiler.codegen.triton_expressions import SUM, Value, pointer_type
 from optfuse.compiler.codegen.triton_reductions import Accumulators, Fold, fold_one, fold_whole
 from optfuse.compiler.codegen.triton_scans import Running, combine_function
+from optfuse.compiler.codegen.uniform_branches import with_branches
 from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, LoopNest, Result, Scan, Store
@@ -343,7 +344,8 @@ class _Kernel:
         used = dict.fromkeys([*self.members.read, *written])
         pointers = tuple(name for name in self.parameters if name in used)
         constants = [axis.constant for axis in self.axes]
-        lines = render(self.lines)
+        looped = self.r is not None and self.r.walk == "looped"
+        lines = render(self.lines if looped else with_branches(self.lines))
         grid = tuple((axis.size, axis.constant) for axis in self.axes if axis.walk == "parallel")
         sizes = self._sizes(lines, grid)
         if self.members.addresses.wide:  # products of sizes are computed with as many bits as their factors have

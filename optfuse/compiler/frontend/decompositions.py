@@ -108,12 +108,17 @@ def _select_backward(grad_output: Tensor, input_sizes: list[int], dim: int, inde
 
 
 def _slice_backward(grad_output: Tensor, input_sizes: list[int], dim: int, start: int, end: int, step: int) -> Tensor:
-    size = input_sizes[dim]
+    size, rank, count = input_sizes[dim], len(input_sizes), grad_output.shape[dim]
+    if step != 1 and isinstance(size, int) and count * step == size:
+        # the dimension as one of steps and one of places within a step: the gradient is at one place of each step
+        dim, place = dim % rank, start % step
+        steps = aten.unsqueeze.default(grad_output, dim + 1)
+        return aten.view.default(_pad_axis(steps, rank + 1, dim + 1, place, step - 1 - place), input_sizes)
     if step != 1:
         zeros = aten.full.default(input_sizes, 0, dtype=grad_output.dtype, device=grad_output.device)
         return aten.slice_scatter.default(zeros, grad_output, dim, start, end, step)
     first = min(max(start + size if start < 0 else start, 0), size)
-    return _pad_axis(grad_output, len(input_sizes), dim, first, size - first - grad_output.shape[dim])
+    return _pad_axis(grad_output, rank, dim, first, size - first - count)
 
 
 def _nll_loss_backward(

@@ -9,7 +9,7 @@ import sympy
 
 from optfuse.compiler.ir.dtypes import FLOATING, NARROW
 from optfuse.compiler.ir.nodes import Call, Const, Dot, Expr, Guard, Iota, Load, Result
-from optfuse.compiler.ir.sizes import variables_of
+from optfuse.compiler.ir.sizes import equal, variables_of
 
 
 def rename(expr: Expr, variables: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
@@ -68,8 +68,9 @@ def chosen(held: Expr, expr: Expr, other: Const) -> Expr:
 
 
 def guarded(expr: Expr, guards: tuple[Guard, ...], held: Expr | None) -> Expr:
-    """The expression with each load under those of the guards whose variables its index uses.
+    """The expression with each load under those of the guards whose variables its index uses, or that one point meets.
 
+    (A load that does not use the variable of such a guard is of a value without that dimension: it is read once still.)
     An index that has to lie in a dimension does so only where all guards hold (``held``).
     """
     if isinstance(expr, Call):
@@ -80,7 +81,8 @@ def guarded(expr: Expr, guards: tuple[Guard, ...], held: Expr | None) -> Expr:
     if not isinstance(expr, Load):
         return expr
     expr = replace(expr, indirect=tuple(guarded(index, guards, held) for index in expr.indirect))
-    bounding = tuple(guard for guard in guards if variables_of(guard.expr) & variables_of(expr.index))
+    used = variables_of(expr.index)
+    bounding = tuple(g for g in guards if equal(g.upper - g.lower, 1) or variables_of(g.expr) & used)
     if not bounding:
         return expr
     return replace(expr, guards=(*expr.guards, *bounding), other=expr.other or Const(0, expr.dtype))

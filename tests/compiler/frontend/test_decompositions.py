@@ -31,6 +31,9 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "slice backward, negative": (aten.slice_backward.default, (wave(5, 2), [5, 6], -1, -3, -1, 1)),
     "slice backward to the end": (aten.slice_backward.default, (wave(5, 4), [5, 6], 1, 2, 2**63 - 1, 1)),
     "slice backward, step": (aten.slice_backward.default, (wave(3, 2), [5, 2], 0, 0, 5, 2)),
+    "slice backward, one place of each step": (aten.slice_backward.default, (wave(5, 2, 3), [5, 6, 3], 1, 1, 6, 3)),
+    "slice backward, steps from the end": (aten.slice_backward.default, (wave(5, 3), [5, 6], -1, -5, 2**63 - 1, 2)),
+    "slice backward, steps that begin late": (aten.slice_backward.default, (wave(5, 2), [5, 6], -1, 2, 6, 2)),
     "copy": (aten.copy.default, (wave(2, 3, dtype=torch.float64), wave(3))),
     "full like": (aten.full_like.default, (wave(2, 3, dtype=torch.bfloat16), 2.5)),
     "convolution": (

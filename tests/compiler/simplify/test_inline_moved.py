@@ -38,6 +38,14 @@ def halves(x: Tensor) -> Tensor:
     return torch.cat([-x[..., half:], x[..., :half] * 2], -1)
 
 
+def pairs_backward(gradient: Tensor, sine: Tensor) -> Tensor:
+    """The gradient of rotary position embedding's turn of neighbours."""
+    x = gradient * sine
+    parts = ((-x[..., ::2], 1), (x[..., 1::2], 0))
+    one, other = (torch.ops.aten.slice_backward(part, list(SHAPE), 3, place, SHAPE[3], 2) for part, place in parts)
+    return one + other
+
+
 #: What is computed, of which shapes, and how many ops are left of those before.
 CASES: dict[str, tuple[Any, list[tuple[int, ...]], int]] = {
     "pad": (lambda x, m: F.pad(normalized(x, m), (0, 1, 0, 1)), [SHAPE, (6,)], 1),
@@ -46,6 +54,7 @@ CASES: dict[str, tuple[Any, list[tuple[int, ...]], int]] = {
     "pad of a pad": (lambda x: F.pad(F.pad(x * 2, (1, 2)).exp(), (0, 0, 3, 1)).sin(), [SHAPE], 2),
     "slice": (lambda x: x.exp()[:, 1:, ::2] * 2, [SHAPE], 1),
     "turned": (halves, [SHAPE], 1),
+    "pairs turned back": (pairs_backward, [SHAPE, SHAPE[2:]], 3),
     "rolled": (lambda x: torch.roll(x.exp() * 2, (3, 5), (2, 3)), [SHAPE], 1),
     "channels last": (lambda x, m: F.pad(normalized(x, m), (0, 1, 0, 1)), [SHAPE, (6,)], 1),
     "reduced": (lambda x: F.pad(x.exp(), (1, 1)).amax(-1), [SHAPE], 2),
