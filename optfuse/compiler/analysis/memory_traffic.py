@@ -24,9 +24,12 @@ SHARED_BYTES = 4096
 
 
 def scheme_of(walk: Walk) -> Scheme:
-    """The instance's scheme of a walk. Its parallel programs are estimated from the tiles of code generation."""
+    """The instance's scheme of a walk. Its parallel programs are estimated from the tiles of code generation.
+
+    In a frame, what a kernel reads and writes may run along x although the walk does not: it gets the fewer programs.
+    """
     x, r = hint(point_count(walk.x)), hint(point_count(walk.r))
-    rows = COLUMN_TILE if walk.by_columns else max(1, TILE // r)
+    rows = COLUMN_TILE if walk.by_columns or (walk.frame and walk.r) else max(1, TILE // r)
     return Scheme(walk.name, x, r, max(1, -(-x // rows)))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
+from optfuse.compiler.frontend.grouped_products import mixes_groups
 from optfuse.compiler.frontend.passes.rewrite import fake
 from optfuse.compiler.frontend.patches import is_patches
 from optfuse.compiler.frontend.torch_sizes import hint_of
@@ -37,7 +38,7 @@ CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.de
 
 def channels_last_convolutions(graph: GraphModule) -> frozenset[str]:
     """Convolutions of images and videos, where channels-last saves more in all of them than some of them lose."""
-    nodes = [node for node in graph.graph.nodes if node.target in CONVOLUTIONS and not is_patches(node)]
+    nodes = [node for node in graph.graph.nodes if node.target in CONVOLUTIONS and not becomes_products(node)]
     found: list[str] = []
     wide, saved = False, 0.0
     for node in nodes:
@@ -72,6 +73,11 @@ def _passes_saved(weight: torch.Tensor, pixels: int, groups: int) -> float:
     if prod(weight.shape[2:]) == 1:
         return 0.0 if pixels % 8 == 0 else UNALIGNED_PIXELS
     return TRANSPOSED_VIDEO if weight.dim() == _VIDEO else TRANSPOSED
+
+
+def becomes_products(node: Node) -> bool:
+    """Whether a convolution, or the gradient of one, becomes matrix products."""
+    return is_patches(node) or mixes_groups(node)
 
 
 def is_images(value: torch.Tensor) -> bool:

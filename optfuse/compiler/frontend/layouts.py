@@ -4,8 +4,8 @@ Eager execution lays tensors out as each operator happens to; a planned graph ma
 works on channels-last tensors, and transposes before and after when it is given others. A matmul whose rows do not
 start on multiples of 16 bytes (a vocabulary of 50257) runs several times slower, and loops over such rows cannot load
 vectors. So values between operators get the layout that the library wants, and it spreads along pointwise operators as
-it does in eager execution. A convolution that is a matrix product but for the layout of its image becomes one. What the
-caller sees keeps eager's layout: a copy at the border.
+it does in eager execution. A convolution that is a matrix product, or one for each group of channels, but for the
+layout of its image becomes that. What the caller sees keeps eager's layout: a copy at the border.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from optfuse.compiler.frontend.channels_last import (
     channels_last_convolutions,
     is_images,
 )
+from optfuse.compiler.frontend.grouped_products import mixes_groups, multiply_groups
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, with_graph
 from optfuse.compiler.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
@@ -82,9 +83,10 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
     products = products_to_align(captured.graph)
     padded = _padded_nodes(captured, products)
     patches = {node.name for node in captured.graph.graph.nodes if is_patches(node)}
+    grouped = {node.name for node in captured.graph.graph.nodes if mixes_groups(node)}
     given = {} if given is None else given
     ragged = {node.name for node in captured.placeholders if node.name not in given and _worth_a_copy(node)}
-    if not (convolutions or padded or patches or products or given or ragged):
+    if not (convolutions or padded or patches or grouped or products or given or ragged):
         return captured
     before = {node.name: node.meta.get("val") for node in captured.graph.graph.nodes}
     graph = copied(captured.graph)
@@ -97,8 +99,9 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
             _relay(node, _strided(value, given[node.name]))
         elif node.target is getitem:
             _relay(node, node.args[0].meta["val"][node.args[1]])
-        elif node.name in patches:
-            for item, value in multiply_patches(node).items():
+        elif node.name in patches or node.name in grouped:
+            multiply = multiply_patches if node.name in patches else multiply_groups
+            for item, value in multiply(node).items():
                 _relay(item, value)
         elif node.name in products:
             _relay(node, align_product(node, with_zeros))
@@ -157,7 +160,7 @@ def _propagate(node: Node, *, channels_last: bool, images: bool) -> None:
         value = fake_result(node.target, node.args, node.kwargs, like=node.meta.get("val"))
     if channels_last:
         value = _convolved(node, value)
-    elif images and _undecided(node, value):
+    elif images and (_undecided(node, value) or _joins_channels_last(node, value)):
         value = _channels_last(value)
     _relay(node, value)
 
@@ -170,6 +173,14 @@ def _undecided(node: Node, value: Any) -> bool:
     operands = [fake(source) for source in node.all_input_nodes]
     wide = [x for x in operands if x is not None and x.shape == value.shape]
     return bool(wide) and not any(any(x.stride()[2:]) for x in wide)
+
+
+def _joins_channels_last(node: Node, value: Any) -> bool:
+    """Whether a node concatenates images most of which are channels-last. (Eager execution wants all of them so.)"""
+    if node.target is not aten.cat.default or not is_images(value):
+        return False
+    parts = [x for x in map(fake, node.args[0]) if x is not None]
+    return 2 * sum(hint_of(x.numel()) for x in parts if _is_channels_last(x)) > hint_of(value.numel())
 
 
 def _relay(node: Node, value: Any) -> None:

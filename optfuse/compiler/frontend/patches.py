@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from optfuse.compiler.frontend.passes.rewrite import fake, insert
+from optfuse.compiler.frontend.passes.rewrite import become, become_images, fake, insert
 from optfuse.compiler.frontend.torch_fakes import fake_result, fake_strided
 from optfuse.compiler.frontend.torch_sizes import hint_of
 
@@ -75,7 +75,7 @@ def _multiply_forward(node: Node) -> dict[Node, torch.Tensor]:
     else:
         product = insert(node.graph, node, aten.addmm.default, (bias, rows, turned))
     sizes = [_shape(image)[0], *_counts(image, weight), _shape(weight)[0]]
-    return {node: _become_images(node, insert(node.graph, node, aten.view.default, (product, sizes)))}
+    return {node: become_images(node, insert(node.graph, node, aten.view.default, (product, sizes)))}
 
 
 def _multiply_backward(node: Node) -> dict[Node, torch.Tensor]:
@@ -94,11 +94,11 @@ def _multiply_backward(node: Node) -> dict[Node, torch.Tensor]:
         out, channels, *kernel = _shape(weight)
         if _channels_are_last(image, weight):
             filters = insert(graph, node, aten.view.default, (product, [out, *kernel, channels]))
-            found[items[1]] = _become_images(items[1], filters)
+            found[items[1]] = become_images(items[1], filters)
         else:
-            found[items[1]] = _become(items[1], aten.view.default, product, [out, channels, *kernel])
+            found[items[1]] = become(items[1], aten.view.default, product, [out, channels, *kernel])
     if 2 in items:
-        found[items[2]] = _become(items[2], aten.sum.dim_IntList, gradient, [0, *range(2, rank)])
+        found[items[2]] = become(items[2], aten.sum.dim_IntList, gradient, [0, *range(2, rank)])
     graph.erase_node(node)
     return found
 
@@ -160,18 +160,6 @@ def _is_aligned(matrix: torch.Tensor) -> bool:
 # --- results in the place of what there was
 
 
-def _become(node: Node, target: Any, *args: Any) -> torch.Tensor:
-    """Let a node be another call, whose operands stand before it, and return its new value; its users stay."""
-    node.target, node.args, node.kwargs = target, args, {}
-    return fake_result(target, args, {}, like=node.meta["val"])
-
-
-def _become_images(node: Node, rows: Node) -> torch.Tensor:
-    """(N, H, W, C) as (N, C, H, W)."""
-    rank = len(_shape(rows))
-    return _become(node, aten.permute.default, rows, [0, rank - 1, *range(1, rank - 1)])
-
-
 def _become_gradient(item: Node, node: Node, product: Node, image: Node, weight: Node) -> torch.Tensor:
     """The gradient by windows as that of the image, in its layout; zero where there is no window."""
     graph, counts, kernel = node.graph, _counts(image, weight), _shape(weight)[2:]
@@ -193,8 +181,8 @@ def _become_gradient(item: Node, node: Node, product: Node, image: Node, weight:
         copy = insert(graph, node, aten.constant_pad_nd.default, (copy, pads, 0))
         shape = _shape(copy)
     if last:
-        return _become_images(item, insert(graph, node, aten.view.default, (copy, shape)))
-    return _become(item, aten.view.default, copy, shape)
+        return become_images(item, insert(graph, node, aten.view.default, (copy, shape)))
+    return become(item, aten.view.default, copy, shape)
 
 
 # --- facts

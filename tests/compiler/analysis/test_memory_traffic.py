@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import sympy
 
 from optfuse.compiler.analysis.edge_legality import ONE_PASS_POINTS
+from optfuse.compiler.analysis.iteration_orders import Walk
+from optfuse.compiler.analysis.memory_traffic import COLUMN_TILE, scheme_of
+from optfuse.compiler.analysis.mixed_radix import Digit
 from optfuse.compiler.extract.extraction import extract
 from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.nodes import Buffer, Call, Const, Guard, Load, LoopNest, Store, ivar, tvar
@@ -125,3 +129,15 @@ def test_equal_addresses_of_different_walks_are_different_places() -> None:
     ]
     instance = instance_of([buffer("x", SHAPE, "input"), buffer("s", (ROWS,)), buffer("z", SHAPE)], ops, "z")
     assert places(instance, 1, 1)[1]["z"] != places(instance, 1, COLUMNS)[1]["z"]
+
+
+def test_a_reduction_in_a_frame_counts_as_columns() -> None:
+    """What a kernel of a frame touches may run along x: a tile then has some of few columns, not one row."""
+    digits = (Digit(200, 50_000),), (Digit(50_000, 1),)
+    natural, framed = (scheme_of(Walk(*digits, frame)) for frame in (0, 1))
+    assert natural.parallel == 200
+    assert framed.parallel == 200 // COLUMN_TILE
+    assert scheme_of(Walk((Digit(200, 1),), (Digit(50_000, 200),))).parallel == framed.parallel
+    assert scheme_of(Walk((Digit(200, 1),), (), 1)) == replace(
+        scheme_of(Walk((Digit(200, 1),))), name="x[200:1] frame 1"
+    )

@@ -8,6 +8,7 @@ import optfuse
 from optfuse.compiler.frontend.aot import as_traced, make_backend
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.frontend.training import capture_training
+from tests.compiler.frontend.running import capture_and_compare
 from tests.oracle.judging import OPTIONS
 
 aten = torch.ops.aten
@@ -225,3 +226,21 @@ def test_windows_are_cut_from_results_of_a_graph_that_runs_as_traced():
         for ours, eager in zip(found, model(x), strict=True):
             assert ours.stride() == eager.stride()
             torch.testing.assert_close(ours, eager)
+
+
+class Gates(nn.Module):
+    """A channels-last image beside a small one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Conv2d(8, 16, 3), nn.Conv2d(18, 8, 3)
+
+    def forward(self, x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        return self.after(torch.cat([self.before(x).relu(), gates.sin()], 1))
+
+
+def test_what_is_concatenated_is_laid_out_as_most_of_it() -> None:
+    x, gates = torch.randn(2, 8, 10, 12), torch.randn(2, 2, 8, 10)
+    captured = capture_and_compare(Gates().eval(), (x, gates))
+    (joined,) = captured.graph.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
+    assert joined.meta["val"].is_contiguous(memory_format=torch.channels_last)

@@ -18,6 +18,7 @@ from torch.fx import Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.grouped_products import mixes_groups
 from optfuse.compiler.frontend.passes.convolution_shapes import (
     ConvolutionShape,
     arguments_of,
@@ -39,6 +40,8 @@ def widen_groups(captured: Captured) -> Captured:
     """Rewrite grouped convolutions, and their gradients, whose groups have a width that is slow."""
     graph = copied(captured.graph)
     for node in list(graph.graph.nodes):
+        if mixes_groups(node):  # these become products
+            continue
         if node.target is aten.convolution.default:
             _forward(node)
         elif node.target is aten.convolution_backward.default:

@@ -195,7 +195,7 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
     ),
     FrontendPass(
         "choose_layouts", "decision", "layout", "layouts",
-        "convolutions are channels-last, rows of matmuls are padded to whole vectors, patches become matmuls",
+        "convolutions are channels-last, rows of matmuls whole vectors; patches and groups of pixels become matmuls",
     ),
     FrontendPass(
         "align_product", "decision", "layout", "aligned_products",

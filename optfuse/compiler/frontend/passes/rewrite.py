@@ -142,6 +142,18 @@ def swap(node: Node, other: Node) -> None:
     node.graph.erase_node(node)
 
 
+def become(node: Node, target: Any, *args: Any) -> torch.Tensor:
+    """Let a node be another call, whose operands stand before it, and return its new value; its users stay."""
+    node.target, node.args, node.kwargs = target, args, {}
+    return fake_result(target, args, {}, like=node.meta["val"])
+
+
+def become_images(node: Node, last: Node) -> torch.Tensor:
+    """Let a node be images with their channels in front, (N, C, ...), of such with their channels last."""
+    rank = last.meta["val"].dim()
+    return become(node, aten.permute.default, last, [0, rank - 1, *range(1, rank - 1)])
+
+
 def base_of(node: Node) -> Node:
     """The node whose memory a view of it, or a view of a view, is a window of."""
     while node.target in VIEWS:

@@ -15,6 +15,7 @@ from torch.fx import Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.grouped_products import mixes_groups
 from optfuse.compiler.frontend.passes.convolution_shapes import (
     ConvolutionShape,
     arguments_of,
@@ -31,7 +32,7 @@ def separate_groups(captured: Captured) -> Captured:
     """Rewrite grouped convolutions of images, and their gradients, whose groups take or make many channels."""
     graph = copied(captured.graph)
     for node in list(graph.graph.nodes):
-        if node.target in (aten.convolution.default, aten.convolution_backward.default):
+        if node.target in (aten.convolution.default, aten.convolution_backward.default) and not mixes_groups(node):
             shape = convolution_shape(node)
             if shape is not None and shape.groups > 1 and shape.images.dim() == 4 and _is_wide(shape):
                 (_forward if node.target is aten.convolution.default else _backward)(node, shape.groups)
