@@ -32,6 +32,10 @@ aten = torch.ops.aten
 _AS_VIEW = {"aten._unsafe_view.default": aten.view.default, "aten.reshape.default": aten.view.default}
 
 
+#: How torch says that strides do not allow a view.
+_NO_VIEW = ("view size is not compatible", "Cannot view a tensor")
+
+
 def is_view(target: object) -> bool:
     """Whether an FX node's target is an overload that returns a strided window of its first argument."""
     return is_overload(target) and (target.is_view or str(target) in _AS_VIEW)
@@ -66,8 +70,8 @@ def lower_view(builder: Builder, node: fx.Node, source: Value, *args: Any, **kwa
         _require_inside(builder, source, *args, **kwargs)
     try:
         result = target(window, *args, **kwargs)
-    except RuntimeError as error:
-        if "view size is not compatible" not in str(error):
+    except (RuntimeError, ValueError) as error:
+        if not any(text in str(error) for text in _NO_VIEW):
             raise
         return reshape_copy(builder, source, builder.spec)
     results = result if several else [result]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher
 
 import optfuse
 from optfuse.compiler.frontend.captured import Captured
@@ -78,6 +79,15 @@ def test_gradients(case: str) -> None:
     for ours, theirs, exact in zip(found, eager, exacts, strict=True):
         assert ours.shape == exact.shape
         assert (ours.double() - exact).norm() <= 1.5 * (theirs.double() - exact).norm() + 1e-3 * exact.norm()
+
+
+def test_rows_are_copied_where_strides_allow_no_view() -> None:
+    """Under torch.compile the error that tells so can be another one."""
+    sizes, options = CASES["of images"]
+    model, x = mixing(*sizes, **options).eval(), images(sizes[0], sizes[1])
+    with enable_python_dispatcher():
+        schedule = optfuse.optimize(model, (x,), options=OPTIONS)
+    torch.testing.assert_close(schedule.compile()(x), model(x), rtol=0.05, atol=0.05)
 
 
 def test_channels_that_are_last_are_not_copied() -> None:
