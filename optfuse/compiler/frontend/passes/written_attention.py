@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from optfuse.compiler.frontend.passes.evaluate import node_value
 from optfuse.compiler.frontend.passes.rewrite import copied, fake
 from optfuse.compiler.frontend.passes.scores_mask import ScoresMask, put, shape_of
-from optfuse.compiler.frontend.torch_bridge import TO_COPY, is_mutating, operator_name
+from optfuse.compiler.frontend.torch_bridge import TO_COPY, is_mutating, operator_name, shares_memory
 
 aten = torch.ops.aten
 
@@ -341,7 +341,18 @@ def _replace(written: _Written) -> None:
     )  # fmt: skip
     if list(second.shape[:-2]) != batch:
         out = put(before, aten.reshape.default, (out, list(second.shape)))
+    if _is_written(written.second):  # attention's gradient reads its result, a product's does not
+        out = put(before, aten.clone.default, (out,))
     written.second.replace_all_uses_with(out)
+
+
+def _is_written(product: Node) -> bool:
+    """Whether a later node writes into a product, or into a view of it."""
+    value = _value(product)
+    assert value is not None
+    targets = (node.args[0] for node in product.graph.nodes if is_mutating(node.target, node.kwargs) and node.args)
+    held = ((target, _value(target)) for target in targets)
+    return any(target is product or (x is not None and shares_memory(x, value)) for target, x in held)
 
 
 def _tell(step: Node, mask: ScoresMask) -> None:

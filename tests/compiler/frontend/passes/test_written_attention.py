@@ -136,13 +136,27 @@ def test_exported_graphs_too(function: Function) -> None:
     assert sum("scaled_dot_product" in str(node.target) for node in changed.graph.nodes) == 1
 
 
-def test_gradients() -> None:
+def written_later(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """What is added to the result of attention is written over it, as Nystromformer's convolution is."""
+    result = plain(q, k, v)
+    result += q
+    return result
+
+
+def written_through_a_view(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    result = plain(q, k, v)
+    result.view(B * H, ROWS, WIDTH)[:, 1:].mul_(2)
+    return result
+
+
+@pytest.mark.parametrize("function", [added, written_later, written_through_a_view], ids=lambda f: f.__name__)
+def test_gradients(function: Function) -> None:
     tensors = [x.requires_grad_() for x in given()]
-    result, calls = rewritten(added, tuple(tensors))
+    result, calls = rewritten(function, tuple(tensors))
     assert calls == 1
     weight = torch.randn(result.shape).to(result.dtype)
     ours = torch.autograd.grad(result, tensors, weight)
-    for one, expected in zip(ours, torch.autograd.grad(added(*tensors), tensors, weight), strict=True):
+    for one, expected in zip(ours, torch.autograd.grad(function(*tensors), tensors, weight), strict=True):
         torch.testing.assert_close(one, expected, atol=5e-2, rtol=5e-2)
 
 
