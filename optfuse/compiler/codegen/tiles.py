@@ -130,12 +130,27 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
     if r and all(role == "outer" for role in passes.roles):
         r = ()
     if r and (any(role != "full" for role in passes.roles) or scans(spec)):
-        return Axis("x", x), Axis("r", r, _walk(spec, passes))
+        return Axis("x", _contiguous_last(x, r, accesses)), Axis("r", r, _walk(spec, passes))
     digits = _in_memory_order((*x, *r), accesses, keep=not r)
     turned = _transposed(digits, accesses) or _broadcast(digits, accesses)
     if turned:
         return Axis("y", digits[:turned]), Axis("x", digits[turned:])
     return (Axis("x", digits),)
+
+
+def _contiguous_last(x: Digits, r: Digits, accesses: Sequence[Access]) -> Digits:
+    """The digits of x, the one that large accesses run along last; as they are where one runs along r or the last one.
+
+    So it is in the order of a transposed value whose producers and consumers all lie in memory the other way.
+    """
+    digits = (*x, *r)
+    largest = max((access.size(digits) for access in accesses), default=0)
+    large = [access for access in accesses if 4 * access.size(digits) >= largest]
+    if any(access.contiguous(x) or access.contiguous(r) for access in large):
+        return x
+    run = {symbol: sum(a.size(digits) for a in large if a.coefficients.get(symbol) == 1) for symbol, _ in x}
+    best = max(run, key=run.__getitem__, default=None)
+    return x if best is None or not run[best] else tuple(sorted(x, key=lambda digit: digit[0] == best))
 
 
 def _columns(spec: KernelSpec) -> int:

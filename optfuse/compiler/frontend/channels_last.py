@@ -1,8 +1,11 @@
-"""Which convolutions are faster with channels last in memory: all of a graph's, or none."""
+"""Which convolutions are faster with channels last in memory, all of a graph's or none, and what is laid out so too."""
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from math import prod
+from operator import mul
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -11,6 +14,7 @@ import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.grouped_products import mixes_groups
 from optfuse.compiler.frontend.passes.rewrite import fake
 from optfuse.compiler.frontend.patches import is_patches
+from optfuse.compiler.frontend.torch_fakes import fake_strided
 from optfuse.compiler.frontend.torch_sizes import hint_of
 
 aten = torch.ops.aten
@@ -32,6 +36,8 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _VIDEO = 5
 
 
+#: Reductions, whose second argument is the dimensions.
+_REDUCTIONS = frozenset({aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default})
 RELU_TOO = torch.ops.optfuse.convolution_relu.default
 CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default, RELU_TOO})
 
@@ -83,3 +89,67 @@ def becomes_products(node: Node) -> bool:
 def is_images(value: torch.Tensor) -> bool:
     """Whether a tensor has the dimensions of images, (N, C, H, W), or of videos, (N, C, D, H, W)."""
     return value.dim() in CHANNELS_LAST
+
+
+def laid_out(node: Node, value: Any) -> Any:
+    """The fake value of a node among channels-last images: channels-last too where its operands leave it open."""
+    if any(rule(node, value) for rule in (_is_undecided, _joins_images, _reduces_images)):
+        return as_channels_last(value)
+    if not _stacks_images(node):
+        return value
+    _, channels, kinds, *pixels = value.shape
+    outer = list(accumulate([channels * kinds, *reversed(pixels)], mul))
+    return fake_strided(value, (outer[-1], kinds, 1, *reversed(outer[:-1])))
+
+
+def _is_undecided(node: Node, value: Any) -> bool:
+    """Whether a pointwise node makes images of values that are the same all over an image: any layout will do."""
+    pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    if not pointwise or not is_images(value) or value[0, 0].numel() == 1:
+        return False
+    operands = [fake(source) for source in node.all_input_nodes]
+    wide = [x for x in operands if x is not None and x.shape == value.shape]
+    return bool(wide) and not any(any(x.stride()[2:]) for x in wide)
+
+
+def _joins_images(node: Node, value: Any) -> bool:
+    """Whether a node concatenates images most of which are channels-last. (Eager execution wants all of them so.)"""
+    if node.target is not aten.cat.default or not is_images(value):
+        return False
+    joined: Any = node.args[0]
+    parts = [x for x in map(fake, joined) if x is not None]
+    return 2 * sum(hint_of(x.numel()) for x in parts if is_channels_last(x)) > hint_of(value.numel())
+
+
+def _reduces_images(node: Node, value: Any) -> bool:
+    """Whether a node reduces images, in several parts of their channels, that are channels-last."""
+    x = fake(node.args[0]) if node.target in _REDUCTIONS else None
+    if x is None or not is_images(value) or x.dim() == value.dim():
+        return False
+    dims: Any = node.args[1]
+    reduced = {dim % x.dim() for dim in dims}
+    kept = [hint_of(step) for dim, step in enumerate(x.stride()) if dim not in reduced]
+    return all(one > other for one, other in pairwise([kept[0], *kept[2:], kept[1]]))
+
+
+def _stacks_images(node: Node) -> bool:
+    """Whether a node makes several channels of each one of channels-last images."""
+    if node.target is not aten.stack.default or node.args[1:] != (2,):
+        return False
+    stacked: Any = node.args[0]
+    parts = [fake(part) for part in stacked]
+    return all(x is not None and is_images(x) and is_channels_last(x) for x in parts)
+
+
+def as_channels_last(value: Any) -> Any:
+    """A fake value in the layout of channels-last images; None as it is."""
+    if value is None:
+        return None
+    _, channels, *pixels = value.shape
+    outer = list(accumulate([channels, *reversed(pixels)], mul))
+    return fake_strided(value, (outer[-1], 1, *reversed(outer[:-1])))
+
+
+def is_channels_last(value: torch.Tensor) -> bool:
+    """Whether a value is laid out as channels-last images are, or is none."""
+    return not is_images(value) or value.is_contiguous(memory_format=CHANNELS_LAST[value.dim()])

@@ -26,8 +26,11 @@ from optfuse.compiler.frontend.channels_last import (
     CHANNELS_LAST,
     CONVOLUTIONS,
     RELU_TOO,
+    as_channels_last,
     channels_last_convolutions,
+    is_channels_last,
     is_images,
+    laid_out,
 )
 from optfuse.compiler.frontend.grouped_products import mixes_groups, multiply_groups
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
@@ -160,27 +163,9 @@ def _propagate(node: Node, *, channels_last: bool, images: bool) -> None:
         value = fake_result(node.target, node.args, node.kwargs, like=node.meta.get("val"))
     if channels_last:
         value = _convolved(node, value)
-    elif images and (_undecided(node, value) or _joins_channels_last(node, value)):
-        value = _channels_last(value)
+    elif images:
+        value = laid_out(node, value)
     _relay(node, value)
-
-
-def _undecided(node: Node, value: Any) -> bool:
-    """Whether a pointwise node makes images of values that are the same all over an image: any layout will do."""
-    pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-    if not pointwise or not is_images(value) or value[0, 0].numel() == 1:
-        return False
-    operands = [fake(source) for source in node.all_input_nodes]
-    wide = [x for x in operands if x is not None and x.shape == value.shape]
-    return bool(wide) and not any(any(x.stride()[2:]) for x in wide)
-
-
-def _joins_channels_last(node: Node, value: Any) -> bool:
-    """Whether a node concatenates images most of which are channels-last. (Eager execution wants all of them so.)"""
-    if node.target is not aten.cat.default or not is_images(value):
-        return False
-    parts = [x for x in map(fake, node.args[0]) if x is not None]
-    return 2 * sum(hint_of(x.numel()) for x in parts if _is_channels_last(x)) > hint_of(value.numel())
 
 
 def _relay(node: Node, value: Any) -> None:
@@ -217,16 +202,18 @@ def _make_channels_last(weight: Any) -> None:
     if value is None or weight.target not in _MADE_WEIGHTS or not is_images(value):
         return
     if all(user.target in CONVOLUTIONS for user in weight.users):
-        _relay(weight, _channels_last(value))
+        _relay(weight, as_channels_last(value))
 
 
 def _ask_channels_last(node: Node, k: int) -> None:
     """Let an argument be channels-last: as it is, or as a copy."""
     source = node.args[k]
     value = fake(source) if isinstance(source, Node) else None
-    if value is None or _is_channels_last(value):
+    if value is None or is_channels_last(value):
         return
-    copy = insert(node.graph, node, aten.clone.default, (source,), {"memory_format": CHANNELS_LAST[value.dim()]})
+    wanted = {"memory_format": CHANNELS_LAST[value.dim()]}
+    made = [user for user in source.users if user.target is aten.clone.default and user.kwargs == wanted]
+    copy = made[0] if made and made[0] < node else insert(node.graph, node, aten.clone.default, (source,), wanted)
     copy.meta[_RELAID] = True
     node.args = (*node.args[:k], copy, *node.args[k + 1 :])
 
@@ -234,9 +221,9 @@ def _ask_channels_last(node: Node, k: int) -> None:
 def _convolved(node: Node, value: Any) -> Any:
     """What a convolution of channels-last tensors returns on a GPU, whatever this machine's own would."""
     if isinstance(value, torch.Tensor):
-        return _channels_last(value)
+        return as_channels_last(value)
     images, weights, bias = value
-    return type(value)((_channels_last(images), _channels_last(weights), bias))
+    return type(value)((as_channels_last(images), as_channels_last(weights), bias))
 
 
 # --- who is concerned
@@ -355,18 +342,6 @@ def _aligned_stride(value: torch.Tensor) -> Stride:
     row = -(-value.shape[-1] // unit) * unit
     outer = list(accumulate([row, *reversed(value.shape[1:-1])], mul))
     return (*reversed(outer), 1)
-
-
-def _channels_last(value: torch.Tensor | None) -> torch.Tensor | None:
-    if value is None:
-        return None
-    _, channels, *pixels = value.shape
-    outer = list(accumulate([channels, *reversed(pixels)], mul))
-    return _strided(value, (outer[-1], 1, *reversed(outer[:-1])))
-
-
-def _is_channels_last(value: torch.Tensor) -> bool:
-    return not is_images(value) or value.is_contiguous(memory_format=CHANNELS_LAST[value.dim()])
 
 
 def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:

@@ -244,3 +244,38 @@ def test_what_is_concatenated_is_laid_out_as_most_of_it() -> None:
     captured = capture_and_compare(Gates().eval(), (x, gates))
     (joined,) = captured.graph.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
     assert joined.meta["val"].is_contiguous(memory_format=torch.channels_last)
+
+
+class Twice(nn.Module):
+    """Two convolutions of one image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Conv2d(8, 8, 3, bias=False), nn.Conv2d(8, 8, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.other(x)
+
+
+def test_one_copy_serves_all_convolutions_of_an_image() -> None:
+    captured = capture_and_compare(Twice().eval(), (torch.randn(2, 8, 10, 12),))
+    one, other = (node.args[0] for node in targets(captured, aten.convolution.default))
+    assert one is other
+    assert one.target is aten.clone.default
+
+
+class Split(nn.Module):
+    """The sum of two halves of an image's channels, as of split attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Conv2d(8, 16, 3), nn.Conv2d(8, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.before(x).unflatten(1, (2, 8)).sum(1))
+
+
+def test_a_sum_of_parts_is_laid_out_as_they_are() -> None:
+    captured = capture_and_compare(Split().eval(), (torch.randn(2, 8, 10, 12),))
+    (total,) = targets(captured, aten.sum.dim_IntList)
+    assert channels_last(total)

@@ -15,6 +15,7 @@ from optfuse.compiler.frontend.passes.complex_numbers import compute_parts
 from optfuse.compiler.frontend.passes.constants import fold_constants
 from optfuse.compiler.frontend.passes.contractions import contract_products
 from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
+from optfuse.compiler.frontend.passes.depth_multipliers import separate_depths
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
 from optfuse.compiler.frontend.passes.experts import sum_over_experts
 from optfuse.compiler.frontend.passes.groups import widen_groups
@@ -36,6 +37,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     merge_duplicates,  # first, so that equal constants are folded once
     fold_constants,
     gather_known_sums,
+    separate_depths,
     ease_convolutions,
     widen_groups,
     separate_groups,

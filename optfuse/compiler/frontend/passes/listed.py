@@ -146,6 +146,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "sums at places that are constants, from zeros on, are sums of few gathered values",
     ),
     FrontendPass(
+        "separate_depths", "decision", "normalize", "passes.depth_multipliers",
+        "depthwise convolutions that make a few channels of each one are several of them, in half precision",
+    ),
+    FrontendPass(
         "ease_convolutions", "decision", "normalize", "passes.convolutions",
         "convolutions and their gradients take the form in which libraries are fast, in half precision",
     ),
