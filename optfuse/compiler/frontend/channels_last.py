@@ -28,6 +28,8 @@ TRANSPOSED, UNALIGNED_PIXELS = 3.5, 2.0
 TINY_GROUPS, ODD_GROUPS, WIDE_ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -4.0, -1.5
 #: Channels of a wide group, more than this.
 WIDE_GROUP = 128
+#: cuDNN transposes for a depthwise convolution along one dimension that is longer than this; ATen's own kernel does not.
+LONGEST_WINDOW, LONG_WINDOW = 16, -3.5
 #: The same for videos. Depthwise convolutions of videos run in kernels of ATen's, which want channels-first.
 TRANSPOSED_VIDEO, DEPTHWISE_VIDEO = 2.7, -400.0
 
@@ -69,6 +71,8 @@ def _passes_saved(weight: torch.Tensor, pixels: int, groups: int) -> float:
     taken, made = int(weight.shape[1]), int(weight.shape[0]) // groups
     if groups > 1 and taken == 1 and weight.dim() == _VIDEO:
         return DEPTHWISE_VIDEO
+    if groups > 1 and taken == 1 and min(weight.shape[2:]) == 1 and max(weight.shape[2:]) > LONGEST_WINDOW:
+        return LONG_WINDOW
     if groups > 1 and taken > 1:
         if max(taken, made) <= 2:
             return TINY_GROUPS

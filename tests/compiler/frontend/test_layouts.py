@@ -70,6 +70,13 @@ def test_groups_of_a_number_of_channels_that_is_no_power_of_two_are_slow(channel
     assert [channels_last(node) for node in targets(captured, aten.convolution.default)] == [is_fast, is_fast]
 
 
+@pytest.mark.parametrize(("window", "is_fast"), [((3, 3), True), ((17, 1), False)])
+def test_depthwise_convolutions_along_a_line_are_slow(window, is_fast):
+    net = nn.Conv2d(16, 16, window, groups=16).eval()
+    captured = capture(net, (torch.randn(2, 16, 32, 8),))
+    assert [channels_last(node) for node in targets(captured, aten.convolution.default)] == [is_fast]
+
+
 class Video(nn.Module):
     """Two convolutions of (N, C, D, H, W): the first is of three channels."""
 
