@@ -28,7 +28,7 @@ TRANSPOSED, UNALIGNED_PIXELS = 3.5, 2.0
 TINY_GROUPS, ODD_GROUPS, WIDE_ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -4.0, -1.5
 #: Channels of a wide group, more than this.
 WIDE_GROUP = 128
-#: cuDNN transposes for a depthwise convolution along one dimension that is longer than this; ATen's own kernel does not.
+#: cuDNN transposes for a depthwise convolution along one dimension that is longer than this; ATen's kernel does not.
 LONGEST_WINDOW, LONG_WINDOW = 16, -3.5
 #: The same for videos. Depthwise convolutions of videos run in kernels of ATen's, which want channels-first.
 TRANSPOSED_VIDEO, DEPTHWISE_VIDEO = 2.7, -400.0
