@@ -1,0 +1,140 @@
+"""Kernels of models as users compile them whose measured time is far above the predicted one.
+
+    python benchmarks/kernel_times.py NAME[,NAME...] --out FOLDER [--train] [--times 1.8] [--processes N] [--total S]
+
+Names are those of ``foreign.py``. For each model: the GPU's milliseconds of a step, those of generated kernels and what
+was predicted for them, and the kernels that take more than ``--times`` their prediction and at least 0.8% of the step,
+the most time lost first. ``FOLDER`` gets the text and the source of the worst five. What is slow in this way is a tile
+that does not fit how memory lies, a price that is too low, or a layout that nobody wants. A time that comes from one
+launch may be another process's: repeat with ``--processes 1``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from foreign import Task, made_model, stepped
+from side_by_side import Job, alone, join, run_jobs
+
+#: Steps before the profile, and within it.
+WARM, STEPS = 10, 3
+#: The least share of a step that a kernel must lose to be named, and how many are named and written down.
+LEAST_LOSS, NAMED, WRITTEN = 0.008, 8, 5
+
+
+def main() -> None:
+    """Measure each model in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--times", type=float, default=1.8)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--total", type=float, default=3600.0)
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.here:
+        measure(Task(options.names, options.train), options.out, options.times)
+        return
+    again = ["--out", str(options.out), "--times", str(options.times), "--here", *["--train"] * options.train]
+    logs = {name: options.out / f"{name.replace(':', '.')}.log" for name in options.names.split(",")}
+    jobs = [Job([sys.executable, __file__, name, *again], log, partial(_tell, name, log)) for name, log in logs.items()]
+    run_jobs(jobs, options.processes, options.total, options.total)
+
+
+def _tell(name: str, log: Path, reason: str) -> None:
+    """Print what a model's process has said of its kernels, or why it did not."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    found = text[text.index("== ") :] if "== " in text else f"{name}: {reason}; {text[-300:]}"
+    sys.stdout.write(found.rstrip() + "\n")
+
+
+def measure(task: Task, out: Path, times: float) -> None:
+    """Compile a model, run it, and print which of its kernels are slower than predicted."""
+    import torch
+
+    from optfuse.torch_compile.backend import backend
+
+    if not torch.cuda.is_available():
+        raise SystemExit("kernels are timed on a GPU, and there is none here")
+    records: list[Any] = []
+
+    def kept(graph: Any, inputs: Any) -> Any:
+        compiled = backend(graph, inputs)
+        records.append(compiled.record)
+        return compiled
+
+    join(out / "times")
+    model, inputs = made_model(task)
+    step = stepped(torch.compile(model, backend=kept), inputs, task)
+    for _ in range(3):
+        step()
+    schedules = [schedule for record in records for schedule in record.schedules]
+    with alone(out / "times"):
+        measured, launches = kernel_us(step)
+    predicted = sum((predicted_us(schedule) for schedule in schedules), Counter[str]())
+    whole = sum(measured.values())
+    ours = [name for name in measured if name in predicted]
+    print(f"== {task.name}: {whole / 1e3:.2f} ms, generated {sum(measured[k] for k in ours) / 1e3:.2f}, ", end="")
+    print(f"predicted {sum(predicted[k] for k in ours) / 1e3:.2f}")
+    lost = {k: measured[k] - predicted[k] for k in ours if measured[k] > times * predicted[k]}
+    worst = sorted((k for k in lost if lost[k] > LEAST_LOSS * whole), key=lambda k: -lost[k])
+    for name in worst[:NAMED]:
+        print(f"   {measured[name]:8.1f} us, predicted {predicted[name]:8.1f}, {launches[name]:5.1f} x {name}")
+    sources = "\n".join(schedule.source for schedule in schedules)
+    text = "\n\n".join(source_of(name, sources) for name in worst[:WRITTEN])
+    (out / f"{task.name.replace(':', '.')}.py").write_text(text, encoding="utf-8")
+
+
+def kernel_us(step: Any) -> tuple[Counter[str], Counter[str]]:
+    """By kernel's name, microseconds and launches of a step."""
+    import torch
+
+    for _ in range(WARM):
+        step()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(STEPS):
+            step()
+        torch.cuda.synchronize()
+    times, launches = Counter[str](), Counter[str]()
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            times[event.name] += event.time_range.elapsed_us() / STEPS
+            launches[event.name] += 1 / STEPS
+    return times, launches
+
+
+def predicted_us(schedule: Any) -> Counter[str]:
+    """By function, the predicted microseconds of a schedule's launches, which the comments above them number."""
+    prices = list(schedule.to_pandas()["predicted_us"]) if schedule.launches else []
+    found: Counter[str] = Counter()
+    for step in schedule.source.split("\n\n"):  # a step's comment, its allocations, and its launch
+        for function in re.findall(r"^ +launch\(\s*(\w+)", step, re.MULTILINE):
+            comment = " ".join(re.findall(r"^ +#(.*)", step, re.MULTILINE))
+            numbers = re.findall(r"\bk(\d+)_?\w*:", comment) or re.findall(r"^k(\d+)", function)
+            found[function] += sum(prices[number] for number in _distinct(numbers) if number < len(prices))
+    return found
+
+
+def _distinct(numbers: Iterable[str]) -> list[int]:
+    return sorted({int(number) for number in numbers})
+
+
+def source_of(name: str, sources: str) -> str:
+    """The function of a kernel, those that it calls and its row of the table of launches, as they were emitted."""
+    functions = re.findall(rf"(@triton\.jit\ndef {name}(?:_part\d+)?\(.*?)(?=\n\n\n|\Z)", sources, re.DOTALL)
+    rows = re.findall(rf'^    "{name}": \{{.*?^    \}},', sources, re.DOTALL | re.MULTILINE)
+    return "\n\n".join([*dict.fromkeys(functions), *rows[:1]])
+
+
+if __name__ == "__main__":
+    main()
