@@ -19,6 +19,7 @@ from optfuse.compiler.frontend.passes.convolution_shapes import (
     convolution_shape,
 )
 from optfuse.compiler.frontend.passes.rewrite import copied, swap, with_graph
+from optfuse.compiler.frontend.torch_fakes import fake_strided
 
 aten = torch.ops.aten
 
@@ -53,8 +54,7 @@ def _forward(node: Node, shape: ConvolutionShape) -> None:
         call_before(node, aten.convolution.default, x, *each, *rest)
         for each in zip(_kinds(node, weight, shape, 0), biases, strict=True)
     ]
-    stacked = call_before(node, aten.stack.default, results, 2)
-    swap(node, call_before(node, aten.view.default, stacked, list(shape.out.shape)))
+    swap(node, _stacked(node, results, shape, 1))
 
 
 def _backward(node: Node, shape: ConvolutionShape) -> None:
@@ -72,9 +72,17 @@ def _backward(node: Node, shape: ConvolutionShape) -> None:
                 first = call_before(node, aten.add.Tensor, first, other)
             swap(user, first)
         else:
-            stacked = call_before(node, aten.stack.default, [first, *others], 1)
-            swap(user, call_before(node, aten.view.default, stacked, list(user.meta["val"].shape)))
+            swap(user, _stacked(user, [first, *others], shape, 0))
     node.graph.erase_node(node)
+
+
+def _stacked(node: Node, results: list[Node], shape: ConvolutionShape, dim: int) -> Node:
+    """The channels that are made of each one side by side, in the layout of ``node``, which they replace."""
+    whole = node.meta["val"]
+    stacked = call_before(node, aten.stack.default, results, dim + 1)
+    apart = whole.unflatten(dim, (shape.groups, len(results)))
+    stacked.meta["val"] = fake_strided(stacked.meta["val"], apart.stride())
+    return call_before(node, aten.view.default, stacked, list(whole.shape))
 
 
 def _kinds(node: Node, x: Node, shape: ConvolutionShape, dim: int) -> list[Node]:

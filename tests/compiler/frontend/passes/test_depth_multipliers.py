@@ -48,10 +48,11 @@ def test_groups_that_take_several_channels_stay() -> None:
     assert len(groups(captured, CONVOLUTION)) == 1
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_results_and_gradients(stride: int, *, bias: bool) -> None:
-    net, x = model(2, bias=bias, stride=stride), images().requires_grad_()
+def test_results_and_gradients(stride: int, layout: torch.memory_format, *, bias: bool) -> None:
+    net, x = model(2, bias=bias, stride=stride), images().to(memory_format=layout).requires_grad_()
 
     def step(run: Any, net: nn.Module, x: Tensor) -> list[Tensor]:
         given = x.detach().requires_grad_()
