@@ -1,11 +1,12 @@
-"""Kernels of models as users compile them whose measured time is far above the predicted one.
+"""Kernels and library calls of models as users compile them whose measured time is far above the predicted one.
 
     python benchmarks/kernel_times.py NAME[,NAME...] --out FOLDER [--train] [--times 1.8] [--processes N] [--total S]
 
 Names are those of ``foreign.py``. For each model: the GPU's milliseconds of a step, those of generated kernels and what
 was predicted for them, and the kernels that take more than ``--times`` their prediction and at least 0.8% of the step,
-the most time lost first. ``FOLDER`` gets the text and the source of the worst five. What is slow in this way is a tile
-that does not fit how memory lies, a price that is too low, or a layout that nobody wants. A time that comes from one
+the most time lost first; then library calls likewise, by operator and shapes of arguments. ``FOLDER`` gets the text and
+the source of the worst five kernels. What is slow in this way is a tile that does not fit how memory lies, a price that
+is too low, a layout that nobody wants, or a shape that a library has no fast kernel for. A time that comes from one
 launch may be another process's: repeat with ``--processes 1``.
 """
 
@@ -15,13 +16,16 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from foreign import Task, made_model, stepped
 from side_by_side import Job, alone, join, run_jobs
+
+#: An operator that a step calls: its name, its arguments' shapes, and microseconds of its kernels.
+Call = tuple[str, str, float]
 
 #: Steps before the profile, and within it.
 WARM, STEPS = 10, 3
@@ -68,7 +72,8 @@ def measure(task: Task, out: Path, times: float) -> None:
     records: list[Any] = []
 
     def kept(graph: Any, inputs: Any) -> Any:
-        compiled = backend(graph, inputs)
+        # a replayed graph does not say which call a kernel is of, and what comes from a cache not what was predicted
+        compiled = backend(graph, inputs, options={"cudagraphs": False, "cache": False})
         records.append(compiled.record)
         return compiled
 
@@ -79,7 +84,7 @@ def measure(task: Task, out: Path, times: float) -> None:
         step()
     schedules = [schedule for record in records for schedule in record.schedules]
     with alone(out / "times"):
-        measured, launches = kernel_us(step)
+        measured, launches, calls = kernel_us(step)
     predicted = sum((predicted_us(schedule) for schedule in schedules), Counter[str]())
     whole = sum(measured.values())
     ours = [name for name in measured if name in predicted]
@@ -90,27 +95,92 @@ def measure(task: Task, out: Path, times: float) -> None:
     for name in worst[:NAMED]:
         print(f"   {measured[name]:8.1f} us, predicted {predicted[name]:8.1f}, {launches[name]:5.1f} x {name}")
     sources = "\n".join(schedule.source for schedule in schedules)
+    for line in slow_calls(schedules, calls, times, whole):
+        print(line)
     text = "\n\n".join(source_of(name, sources) for name in worst[:WRITTEN])
     (out / f"{task.name.replace(':', '.')}.py").write_text(text, encoding="utf-8")
 
 
-def kernel_us(step: Any) -> tuple[Counter[str], Counter[str]]:
-    """By kernel's name, microseconds and launches of a step."""
+def kernel_us(step: Any) -> tuple[Counter[str], Counter[str], list[Call]]:
+    """By kernel's name, microseconds and launches of a step, and the operators of the last step in order."""
     import torch
+    from torch.profiler import ProfilerActivity, profile
 
     for _ in range(WARM):
         step()
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    with profile(activities=[ProfilerActivity.CUDA]) as kernels:
         for _ in range(STEPS):
             step()
         torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as operators:
+        step()
+        torch.cuda.synchronize()
     times, launches = Counter[str](), Counter[str]()
-    for event in profile.events():
+    for event in kernels.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
             times[event.name] += event.time_range.elapsed_us() / STEPS
             launches[event.name] += 1 / STEPS
-    return times, launches
+    outer = [event for event in operators.events() if _operator(event) and not _within_operator(event)]
+    outer.sort(key=lambda event: event.time_range.start)
+    return times, launches, [(event.name, shapes(event), event.device_time_total) for event in outer]
+
+
+def _operator(event: Any) -> bool:
+    return "::" in event.name and not event.name.startswith("autograd::")
+
+
+def _within_operator(event: Any) -> bool:
+    """Whether another operator calls this one."""
+    parent = event.cpu_parent
+    return parent is not None and (_operator(parent) or _within_operator(parent))
+
+
+def shapes(event: Any) -> str:
+    """The shapes of an operator's arguments that are tensors."""
+    return " ".join("x".join(map(str, shape)) for shape in event.input_shapes if shape and isinstance(shape[0], int))
+
+
+def slow_calls(schedules: Iterable[Any], calls: Sequence[Call], times: float, whole: float) -> list[str]:
+    """Library calls that take more than ``times`` their prediction, those of one operator and shapes together.
+
+    A schedule's calls and those of a step come in the same order, operator by operator. Where their numbers differ,
+    as of an operator that is called outside of the compiled graphs too, nothing is said of it but that.
+    """
+    predicted: dict[str, list[float]] = {}
+    for schedule in schedules:
+        for name, us in library_us(schedule):
+            predicted.setdefault(name, []).append(us)
+    lines: list[tuple[float, str]] = []
+    for name, expected in predicted.items():
+        made = [call for call in calls if call[0] == name]
+        if len(made) != len(expected):
+            lines.append((0.0, f"   {name}: {len(expected)} calls are scheduled, and {len(made)} were made"))
+            continue
+        found: dict[str, list[float]] = {}
+        for (_, arguments, us), price in zip(made, expected, strict=True):
+            row = found.setdefault(arguments, [0.0, 0.0, 0])
+            found[arguments] = [row[0] + us, row[1] + price, row[2] + 1]
+        for arguments, (us, price, count) in found.items():
+            if us > times * price and us - price > LEAST_LOSS * whole:
+                lines.append(
+                    (us - price, f"   {us:8.1f} us, predicted {price:8.1f}, {count:5.1f} x {name} {arguments}")
+                )
+    return [line for _, line in sorted(lines, key=lambda row: -row[0])[:NAMED]]
+
+
+def library_us(schedule: Any) -> list[tuple[str, float]]:
+    """The library calls of a schedule in order: operators as the profiler names them, and predicted microseconds."""
+    if not schedule.launches:
+        return []
+    ops = {op.name: op for op in schedule.graph.ops}
+    rows = schedule.to_pandas()
+    chosen = rows[rows["kind"] == "library"]
+    targets = [ops[names[0]].target for names in chosen["ops"]]
+    return [
+        (target.replace(".", "::", 1).rsplit(".", 1)[0], us)
+        for target, us in zip(targets, chosen["predicted_us"], strict=True)
+    ]
 
 
 def predicted_us(schedule: Any) -> Counter[str]:

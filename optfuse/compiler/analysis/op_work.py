@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from optfuse.compiler.analysis.access import Access
 from optfuse.compiler.codegen.product_tiles import dot_tile
@@ -202,11 +202,17 @@ def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tupl
     name = _base_name(call)
     if name in {"mm", "bmm"}:
         return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
+    if name == "_grouped_mm":  # rows of A in groups, each by a matrix of its own, or columns in groups
+        return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
     if name in {"addmm", "baddbmm", "addmm_activation"}:
         return "matmul", 2 * prod(shapes[1]) * shapes[2][-1]
     if name in {"convolution", "convolution_relu"}:
         out = _output_elements(call, buffers, 0)
         return _convolution_kind(shapes[1]), 2 * out * prod(shapes[1][1:])
+    if name in {"depthwise", "depthwise_images", "depthwise_weights"}:
+        windows: Any = call.args[3 if name == "depthwise_images" else 2]
+        result = _output_elements(call, buffers, 0) if name == "depthwise" else prod(shapes[0])
+        return "depthwise", 2 * result * prod(windows)
     if name == "convolution_backward":
         wanted = sum(output is not None for output in call.outputs[:2])
         return _convolution_kind(shapes[2]), 2 * wanted * prod(shapes[0]) * prod(shapes[2][1:])

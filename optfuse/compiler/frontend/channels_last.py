@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
+from optfuse.compiler.frontend.depthwise import leaves_library
 from optfuse.compiler.frontend.grouped_products import mixes_groups
 from optfuse.compiler.frontend.passes.rewrite import fake
 from optfuse.compiler.frontend.patches import is_patches
@@ -28,10 +29,10 @@ TRANSPOSED, UNALIGNED_PIXELS = 3.5, 2.0
 TINY_GROUPS, ODD_GROUPS, WIDE_ODD_GROUPS, UNEQUAL_GROUPS = -40.0, -12.0, -4.0, -1.5
 #: Channels of a wide group, more than this.
 WIDE_GROUP = 128
-#: cuDNN transposes for a depthwise convolution along one dimension that is longer than this; ATen's kernel does not.
-LONGEST_WINDOW, LONG_WINDOW = 16, -3.5
-#: The same for videos. Depthwise convolutions of videos run in kernels of ATen's, which want channels-first.
+#: The same for videos. Depthwise convolutions of videos that are not ours run in kernels of ATen's, channels-first.
 TRANSPOSED_VIDEO, DEPTHWISE_VIDEO = 2.7, -400.0
+#: Our kernels for depthwise convolutions are faster channels-last from so many channels on, and slower below.
+MANY_CHANNELS, OWN_WINDOW = 32, 3.0
 
 #: Tensors of so many dimensions are images or videos; how they are channels-last.
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -57,9 +58,12 @@ def channels_last_convolutions(graph: GraphModule) -> frozenset[str]:
         if weight is None or images is None or result is None or not is_images(weight):
             continue
         wide = wide or max(weight.shape[:2]) > FEW_CHANNELS
-        passes = _passes_saved(weight, hint_of(prod(images.shape[2:])), int(groups))
+        if leaves_library(node):
+            passes = OWN_WINDOW if groups >= MANY_CHANNELS else -OWN_WINDOW
+        else:
+            passes = _passes_saved(weight, hint_of(prod(images.shape[2:])), int(groups))
+            found.append(node.name)
         saved += passes * (1 + backward) * hint_of(images.numel() + result.numel())
-        found.append(node.name)
     return frozenset(found) if wide and saved > 0 else frozenset()
 
 
@@ -71,8 +75,6 @@ def _passes_saved(weight: torch.Tensor, pixels: int, groups: int) -> float:
     taken, made = int(weight.shape[1]), int(weight.shape[0]) // groups
     if groups > 1 and taken == 1 and weight.dim() == _VIDEO:
         return DEPTHWISE_VIDEO
-    if groups > 1 and taken == 1 and min(weight.shape[2:]) == 1 and max(weight.shape[2:]) > LONGEST_WINDOW:
-        return LONG_WINDOW
     if groups > 1 and taken > 1:
         if max(taken, made) <= 2:
             return TINY_GROUPS

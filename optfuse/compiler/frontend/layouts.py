@@ -10,7 +10,7 @@ layout of its image becomes that. What the caller sees keeps eager's layout: a c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import getitem, mul
@@ -32,6 +32,7 @@ from optfuse.compiler.frontend.channels_last import (
     is_images,
     laid_out,
 )
+from optfuse.compiler.frontend.depthwise import compute_depthwise, is_own_depthwise
 from optfuse.compiler.frontend.grouped_products import mixes_groups, multiply_groups
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
 from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, with_graph
@@ -85,11 +86,10 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
     convolutions = channels_last_convolutions(captured.graph)
     products = products_to_align(captured.graph)
     padded = _padded_nodes(captured, products)
-    patches = {node.name for node in captured.graph.graph.nodes if is_patches(node)}
-    grouped = {node.name for node in captured.graph.graph.nodes if mixes_groups(node)}
+    rewritten = dict(_rewritten(captured.graph))
     given = {} if given is None else given
     ragged = {node.name for node in captured.placeholders if node.name not in given and _worth_a_copy(node)}
-    if not (convolutions or padded or patches or grouped or products or given or ragged):
+    if not (convolutions or padded or rewritten or products or given or ragged):
         return captured
     before = {node.name: node.meta.get("val") for node in captured.graph.graph.nodes}
     graph = copied(captured.graph)
@@ -102,10 +102,11 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
             _relay(node, _strided(value, given[node.name]))
         elif node.target is getitem:
             _relay(node, node.args[0].meta["val"][node.args[1]])
-        elif node.name in patches or node.name in grouped:
-            multiply = multiply_patches if node.name in patches else multiply_groups
-            for item, value in multiply(node).items():
+        elif node.name in rewritten:
+            for item, value in rewritten[node.name](node).items():
                 _relay(item, value)
+            if node.name in convolutions:  # a part of a gradient stays the library's
+                _propagate(node, channels_last=True, images=True)
         elif node.name in products:
             _relay(node, align_product(node, with_zeros))
         elif node.op == "call_function" and isinstance(node.target, OpOverload) and not is_mutating(node.target):
@@ -114,10 +115,21 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
                 _relay(node, _strided(node.meta["val"], _aligned_stride(node.meta["val"])))
         if node.name in places and not _as_traced(node):
             _restore(node, before[node.name])
-    if patches:
+    if multiply_patches in rewritten.values():
         take_out_biases(graph)
     chosen = with_graph(captured, graph)
     return replace(chosen, strides={**_promised(chosen, before), **captured.strides})
+
+
+def _rewritten(graph: GraphModule) -> Iterator[tuple[str, Callable[[Node], dict[Node, torch.Tensor]]]]:
+    """Convolutions that become other operators: their names, and what turns each into those."""
+    for node in graph.graph.nodes:
+        if is_patches(node):
+            yield node.name, multiply_patches
+        elif mixes_groups(node):
+            yield node.name, multiply_groups
+        elif is_own_depthwise(node):
+            yield node.name, compute_depthwise
 
 
 def _promised(captured: Captured, before: Mapping[str, Any]) -> dict[int, Stride]:

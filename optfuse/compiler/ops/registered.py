@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.library import custom_op
 
 from optfuse.compiler.ops import attention as functions
 from optfuse.compiler.ops import attention_cached as cached
-from optfuse.compiler.ops import attention_memory, convolution, groups, matmul, seeded, space_to_depth
+from optfuse.compiler.ops import attention_memory, convolution, depthwise, groups, matmul, seeded, space_to_depth
 from optfuse.compiler.ops import max_pool as max_pooling
 from optfuse.compiler.ops import sum_rows as row_sums
 
@@ -180,6 +181,33 @@ def _norm_weight_fake(kernel: torch.Tensor, *_: Any) -> Any:
 @norm_shift.register_fake
 def _norm_shift_fake(kernel: torch.Tensor, *_: Any) -> Any:
     return kernel.new_empty(kernel.shape[:1])
+
+
+_WINDOW = "int[] window, int[] stride, int[] padding, int[] dilation"
+depthwise_images = _operator(
+    "depthwise_images",
+    depthwise.depthwise_images,
+    f"(Tensor gradient, Tensor weight, SymInt[] size, {_WINDOW}) -> Tensor",
+)
+depthwise_images.register_fake(lambda gradient, _, size, *__: depthwise.depthwise_empty(gradient, size))
+depthwise_weights = _operator(
+    "depthwise_weights",
+    depthwise.depthwise_weights,
+    f"(Tensor gradient, Tensor images, {_WINDOW}, int parts) -> Tensor",
+)
+depthwise_convolution = _operator(
+    "depthwise", depthwise.depthwise, f"(Tensor images, Tensor weight, {_WINDOW}) -> Tensor"
+)
+
+
+@depthwise_convolution.register_fake
+def _depthwise_fake(images: torch.Tensor, _: Any, *window: Any) -> Any:
+    return depthwise.depthwise_empty(images, depthwise.depthwise_sizes(images, *window))
+
+
+@depthwise_weights.register_fake
+def _depthwise_weights_fake(_: Any, images: torch.Tensor, window: Any, *rest: Any) -> Any:
+    return images.new_empty((rest[-1], prod(window), images.shape[1]), dtype=torch.float32)
 
 
 addmm_activation = _operator(

@@ -70,11 +70,12 @@ def test_groups_of_a_number_of_channels_that_is_no_power_of_two_are_slow(channel
     assert [channels_last(node) for node in targets(captured, aten.convolution.default)] == [is_fast, is_fast]
 
 
-@pytest.mark.parametrize(("window", "is_fast"), [((3, 3), True), ((17, 1), False)])
-def test_depthwise_convolutions_along_a_line_are_slow(window, is_fast):
-    net = nn.Conv2d(16, 16, window, groups=16).eval()
-    captured = capture(net, (torch.randn(2, 16, 32, 8),))
-    assert [channels_last(node) for node in targets(captured, aten.convolution.default)] == [is_fast]
+@pytest.mark.parametrize(("channels", "is_fast"), [(16, False), (64, True)])
+def test_windows_that_our_kernels_compute_want_many_channels_last(channels, is_fast):
+    net = nn.Sequential(nn.Conv2d(8, channels, 1), nn.Conv2d(channels, channels, (17, 1), groups=channels)).eval()
+    captured = capture(net, (torch.randn(2, 8, 32, 8),))
+    calls = targets(captured, aten.convolution.default) + targets(captured, torch.ops.optfuse.depthwise.default)
+    assert [channels_last(node) for node in calls] == [is_fast, is_fast]
 
 
 class Video(nn.Module):

@@ -202,6 +202,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "convolutions are channels-last, rows of matmuls whole vectors; patches and groups of pixels become matmuls",
     ),
     FrontendPass(
+        "compute_depthwise", "decision", "layout", "depthwise",
+        "depthwise convolutions over windows that libraries are slow at, and gradients of them, run in our kernels",
+    ),
+    FrontendPass(
         "align_product", "decision", "layout", "aligned_products",
         "operands of products on tensor cores get zeros up to whole vectors where the library is much faster then",
     ),

@@ -63,25 +63,28 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[str], list[str]]] = {
     "depthwise": (
         lambda: Layer(nn.Conv2d(8, 8, 3, padding=1, groups=8)),
         ["convolution"],
-        ["convolution", "convolution_backward", "flip"],
+        ["convolution", "depthwise_weights", "flip"],
     ),
     "depthwise, dilated": (
         lambda: Layer(nn.Conv2d(8, 8, (3, 5), padding=(0, 3), dilation=2, groups=8)),
-        ["convolution"],
-        ["convolution", "convolution_backward", "flip"],
+        ["depthwise"],
+        ["depthwise", "depthwise_weights", "flip"],
     ),
     "depthwise with steps": (
         lambda: Layer(nn.Conv2d(8, 8, 3, 2, 1, groups=8)),
         ["convolution"],
-        ["convolution_backward"],
+        ["depthwise_images", "depthwise_weights"],
     ),
     "padded more than turned": (
         lambda: Layer(nn.Conv2d(8, 8, 1, padding=1, groups=8)),
-        ["convolution"],
-        ["convolution_backward"],
+        ["depthwise"],
+        ["depthwise_images", "depthwise_weights"],
     ),
 }
-OF_INTEREST = {"to_depth", "from_depth", "convolution", "convolution_backward", "flip"}
+OF_INTEREST = {
+    *("to_depth", "from_depth", "convolution", "convolution_backward", "flip"),
+    *("depthwise", "depthwise_images", "depthwise_weights"),
+}
 
 
 def targets(captured: Captured) -> list[str]:

@@ -1,0 +1,436 @@
+"""Depthwise convolutions, one filter a channel, and their gradients, for the windows that libraries are slow at.
+
+cuDNN has kernels for windows of 3 x 3, 5 x 5 and 7 x 7 pixels of channels-last images. For others, as 9 x 9, one line
+of pixels, a dilation, lines of text and videos, it takes up to seventeen times as long as these kernels.
+
+Shapes: images (N, C, L), (N, C, H, W) or (N, C, D, H, W) in any layout, channels best last; weights (taps, C), the taps
+of a window in row-major order. Products are added up in float32.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import functools
+import operator
+
+import torch
+import triton
+import triton.language as tl
+
+aten = torch.ops.aten
+
+#: Columns and channels of tiles where channels lie side by side: those that are filled best, and first of equal ones.
+DEPTHWISE_TILES: tuple[tuple[int, int], ...] = ((16, 64), (32, 32), (8, 128))
+
+#: The most columns of a tile where columns lie side by side.
+DEPTHWISE_LINE: int = 128
+
+#: Elements of a tile.
+DEPTHWISE_TILE: int = 1024
+
+#: Compiled kernels by their names, constants, numbers and tensors' alignment, which Triton takes long to look at.
+DEPTHWISE_READY: dict = {}
+
+
+@triton.jit
+def depthwise_kernel(
+    images,
+    weight,
+    out,
+    channels,
+    depth,
+    height,
+    width,
+    deep,
+    rows,
+    columns,
+    pad_d,
+    pad_h,
+    pad_w,
+    image_n,
+    image_c,
+    image_d,
+    image_h,
+    image_w,
+    out_n,
+    out_c,
+    out_d,
+    out_h,
+    out_w,
+    WINDOW_D: tl.constexpr,
+    WINDOW_H: tl.constexpr,
+    WINDOW_W: tl.constexpr,
+    STRIDE_D: tl.constexpr,
+    STRIDE_H: tl.constexpr,
+    STRIDE_W: tl.constexpr,
+    APART_D: tl.constexpr,
+    APART_H: tl.constexpr,
+    APART_W: tl.constexpr,
+    XBLOCK: tl.constexpr,
+    CBLOCK: tl.constexpr,
+):
+    """A tile of one row of the result: some columns by some channels."""
+    blocks = tl.cdiv(columns, XBLOCK)
+    row = tl.program_id(0) // blocks
+    column = tl.program_id(0) % blocks * XBLOCK + tl.arange(0, XBLOCK)[:, None]
+    channel = tl.program_id(1) * CBLOCK + tl.arange(0, CBLOCK)[None, :]
+    known = channel < channels
+    n, z, y = (row // rows // deep).to(tl.int64), row // rows % deep, row % rows
+    images += n * image_n + channel * image_c
+    total = tl.zeros((XBLOCK, CBLOCK), tl.float32)
+    for k in range(WINDOW_D * WINDOW_H):
+        d = z * STRIDE_D + k // WINDOW_H * APART_D - pad_d
+        h = y * STRIDE_H + k % WINDOW_H * APART_H - pad_h
+        if (d >= 0) & (d < depth) & (h >= 0) & (h < height):
+            line = images + d * image_d + h * image_h
+            for j in tl.static_range(WINDOW_W):
+                w = column * STRIDE_W + j * APART_W - pad_w
+                x = tl.load(line + w * image_w, known & (w >= 0) & (w < width), 0.0)
+                factor = tl.load(weight + (k * WINDOW_W + j) * channels + channel, known, 0.0)
+                total += x.to(tl.float32) * factor.to(tl.float32)
+    out += n * out_n + z * out_d + y * out_h + channel * out_c + column * out_w
+    tl.store(out, total.to(out.dtype.element_ty), known & (column < columns))
+
+
+@triton.jit
+def depthwise_images_kernel(
+    gradient,
+    weight,
+    out,
+    channels,
+    depth,
+    height,
+    width,
+    deep,
+    rows,
+    columns,
+    pad_d,
+    pad_h,
+    pad_w,
+    gradient_n,
+    gradient_c,
+    gradient_d,
+    gradient_h,
+    gradient_w,
+    out_n,
+    out_c,
+    out_d,
+    out_h,
+    out_w,
+    WINDOW_D: tl.constexpr,
+    WINDOW_H: tl.constexpr,
+    WINDOW_W: tl.constexpr,
+    STRIDE_D: tl.constexpr,
+    STRIDE_H: tl.constexpr,
+    STRIDE_W: tl.constexpr,
+    APART_D: tl.constexpr,
+    APART_H: tl.constexpr,
+    APART_W: tl.constexpr,
+    XBLOCK: tl.constexpr,
+    CBLOCK: tl.constexpr,
+):
+    """A tile of one row of the images: columns of one remainder by the stride, which the same taps reach."""
+    blocks = tl.cdiv(tl.cdiv(width, STRIDE_W), XBLOCK)
+    row = tl.program_id(0) // STRIDE_W // blocks
+    first = tl.program_id(0) % STRIDE_W
+    place = tl.program_id(0) // STRIDE_W % blocks * XBLOCK + tl.arange(0, XBLOCK)[:, None]
+    channel = tl.program_id(1) * CBLOCK + tl.arange(0, CBLOCK)[None, :]
+    known = channel < channels
+    n, z, y = (row // height // depth).to(tl.int64), row // height % depth, row % height
+    gradient += n * gradient_n + channel * gradient_c
+    total = tl.zeros((XBLOCK, CBLOCK), tl.float32)
+    for k in range(WINDOW_D * WINDOW_H):
+        d = z + pad_d - k // WINDOW_H * APART_D
+        h = y + pad_h - k % WINDOW_H * APART_H
+        reached = (d >= 0) & (d < deep * STRIDE_D) & (h >= 0) & (h < rows * STRIDE_H)
+        if reached & (d % STRIDE_D == 0) & (h % STRIDE_H == 0):
+            line = gradient + d // STRIDE_D * gradient_d + h // STRIDE_H * gradient_h
+            for j in tl.static_range(WINDOW_W):
+                w = first + pad_w - j * APART_W
+                if w % STRIDE_W == 0:
+                    column = place + w // STRIDE_W
+                    x = tl.load(line + column * gradient_w, known & (column >= 0) & (column < columns), 0.0)
+                    factor = tl.load(weight + (k * WINDOW_W + j) * channels + channel, known, 0.0)
+                    total += x.to(tl.float32) * factor.to(tl.float32)
+    w = place * STRIDE_W + first
+    out += n * out_n + z * out_d + y * out_h + channel * out_c + w * out_w
+    tl.store(out, total.to(out.dtype.element_ty), known & (w < width))
+
+
+@triton.jit
+def depthwise_products(total, gradient, line, w, image_w, width, known):
+    """A tile of products of the gradient and the images that a tap reads for it, added to ``total``."""
+    x = tl.load(line + w * image_w, known & (w >= 0) & (w < width), 0.0)
+    return total + gradient * x.to(tl.float32)
+
+
+@triton.jit
+def depthwise_weights_kernel(
+    gradient,
+    images,
+    out,
+    channels,
+    depth,
+    height,
+    width,
+    deep,
+    rows,
+    columns,
+    pad_d,
+    pad_h,
+    pad_w,
+    gradient_n,
+    gradient_c,
+    gradient_d,
+    gradient_h,
+    gradient_w,
+    image_n,
+    image_c,
+    image_d,
+    image_h,
+    image_w,
+    lines,
+    share,
+    WINDOW_D: tl.constexpr,
+    WINDOW_H: tl.constexpr,
+    WINDOW_W: tl.constexpr,
+    STRIDE_D: tl.constexpr,
+    STRIDE_H: tl.constexpr,
+    STRIDE_W: tl.constexpr,
+    APART_D: tl.constexpr,
+    APART_H: tl.constexpr,
+    APART_W: tl.constexpr,
+    TAPS: tl.constexpr,
+    XBLOCK: tl.constexpr,
+    CBLOCK: tl.constexpr,
+):
+    """Sums of some taps of one row of the window, over ``share`` of the gradient's rows."""
+    k, j = tl.program_id(0) // tl.cdiv(WINDOW_W, TAPS), tl.program_id(0) % tl.cdiv(WINDOW_W, TAPS) * TAPS
+    channel = tl.program_id(2) * CBLOCK + tl.arange(0, CBLOCK)[None, :]
+    known = channel < channels
+    gradient += channel * gradient_c
+    images += channel * image_c
+    sum0 = tl.zeros((XBLOCK, CBLOCK), tl.float32)
+    sum1, sum2, sum3 = sum0, sum0, sum0
+    first = tl.program_id(1) * share
+    for row in range(first, tl.minimum(first + share, lines)):
+        n, z, y = (row // rows // deep).to(tl.int64), row // rows % deep, row % rows
+        d = z * STRIDE_D + k // WINDOW_H * APART_D - pad_d
+        h = y * STRIDE_H + k % WINDOW_H * APART_H - pad_h
+        if (d >= 0) & (d < depth) & (h >= 0) & (h < height):
+            line = images + n * image_n + d * image_d + h * image_h
+            given = gradient + n * gradient_n + z * gradient_d + y * gradient_h
+            for start in range(0, columns, XBLOCK):
+                column = start + tl.arange(0, XBLOCK)[:, None]
+                inside = known & (column < columns)
+                g = tl.load(given + column * gradient_w, inside, 0.0).to(tl.float32)
+                w = column * STRIDE_W + j * APART_W - pad_w
+                sum0 = depthwise_products(sum0, g, line, w, image_w, width, inside)
+                if TAPS > 1:
+                    sum1 = depthwise_products(sum1, g, line, w + APART_W, image_w, width, inside)
+                if TAPS > 2:
+                    sum2 = depthwise_products(sum2, g, line, w + 2 * APART_W, image_w, width, inside)
+                    sum3 = depthwise_products(sum3, g, line, w + 3 * APART_W, image_w, width, inside)
+    tap = tl.program_id(1) * (WINDOW_D * WINDOW_H * WINDOW_W) + k * WINDOW_W + j
+    out += tap * channels + tl.program_id(2) * CBLOCK + tl.arange(0, CBLOCK)
+    known = tl.program_id(2) * CBLOCK + tl.arange(0, CBLOCK) < channels
+    tl.store(out, tl.sum(sum0, 0), known)
+    if TAPS > 1:
+        tl.store(out + channels, tl.sum(sum1, 0), known & (j + 1 < WINDOW_W))
+    if TAPS > 2:
+        tl.store(out + 2 * channels, tl.sum(sum2, 0), known & (j + 2 < WINDOW_W))
+        tl.store(out + 3 * channels, tl.sum(sum3, 0), known & (j + 3 < WINDOW_W))
+
+
+def depthwise(
+    images: torch.Tensor,
+    weight: torch.Tensor,
+    window: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> torch.Tensor:
+    """Each channel of ``images`` convolved with its own filter, in the layout of ``images``."""
+    if images.is_cuda:
+        return depthwise_by_kernel(images, weight, window, stride, padding, dilation)
+    filters, rest = depthwise_filters(weight, window), (stride, padding, dilation, False, [0] * len(window))
+    found = aten.convolution(images, filters, None, *rest, images.shape[1])
+    return depthwise_empty(images, list(found.shape)).copy_(found)
+
+
+def depthwise_by_kernel(
+    images: torch.Tensor,
+    weight: torch.Tensor,
+    window: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> torch.Tensor:
+    """As ``depthwise``, by the kernel."""
+    out = depthwise_empty(images, depthwise_sizes(images, window, stride, padding, dilation))
+    columns = out.shape[-1]
+    tile = depthwise_tile(out, columns)
+    lines = out.numel() // out.shape[1] // columns
+    grid = (lines * triton.cdiv(columns, tile[0]), triton.cdiv(out.shape[1], tile[1]))
+    numbers = (*depthwise_numbers(images, out, padding), *depthwise_steps(images), *depthwise_steps(out))
+    constants = (*depthwise_constants(window, stride, dilation), *tile)
+    depthwise_launch(depthwise_kernel, grid, (images, weight.contiguous(), out), numbers, constants)
+    return out
+
+
+def depthwise_images(
+    gradient: torch.Tensor,
+    weight: torch.Tensor,
+    size: list[int],
+    window: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> torch.Tensor:
+    """The gradient of ``depthwise``'s images, of shape ``size``, in the layout of the result's gradient."""
+    if gradient.is_cuda:
+        return depthwise_images_by_kernel(gradient, weight, size, window, stride, padding, dilation)
+    out, filters = depthwise_empty(gradient, size), depthwise_filters(weight, window)
+    rest = (stride, padding, dilation, False, [0] * len(window), size[1], [True, False, False])
+    return out.copy_(aten.convolution_backward(gradient, torch.empty_like(out), filters, None, *rest)[0])
+
+
+def depthwise_images_by_kernel(
+    gradient: torch.Tensor,
+    weight: torch.Tensor,
+    size: list[int],
+    window: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> torch.Tensor:
+    """As ``depthwise_images``, by the kernel."""
+    out, step = depthwise_empty(gradient, size), stride[-1]
+    columns = triton.cdiv(out.shape[-1], step)
+    tile = depthwise_tile(out, columns)
+    lines = out.numel() // out.shape[1] // out.shape[-1]
+    grid = (lines * step * triton.cdiv(columns, tile[0]), triton.cdiv(out.shape[1], tile[1]))
+    numbers = (*depthwise_numbers(out, gradient, padding), *depthwise_steps(gradient), *depthwise_steps(out))
+    constants = (*depthwise_constants(window, stride, dilation), *tile)
+    depthwise_launch(depthwise_images_kernel, grid, (gradient, weight.contiguous(), out), numbers, constants)
+    return out
+
+
+def depthwise_weights(
+    gradient: torch.Tensor,
+    images: torch.Tensor,
+    window: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    parts: int,
+) -> torch.Tensor:
+    """The gradient of ``depthwise``'s weights in float32 as (parts, taps, C): each part is the sum over some rows."""
+    if images.is_cuda:
+        return depthwise_weights_by_kernel(gradient, images, window, stride, padding, dilation, parts)
+    channels = images.shape[1]
+    filters = images.new_empty((channels, 1, *window), dtype=torch.float32)
+    rest = (stride, padding, dilation, False, [0] * len(window), channels, [False, True, False])
+    found = aten.convolution_backward(gradient.float(), images.float(), filters, None, *rest)[1]
+    out = filters.new_zeros((parts, depthwise_count(window), channels))
+    out[0].copy_(found.reshape(channels, -1).t())
+    return out
+
+
+def depthwise_weights_by_kernel(
+    gradient: torch.Tensor,
+    images: torch.Tensor,
+    window: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    parts: int,
+) -> torch.Tensor:
+    """As ``depthwise_weights``, by the kernel."""
+    channels, columns, across = images.shape[1], gradient.shape[-1], window[-1]
+    out = images.new_empty((parts, depthwise_count(window), channels), dtype=torch.float32)
+    lines = gradient.numel() // channels // columns
+    taps = 1 if across == 1 else 2 if across <= 3 else 4
+    tile = depthwise_tile(images, columns)
+    rows = depthwise_count(window) // across
+    grid = (rows * triton.cdiv(across, taps), parts, triton.cdiv(channels, tile[1]))
+    numbers = (*depthwise_numbers(images, gradient, padding), *depthwise_steps(gradient), *depthwise_steps(images))
+    numbers = (*numbers, lines, triton.cdiv(lines, parts))
+    constants = (*depthwise_constants(window, stride, dilation), taps, *tile)
+    depthwise_launch(depthwise_weights_kernel, grid, (gradient, images, out), numbers, constants)
+    return out
+
+
+def depthwise_count(window: list[int]) -> int:
+    """How many taps a window has."""
+    return functools.reduce(operator.mul, window, 1)
+
+
+def depthwise_filters(weight: torch.Tensor, window: list[int]) -> torch.Tensor:
+    """Weights (taps, C) as torch's convolutions have them: (C, 1, ...)."""
+    return weight.t().reshape(-1, 1, *window)
+
+
+def depthwise_sizes(
+    images: torch.Tensor, window: list[int], stride: list[int], padding: list[int], dilation: list[int]
+) -> list[int]:
+    """The shape of a convolution's result."""
+    sizes = list(images.shape[:2])
+    for k, size in enumerate(images.shape[2:]):
+        sizes.append((size + 2 * padding[k] - dilation[k] * (window[k] - 1) - 1) // stride[k] + 1)
+    return sizes
+
+
+def depthwise_empty(images: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    """A new tensor of these sizes, with channels last where those of ``images`` are, and otherwise row-major."""
+    if images.stride(1) != 1:
+        return images.new_empty(sizes)
+    count, channels, *pixels = sizes
+    made = images.new_empty([count, *pixels, channels])
+    return made.permute(0, made.dim() - 1, *range(1, made.dim() - 1))
+
+
+def depthwise_tile(images: torch.Tensor, columns: int) -> tuple[int, int]:
+    """Columns and channels of a tile, for rows of so many columns."""
+    channels = images.shape[1]
+    if images.stride(1) != 1:
+        wide = min(DEPTHWISE_LINE, triton.next_power_of_2(columns))
+        return wide, min(DEPTHWISE_TILE // wide, triton.next_power_of_2(channels))
+    tiles = [(triton.cdiv(columns, x) * triton.cdiv(channels, c), k) for k, (x, c) in enumerate(DEPTHWISE_TILES)]
+    return DEPTHWISE_TILES[min(tiles)[1]]
+
+
+def depthwise_numbers(images: torch.Tensor, out: torch.Tensor, padding: list[int]) -> list[int]:
+    """Channels, three sizes of the images, three of the result, and the padding, for kernels over (N, C, D, H, W)."""
+    missing = 5 - images.dim()
+    sizes = [*[1] * missing, *images.shape[2:], *[1] * missing, *out.shape[2:]]
+    return [images.shape[1], *sizes, *[0] * missing, *padding]
+
+
+def depthwise_steps(x: torch.Tensor) -> list[int]:
+    """The strides of images as (N, C, D, H, W)."""
+    return [*x.stride()[:2], *[0] * (5 - x.dim()), *x.stride()[2:]]
+
+
+def depthwise_constants(window: list[int], stride: list[int], dilation: list[int]) -> list[int]:
+    """A window's sizes, steps and distances, each along three dimensions."""
+    missing = [1] * (3 - len(window))
+    return [*missing, *window, *missing, *stride, *missing, *dilation]
+
+
+def depthwise_launch(
+    kernel: triton.JITFunction,
+    grid: tuple[int, ...],
+    tensors: tuple[torch.Tensor, ...],
+    numbers: tuple[int, ...],
+    constants: tuple[int, ...],
+) -> None:
+    """Run a kernel; from the second time on without Triton's look at every argument."""
+    aligned = [x.data_ptr() % 16 == 0 for x in tensors]
+    dtypes = [x.dtype for x in tensors]
+    key = (kernel.fn.__name__, tensors[0].device, *dtypes, *aligned, *numbers, *constants)
+    ready = DEPTHWISE_READY.get(key)
+    if ready is None:
+        DEPTHWISE_READY[key] = kernel[grid](*tensors, *numbers, *constants, num_warps=4)
+    else:
+        ready[(*grid, 1, 1)[:3]](*tensors, *numbers, *constants)
