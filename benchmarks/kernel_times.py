@@ -85,7 +85,9 @@ def measure(task: Task, out: Path, times: float) -> None:
     schedules = [schedule for record in records for schedule in record.schedules]
     with alone(out / "times"):
         measured, launches, calls = kernel_us(step)
-    predicted = sum((predicted_us(schedule) for schedule in schedules), Counter[str]())
+    predicted, places = predicted_us(schedules)
+    for name, number in places.items():  # equal layers share a program, which is called several times
+        predicted[name] *= max(1.0, launches[name] / number)
     whole = sum(measured.values())
     ours = [name for name in measured if name in predicted]
     print(f"== {task.name}: {whole / 1e3:.2f} ms, generated {sum(measured[k] for k in ours) / 1e3:.2f}, ", end="")
@@ -183,16 +185,22 @@ def library_us(schedule: Any) -> list[tuple[str, float]]:
     ]
 
 
-def predicted_us(schedule: Any) -> Counter[str]:
-    """By function, the predicted microseconds of a schedule's launches, which the comments above them number."""
-    prices = list(schedule.to_pandas()["predicted_us"]) if schedule.launches else []
-    found: Counter[str] = Counter()
-    for step in schedule.source.split("\n\n"):  # a step's comment, its allocations, and its launch
-        for function in re.findall(r"^ +launch\(\s*(\w+)", step, re.MULTILINE):
-            comment = " ".join(re.findall(r"^ +#(.*)", step, re.MULTILINE))
-            numbers = re.findall(r"\bk(\d+)_?\w*:", comment) or re.findall(r"^k(\d+)", function)
-            found[function] += sum(prices[number] for number in _distinct(numbers) if number < len(prices))
-    return found
+def predicted_us(schedules: Iterable[Any]) -> tuple[dict[str, float], Counter[str]]:
+    """By function, the predicted microseconds of the schedules' launches, which the comments above them number.
+
+    And how many launches those are.
+    """
+    found, places = dict[str, float](), Counter[str]()
+    for schedule in schedules:
+        prices = list(schedule.to_pandas()["predicted_us"]) if schedule.launches else []
+        for step in schedule.source.split("\n\n"):  # a step's comment, its allocations, and its launch
+            for function in re.findall(r"^ +launch\(\s*(\w+)", step, re.MULTILINE):
+                comment = " ".join(re.findall(r"^ +#(.*)", step, re.MULTILINE))
+                numbers = re.findall(r"\bk(\d+)_?\w*:", comment) or re.findall(r"^k(\d+)", function)
+                us = sum(prices[number] for number in _distinct(numbers) if number < len(prices))
+                found[function] = found.get(function, 0.0) + us
+                places[function] += 1
+    return found, places
 
 
 def _distinct(numbers: Iterable[str]) -> list[int]:

@@ -35,7 +35,7 @@ from optfuse.compiler.frontend.channels_last import (
 from optfuse.compiler.frontend.depthwise import compute_depthwise, is_own_depthwise
 from optfuse.compiler.frontend.grouped_products import mixes_groups, multiply_groups
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
-from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, with_graph
+from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, is_loop, with_graph
 from optfuse.compiler.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, OpOverload, is_mutating, operator_name
 from optfuse.compiler.frontend.torch_fakes import fake_result, fake_strided
@@ -72,6 +72,14 @@ _MADE_WEIGHTS = frozenset(
 _IMAGES: dict[Any, tuple[int, ...]] = {aten.convolution_backward.default: (0, 1), RELU_TOO: (0, 3)}
 #: The argument that is the weights, where that is not the second.
 _WEIGHT: dict[Any, int] = {aten.convolution_backward.default: 2}
+#: Operators that copy their first argument, the gradient of a result (N, heads, tokens, width), if heads are outside.
+_ATTENTION_GRADIENTS = frozenset(
+    {
+        torch.ops.optfuse.attention_backward.default,
+        aten._scaled_dot_product_flash_attention_backward.default,  # noqa: SLF001 - these have no public names
+        aten._scaled_dot_product_cudnn_attention_backward.default,  # noqa: SLF001
+    }
+)
 _MATMULS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0, aten.baddbmm.default: 1}
 
 
@@ -85,15 +93,16 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
     """
     convolutions = channels_last_convolutions(captured.graph)
     products = products_to_align(captured.graph)
-    padded = _padded_nodes(captured, products)
+    asked = {node.name: _aligned_stride for node in _padded_nodes(captured, products)}
+    asked |= dict.fromkeys(_gradients_of_attention(captured.graph), _tokens_outside)
     rewritten = dict(_rewritten(captured.graph))
     given = {} if given is None else given
     ragged = {node.name for node in captured.placeholders if node.name not in given and _worth_a_copy(node)}
-    if not (convolutions or padded or rewritten or products or given or ragged):
+    if not (convolutions or asked or rewritten or products or given or ragged):
         return captured
     before = {node.name: node.meta.get("val") for node in captured.graph.graph.nodes}
     graph = copied(captured.graph)
-    names = {node.name for node in padded} | set(_copy_inputs(graph, ragged))
+    asked |= dict.fromkeys(_copy_inputs(graph, ragged), _aligned_stride)
     with_zeros: dict[tuple[Node, tuple[int, ...]], Node] = {}
     places = _counted_places(graph)
     for node in list(graph.graph.nodes):
@@ -111,8 +120,8 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
             _relay(node, align_product(node, with_zeros))
         elif node.op == "call_function" and isinstance(node.target, OpOverload) and not is_mutating(node.target):
             _propagate(node, channels_last=node.name in convolutions, images=bool(convolutions))
-            if node.name in names:
-                _relay(node, _strided(node.meta["val"], _aligned_stride(node.meta["val"])))
+            if node.name in asked:
+                _relay(node, _strided(node.meta["val"], asked[node.name](node.meta["val"])))
         if node.name in places and not _as_traced(node):
             _restore(node, before[node.name])
     if multiply_patches in rewritten.values():
@@ -257,6 +266,28 @@ def _padded_nodes(captured: Captured, products: Collection[str]) -> frozenset[No
             operands.append(node)
         found.update(operand for operand in operands if _ragged(operand))
     return frozenset(found)
+
+
+def _gradients_of_attention(graph: GraphModule) -> Iterator[str]:
+    """Loops' results that only a backward of attention reads, which would copy them: tokens outside of heads."""
+    for node in graph.graph.nodes:
+        source: Any = node.args[0] if node.target in _ATTENTION_GRADIENTS else None
+        value = None if source is None else fake(source)
+        if value is None or value.dim() != 4 or any(map(is_symbolic, value.shape)):
+            continue
+        if value.transpose(1, 2).is_contiguous():
+            continue
+        while source.target is aten.view.default and source.args[0].meta["val"].shape[-3:] == value.shape[-3:]:
+            source = source.args[0] if len(source.users) == 1 else node
+        if is_loop(source) and len(source.users) == 1:
+            yield source.name
+
+
+def _tokens_outside(value: torch.Tensor) -> Stride:
+    """The strides of (..., heads, tokens, width) that lies in memory as (..., tokens, heads, width)."""
+    *outer, heads, tokens, width = value.shape
+    steps = list(accumulate([width, heads, tokens, *reversed(outer[1:])], mul))
+    return (*reversed(steps[2:]), width, steps[1], 1)
 
 
 def _worth_a_copy(node: Node) -> bool:

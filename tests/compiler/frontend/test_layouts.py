@@ -1,5 +1,7 @@
 """Layouts that libraries want, and eager's at every border."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -287,3 +289,33 @@ def test_a_sum_of_parts_is_laid_out_as_they_are() -> None:
     captured = capture_and_compare(Split().eval(), (torch.randn(2, 8, 10, 12),))
     (total,) = targets(captured, aten.sum.dim_IntList)
     assert channels_last(total)
+
+
+class Windows(nn.Module):
+    """Attention within windows of tokens, whose gradient comes from a loop that puts the windows where they were."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.bias = nn.Linear(32, 96), nn.Parameter(torch.zeros(8, 8))
+
+    def forward(self, x):
+        q, k, v = self.project(x).view(2, 8, 4, 3, 2, 16).permute(3, 0, 4, 2, 1, 5)
+        out = nn.functional.scaled_dot_product_attention(q, k, v, self.bias)
+        return out.permute(0, 3, 2, 1, 4).reshape(2, 32, 32) * x
+
+
+def test_gradients_of_attention_lie_with_tokens_outside_of_heads():
+    """Libraries copy them otherwise; the loop that makes one writes it so."""
+    model, x = Windows().to(torch.bfloat16), torch.randn(2, 32, 32).to(torch.bfloat16)
+    _, backward = capture_training(model, (x,))
+    [call] = targets(backward, torch.ops.optfuse.attention_backward.default)
+    gradient = call.args[0].meta["val"]
+    assert gradient.transpose(1, 2).is_contiguous()
+    step = optfuse.optimize(model, (x,), train=True, options=OPTIONS).compile()
+    exact = deepcopy(model).double()
+    ours, eager, truth = (
+        torch.autograd.grad(run(x.to(dtype)).square().sum(), list(net.parameters()))
+        for run, net, dtype in ((step, model, x.dtype), (model, model, x.dtype), (exact, exact, torch.float64))
+    )
+    for found, theirs, wanted in zip(ours, eager, truth, strict=True):
+        assert (found - wanted).norm() <= 1.5 * (theirs - wanted).norm() + 4e-3 * wanted.norm()
