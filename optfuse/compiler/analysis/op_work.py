@@ -200,6 +200,8 @@ def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tupl
     """The kind of a call, and the operations that its result needs."""
     shapes = _operand_shapes(call)
     name = _base_name(call)
+    windows: Any
+    groups: Any
     if name in {"mm", "bmm"}:
         return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
     if name == "_grouped_mm":  # rows of A in groups, each by a matrix of its own, or columns in groups
@@ -210,9 +212,12 @@ def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tupl
         out = _output_elements(call, buffers, 0)
         return _convolution_kind(shapes[1]), 2 * out * prod(shapes[1][1:])
     if name in {"depthwise", "depthwise_images", "depthwise_weights"}:
-        windows: Any = call.args[3 if name == "depthwise_images" else 2]
+        windows = call.args[3 if name == "depthwise_images" else 2]
         result = _output_elements(call, buffers, 0) if name == "depthwise" else prod(shapes[0])
         return "depthwise", 2 * result * prod(windows)
+    if name == "convolution_weights":
+        windows, groups = call.args[2], call.args[6]
+        return "convolution", 2 * prod(shapes[0]) * prod(windows) * shapes[1][1] // groups
     if name == "convolution_backward":
         wanted = sum(output is not None for output in call.outputs[:2])
         return _convolution_kind(shapes[2]), 2 * wanted * prod(shapes[0]) * prod(shapes[2][1:])

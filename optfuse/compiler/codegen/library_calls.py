@@ -85,6 +85,7 @@ _FRESH = frozenset(
         "optfuse.attention_cached.default",
         "optfuse.attention_dropout.default",
         "optfuse.convolution_relu.default",
+        "optfuse.convolution_weights.default",
         "optfuse.depthwise.default",
         "optfuse.depthwise_images.default",
         "optfuse.depthwise_weights.default",

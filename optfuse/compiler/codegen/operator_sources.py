@@ -12,7 +12,16 @@ from optfuse.compiler.codegen.python_text import with_callees
 #: The files of ``optfuse/compiler/ops`` that hold functions.
 _FILES = (
     *("attention.py", "attention_cached.py", "attention_memory.py", "attention_sums.py", "convolution.py"),
-    *("depthwise.py", "groups.py", "host_numbers.py", "space_to_depth.py", "matmul.py", "max_pool.py", "sum_rows.py"),
+    *(
+        "convolution_weights.py",
+        "depthwise.py",
+        "groups.py",
+        "host_numbers.py",
+        "space_to_depth.py",
+        "matmul.py",
+        "max_pool.py",
+        "sum_rows.py",
+    ),
 )
 
 #: By operator of ours: the function of those files that it calls.

@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.aligned_products import align_product, products_to_align
+from optfuse.compiler.frontend.attention_gradients import gradients_of_attention, tokens_outside
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.channels_last import (
     CHANNELS_LAST,
@@ -35,11 +36,12 @@ from optfuse.compiler.frontend.channels_last import (
 from optfuse.compiler.frontend.depthwise import compute_depthwise, is_own_depthwise
 from optfuse.compiler.frontend.grouped_products import mixes_groups, multiply_groups
 from optfuse.compiler.frontend.passes.matmuls import take_out_biases
-from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, is_loop, with_graph
+from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, with_graph
 from optfuse.compiler.frontend.patches import SHORTEST_ROW, VECTOR_BYTES, is_patches, multiply_patches
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, OpOverload, is_mutating, operator_name
 from optfuse.compiler.frontend.torch_fakes import fake_result, fake_strided
 from optfuse.compiler.frontend.torch_sizes import hint_of, is_symbolic
+from optfuse.compiler.frontend.weight_gradients import compute_weights, has_slow_weights
 
 aten = torch.ops.aten
 
@@ -72,14 +74,6 @@ _MADE_WEIGHTS = frozenset(
 _IMAGES: dict[Any, tuple[int, ...]] = {aten.convolution_backward.default: (0, 1), RELU_TOO: (0, 3)}
 #: The argument that is the weights, where that is not the second.
 _WEIGHT: dict[Any, int] = {aten.convolution_backward.default: 2}
-#: Operators that copy their first argument, the gradient of a result (N, heads, tokens, width), if heads are outside.
-_ATTENTION_GRADIENTS = frozenset(
-    {
-        torch.ops.optfuse.attention_backward.default,
-        aten._scaled_dot_product_flash_attention_backward.default,  # noqa: SLF001 - these have no public names
-        aten._scaled_dot_product_cudnn_attention_backward.default,  # noqa: SLF001
-    }
-)
 _MATMULS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0, aten.baddbmm.default: 1}
 
 
@@ -92,9 +86,10 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
             layout.
     """
     convolutions = channels_last_convolutions(captured.graph)
+    weights = {node.name for node in captured.graph.graph.nodes if node.name in convolutions and has_slow_weights(node)}
     products = products_to_align(captured.graph)
     asked = {node.name: _aligned_stride for node in _padded_nodes(captured, products)}
-    asked |= dict.fromkeys(_gradients_of_attention(captured.graph), _tokens_outside)
+    asked |= dict.fromkeys(gradients_of_attention(captured.graph), tokens_outside)
     rewritten = dict(_rewritten(captured.graph))
     given = {} if given is None else given
     ragged = {node.name for node in captured.placeholders if node.name not in given and _worth_a_copy(node)}
@@ -112,14 +107,14 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
         elif node.target is getitem:
             _relay(node, node.args[0].meta["val"][node.args[1]])
         elif node.name in rewritten:
-            for item, value in rewritten[node.name](node).items():
-                _relay(item, value)
+            _take_over(rewritten[node.name](node))
             if node.name in convolutions:  # a part of a gradient stays the library's
                 _propagate(node, channels_last=True, images=True)
         elif node.name in products:
             _relay(node, align_product(node, with_zeros))
         elif node.op == "call_function" and isinstance(node.target, OpOverload) and not is_mutating(node.target):
             _propagate(node, channels_last=node.name in convolutions, images=bool(convolutions))
+            _take_over(compute_weights(node) if node.name in weights else {})
             if node.name in asked:
                 _relay(node, _strided(node.meta["val"], asked[node.name](node.meta["val"])))
         if node.name in places and not _as_traced(node):
@@ -128,6 +123,12 @@ def choose_layouts(captured: Captured, given: Mapping[str, Stride] | None = None
         take_out_biases(graph)
     chosen = with_graph(captured, graph)
     return replace(chosen, strides={**_promised(chosen, before), **captured.strides})
+
+
+def _take_over(values: Mapping[Node, torch.Tensor]) -> None:
+    """Give nodes that a rewrite has changed their new fake values."""
+    for node, value in values.items():
+        _relay(node, value)
 
 
 def _rewritten(graph: GraphModule) -> Iterator[tuple[str, Callable[[Node], dict[Node, torch.Tensor]]]]:
@@ -266,28 +267,6 @@ def _padded_nodes(captured: Captured, products: Collection[str]) -> frozenset[No
             operands.append(node)
         found.update(operand for operand in operands if _ragged(operand))
     return frozenset(found)
-
-
-def _gradients_of_attention(graph: GraphModule) -> Iterator[str]:
-    """Loops' results that only a backward of attention reads, which would copy them: tokens outside of heads."""
-    for node in graph.graph.nodes:
-        source: Any = node.args[0] if node.target in _ATTENTION_GRADIENTS else None
-        value = None if source is None else fake(source)
-        if value is None or value.dim() != 4 or any(map(is_symbolic, value.shape)):
-            continue
-        if value.transpose(1, 2).is_contiguous():
-            continue
-        while source.target is aten.view.default and source.args[0].meta["val"].shape[-3:] == value.shape[-3:]:
-            source = source.args[0] if len(source.users) == 1 else node
-        if is_loop(source) and len(source.users) == 1:
-            yield source.name
-
-
-def _tokens_outside(value: torch.Tensor) -> Stride:
-    """The strides of (..., heads, tokens, width) that lies in memory as (..., tokens, heads, width)."""
-    *outer, heads, tokens, width = value.shape
-    steps = list(accumulate([width, heads, tokens, *reversed(outer[1:])], mul))
-    return (*reversed(steps[2:]), width, steps[1], 1)
 
 
 def _worth_a_copy(node: Node) -> bool:

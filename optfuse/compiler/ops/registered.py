@@ -11,6 +11,7 @@ from torch.library import custom_op
 from optfuse.compiler.ops import attention as functions
 from optfuse.compiler.ops import attention_cached as cached
 from optfuse.compiler.ops import attention_memory, convolution, depthwise, groups, matmul, seeded, space_to_depth
+from optfuse.compiler.ops import convolution_weights as weight_gradients
 from optfuse.compiler.ops import max_pool as max_pooling
 from optfuse.compiler.ops import sum_rows as row_sums
 
@@ -195,6 +196,11 @@ depthwise_weights = _operator(
     depthwise.depthwise_weights,
     f"(Tensor gradient, Tensor images, {_WINDOW}, int parts) -> Tensor",
 )
+convolution_weights = _operator(
+    "convolution_weights",
+    weight_gradients.convolution_weights,
+    f"(Tensor gradient, Tensor images, {_WINDOW}, int groups, int parts) -> Tensor",
+)
 depthwise_convolution = _operator(
     "depthwise", depthwise.depthwise, f"(Tensor images, Tensor weight, {_WINDOW}) -> Tensor"
 )
@@ -208,6 +214,12 @@ def _depthwise_fake(images: torch.Tensor, _: Any, *window: Any) -> Any:
 @depthwise_weights.register_fake
 def _depthwise_weights_fake(_: Any, images: torch.Tensor, window: Any, *rest: Any) -> Any:
     return images.new_empty((rest[-1], prod(window), images.shape[1]), dtype=torch.float32)
+
+
+@convolution_weights.register_fake
+def _convolution_weights_fake(gradient: torch.Tensor, images: torch.Tensor, window: Any, *rest: Any) -> Any:
+    shape = (rest[-1], prod(window), gradient.shape[1], images.shape[1] // rest[-2])
+    return images.new_empty(shape, dtype=torch.float32)
 
 
 addmm_activation = _operator(

@@ -206,6 +206,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "depthwise convolutions over windows that libraries are slow at, and gradients of them, run in our kernels",
     ),
     FrontendPass(
+        "compute_weights", "decision", "layout", "weight_gradients",
+        "gradients of convolutions' weights that libraries are slow at run in a kernel of ours, in half precision",
+    ),
+    FrontendPass(
         "align_product", "decision", "layout", "aligned_products",
         "operands of products on tensor cores get zeros up to whole vectors where the library is much faster then",
     ),

@@ -1,0 +1,52 @@
+"""Gradients of attention's results in the layout that its backward reads: tokens outside of heads.
+
+Flash attention and cuDNN's copy a gradient that lies otherwise, as that of attention within windows does (Hiera, NesT).
+The loop that makes it can write it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
+from optfuse.compiler.frontend.passes.rewrite import fake, is_loop
+from optfuse.compiler.frontend.torch_sizes import is_symbolic
+
+aten = torch.ops.aten
+
+#: Operators that copy their first argument, the gradient of a result (N, heads, tokens, width), if heads are outside.
+_ATTENTION_GRADIENTS = frozenset(
+    {
+        torch.ops.optfuse.attention_backward.default,
+        aten._scaled_dot_product_flash_attention_backward.default,  # noqa: SLF001 - these have no public names
+        aten._scaled_dot_product_cudnn_attention_backward.default,  # noqa: SLF001
+    }
+)
+
+
+def gradients_of_attention(graph: GraphModule) -> Iterator[str]:
+    """Loops' results that only a backward of attention reads, which would copy them: tokens outside of heads."""
+    for node in graph.graph.nodes:
+        source: Any = node.args[0] if node.target in _ATTENTION_GRADIENTS else None
+        value = None if source is None else fake(source)
+        if value is None or value.dim() != 4 or any(map(is_symbolic, value.shape)):
+            continue
+        if value.transpose(1, 2).is_contiguous():
+            continue
+        while source.target is aten.view.default and source.args[0].meta["val"].shape[-3:] == value.shape[-3:]:
+            source = source.args[0] if len(source.users) == 1 else node
+        if is_loop(source) and len(source.users) == 1:
+            yield source.name
+
+
+def tokens_outside(value: torch.Tensor) -> tuple[int, ...]:
+    """The strides of (..., heads, tokens, width) that lies in memory as (..., tokens, heads, width)."""
+    *outer, heads, tokens, width = value.shape
+    steps = list(accumulate([width, heads, tokens, *reversed(outer[1:])], mul))
+    return (*reversed(steps[2:]), width, steps[1], 1)

@@ -1,0 +1,86 @@
+"""Gradients of convolutions' weights that our kernel computes: which they are, and what they are."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import optfuse
+from optfuse.compiler.frontend.training import capture_training
+from tests.compiler.frontend.running import targets
+from tests.oracle.judging import OPTIONS
+
+BF16 = torch.bfloat16
+OURS, GRADIENT = "optfuse.convolution_weights.default", "aten.convolution_backward.default"
+
+
+def model(taken: int, made: int, **options: Any) -> nn.Module:
+    """A convolution behind an activation, so that the gradient of its images is wanted as well."""
+    torch.manual_seed(0)
+    kind = options.pop("kind", nn.Conv2d)
+    return nn.Sequential(nn.SiLU(), kind(taken, made, **{"kernel_size": 3, "padding": 1, **options})).to(BF16)
+
+
+def images(channels: int, *pixels: int) -> Tensor:
+    return torch.randn(4, channels, *pixels, generator=torch.Generator().manual_seed(1)).to(BF16)
+
+
+#: Channels taken and made, options, and pixels.
+CASES: dict[str, tuple[int, int, dict[str, Any], tuple[int, ...]]] = {
+    "few channels": (16, 40, {}, (20, 16)),
+    "every second": (40, 16, {"stride": 2, "bias": False}, (36, 32)),
+    "of videos": (16, 16, {"kind": nn.Conv3d}, (5, 9, 8)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training(case: str) -> None:
+    taken, made, options, pixels = CASES[case]
+    net, x = model(taken, made, **dict(options)), images(taken, *pixels).requires_grad_()
+    found = targets(capture_training(net, (x,))[1])
+    assert (found[OURS], found[GRADIENT]) == (1, 1)
+
+    def gradients(run: Any, net: nn.Module, x: Tensor) -> list[Tensor]:
+        given = x.detach().requires_grad_()
+        return list(torch.autograd.grad(run(given).square().sum(), [given, *net.parameters()]))
+
+    fast = optfuse.optimize(net, (x,), train=True, options=OPTIONS).compile()
+    truth = deepcopy(net).double()
+    ours, eager, exacts = (gradients(fast, net, x), gradients(net, net, x), gradients(truth, truth, x.double()))
+    for one, theirs, exact in zip(ours, eager, exacts, strict=True):
+        assert one.shape == exact.shape
+        assert (one.double() - exact).norm() <= max(1.5 * (theirs.double() - exact).norm(), 1e-2 * exact.norm())
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        ((64, 64, {}, (20, 16)), BF16),
+        ((16, 40, {"kernel_size": 1, "padding": 0}, (20, 16)), BF16),
+        ((16, 40, {}, (8, 8)), BF16),
+        ((16, 40, {}, (20, 16)), torch.float32),
+    ],
+    ids=["many channels", "single pixels", "few pixels", "float32"],
+)
+def test_the_library_keeps_the_others(case: tuple[int, int, dict[str, Any], tuple[int, ...]], dtype: Any) -> None:
+    taken, made, options, pixels = case
+    net, x = model(taken, made, **options).to(dtype), images(taken, *pixels).to(dtype).requires_grad_()
+    found = targets(capture_training(net, (x,))[1])
+    assert (found[OURS], found[GRADIENT]) == (0, 1)
+
+
+def test_nothing_stays_of_a_gradient_of_weights_alone() -> None:
+    net = nn.Conv2d(16, 40, 3, padding=1, bias=False).to(BF16)
+    found = targets(capture_training(net, (images(16, 20, 16),))[1])
+    assert (found[OURS], found[GRADIENT]) == (1, 0)
+
+
+def test_groups_that_make_more_channels_than_they_take() -> None:
+    """Among convolutions that want channels last: alone it keeps the traced layout, in which the library is faster."""
+    net = nn.Sequential(nn.Conv2d(48, 48, 3, padding=1), nn.Conv2d(48, 96, 3, groups=3)).to(BF16)
+    found = targets(capture_training(net, (images(48, 20, 20).requires_grad_(),))[1])
+    assert (found[OURS], found[GRADIENT]) == (1, 2)
