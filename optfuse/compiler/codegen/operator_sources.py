@@ -12,16 +12,8 @@ from optfuse.compiler.codegen.python_text import with_callees
 #: The files of ``optfuse/compiler/ops`` that hold functions.
 _FILES = (
     *("attention.py", "attention_cached.py", "attention_memory.py", "attention_sums.py", "convolution.py"),
-    *(
-        "convolution_weights.py",
-        "depthwise.py",
-        "groups.py",
-        "host_numbers.py",
-        "space_to_depth.py",
-        "matmul.py",
-        "max_pool.py",
-        "sum_rows.py",
-    ),
+    *("convolution_weights.py", "depthwise.py", "groups.py", "host_numbers.py", "space_to_depth.py", "matmul.py"),
+    *("max_pool.py", "ready_kernels.py", "sum_rows.py"),
 )
 
 #: By operator of ours: the function of those files that it calls.
@@ -30,17 +22,8 @@ CARRIED: Mapping[str, str] = {
         f"optfuse.{name}.default": name
         for name in (
             *("addmm_activation", "attention", "attention_backward", "attention_cached", "attention_dropout"),
-            *(
-                "convolution_relu",
-                "depthwise",
-                "depthwise_images",
-                "depthwise_weights",
-                "exact_bmm",
-                "from_depth",
-                "max_pool",
-                "max_pool_backward",
-                "norm_shift",
-            ),
+            *("convolution_relu", "convolution_weights", "depthwise", "depthwise_images", "depthwise_weights"),
+            *("exact_bmm", "from_depth", "max_pool", "max_pool_backward", "norm_shift"),
             *("norm_weight", "resize_groups", "stack_groups", "sum_rows", "to_depth"),
         )
     },

@@ -1,9 +1,8 @@
 """Gradients of convolutions' weights that cuDNN is slow at, as an operator of ours.
 
-With channels last, cuDNN's gradient of the weights takes several times what its bytes and products take where few
-channels meet many pixels (the first layers of most nets, all of a U-Net's outer ones), in groups of 4 or of 128
-channels, and where a group makes another number of channels than it takes. What was measured is in
-docs/lab/notebook/library_calls.md.
+With channels last, cuDNN's gradient of the weights takes two to ten times what our kernel takes for 16 or 32 channels,
+as in first layers and at the rims of U-Nets, in groups of 128 channels of few pixels, and where a group makes another
+number of channels than it takes. What was measured is in docs/lab/notebook/library_calls.md.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from optfuse.compiler.ops.convolution_weights import CONVOLUTION_MADE, CONVOLUTI
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 
-#: Convolutions of at most so many channels on one side are slow in the library.
-FEW_CHANNELS = 32
-#: Groups of so many channels are slow, of images of at most so many pixels.
-NARROW_GROUP, WIDE_GROUP, FEW_PIXELS = 4, 128, 28 * 28
-#: With fewer pixels, of all images, nothing is gained.
-LEAST_PIXELS = 1024
-#: Programs that a gradient is split into, at least.
-PROGRAMS = 528
+#: Convolutions that take so many channels are slow in the library, if they make no fewer than the first of these.
+FEW_CHANNELS = (16, 32)
+#: So are groups of so many channels, for results of at most so many pixels.
+WIDE_GROUP, FEW_PIXELS = 128, 14 * 14
+#: Longer windows are not, and with fewer pixels, of all images, nothing is gained.
+LONGEST_WINDOW, LEAST_PIXELS = 4, 512
+#: Programs that a gradient is split into, at least, and the most pixels of one.
+PROGRAMS, MOST_PIXELS = 264, 5000
 
 
 def has_slow_weights(node: Node) -> bool:
@@ -38,15 +37,17 @@ def has_slow_weights(node: Node) -> bool:
     if node.target is not aten.convolution_backward.default or not arguments_of(node)[10][1]:
         return False
     shape = convolution_shape(node)
-    if shape is None or prod(shape.kernel) == 1 or hint_of(shape.images.numel()) >= 1 << 31:
+    if shape is None or shape.images.dim() != 4 or hint_of(shape.images.numel()) >= 1 << 31:
         return False
     taken, made = shape.channels_by_group
     pixels = hint_of(prod(shape.out.shape[2:]))
-    if taken == 1 or hint_of(shape.out.shape[0]) * pixels < LEAST_PIXELS:
+    if not 1 < max(shape.kernel) <= LONGEST_WINDOW or hint_of(shape.out.shape[0]) * pixels < LEAST_PIXELS:
         return False
     if shape.groups == 1:
-        return min(taken, made) <= FEW_CHANNELS
-    return taken != made or taken == NARROW_GROUP or (taken == WIDE_GROUP and pixels <= FEW_PIXELS)
+        return taken in FEW_CHANNELS and made >= FEW_CHANNELS[0]
+    if taken == made:
+        return taken == WIDE_GROUP and pixels <= FEW_PIXELS
+    return min(taken, made) >= FEW_CHANNELS[0]
 
 
 def compute_weights(node: Node) -> dict[Node, torch.Tensor]:
@@ -88,4 +89,5 @@ def _parts(shape: ConvolutionShape) -> int:
     blocks = shape.groups * -(-made // CONVOLUTION_MADE) * -(-taken // CONVOLUTION_TAKEN)
     programs = prod(window[:-1]) * -(-window[-1] // 4) * blocks
     pixels = hint_of(shape.out.numel()) // hint_of(shape.out.shape[1])
-    return max(1, min(-(-PROGRAMS // programs), pixels // (4 * CONVOLUTION_PIXELS)))
+    wanted = max(-(-PROGRAMS // programs), -(-pixels // MOST_PIXELS))
+    return max(1, min(wanted, pixels // (4 * CONVOLUTION_PIXELS)))

@@ -17,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from optfuse.compiler.ops.ready_kernels import launch_ready
+
 aten = torch.ops.aten
 
 #: Pixels of a tile.
@@ -152,7 +154,6 @@ def convolution_weights_by_kernel(
     pixels = gradient.numel() // gradient.shape[1]
     missing = [1] * (3 - len(window))
     sizes = [*missing, *images.shape[2:], *missing, *gradient.shape[2:], *[0] * len(missing), *padding]
-    constants = [*missing, *window, *missing, *stride, *missing, *dilation]
     together = across if across <= 4 else 3
     rows = max(16, min(CONVOLUTION_MADE, triton.next_power_of_2(made)))
     width = max(16, min(CONVOLUTION_TAKEN, triton.next_power_of_2(taken)))
@@ -161,12 +162,10 @@ def convolution_weights_by_kernel(
         parts,
         groups * triton.cdiv(made, rows) * triton.cdiv(taken, width),
     )
-    convolution_weights_kernel[grid](  # pyright: ignore[reportIndexIssue]
-        *(gradient, images, out, pixels, triton.cdiv(pixels, parts), groups, taken, made, *sizes, *constants),
-        *(together, CONVOLUTION_PIXELS, rows, width),
-        num_warps=8 if rows * width * together > 16384 else 4,
-        num_stages=3,
-    )
+    numbers = (pixels, triton.cdiv(pixels, parts), groups, taken, made, *sizes)
+    constants = (*missing, *window, *missing, *stride, *missing, *dilation, together, CONVOLUTION_PIXELS, rows, width)
+    warps = 8 if rows * width * together > 16384 else 4
+    launch_ready(convolution_weights_kernel, grid, (gradient, images, out), numbers, constants, warps, 3)
     return out
 
 

@@ -17,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from optfuse.compiler.ops.ready_kernels import launch_ready
+
 aten = torch.ops.aten
 
 #: Columns and channels of tiles where channels lie side by side: those that are filled best, and first of equal ones.
@@ -27,9 +29,6 @@ DEPTHWISE_LINE: int = 128
 
 #: Elements of a tile.
 DEPTHWISE_TILE: int = 1024
-
-#: Compiled kernels by their names, constants, numbers and tensors' alignment, which Triton takes long to look at.
-DEPTHWISE_READY: dict = {}
 
 
 @triton.jit
@@ -274,7 +273,7 @@ def depthwise_by_kernel(
     grid = (lines * triton.cdiv(columns, tile[0]), triton.cdiv(out.shape[1], tile[1]))
     numbers = (*depthwise_numbers(images, out, padding), *depthwise_steps(images), *depthwise_steps(out))
     constants = (*depthwise_constants(window, stride, dilation), *tile)
-    depthwise_launch(depthwise_kernel, grid, (images, weight.contiguous(), out), numbers, constants)
+    launch_ready(depthwise_kernel, grid, (images, weight.contiguous(), out), numbers, constants, 4, 3)
     return out
 
 
@@ -312,7 +311,7 @@ def depthwise_images_by_kernel(
     grid = (lines * step * triton.cdiv(columns, tile[0]), triton.cdiv(out.shape[1], tile[1]))
     numbers = (*depthwise_numbers(out, gradient, padding), *depthwise_steps(gradient), *depthwise_steps(out))
     constants = (*depthwise_constants(window, stride, dilation), *tile)
-    depthwise_launch(depthwise_images_kernel, grid, (gradient, weight.contiguous(), out), numbers, constants)
+    launch_ready(depthwise_images_kernel, grid, (gradient, weight.contiguous(), out), numbers, constants, 4, 3)
     return out
 
 
@@ -357,7 +356,7 @@ def depthwise_weights_by_kernel(
     numbers = (*depthwise_numbers(images, gradient, padding), *depthwise_steps(gradient), *depthwise_steps(images))
     numbers = (*numbers, lines, triton.cdiv(lines, parts))
     constants = (*depthwise_constants(window, stride, dilation), taps, *tile)
-    depthwise_launch(depthwise_weights_kernel, grid, (gradient, images, out), numbers, constants)
+    launch_ready(depthwise_weights_kernel, grid, (gradient, images, out), numbers, constants, 4, 3)
     return out
 
 
@@ -416,21 +415,3 @@ def depthwise_constants(window: list[int], stride: list[int], dilation: list[int
     """A window's sizes, steps and distances, each along three dimensions."""
     missing = [1] * (3 - len(window))
     return [*missing, *window, *missing, *stride, *missing, *dilation]
-
-
-def depthwise_launch(
-    kernel: triton.JITFunction,
-    grid: tuple[int, ...],
-    tensors: tuple[torch.Tensor, ...],
-    numbers: tuple[int, ...],
-    constants: tuple[int, ...],
-) -> None:
-    """Run a kernel; from the second time on without Triton's look at every argument."""
-    aligned = [x.data_ptr() % 16 == 0 for x in tensors]
-    dtypes = [x.dtype for x in tensors]
-    key = (kernel.fn.__name__, tensors[0].device, *dtypes, *aligned, *numbers, *constants)
-    ready = DEPTHWISE_READY.get(key)
-    if ready is None:
-        DEPTHWISE_READY[key] = kernel[grid](*tensors, *numbers, *constants, num_warps=4)
-    else:
-        ready[(*grid, 1, 1)[:3]](*tensors, *numbers, *constants)

@@ -32,8 +32,9 @@ def images(channels: int, *pixels: int) -> Tensor:
 #: Channels taken and made, options, and pixels.
 CASES: dict[str, tuple[int, int, dict[str, Any], tuple[int, ...]]] = {
     "few channels": (16, 40, {}, (20, 16)),
-    "every second": (40, 16, {"stride": 2, "bias": False}, (36, 32)),
-    "of videos": (16, 16, {"kind": nn.Conv3d}, (5, 9, 8)),
+    "every second": (32, 16, {"stride": 2, "bias": False}, (36, 32)),
+    "a window of 2 x 4": (16, 17, {"kernel_size": (2, 4), "dilation": (2, 1), "padding": 0}, (20, 21)),
+    "wide groups": (256, 256, {"groups": 2}, (14, 14)),
 }
 
 
@@ -60,11 +61,14 @@ def test_training(case: str) -> None:
     ("case", "dtype"),
     [
         ((64, 64, {}, (20, 16)), BF16),
+        ((24, 64, {}, (20, 16)), BF16),
+        ((16, 40, {"kernel_size": 7, "padding": 3}, (20, 16)), BF16),
+        ((16, 16, {"kind": nn.Conv3d}, (5, 9, 8)), BF16),
         ((16, 40, {"kernel_size": 1, "padding": 0}, (20, 16)), BF16),
         ((16, 40, {}, (8, 8)), BF16),
         ((16, 40, {}, (20, 16)), torch.float32),
     ],
-    ids=["many channels", "single pixels", "few pixels", "float32"],
+    ids=["many channels", "24 channels", "a long window", "videos", "single pixels", "few pixels", "float32"],
 )
 def test_the_library_keeps_the_others(case: tuple[int, int, dict[str, Any], tuple[int, ...]], dtype: Any) -> None:
     taken, made, options, pixels = case
