@@ -126,7 +126,7 @@ def convolution_weights(
 ) -> torch.Tensor:
     """The gradient in float32 as (parts, taps, groups * M, T), each part the sum over some of the pixels."""
     if images.is_cuda:
-        return convolution_weights_by_kernel(gradient, images, window, stride, padding, dilation, groups, parts)
+        return convolution_weights_by_kernel(gradient, images, groups, parts, window, stride, padding, dilation)
     made, taken = gradient.shape[1], images.shape[1] // groups
     weight = images.new_empty((made, taken, *window), dtype=torch.float32)
     rest = (stride, padding, dilation, False, [0] * len(window), groups, [False, True, False])
@@ -137,16 +137,10 @@ def convolution_weights(
 
 
 def convolution_weights_by_kernel(
-    gradient: torch.Tensor,
-    images: torch.Tensor,
-    window: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    parts: int,
+    gradient: torch.Tensor, images: torch.Tensor, groups: int, parts: int, *numbers: list[int]
 ) -> torch.Tensor:
     """As ``convolution_weights``, by the kernel."""
+    window, stride, padding, dilation = numbers
     gradient, images = convolution_pixels_last(gradient), convolution_pixels_last(images)
     made, taken = gradient.shape[1] // groups, images.shape[1] // groups
     taps, across = functools.reduce(operator.mul, window, 1), window[-1]
@@ -162,10 +156,10 @@ def convolution_weights_by_kernel(
         parts,
         groups * triton.cdiv(made, rows) * triton.cdiv(taken, width),
     )
-    numbers = (pixels, triton.cdiv(pixels, parts), groups, taken, made, *sizes)
+    shape = (pixels, triton.cdiv(pixels, parts), groups, taken, made, *sizes)
     constants = (*missing, *window, *missing, *stride, *missing, *dilation, together, CONVOLUTION_PIXELS, rows, width)
     warps = 8 if rows * width * together > 16384 else 4
-    launch_ready(convolution_weights_kernel, grid, (gradient, images, out), numbers, constants, warps, 3)
+    launch_ready(convolution_weights_kernel, grid, (gradient, images, out), shape, constants, warps, 3)
     return out
 
 

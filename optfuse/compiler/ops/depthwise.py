@@ -257,23 +257,17 @@ def depthwise(
     return depthwise_empty(images, list(found.shape)).copy_(found)
 
 
-def depthwise_by_kernel(
-    images: torch.Tensor,
-    weight: torch.Tensor,
-    window: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-) -> torch.Tensor:
+def depthwise_by_kernel(images: torch.Tensor, weight: torch.Tensor, *numbers: list[int]) -> torch.Tensor:
     """As ``depthwise``, by the kernel."""
+    window, stride, padding, dilation = numbers
     out = depthwise_empty(images, depthwise_sizes(images, window, stride, padding, dilation))
     columns = out.shape[-1]
     tile = depthwise_tile(out, columns)
     lines = out.numel() // out.shape[1] // columns
     grid = (lines * triton.cdiv(columns, tile[0]), triton.cdiv(out.shape[1], tile[1]))
-    numbers = (*depthwise_numbers(images, out, padding), *depthwise_steps(images), *depthwise_steps(out))
+    sizes = (*depthwise_numbers(images, out, padding), *depthwise_steps(images), *depthwise_steps(out))
     constants = (*depthwise_constants(window, stride, dilation), *tile)
-    launch_ready(depthwise_kernel, grid, (images, weight.contiguous(), out), numbers, constants, 4, 3)
+    launch_ready(depthwise_kernel, grid, (images, weight.contiguous(), out), sizes, constants, 4, 3)
     return out
 
 
@@ -295,23 +289,18 @@ def depthwise_images(
 
 
 def depthwise_images_by_kernel(
-    gradient: torch.Tensor,
-    weight: torch.Tensor,
-    size: list[int],
-    window: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
+    gradient: torch.Tensor, weight: torch.Tensor, size: list[int], *numbers: list[int]
 ) -> torch.Tensor:
     """As ``depthwise_images``, by the kernel."""
+    window, stride, padding, dilation = numbers
     out, step = depthwise_empty(gradient, size), stride[-1]
     columns = triton.cdiv(out.shape[-1], step)
     tile = depthwise_tile(out, columns)
     lines = out.numel() // out.shape[1] // out.shape[-1]
     grid = (lines * step * triton.cdiv(columns, tile[0]), triton.cdiv(out.shape[1], tile[1]))
-    numbers = (*depthwise_numbers(out, gradient, padding), *depthwise_steps(gradient), *depthwise_steps(out))
+    sizes = (*depthwise_numbers(out, gradient, padding), *depthwise_steps(gradient), *depthwise_steps(out))
     constants = (*depthwise_constants(window, stride, dilation), *tile)
-    launch_ready(depthwise_images_kernel, grid, (gradient, weight.contiguous(), out), numbers, constants, 4, 3)
+    launch_ready(depthwise_images_kernel, grid, (gradient, weight.contiguous(), out), sizes, constants, 4, 3)
     return out
 
 
@@ -326,7 +315,7 @@ def depthwise_weights(
 ) -> torch.Tensor:
     """The gradient of ``depthwise``'s weights in float32 as (parts, taps, C): each part is the sum over some rows."""
     if images.is_cuda:
-        return depthwise_weights_by_kernel(gradient, images, window, stride, padding, dilation, parts)
+        return depthwise_weights_by_kernel(gradient, images, parts, window, stride, padding, dilation)
     channels = images.shape[1]
     filters = images.new_empty((channels, 1, *window), dtype=torch.float32)
     rest = (stride, padding, dilation, False, [0] * len(window), channels, [False, True, False])
@@ -337,15 +326,10 @@ def depthwise_weights(
 
 
 def depthwise_weights_by_kernel(
-    gradient: torch.Tensor,
-    images: torch.Tensor,
-    window: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    parts: int,
+    gradient: torch.Tensor, images: torch.Tensor, parts: int, *numbers: list[int]
 ) -> torch.Tensor:
     """As ``depthwise_weights``, by the kernel."""
+    window, stride, padding, dilation = numbers
     channels, columns, across = images.shape[1], gradient.shape[-1], window[-1]
     out = images.new_empty((parts, depthwise_count(window), channels), dtype=torch.float32)
     lines = gradient.numel() // channels // columns
@@ -353,10 +337,10 @@ def depthwise_weights_by_kernel(
     tile = depthwise_tile(images, columns)
     rows = depthwise_count(window) // across
     grid = (rows * triton.cdiv(across, taps), parts, triton.cdiv(channels, tile[1]))
-    numbers = (*depthwise_numbers(images, gradient, padding), *depthwise_steps(gradient), *depthwise_steps(images))
-    numbers = (*numbers, lines, triton.cdiv(lines, parts))
+    sizes = (*depthwise_numbers(images, gradient, padding), *depthwise_steps(gradient), *depthwise_steps(images))
+    sizes = (*sizes, lines, triton.cdiv(lines, parts))
     constants = (*depthwise_constants(window, stride, dilation), taps, *tile)
-    launch_ready(depthwise_weights_kernel, grid, (gradient, images, out), numbers, constants, 4, 3)
+    launch_ready(depthwise_weights_kernel, grid, (gradient, images, out), sizes, constants, 4, 3)
     return out
 
 

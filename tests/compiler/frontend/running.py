@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import optfuse
 from optfuse.compiler.frontend import Captured, apply_mutations, capture, gather_inputs, own_tensors, restore_outputs
 from optfuse.compiler.frontend.torch_bridge import tree_flatten
 
@@ -49,6 +50,27 @@ def call(captured: Captured, model: torch.nn.Module, args: tuple[Any, ...], kwar
 def copied(values: Any) -> Any:
     """Independent copies of arguments, with what they share, how they are strided and whether they need gradients."""
     return copy.deepcopy(values)
+
+
+def assert_gradients_near_eagers(model: torch.nn.Module, x: torch.Tensor, share: float, **options: Any) -> None:
+    """A scheduled step's gradients of ``x`` and of all parameters are as near float64 as eager execution's.
+
+    Args:
+        model: Makes one tensor of ``x``, which needs a gradient. The loss is outside: the mean of squares.
+        share: What a gradient may be off beside 1.5 times eager's error, as a share of its norm.
+        options: For ``optfuse.optimize``.
+    """
+
+    def gradients(run: Any, model: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+        given = x.detach().requires_grad_()
+        return list(torch.autograd.grad(run(given).square().mean(), [given, *model.parameters()]))
+
+    fast = optfuse.optimize(model, (x,), train=True, **options).compile()
+    truth = copy.deepcopy(model).double()
+    found, eager, exacts = (gradients(fast, model, x), gradients(model, model, x), gradients(truth, truth, x.double()))
+    for ours, theirs, exact in zip(found, eager, exacts, strict=True):
+        assert ours.shape == exact.shape
+        assert (ours.double() - exact).norm() <= 1.5 * (theirs.double() - exact).norm() + share * exact.norm()
 
 
 def assert_same(actual: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import optfuse
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.frontend.training import capture_training
-from tests.compiler.frontend.running import targets
+from tests.compiler.frontend.running import assert_gradients_near_eagers, targets
 from tests.oracle.judging import OPTIONS
 
 BF16 = torch.bfloat16
@@ -55,18 +55,7 @@ def test_training(case: str, dtype: torch.dtype) -> None:
     model, x = around(rank, options).to(dtype), images(rank).to(dtype).requires_grad_()
     if dtype == BF16:  # in float32 no gradient is turned around first
         assert calls(*capture_training(model, (x,))) == expected
-
-    def gradients(run: Any, model: nn.Module, x: Tensor) -> list[Tensor]:
-        given = x.detach().requires_grad_()
-        return list(torch.autograd.grad(run(given).square().sum(), [given, *model.parameters()]))
-
-    fast = optfuse.optimize(model, (x,), train=True, options=OPTIONS).compile()
-    truth = deepcopy(model).double()
-    found, eager, exacts = (gradients(fast, model, x), gradients(model, model, x), gradients(truth, truth, x.double()))
-    for ours, theirs, exact in zip(found, eager, exacts, strict=True):
-        assert ours.shape == exact.shape
-        error, bound = ((y.double() - exact).norm() / exact.norm() for y in (ours, theirs))
-        assert error <= max(1.5 * bound, 1e-2 if dtype == BF16 else 1e-6)
+    assert_gradients_near_eagers(model, x, share=5e-3 if dtype == BF16 else 1e-6, options=OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import optfuse
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.frontend.training import capture_training
-from tests.compiler.frontend.running import targets
+from tests.compiler.frontend.running import assert_gradients_near_eagers, targets
 from tests.oracle.judging import OPTIONS
 
 BF16 = torch.bfloat16
@@ -68,17 +68,7 @@ def test_gradients(case: str) -> None:
     model, x = mixing(*sizes, **options), images(sizes[0], sizes[1]).requires_grad_()
     forward, backward = capture_training(model, (x,))
     assert (grouped(forward), grouped(backward), targets(backward)["aten.bmm.default"]) == (0, 0, 2)
-
-    def gradients(run: Any, model: nn.Module, x: Tensor) -> list[Tensor]:
-        given = x.detach().requires_grad_()
-        return list(torch.autograd.grad(run(given).square().mean(), [given, *model.parameters()]))
-
-    fast = optfuse.optimize(model, (x,), train=True, options=OPTIONS).compile()
-    truth = deepcopy(model).double()
-    found, eager, exacts = (gradients(fast, model, x), gradients(model, model, x), gradients(truth, truth, x.double()))
-    for ours, theirs, exact in zip(found, eager, exacts, strict=True):
-        assert ours.shape == exact.shape
-        assert (ours.double() - exact).norm() <= 1.5 * (theirs.double() - exact).norm() + 1e-3 * exact.norm()
+    assert_gradients_near_eagers(model, x, share=1e-3, options=OPTIONS)
 
 
 def test_rows_are_copied_where_strides_allow_no_view() -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import optfuse
 from optfuse.compiler.frontend.training import capture_training
-from tests.compiler.frontend.running import targets
+from tests.compiler.frontend.running import assert_gradients_near_eagers, targets
 from tests.oracle.judging import OPTIONS
 
 BF16 = torch.bfloat16
@@ -44,17 +42,7 @@ def test_training(case: str) -> None:
     net, x = model(taken, made, **dict(options)), images(taken, *pixels).requires_grad_()
     found = targets(capture_training(net, (x,))[1])
     assert (found[OURS], found[GRADIENT]) == (1, 1)
-
-    def gradients(run: Any, net: nn.Module, x: Tensor) -> list[Tensor]:
-        given = x.detach().requires_grad_()
-        return list(torch.autograd.grad(run(given).square().sum(), [given, *net.parameters()]))
-
-    fast = optfuse.optimize(net, (x,), train=True, options=OPTIONS).compile()
-    truth = deepcopy(net).double()
-    ours, eager, exacts = (gradients(fast, net, x), gradients(net, net, x), gradients(truth, truth, x.double()))
-    for one, theirs, exact in zip(ours, eager, exacts, strict=True):
-        assert one.shape == exact.shape
-        assert (one.double() - exact).norm() <= max(1.5 * (theirs.double() - exact).norm(), 1e-2 * exact.norm())
+    assert_gradients_near_eagers(net, x, share=5e-3, options=OPTIONS)
 
 
 @pytest.mark.parametrize(

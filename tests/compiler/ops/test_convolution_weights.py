@@ -44,10 +44,11 @@ def test_against_float64(kernels: ModuleType, case: tuple, parts: int) -> None:
     wanted = torch.ops.aten.convolution_backward(
         *(gradient.double(), images.double(), weight.double(), None, *rest, [False, True, False])
     )[1]
-    numbers = (window, stride, padding, dilation, groups, parts)
-    taps = wanted[0, 0].numel()
-    for function in (kernels.convolution_weights_by_kernel, kernels.convolution_weights):
-        sums = function(gradient, images, *numbers)
+    numbers, taps = (window, stride, padding, dilation), wanted[0, 0].numel()
+    for sums in (
+        kernels.convolution_weights_by_kernel(gradient, images, groups, parts, *numbers),
+        kernels.convolution_weights(gradient, images, *numbers, groups, parts),
+    ):
         assert sums.shape == (parts, taps, groups * made, taken)
         assert sums.dtype == torch.float32
         found = sums.sum(0).permute(1, 2, 0).reshape(wanted.shape).double()

@@ -65,7 +65,7 @@ def test_against_float64(kernels: ModuleType, case: tuple[list[int], ...], last:
     )
     assert far(kernels.depthwise_images_by_kernel(gradient, turned, list(images.shape), *numbers), wanted[0]) < bound
     for parts in (1, 3):
-        sums = kernels.depthwise_weights_by_kernel(gradient, images, *numbers, parts)
+        sums = kernels.depthwise_weights_by_kernel(gradient, images, parts, *numbers)
         assert sums.shape == (parts, turned.shape[0], 20)
         assert sums.dtype == torch.float32
         assert far(sums.sum(0).t().reshape(weight.shape), wanted[1]) < 2e-6
@@ -81,7 +81,5 @@ def test_without_a_gpu_the_library_computes_the_same(kernels: ModuleType, last: 
     gradient = laid_out(torch.randn(found.shape), last)
     args = (gradient, weight, list(images.shape), *numbers)
     torch.testing.assert_close(kernels.depthwise_images(*args), kernels.depthwise_images_by_kernel(*args))
-    args = (gradient, images, *numbers, 2)
-    torch.testing.assert_close(
-        kernels.depthwise_weights(*args).sum(0), kernels.depthwise_weights_by_kernel(*args).sum(0)
-    )
+    made = kernels.depthwise_weights_by_kernel(gradient, images, 2, *numbers)
+    torch.testing.assert_close(kernels.depthwise_weights(gradient, images, *numbers, 2).sum(0), made.sum(0))
