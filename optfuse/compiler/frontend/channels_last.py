@@ -16,7 +16,7 @@ from optfuse.compiler.frontend.grouped_products import mixes_groups
 from optfuse.compiler.frontend.passes.rewrite import fake
 from optfuse.compiler.frontend.patches import is_patches
 from optfuse.compiler.frontend.torch_fakes import fake_strided
-from optfuse.compiler.frontend.torch_sizes import hint_of
+from optfuse.compiler.frontend.torch_sizes import hint_of, known_equal
 
 aten = torch.ops.aten
 
@@ -114,7 +114,9 @@ def _is_undecided(node: Node, value: Any) -> bool:
     if not pointwise or not is_images(value) or value[0, 0].numel() == 1:
         return False
     operands = [fake(source) for source in node.all_input_nodes]
-    wide = [x for x in operands if x is not None and x.shape == value.shape]
+    wide = [
+        x for x in operands if x is not None and x.dim() == value.dim() and all(map(known_equal, x.shape, value.shape))
+    ]
     return bool(wide) and not any(any(x.stride()[2:]) for x in wide)
 
 

@@ -319,3 +319,15 @@ def test_gradients_of_attention_lie_with_tokens_outside_of_heads():
     )
     for found, theirs, wanted in zip(ours, eager, truth, strict=True):
         assert (found - wanted).norm() <= 1.5 * (theirs - wanted).norm() + 4e-3 * wanted.norm()
+
+
+def test_a_batch_of_as_many_images_as_channels_is_in_the_range():
+    """Whether an operand is spread out over the images is asked of their formulas, not of the numbers."""
+    net = nn.Sequential(nn.Conv2d(8, 16, 1), nn.GELU(), nn.Conv2d(16, 4, 1)).to(torch.bfloat16).eval()
+    fast = torch.compile(net, backend="optfuse", dynamic=True)
+    before = len(optfuse.compiled_graphs())
+    for batch in (3, 4, 8, 16):
+        x = torch.randn(batch, 8, 6, 7).to(torch.bfloat16)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), net(x), rtol=0.05, atol=0.05)
+    assert len(optfuse.compiled_graphs()) == before + 1
