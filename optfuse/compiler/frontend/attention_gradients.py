@@ -12,7 +12,7 @@ from operator import mul
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.passes.rewrite import fake, is_loop
@@ -39,10 +39,19 @@ def gradients_of_attention(graph: GraphModule) -> Iterator[str]:
             continue
         if value.transpose(1, 2).is_contiguous():
             continue
-        while source.target is aten.view.default and source.args[0].meta["val"].shape[-3:] == value.shape[-3:]:
-            source = source.args[0] if len(source.users) == 1 else node
-        if is_loop(source) and len(source.users) == 1:
-            yield source.name
+        made = _behind_views(source, tuple(value.shape[-3:]))
+        if is_loop(made) and len(made.users) == 1:
+            yield made.name
+
+
+def _behind_views(node: Node, last: tuple[int, ...]) -> Node:
+    """What a node is a view of, through views with one reader that keep the last three dimensions; or the node."""
+    while node.target is aten.view.default and len(node.users) == 1:
+        source: Any = node.args[0]
+        if tuple(source.meta["val"].shape[-3:]) != last:
+            break
+        node = source
+    return node
 
 
 def tokens_outside(value: torch.Tensor) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ CONVOLUTION_TAKEN: int = 64
 def convolution_tap(total, turned, images, place, column, width, there, takes, channels, apart):
     """``total`` and the product of a tile of the gradient, turned around, and of the pixels that a tap reads for it."""
     inside = there & (column + apart >= 0) & (column + apart < width)
-    x = tl.load(images + (place + apart)[:, None] * channels, inside[:, None] & takes, 0.0)
+    x = tl.load(images + (place + apart).to(tl.int64)[:, None] * channels, inside[:, None] & takes, 0.0)
     return tl.dot(turned, x, total)
 
 
@@ -85,7 +85,7 @@ def convolution_weights_kernel(
     for start in range(first, tl.minimum(first + share, pixels), PBLOCK):
         pixel = start + tl.arange(0, PBLOCK)
         there = pixel < tl.minimum(first + share, pixels)
-        g = tl.load(gradient + pixel[:, None] * (groups * made), there[:, None] & makes, 0.0)
+        g = tl.load(gradient + pixel.to(tl.int64)[:, None] * (groups * made), there[:, None] & makes, 0.0)
         turned = tl.trans(g)
         z = pixel // columns // rows % deep * STRIDE_D + k // WINDOW_H * APART_D - pad_d
         y = pixel // columns % rows * STRIDE_H + k % WINDOW_H * APART_H - pad_h

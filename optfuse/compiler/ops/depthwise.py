@@ -1,7 +1,7 @@
 """Depthwise convolutions, one filter a channel, and their gradients, for the windows that libraries are slow at.
 
 cuDNN has kernels for windows of 3 x 3, 5 x 5 and 7 x 7 pixels of channels-last images. For others, as 9 x 9, one line
-of pixels, a dilation, lines of text and videos, it takes up to seventeen times as long as these kernels.
+of pixels, a dilation, lines of text and videos, it takes several times as long as these kernels, for 9 x 9 eighteen.
 
 Shapes: images (N, C, L), (N, C, H, W) or (N, C, D, H, W) in any layout, channels best last; weights (taps, C), the taps
 of a window in row-major order. Products are added up in float32.
@@ -74,8 +74,8 @@ def depthwise_kernel(
     column = tl.program_id(0) % blocks * XBLOCK + tl.arange(0, XBLOCK)[:, None]
     channel = tl.program_id(1) * CBLOCK + tl.arange(0, CBLOCK)[None, :]
     known = channel < channels
-    n, z, y = (row // rows // deep).to(tl.int64), row // rows % deep, row % rows
-    images += n * image_n + channel * image_c
+    n, z, y = row // rows // deep, (row // rows % deep).to(tl.int64), (row % rows).to(tl.int64)
+    images += n.to(tl.int64) * image_n + channel * image_c
     total = tl.zeros((XBLOCK, CBLOCK), tl.float32)
     for k in range(WINDOW_D * WINDOW_H):
         d = z * STRIDE_D + k // WINDOW_H * APART_D - pad_d
@@ -87,7 +87,7 @@ def depthwise_kernel(
                 x = tl.load(line + w * image_w, known & (w >= 0) & (w < width), 0.0)
                 factor = tl.load(weight + (k * WINDOW_W + j) * channels + channel, known, 0.0)
                 total += x.to(tl.float32) * factor.to(tl.float32)
-    out += n * out_n + z * out_d + y * out_h + channel * out_c + column * out_w
+    out += n.to(tl.int64) * out_n + z * out_d + y * out_h + channel * out_c + column * out_w
     tl.store(out, total.to(out.dtype.element_ty), known & (column < columns))
 
 
@@ -135,8 +135,8 @@ def depthwise_images_kernel(
     place = tl.program_id(0) // STRIDE_W % blocks * XBLOCK + tl.arange(0, XBLOCK)[:, None]
     channel = tl.program_id(1) * CBLOCK + tl.arange(0, CBLOCK)[None, :]
     known = channel < channels
-    n, z, y = (row // height // depth).to(tl.int64), row // height % depth, row % height
-    gradient += n * gradient_n + channel * gradient_c
+    n, z, y = row // height // depth, (row // height % depth).to(tl.int64), (row % height).to(tl.int64)
+    gradient += n.to(tl.int64) * gradient_n + channel * gradient_c
     total = tl.zeros((XBLOCK, CBLOCK), tl.float32)
     for k in range(WINDOW_D * WINDOW_H):
         d = z + pad_d - k // WINDOW_H * APART_D
@@ -152,7 +152,7 @@ def depthwise_images_kernel(
                     factor = tl.load(weight + (k * WINDOW_W + j) * channels + channel, known, 0.0)
                     total += x.to(tl.float32) * factor.to(tl.float32)
     w = place * STRIDE_W + first
-    out += n * out_n + z * out_d + y * out_h + channel * out_c + w * out_w
+    out += n.to(tl.int64) * out_n + z * out_d + y * out_h + channel * out_c + w * out_w
     tl.store(out, total.to(out.dtype.element_ty), known & (w < width))
 
 
@@ -213,12 +213,12 @@ def depthwise_weights_kernel(
     sum1, sum2, sum3 = sum0, sum0, sum0
     first = tl.program_id(1) * share
     for row in range(first, tl.minimum(first + share, lines)):
-        n, z, y = (row // rows // deep).to(tl.int64), row // rows % deep, row % rows
+        n, z, y = row // rows // deep, (row // rows % deep).to(tl.int64), (row % rows).to(tl.int64)
         d = z * STRIDE_D + k // WINDOW_H * APART_D - pad_d
         h = y * STRIDE_H + k % WINDOW_H * APART_H - pad_h
         if (d >= 0) & (d < depth) & (h >= 0) & (h < height):
-            line = images + n * image_n + d * image_d + h * image_h
-            given = gradient + n * gradient_n + z * gradient_d + y * gradient_h
+            line = images + n.to(tl.int64) * image_n + d * image_d + h * image_h
+            given = gradient + n.to(tl.int64) * gradient_n + z * gradient_d + y * gradient_h
             for start in range(0, columns, XBLOCK):
                 column = start + tl.arange(0, XBLOCK)[:, None]
                 inside = known & (column < columns)

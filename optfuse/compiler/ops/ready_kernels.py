@@ -1,6 +1,6 @@
 """Launches of our operators' kernels, from the second time on without Triton's look at every argument.
 
-Triton takes some 80 us of the host to find a kernel of forty arguments that it has compiled before, a table takes 10.
+On an H200's host no call of a kernel with forty arguments took less than 26 to 93 us through Triton, and 13 with this.
 """
 
 # pyright: basic
