@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optfuse.compiler.frontend.convolutions import convolution, convolution_backward
 from optfuse.compiler.frontend.foreach import foreach_decompositions
 from optfuse.compiler.frontend.mask_writes import put_by_mask
 from optfuse.compiler.frontend.padding import replication_pad_backward
@@ -25,6 +26,7 @@ from optfuse.compiler.frontend.pooling import (
     average_pool2d,
 )
 from optfuse.compiler.frontend.scatters import scatter_reduce
+from optfuse.compiler.frontend.slices import select_backward, slice_backward
 from optfuse.compiler.frontend.tables import add_at_places, embedding_gradient
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, operator_name
 from optfuse.compiler.frontend.torch_decompositions import (
@@ -92,33 +94,6 @@ def _split_with_sizes(self: Tensor, split_sizes: list[int], dim: int = 0) -> lis
 
 def _unbind(self: Tensor, dim: int = 0) -> list[Tensor]:
     return [aten.select.int(self, dim, k) for k in range(self.shape[dim])]
-
-
-def _pad_axis(grad: Tensor, rank: int, dim: int, before: int, after: int) -> Tensor:
-    """``grad`` with zeros before and after it along one axis."""
-    pad = [0] * (2 * (rank - dim % rank - 1)) + [before, after]
-    return aten.constant_pad_nd.default(grad, pad, 0)
-
-
-def _select_backward(grad_output: Tensor, input_sizes: list[int], dim: int, index: int) -> Tensor:
-    rank = len(input_sizes)
-    size, dim = input_sizes[dim], dim % rank
-    index = index % size
-    return _pad_axis(aten.unsqueeze.default(grad_output, dim), rank, dim, index, size - index - 1)
-
-
-def _slice_backward(grad_output: Tensor, input_sizes: list[int], dim: int, start: int, end: int, step: int) -> Tensor:
-    size, rank, count = input_sizes[dim], len(input_sizes), grad_output.shape[dim]
-    if step != 1 and isinstance(size, int) and count * step == size:
-        # the dimension as one of steps and one of places within a step: the gradient is at one place of each step
-        dim, place = dim % rank, start % step
-        steps = aten.unsqueeze.default(grad_output, dim + 1)
-        return aten.view.default(_pad_axis(steps, rank + 1, dim + 1, place, step - 1 - place), input_sizes)
-    if step != 1:
-        zeros = aten.full.default(input_sizes, 0, dtype=grad_output.dtype, device=grad_output.device)
-        return aten.slice_scatter.default(zeros, grad_output, dim, start, end, step)
-    first = min(max(start + size if start < 0 else start, 0), size)
-    return _pad_axis(grad_output, rank, dim, first, size - first - count)
 
 
 def _nll_loss_backward(
@@ -248,54 +223,6 @@ def _as_strided_scatter(
     return flat.view(self.shape)
 
 
-def _convolution(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> Tensor:
-    """The bias is a sum of its own: GPU libraries add it in another pass over the result, a fused kernel in none.
-
-    Not where windows lie side by side: that convolution will be a matmul, which has a bias.
-    """
-    kernel = list(weight.shape[2:])
-    side_by_side = list(stride) == kernel and max(kernel) > 1 and not any(padding) and not transposed and groups == 1
-    if bias is None or side_by_side:
-        return NotImplemented
-    rest = (stride, padding, dilation, transposed, output_padding, groups)
-    result = aten.convolution.default(input, weight, None, *rest)
-    return aten.add.Tensor(result, aten.view.default(bias, [bias.shape[0], *[1] * (result.dim() - 2)]))
-
-
-def _convolution_backward(
-    grad_output: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    bias_sizes: list[int] | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-    output_mask: list[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradient of the bias is a sum of its own, as it is for GPU libraries: others may read its operand with it."""
-    if not output_mask[2]:
-        return NotImplemented
-    bias = aten.sum.dim_IntList(grad_output, [0, *range(2, grad_output.dim())])
-    if not (output_mask[0] or output_mask[1]):
-        return None, None, bias
-    rest = (stride, padding, dilation, transposed, output_padding, groups, [*output_mask[:2], False])
-    images, weights, _ = aten.convolution_backward.default(grad_output, input, weight, None, *rest)
-    return images, weights, bias
-
-
 def _repeat(self: Tensor, repeats: list[int]) -> Tensor:
     """A copy of the tensor expanded by a dimension before each of its own: dense, as eager makes it, also at size 1."""
     sizes = [1] * (len(repeats) - self.dim()) + list(self.shape)
@@ -316,13 +243,13 @@ def _addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 OWN: dict[Any, Callable[..., Any]] = {
     aten.addcmul.default: _addcmul,
     aten.repeat.default: _repeat,
-    aten.convolution.default: _convolution,
-    aten.convolution_backward.default: _convolution_backward,
+    aten.convolution.default: convolution,
+    aten.convolution_backward.default: convolution_backward,
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split_with_sizes,
     aten.unbind.int: _unbind,
-    aten.select_backward.default: _select_backward,
-    aten.slice_backward.default: _slice_backward,
+    aten.select_backward.default: select_backward,
+    aten.slice_backward.default: slice_backward,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.copy.default: _copy,
