@@ -58,4 +58,4 @@ def tokens_outside(value: torch.Tensor) -> tuple[int, ...]:
     """The strides of (..., heads, tokens, width) that lies in memory as (..., tokens, heads, width)."""
     *outer, heads, tokens, width = value.shape
     steps = list(accumulate([width, heads, tokens, *reversed(outer[1:])], mul))
-    return (*reversed(steps[2:]), width, steps[1], 1)
+    return (*reversed(steps[2 : 2 + len(outer)]), width, steps[1], 1)

@@ -67,7 +67,7 @@ _RELAID = "optfuse_relaid"
 _MADE_WEIGHTS = frozenset(
     {
         *(torch.ops.optfuse.norm_weight.default, torch.ops.optfuse.resize_groups.default, TO_COPY),
-        *(aten.clone.default, aten.flip.default),
+        *(aten.clone.default, aten.flip.default, aten.constant_pad_nd.default),
     }
 )
 #: The arguments that are images, where that is not the first alone.

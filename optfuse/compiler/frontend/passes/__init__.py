@@ -18,6 +18,7 @@ from optfuse.compiler.frontend.passes.convolutions import ease_convolutions
 from optfuse.compiler.frontend.passes.depth_multipliers import separate_depths
 from optfuse.compiler.frontend.passes.duplicates import merge_duplicates
 from optfuse.compiler.frontend.passes.experts import sum_over_experts
+from optfuse.compiler.frontend.passes.few_groups import join_groups
 from optfuse.compiler.frontend.passes.groups import widen_groups
 from optfuse.compiler.frontend.passes.host_numbers import compute_host_numbers_on_device
 from optfuse.compiler.frontend.passes.items import expand_items
@@ -26,6 +27,7 @@ from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
 from optfuse.compiler.frontend.passes.matmuls import fuse_matmul_activations
 from optfuse.compiler.frontend.passes.noops import drop_assertions, remove_noops
 from optfuse.compiler.frontend.passes.opaque import isolate_opaque
+from optfuse.compiler.frontend.passes.ragged_channels import pad_channels
 from optfuse.compiler.frontend.passes.wide_groups import separate_groups
 
 PASSES: tuple[Callable[[Captured], Captured], ...] = (
@@ -38,7 +40,9 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     fold_constants,
     gather_known_sums,
     separate_depths,
+    join_groups,
     ease_convolutions,
+    pad_channels,
     widen_groups,
     separate_groups,
     remove_noops,

@@ -150,8 +150,16 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "depthwise convolutions that make a few channels of each one are several of them, in half precision",
     ),
     FrontendPass(
+        "join_groups", "decision", "normalize", "passes.few_groups",
+        "convolutions of few groups are one of all channels, with zeros between groups, in half precision",
+    ),
+    FrontendPass(
         "ease_convolutions", "decision", "normalize", "passes.convolutions",
         "convolutions and their gradients take the form in which libraries are fast, in half precision",
+    ),
+    FrontendPass(
+        "pad_channels", "decision", "normalize", "passes.ragged_channels",
+        "zeros behind the channels of convolutions make them whole vectors, in half precision",
     ),
     FrontendPass(
         "widen_groups", "decision", "normalize", "passes.groups",

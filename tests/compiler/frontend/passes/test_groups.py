@@ -39,21 +39,21 @@ def widths(captured: Captured, target: Any) -> list[int]:
 
 @pytest.mark.parametrize(("width", "expected"), [(1, 1), (2, 2), (3, 4), (4, 4), (24, 32), (80, 128), (128, 128)])
 def test_width(width: int, expected: int) -> None:
-    captured = capture(model(2, width).eval(), (images(),), name="model")
+    captured = capture(model(4 if width > 16 else 40, width).eval(), (images(),), name="model")
     assert widths(captured, CONVOLUTION) == [expected]
 
 
 @pytest.mark.parametrize("width", [24, 40, 64])
 def test_gradients(width: int) -> None:
     """At 64 channels the gradient of the images is a convolution."""
-    _, backward = capture_training(model(2, width), (images(),))
+    _, backward = capture_training(model(4, width), (images(),))
     expected = 32 if width == 24 else 64
     assert widths(backward, GRADIENT) == [expected]
     assert widths(backward, CONVOLUTION) == [expected] * (expected == 64)
 
 
 def test_gradients_with_steps_stay_gradients() -> None:
-    _, backward = capture_training(model(2, 40, stride=2), (images(),))
+    _, backward = capture_training(model(4, 40, stride=2), (images(),))
     assert (widths(backward, GRADIENT), widths(backward, CONVOLUTION)) == ([64], [])
 
 
@@ -74,14 +74,14 @@ def shapes(captured: Captured, target: Any, place: int) -> list[int]:
 
 
 def test_unequal_sides_and_float32_stay() -> None:
-    unequal = nn.Conv2d(6, 10, 3, groups=2).to(BF16)
-    assert widths(capture(unequal, (torch.randn(1, 6, 8, 8).to(BF16),), name="model"), CONVOLUTION) == [3]
-    single = capture(model(2, 24).float().eval(), (images().float(),), name="model")
+    unequal = nn.Conv2d(320, 480, 3, groups=8).to(BF16)
+    assert widths(capture(unequal, (torch.randn(1, 320, 8, 8).to(BF16),), name="model"), CONVOLUTION) == [40]
+    single = capture(model(4, 24).float().eval(), (images().float(),), name="model")
     assert widths(single, CONVOLUTION) == [24]
 
 
 def test_inference() -> None:
-    net = model(2, 24, bias=True).eval()
+    net = model(4, 24, bias=True).eval()
     captured = capture(net, (images(),), name="model")
     with torch.no_grad():
         ours, expected = call(captured, net, (images(),), {}), net(images())
@@ -91,16 +91,16 @@ def test_inference() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"width": 5, "bias": True},
+        {"groups": 16, "width": 5, "bias": True},
         {"width": 40, "stride": 2},
-        {"width": 132, "bias": True},
+        {"groups": 2, "width": 132, "bias": True},
         pytest.param({"width": 40, "bias": True}, marks=pytest.mark.slow),
         pytest.param({"width": 12, "window": 1}, marks=pytest.mark.slow),
     ],
 )
 def test_programs(options: dict[str, Any]) -> None:
     """Kernels, layouts and gradients, no further from float64 than eager's in bfloat16."""
-    net = model(2, **options)
+    net = model(**{"groups": 4, **options})
     x = images().requires_grad_()
     wanted = [x, *net.parameters()]
     step = optfuse.optimize(net, (x,), train=True, options=OPTIONS).compile()
