@@ -366,17 +366,22 @@ def depthwise_sizes(
 
 def depthwise_empty(images: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """A new tensor of these sizes, with channels last where those of ``images`` are, and otherwise row-major."""
-    if images.stride(1) != 1:
+    if not lie_channels_last(images):
         return images.new_empty(sizes)
     count, channels, *pixels = sizes
     made = images.new_empty([count, *pixels, channels])
     return made.permute(0, made.dim() - 1, *range(1, made.dim() - 1))
 
 
+def lie_channels_last(images: torch.Tensor) -> bool:
+    """Whether channels lie closer than columns: side by side, or as every second one of them does."""
+    return images.stride(1) == 1 or images.stride(1) < images.stride(-1)
+
+
 def depthwise_tile(images: torch.Tensor, columns: int) -> tuple[int, int]:
     """Columns and channels of a tile, for rows of so many columns."""
     channels = images.shape[1]
-    if images.stride(1) != 1:
+    if not lie_channels_last(images):
         wide = min(DEPTHWISE_LINE, triton.next_power_of_2(columns))
         return wide, min(DEPTHWISE_TILE // wide, triton.next_power_of_2(channels))
     tiles = [(triton.cdiv(columns, x) * triton.cdiv(channels, c), k) for k, (x, c) in enumerate(DEPTHWISE_TILES)]

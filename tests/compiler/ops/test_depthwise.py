@@ -83,3 +83,17 @@ def test_without_a_gpu_the_library_computes_the_same(kernels: ModuleType, last: 
     torch.testing.assert_close(kernels.depthwise_images(*args), kernels.depthwise_images_by_kernel(*args))
     made = kernels.depthwise_weights_by_kernel(gradient, images, 2, *numbers)
     torch.testing.assert_close(kernels.depthwise_weights(gradient, images, *numbers, 2).sum(0), made.sum(0))
+
+
+def test_every_second_channel_is_channels_last(kernels: ModuleType) -> None:
+    """As of a convolution that makes several channels of each one, whose gradients are depthwise convolutions'."""
+    images = laid_out(torch.randn(2, 12, 9, 8), last=True)[:, ::2]
+    weight, numbers = torch.randn(9, 6), ([3, 3], [1, 1], [1, 1], [1, 1])
+    of_images = (images, weight, list(images.shape), *numbers)
+    for found, made in (
+        (kernels.depthwise(images, weight, *numbers), kernels.depthwise_by_kernel(images, weight, *numbers)),
+        (kernels.depthwise_images(*of_images), kernels.depthwise_images_by_kernel(*of_images)),
+    ):
+        torch.testing.assert_close(found, made)
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        assert found.stride() == made.stride()
