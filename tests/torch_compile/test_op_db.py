@@ -79,18 +79,51 @@ def direction(x: torch.Tensor) -> torch.Tensor:
 
 
 def disagreement(op: Any, sample: Any) -> str:
-    """How optfuse's results differ from those of "aot_eager"; "" where they do not, or where that cannot run it."""
+    """How optfuse's results differ from those of "aot_eager"; "" where they do not, or where that cannot run it.
+
+    Where a gradient loses many digits, both may be far from each other: ours then is no further from float64's.
+    """
     try:
         wanted = results(op, sample, "aot_eager")
     except Exception:  # an operator that torch cannot trace is not ours to run
         return ""
     try:
         got = results(op, sample, "optfuse")
-        torch.testing.assert_close(got, wanted, rtol=2e-3, atol=2e-4, equal_nan=True)
+        if not equal(got, wanted) and not as_near(got, wanted, results(op, in_float64(sample), "aot_eager")):
+            torch.testing.assert_close(got, wanted, rtol=2e-3, atol=2e-4, equal_nan=True)
     except Exception as error:
         name = f"{op.name}.{op.variant_test_name}".rstrip(".")
         return f"{name}{tuple(tuple(x.shape) for x in tensors(sample.input))}: {type(error).__name__}: {error}"[:400]
     return ""
+
+
+def equal(got: Any, wanted: Any) -> bool:
+    try:
+        torch.testing.assert_close(got, wanted, rtol=2e-3, atol=2e-4, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
+
+
+def in_float64(sample: Any) -> Any:
+    """The sample with its float32 tensors in float64."""
+
+    def double(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.dtype != torch.float32:
+            return leaf
+        return leaf.detach().double().requires_grad_(leaf.requires_grad)
+
+    return sample.transform(double)
+
+
+def as_near(got: Any, wanted: Any, truth: Any) -> bool:
+    """Whether finite float32 results are at most half as far again from those in float64 as the wanted ones are."""
+    ours, eagers, exact = tensors(got), tensors(wanted), tensors(truth)
+    if [(x.shape, x.dtype) for x in ours] != [(x.shape, x.dtype) for x in eagers]:
+        return False
+    if any(x.dtype != torch.float32 or not x.isfinite().all() for x in (*ours, *eagers)):
+        return False
+    return all((x - t).norm() <= 1.5 * (y - t).norm() for x, y, t in zip(ours, eagers, exact, strict=True))
 
 
 def differ(operators: Any, most: int, device: str = "cpu") -> list[str]:

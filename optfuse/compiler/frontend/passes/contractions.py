@@ -62,6 +62,8 @@ def _contraction(node: Node) -> _Contraction | None:
     value = sized(product)
     if a is None or b is None or value is None or total is None or total.dtype not in _MATMULS or node.kwargs:
         return None
+    if not value.dim():  # torch has a sum of one number "along its last dimension"
+        return None
     if any(one.dtype != total.dtype or one.device != total.device for one in (value, a, b)):
         return None
     if not isinstance(dims, Sequence) or not dims:  # the sum of all elements

@@ -68,11 +68,17 @@ def of_all(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return torch.sum(a[:, :, None] * b[:, None], dim=None), (a[:, :, None] * b[:, None]).sum([])
 
 
+def of_single_numbers(a: Tensor, b: Tensor) -> tuple[Tensor]:
+    return ((a[0, 0, 0] * b[0, 0, 0]).sum(-1),)
+
+
 def of_other_type(a: Tensor, b: Tensor) -> tuple[Tensor]:
     return ((a[:, :, None] * b[:, None]).sum(-1, dtype=torch.float64),)
 
 
-@pytest.mark.parametrize("function", [kept_products, of_one_factor, of_equal_shapes, of_all, of_other_type])
+@pytest.mark.parametrize(
+    "function", [kept_products, of_one_factor, of_equal_shapes, of_all, of_single_numbers, of_other_type]
+)
 def test_other_sums_stay(function: Callable[..., tuple[Tensor, ...]]) -> None:
     a, b = torch.randn(2, 128, 4, 64), torch.randn(2, 128, 4, 64)
     assert MATMULS[torch.float32] not in operators(contract_products(traced(function, a, b)))
