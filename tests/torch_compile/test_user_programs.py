@@ -114,9 +114,21 @@ def test_what_torch_refuses_is_no_defect_of_ours(monkeypatch: pytest.MonkeyPatch
     assert left[1].startswith("torch cannot trace it: ")
 
 
-def test_a_trace_that_torch_stops_inside_of_a_transform_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_place_that_a_tensor_holds_is_left(dynamic: bool) -> None:
+    """Torch does not trace ``narrow`` from such a place on; at sizes that change the graph is compiled when it runs."""
+    compiled = Compiler()
+    step = compiled(lambda x, start: torch.narrow(x, 0, start, 2) * 2, dynamic=dynamic)
+    for n in (5, 6):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(step(x, torch.tensor(1)), x[1:3] * 2)
+    assert {why.partition(":")[0] for run in compiled.runs for _, why in run.record.unplanned} == {
+        "torch cannot trace it"
+    }
+
+
+def test_a_trace_that_torch_stops_inside_of_a_transform_leaves_it() -> None:
     """Torch's trace of forward gradients of a window of a window fails, where eager execution does not."""
-    monkeypatch.delenv("OPTFUSE_STRICT")  # what torch refuses is no defect
 
     def function(x: Tensor) -> Tensor:
         return torch.func.jvp(lambda t: t[..., :1] * t, (x,), (x * 2,))[0]
@@ -140,9 +152,8 @@ def test_an_integer_of_an_argument_may_be_a_size() -> None:
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_values_written_at_a_mask_are_trained(monkeypatch: pytest.MonkeyPatch, beside: bool) -> None:
+def test_values_written_at_a_mask_are_trained(beside: bool) -> None:
     """Beside other indices, their gradient has as many rows as the mask has places: torch does not trace that."""
-    monkeypatch.delenv("OPTFUSE_STRICT")  # what torch refuses is no defect
 
     def function(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
         y = x * 2

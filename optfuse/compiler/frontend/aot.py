@@ -351,13 +351,14 @@ class _Backend:
             # torch keeps graphs by their inputs one by one, so that one of shared inputs would serve others, too
             apart = whole and not shared_memory(inputs)
             return compiled(survive=self.survive, keep=self.keep(name, feeds) if apart and self.keep else None)
+        except RestartAnalysis:
+            raise
         except Exception as error:
-            survivor = _survivor(self.survive, error)
             left = compile_unscheduled(compiled, error)
-            if left is None and self.leave is not None:
+            if left is None and self.leave is not None:  # no defect of ours
                 self.leave(name, f"torch cannot trace it: {str(error).partition(chr(10))[0]}")
                 return graph  # what is wrong with it, its run says
-            survivor(name, error)
+            _survivor(self.survive, error)(name, error)
             return left or compiled(why_not=f"{type(error).__name__}: {error}")
 
     def for_sizes(
