@@ -124,8 +124,9 @@ def test_random_programs_at_twenty_sizes(compiled: Compiler, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_many_random_programs_at_twenty_sizes(part: int) -> None:
-    counts = []
+    """Only what halves or pads a dimension leaves torch with one of its sizes: at 3, a half has a size of 1."""
     for seed in range(QUICK + part * PART, QUICK + (part + 1) * PART):
         torch._dynamo.reset()  # noqa: SLF001 - its public face
-        counts.append(check(seed, Compiler()))
-    assert sum(by_size for _, by_size in counts) <= len(counts) // 4
+        _, by_size = check(seed, Compiler())
+        names = {name for name, *_ in Program(seed).steps}
+        assert by_size == 0 or names & {"half", "padded"}, f"seed {seed}"
