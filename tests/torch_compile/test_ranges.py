@@ -205,6 +205,21 @@ def test_sizes_that_are_rounded_products_and_quotients_have_a_range(compiled: Co
     assert len(schedules(compiled)) <= 3
 
 
+def measured(x: Tensor) -> tuple[Tensor, ...]:
+    """Sizes that are distances, rounded to the nearest, and multiples below."""
+    n, m = x.shape
+    return x[: abs(n - m)] * abs(n - m), x[: round(n / 4)] + 1, x[round(0.5 * n) :].cos(), x[: n & -4].sum(0) * (n & 3)
+
+
+def test_distances_numbers_rounded_to_the_nearest_and_last_bits_have_a_range(compiled: Compiler) -> None:
+    fast = compiled(measured)
+    with torch.no_grad():
+        for batch in (20, 19, 26, 10, 23, 11):
+            x = marked(batch, 16)
+            torch.testing.assert_close(fast(x), measured(x))
+    assert len(schedules(compiled)) <= 3
+
+
 def test_a_graph_that_has_no_range_is_compiled_size_by_size_and_says_why(compiled: Compiler) -> None:
     def roots(x: Tensor) -> Tensor:
         return x[: int(math.sqrt(x.shape[0]))] + 1
