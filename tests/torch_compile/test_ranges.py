@@ -168,6 +168,18 @@ def test_means_of_as_many_elements_as_a_size_says(compiled: Compiler) -> None:
     assert set(schedules(compiled)) == {"compiled0.inference"}  # one a power of two, that rows are held up to
 
 
+def test_variances_with_a_fraction_as_their_correction_have_a_range(compiled: Compiler) -> None:
+    def spread(x: Tensor) -> tuple[Tensor, ...]:
+        return x.var(0, correction=1.3), x.std(0, correction=2)
+
+    fast = compiled(spread)
+    with torch.no_grad():
+        for batch in (6, 9, 7):
+            x = marked(batch, 3)
+            torch.testing.assert_close(fast(x), spread(x))
+    assert len(schedules(compiled)) == 1
+
+
 def test_a_decision_that_depends_on_the_size_makes_another_range(compiled: Compiler) -> None:
     def function(x: Tensor) -> Tensor:
         return x.view(-1, 4) * 2 if x.shape[0] % 4 == 0 else x * 3
