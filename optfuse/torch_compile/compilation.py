@@ -17,6 +17,7 @@ from optfuse.compiler.frontend.aot import as_traced
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import Choice, JointStep
 from optfuse.compiler.frontend.kept_code import Keeping
+from optfuse.compiler.frontend.slices import refuse_other_shape
 from optfuse.compiler.frontend.torch_bridge import aot_compile, tree_leaves
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_formula import Interval
@@ -114,9 +115,9 @@ class Record:
 
 
 def _torch_refuses(error: Exception) -> bool:
-    """Whether an error was raised by AOTAutograd itself, before it called anything of ours."""
+    """Whether an error was raised by AOTAutograd itself, or by what checks a program in its place."""
     names = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__) if _is_ours(frame)]
-    return names[-1:] == [aot_compile.__name__]
+    return names[-1:] in ([aot_compile.__name__], [refuse_other_shape.__name__])
 
 
 def _is_ours(frame: FrameType) -> bool:

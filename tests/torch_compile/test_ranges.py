@@ -168,6 +168,18 @@ def test_means_of_as_many_elements_as_a_size_says(compiled: Compiler) -> None:
     assert set(schedules(compiled)) == {"compiled0.inference"}  # one a power of two, that rows are held up to
 
 
+def test_variances_with_a_fraction_as_their_correction_have_a_range(compiled: Compiler) -> None:
+    def spread(x: Tensor) -> tuple[Tensor, ...]:
+        return x.var(0, correction=1.3), x.std(0, correction=2)
+
+    fast = compiled(spread)
+    with torch.no_grad():
+        for batch in (6, 9, 7):
+            x = marked(batch, 3)
+            torch.testing.assert_close(fast(x), spread(x))
+    assert len(schedules(compiled)) == 1
+
+
 def test_a_decision_that_depends_on_the_size_makes_another_range(compiled: Compiler) -> None:
     def function(x: Tensor) -> Tensor:
         return x.view(-1, 4) * 2 if x.shape[0] % 4 == 0 else x * 3
@@ -202,6 +214,21 @@ def test_sizes_that_are_rounded_products_and_quotients_have_a_range(compiled: Co
         for batch in (20, 19, 26, 10, 15, 23):
             x = marked(batch, 6)
             torch.testing.assert_close(fast(x), rounded(x))
+    assert len(schedules(compiled)) <= 3
+
+
+def measured(x: Tensor) -> tuple[Tensor, ...]:
+    """Sizes that are distances, rounded to the nearest, and multiples below."""
+    n, m = x.shape
+    return x[: abs(n - m)] * abs(n - m), x[: round(n / 4)] + 1, x[round(0.5 * n) :].cos(), x[: n & -4].sum(0) * (n & 3)
+
+
+def test_distances_numbers_rounded_to_the_nearest_and_last_bits_have_a_range(compiled: Compiler) -> None:
+    fast = compiled(measured)
+    with torch.no_grad():
+        for batch in (20, 19, 26, 10, 23, 11):
+            x = marked(batch, 16)
+            torch.testing.assert_close(fast(x), measured(x))
     assert len(schedules(compiled)) <= 3
 
 

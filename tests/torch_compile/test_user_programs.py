@@ -171,3 +171,45 @@ def test_values_written_at_a_mask_are_trained(beside: bool) -> None:
     torch.testing.assert_close(*gradients)
     left = any("torch cannot trace it" in why for run in compiled.runs for _, why in run.record.unplanned)
     assert left == beside
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("write", "right", "wrong"),
+    [
+        (lambda x, y: torch.slice_scatter(x * 2, y, 0, -20, -4), (4, 6), [(1, 6), (0, 6), (5, 6), (6,)]),
+        (lambda x, y: torch.select_scatter(x * 2, y, 0, 1), (6,), [(1,), (0,), ()]),
+        (lambda x, y: torch.diagonal_scatter(x * 2, y), (6,), [(1,), (0,), (5,)]),
+    ],
+    ids=["slice", "select", "diagonal"],
+)
+def test_values_of_another_shape_than_their_window_are_refused(
+    monkeypatch: pytest.MonkeyPatch, write: Any, right: tuple[int, ...], wrong: list[tuple[int, ...]], dynamic: bool
+) -> None:
+    """As by eager execution, which torch's trace does not; and it is no defect of ours."""
+    monkeypatch.delenv("OPTFUSE_STRICT")
+    compiled = Compiler()
+    step = compiled(write, dynamic=dynamic)
+    x = torch.randn(8, 6)
+    for shape in (right, *wrong, right):
+        y = torch.randn(shape)
+        if shape == right:
+            torch.testing.assert_close(step(x, y), write(x, y))
+        else:
+            with pytest.raises(RuntimeError, match="expected src to have a size equal to the slice of self"):
+                step(x, y)
+    left = [why for run in compiled.runs for _, why in run.record.unplanned]
+    assert left
+    assert all("expected src to have a size" in why and "defect" not in why for why in left)
+
+
+def test_a_range_ends_where_values_have_another_shape_than_their_window(compiled: Compiler) -> None:
+    def write(x: Tensor, y: Tensor) -> Tensor:
+        return torch.slice_scatter(x, y, 0, -20, -16)
+
+    step = compiled(write, dynamic=True)
+    for size, written in ((10, 0), (12, 0), (20, 4), (25, 4)):
+        x, y = torch.randn(size), torch.randn(written)
+        torch.testing.assert_close(step(x, y), write(x, y))
+    with pytest.raises(RuntimeError, match="expected src to have a size equal to the slice of self"):
+        step(torch.randn(20), torch.randn(0))

@@ -26,7 +26,13 @@ from optfuse.compiler.frontend.pooling import (
     average_pool2d,
 )
 from optfuse.compiler.frontend.scatters import scatter_reduce
-from optfuse.compiler.frontend.slices import select_backward, slice_backward
+from optfuse.compiler.frontend.slices import (
+    refuse_other_shape,
+    select_backward,
+    select_scatter,
+    slice_backward,
+    slice_scatter,
+)
 from optfuse.compiler.frontend.tables import add_at_places, embedding_gradient
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, operator_name
 from optfuse.compiler.frontend.torch_decompositions import (
@@ -171,6 +177,7 @@ def _zeros_like(self: Tensor, **kwargs: Any) -> Tensor:
 
 def _diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A choice between ``src`` and ``self`` at each element, by whether it lies on the diagonal."""
+    refuse_other_shape(aten.diagonal.default, self, src, offset, dim1, dim2)
     if src.numel() == 0:
         return aten.clone.default(self)
     rows, columns = dim1 % self.dim(), dim2 % self.dim()
@@ -250,6 +257,8 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.unbind.int: _unbind,
     aten.select_backward.default: select_backward,
     aten.slice_backward.default: slice_backward,
+    aten.select_scatter.default: select_scatter,
+    aten.slice_scatter.default: slice_scatter,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.copy.default: _copy,

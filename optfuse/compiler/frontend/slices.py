@@ -1,9 +1,15 @@
-"""Gradients of slices: what was read, with zeros around it."""
+"""Gradients of slices: what was read, with zeros around it; and whether what is written into one has its shape."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+from optfuse.compiler.frontend.torch_sizes import has_unbacked_size
 
 aten = torch.ops.aten
 
@@ -35,3 +41,33 @@ def _pad_axis(grad: Tensor, rank: int, dim: int, before: int, after: int) -> Ten
     """``grad`` with zeros before and after it along one axis."""
     pad = [0] * (2 * (rank - dim % rank - 1)) + [before, after]
     return aten.constant_pad_nd.default(grad, pad, 0)
+
+
+def refuse_other_shape(read: Callable[..., Tensor], self: Tensor, src: Tensor, *place: Any) -> None:
+    """Raise the error of eager execution if what is written into a window, ``read(self, *place)``, has another shape.
+
+    Torch's own trace lets any shape pass. A shape that depends on data stays unchecked: its run is eager execution's.
+    """
+    if has_unbacked_size(self) or has_unbacked_size(src):
+        return
+    with disable_proxy_modes_tracing():
+        shape = read(self, *place).shape
+    if len(shape) != src.dim() or any(a != b for a, b in zip(shape, src.shape, strict=True)):
+        raise RuntimeError(
+            "expected src to have a size equal to the slice of self. "
+            f"src size = {list(src.shape)}, slice size = {list(shape)}"
+        )
+
+
+def slice_scatter(
+    self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """Stays as it is; a source of another shape than the slice is refused."""
+    refuse_other_shape(aten.slice.Tensor, self, src, dim, start, end, step)
+    return NotImplemented
+
+
+def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """Stays as it is; a source of another shape than what is selected is refused."""
+    refuse_other_shape(aten.select.int, self, src, dim, index)
+    return NotImplemented

@@ -14,6 +14,8 @@ from typing import Any
 from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.dtypes import FLOATING
 from optfuse.compiler.ir.nodes import Expr, Reduction, ReductionKind, View
+from optfuse.compiler.ir.size_float import SizeFloat
+from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.lower.builder import Builder
 from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like, scalar, truth
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
@@ -188,7 +190,10 @@ def moments(builder: Builder, x: Tensor, dims: Dims, correction: float | None, *
         raise Declined(f"a variance in {accumulate}")
     count, taken = reduced_count(x, dims), 1 if correction is None else correction
     taken = int(taken) if float(taken).is_integer() else taken
-    divisor = scalar(count - taken if count >= taken else 0, accumulate)
+    # of a count that changes a fraction is taken in the kernel
+    whole = isinstance(taken, int) or not isinstance(count, Size)
+    left = count - taken if whole else SizeFloat.of("add", count, -taken)
+    divisor = scalar(left if count >= math.ceil(taken) else 0, accumulate)
 
     def finish(average: Expr, squares: Expr, _count: Expr) -> tuple[Expr, ...]:
         spread = call("div", squares, divisor)

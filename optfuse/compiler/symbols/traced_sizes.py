@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 from torch.utils._sympy.functions import (
+    BitwiseFn_bitwise_and,
     CeilDiv,
     FloatTrueDiv,
     FloorDiv,
@@ -34,7 +35,8 @@ def size_of(value: torch.SymInt, decisions: Decisions) -> int:
     """The traced size as a size of the loop IR, a plain number if its expression is one.
 
     Raises:
-        CaptureError: An expression other than sums, products, quotients, remainders, extrema and roundings.
+        CaptureError: An expression other than sums, products, quotients, remainders, absolute values, extrema,
+            roundings, and numbers without their last bits or with those alone.
     """
     return size_of_expression(value.node.expr, known_sizes(decisions))
 
@@ -48,7 +50,8 @@ def size_of_expression(expr: sympy.Basic, known: dict[sympy.Basic, int]) -> int:
     """An expression of torch's as a size of the loop IR; ``known`` has those of its symbols, and keeps what is found.
 
     Raises:
-        CaptureError: An expression other than sums, products, quotients, remainders, extrema and roundings.
+        CaptureError: An expression other than sums, products, quotients, remainders, absolute values, extrema,
+            roundings, and numbers without their last bits or with those alone.
     """
     if isinstance(expr, sympy.Integer):
         return int(expr)
@@ -72,6 +75,10 @@ def _computed(expr: sympy.Basic, known: dict[sympy.Basic, int]) -> int:
         return parts[0] // parts[1] % parts[2]
     if isinstance(expr, (Mod, PythonMod)):
         return parts[0] % parts[1]
+    if isinstance(expr, sympy.Abs):  # its sign becomes a guard
+        return abs(parts[0])
+    if isinstance(expr, BitwiseFn_bitwise_and):
+        return _masked(expr, parts)
     if isinstance(expr, (Max, Min, sympy.Max, sympy.Min)):  # which of them it is becomes a guard
         return (max if isinstance(expr, (Max, sympy.Max)) else min)(parts)
     if isinstance(expr, (sympy.Pow, PowByNatural)) and not isinstance(parts[1], Size) and parts[1] > 0:
@@ -82,6 +89,15 @@ def _computed(expr: sympy.Basic, known: dict[sympy.Basic, int]) -> int:
     for part in parts[1:]:
         total = total + part if isinstance(expr, sympy.Add) else total * part
     return total
+
+
+def _masked(expr: sympy.Basic, parts: list[int]) -> int:
+    """A size's last bits, or the size without them: ``s & 7`` and ``s & -8``."""
+    size, mask = parts if isinstance(expr.args[1], sympy.Integer) else reversed(parts)
+    multiple = 3 if isinstance(mask, Size) else -mask if mask < 0 else mask + 1
+    if multiple & (multiple - 1):
+        raise CaptureError(f"the size {expr} has some of a number's bits, which are not its last ones or all but those")
+    return size % multiple if mask >= 0 else size - size % multiple
 
 
 def float_of(value: torch.SymFloat, decisions: Decisions) -> float:
