@@ -22,7 +22,7 @@ from optfuse.compiler.frontend.passes.convolution_shapes import (
     call_before,
     convolution_shape,
 )
-from optfuse.compiler.frontend.passes.rewrite import copied, swap, with_graph
+from optfuse.compiler.frontend.passes.rewrite import copied, fake, swap, with_graph
 
 aten = torch.ops.aten
 
@@ -77,7 +77,7 @@ def _whole(node: Node, weight: Node, shape: ConvolutionShape) -> Node:
     made, taken, *window = _sizes(shape)
     apart = call_before(node, aten.view.default, weight, [shape.groups, made, 1, taken, *window])
     spread = call_before(node, aten.where.ScalarOther, _is_own(node, shape), apart, 0.0)
-    return call_before(node, aten.view.default, spread, [shape.groups * made, shape.groups * taken, *window])
+    return _merged(node, spread, [shape.groups * made, shape.groups * taken, *window])
 
 
 def _of_groups(node: Node, weight: Node, shape: ConvolutionShape) -> Node:
@@ -86,7 +86,15 @@ def _of_groups(node: Node, weight: Node, shape: ConvolutionShape) -> Node:
     apart = call_before(node, aten.view.default, weight, [shape.groups, made, shape.groups, taken, *window])
     own = call_before(node, aten.where.ScalarOther, _is_own(node, shape), apart, 0.0)
     summed = call_before(node, aten.sum.dim_IntList, own, [2])
-    return call_before(node, aten.view.default, summed, [shape.groups * made, taken, *window])
+    return _merged(node, summed, [shape.groups * made, taken, *window])
+
+
+def _merged(node: Node, weight: Node, sizes: list[int]) -> Node:
+    """Weights with the dimensions of groups joined to those of channels, which lie apart if channels come last."""
+    value = fake(weight)
+    if value is not None and not value.is_contiguous():
+        weight = call_before(node, aten.clone.default, weight, memory_format=torch.contiguous_format)
+    return call_before(node, aten.view.default, weight, sizes)
 
 
 def _is_own(node: Node, shape: ConvolutionShape) -> Node:

@@ -62,3 +62,16 @@ def test_results_and_gradients(groups: int, taken: int, made: int, options: dict
     forward, backward = capture_training(model, (x,))
     assert {one[0] for one in weights(forward) + weights(backward)} == {1}
     assert_gradients_near_eagers(model, x, share=5e-3, options=OPTIONS)
+
+
+@pytest.mark.parametrize("last", ["weights", "images", "both"])
+def test_channels_last(last: str) -> None:
+    model, x = net(4, 8, 4), images(32)
+    if last != "images":
+        model = model.to(memory_format=torch.channels_last)
+    if last != "weights":
+        x = x.to(memory_format=torch.channels_last)
+    x.requires_grad_()
+    forward, backward = capture_training(model, (x,))
+    assert {one[0] for one in weights(forward) + weights(backward)} == {1}
+    assert_gradients_near_eagers(model, x, share=5e-3, options=OPTIONS)
