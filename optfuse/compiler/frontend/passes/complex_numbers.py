@@ -78,6 +78,12 @@ def _has_its_bits(node: Node) -> bool:
     return value is None or not (value.is_conj() or value.is_neg())
 
 
+def _is_refused(node: Node) -> bool:
+    """Whether a number would be made of parts of two types, which its run refuses, and torch's trace does not."""
+    made = node.target in (aten.complex.default, aten.polar.default)
+    return made and len({argument.meta["val"].dtype for argument in node.all_input_nodes}) > 1
+
+
 @dataclass(slots=True)
 class _Work:
     """One run over a graph. ``known`` has the parts of complex values."""
@@ -115,7 +121,7 @@ class _Work:
         elif node.target in _VIEWS:
             if node.args[0] in self.known:
                 self.known[node] = maker.each()
-        else:
+        elif not _is_refused(node):
             parts = maker.parts()
             if parts is not None:
                 parts = self._apart(node, parts)

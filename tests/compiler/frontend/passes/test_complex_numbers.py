@@ -68,6 +68,14 @@ def test_operators_without_parts_get_numbers() -> None:
         torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("function", [torch.complex, torch.polar])
+def test_parts_of_two_types_are_refused_as_by_eager_execution(function: Callable[..., Tensor]) -> None:
+    """Torch's trace does not refuse them."""
+    compiled = torch.compile(lambda x, y: function(x, y) * 2j, backend="optfuse")
+    with pytest.raises(RuntimeError, match="Expected object of scalar type Float but got scalar type Double"):
+        compiled(Y, Y.double())
+
+
 def test_a_graph_of_real_numbers_is_left_alone() -> None:
     captured = traced(lambda y: (y.exp(),), Y)
     assert compute_parts(captured) is captured
