@@ -81,7 +81,7 @@ def direction(x: torch.Tensor) -> torch.Tensor:
 def disagreement(op: Any, sample: Any) -> str:
     """How optfuse's results differ from those of "aot_eager"; "" where they do not, or where that cannot run it.
 
-    Where a gradient loses many digits, both may be far from each other: ours may then be half as far again from float64.
+    Where a gradient loses many digits, ours may be half as far again from float64 as the other is.
     """
     try:
         wanted = results(op, sample, "aot_eager")
