@@ -21,8 +21,9 @@ class Addresses:
         #: whether an index has been written that needs 64 bits
         self.wide = any(axis.wide for axis in axes)
 
-    def index(self, form: Linear, wide: bool = False) -> Value:
-        """An index as text; ``wide``: computed in 64 bits."""
+    def index(self, form: Linear, wide: bool | None = None) -> Value:
+        """An index as text; ``wide``: computed in 64 bits; by default where its bounds need them."""
+        wide = bool(self.exceeds_int32(form)) if wide is None else wide
         terms = [(self.run(run), run.coefficient) for run in runs(form, self.axes)]
         for atom, coefficient in form.terms.items():
             if isinstance(atom, Named):
@@ -69,7 +70,7 @@ class Addresses:
         # hardware division rounds toward zero: make the numerator nonnegative
         lift = max(0, -(bounds[0] // divisor))
         lifted = inner.plus(Linear(constant=lift * divisor))
-        whole = self.index(lifted, bool(self.exceeds_int32(lifted)))
+        whole = self.index(lifted)
         text = f"{whole.within(PRODUCT)} {'//' if kind == 'floor' else '%'} {divisor}"
         value = self.named(Value(text, whole.dtype, whole.axes, PRODUCT))
         if kind == "mod":

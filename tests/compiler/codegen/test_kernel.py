@@ -215,6 +215,19 @@ def test_large_buffers_are_addressed_in_64_bits():
     assert "tl.store(c_ptr + xindex" in source
 
 
+@pytest.mark.parametrize(("rows", "wide"), [(2, False), (4, True)])
+def test_guards_and_positions_are_computed_in_64_bits_where_they_need_them(rows, wide):
+    position, points = 1_000_000_000 * i0 + i1, rows * 1_000_000_000
+    k = Kernel((rows, 1_000))
+    k.input("a", points)
+    loaded = Load("a", i1, F32, (Guard(position, 0, points - 1_000_000_000 + 9),), Const(0.0, F32))
+    k.pointwise("b", call("add", loaded, call("cast", Iota(position, "int64"), dtype=F32)))
+    source = emit_kernel(k.spec("b"), k.buffers).source
+    products = re.findall(r"1000000000 \* \w+(?:\.to\(tl\.int64\))?", source)
+    assert len(products) == 2
+    assert all(text.endswith("int64)") == wide for text in products), source
+
+
 @pytest.mark.parametrize(("size", "wide"), [(1 << 6, False), (1 << 16, True)])
 def test_products_of_changing_sizes_are_computed_in_64_bits_where_they_need_them(size, wide):
     s = Size.symbol("s", Decisions({"s": size}, {"s": (2, math.inf)}))
