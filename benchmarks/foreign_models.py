@@ -139,7 +139,7 @@ def _of_transformers(name: str, layers: int, batch: int, length: int) -> tuple[A
     if name == "esm":  # its configuration has no vocabulary of its own
         config.vocab_size, config.pad_token_id = 33, 1
     auto, takes = MORE.get(name, ("AutoModelForImageClassification", "image") if name in VISION else ("", "text"))
-    classes = [auto] if auto else ["AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"]
+    classes = [auto] if auto else ["AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModel"]
     model = _first_of(config, classes)
     images = 4 * batch if name in VISION else batch
     found: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,6 +161,20 @@ def test_more_than_two_thousand_million_points(dynamic: bool) -> None:
     sums = torch.compile(lambda a, b: a[:, :50_001] + b, backend="optfuse", options=OPTIONS, dynamic=dynamic)(a, b)
     assert sums[:-1].eq(2).all()
     assert sums[-1].eq(3).all()
+
+
+def test_graphs_with_constants_on_the_gpu_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    counters = torch._dynamo.utils.counters["aot_autograd"]  # noqa: SLF001
+    before = counters["autograd_cache_saved"]
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor([2, 3], device="cuda") + 1
+
+    x = torch.randn(4, 2, device="cuda")  # of a training step torch 2.11 keeps none with a constant
+    found = torch.compile(scaled, backend="optfuse")(x)
+    torch.testing.assert_close(found, scaled(x))
+    assert counters["autograd_cache_saved"] == before + 1
 
 
 def test_division_by_a_negative_zero() -> None:

@@ -17,6 +17,7 @@ from optfuse.compiler.codegen.member_writer import MemberWriter
 from optfuse.compiler.codegen.product_tiles import DotTile, dot_tile
 from optfuse.compiler.codegen.python_text import call_text
 from optfuse.compiler.codegen.reduction_passes import Passes, Role, computed, order_passes
+from optfuse.compiler.codegen.size_products import exceed_int32, values
 from optfuse.compiler.codegen.sum_shortcuts import Single, find_shortcuts
 from optfuse.compiler.codegen.tiles import (
     LEAST_ROW,
@@ -348,7 +349,8 @@ class _Kernel:
         lines = render(self.lines if looped else with_branches(self.lines))
         grid = tuple((axis.size, axis.constant) for axis in self.axes if axis.walk == "parallel")
         sizes = self._sizes(lines, grid)
-        if self.members.addresses.wide:  # products of sizes are computed with as many bits as their factors have
+        if sizes and (self.members.addresses.wide or exceed_int32(lines, values(sizes, self.buffers.values()))):
+            # products of sizes are computed with as many bits as their factors have
             lines = [*render([Line(f"{name} = tl.cast({name}, tl.int64)") for name in sizes]), *lines]
         head = call_text(
             f"def {self.spec.name}(",

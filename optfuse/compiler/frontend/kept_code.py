@@ -11,6 +11,7 @@ The entries lie beside Inductor's (``TORCHINDUCTOR_CACHE_DIR``) and follow torch
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -25,6 +26,7 @@ from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompil
 from torch._inductor import codecache
 from torch._inductor import config as inductor_config
 from torch._inductor.output_code import OutputCode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from optfuse.compiler.frontend.attention import attend
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
@@ -85,10 +87,15 @@ class KeptCode(OutputCode):
         if self.product is None:
             raise BypassAOTAutogradCache(f"the {self.kind} graph is not kept")
         self.run = None
+        with (
+            unset_fake_temporarily()
+        ):  # torch writes while it traces, when constants on a GPU cannot be copied to the host
+            self.product = pickle.dumps(self.product)
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Make the function again, in the process that has read the entry."""
         assert self.calling is not None, "what is kept has a calling convention"
+        self.product = pickle.loads(self.product)
         run = self.calling.bind(_revive.get()(self.kind, self.product))
         self.run = run if self.traced is None else unless_simulated(run, self.traced)
 

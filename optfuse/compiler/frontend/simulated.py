@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.function_modes import outside_function_modes
@@ -49,7 +50,8 @@ class TracedGraph:
             for node in bare.graph.nodes:
                 node.meta.clear()
             bare.meta.clear()
-            text = pickle.dumps(bare)
+            with unset_fake_temporarily():  # torch writes while it traces, when constants cannot leave a GPU
+                text = pickle.dumps(bare)
         return {"graph": text, "name": self.name, "_said": False}
 
 
