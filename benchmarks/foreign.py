@@ -160,6 +160,7 @@ def measured(task: Task, out: Path) -> Row:
         row["replays"] = [g.calls.replays if g.calls else 0 for g in graphs]
         print("ROW" + json.dumps(row), flush=True)  # what comes later may take too long
         if system != "eager" and row.get(f"{system}_error", 0.0) > 2 * row.get("eager_error", 0.0) + 1e-4:
+            row[f"{system}_worst"] = worst(found, reference, model, task)
             row |= errors(system, found, reference, partial(traced, model, inputs, exact))
     return row
 
@@ -243,6 +244,13 @@ def traced(model: Any, inputs: dict[str, Any], task: Task) -> list[Any]:
     finally:
         model.to(kept)
         torch.compiler.reset()
+
+
+def worst(found: Sequence[Any], reference: Sequence[Any], model: Any, task: Task) -> list[tuple[str, float, float]]:
+    """The five results that are furthest from the reference: name, distance, and norm of the reference."""
+    names = [name for name, p in model.named_parameters() if p.requires_grad] if task.train else ["result"]
+    apart = [(name, float((a - b).norm()), float(b.norm())) for name, a, b in zip(names, found, reference, strict=True)]
+    return sorted(apart, key=lambda row: -row[1])[:5]
 
 
 def errors(system: str, found: Sequence[Any], reference: Sequence[Any], trace: Callable[[], list[Any]]) -> Row:

@@ -1,7 +1,9 @@
 """Gradients of attention's results in the layout that its backward reads: tokens outside of heads.
 
-Flash attention and cuDNN's copy a gradient that lies otherwise, as that of attention within windows does (Hiera, NesT).
-The loop that makes it can write it so.
+Flash attention copies a gradient that lies otherwise, as that of attention within windows does (Hiera, NesT). The loop
+that makes it can write it so. Torch's own call of cuDNN gets the layout that eager execution gives it: torch keeps
+cuDNN's plans by the layouts of query, key, value and bias alone, and a plan that eager execution has made would read
+another layout wrongly.
 """
 
 from __future__ import annotations
@@ -24,8 +26,7 @@ aten = torch.ops.aten
 _ATTENTION_GRADIENTS = frozenset(
     {
         torch.ops.optfuse.attention_backward.default,
-        aten._scaled_dot_product_flash_attention_backward.default,  # noqa: SLF001 - these have no public names
-        aten._scaled_dot_product_cudnn_attention_backward.default,  # noqa: SLF001
+        aten._scaled_dot_product_flash_attention_backward.default,  # noqa: SLF001 - it has no public name
     }
 )
 

@@ -281,6 +281,8 @@ def attention_backward_cudnn(
 ) -> list[torch.Tensor]:
     """The gradients by cuDNN's kernel without dropout, and that of a mask which all batches share by one of ours."""
     length, columns = query.shape[2], key.shape[2]
+    # torch keeps cuDNN's plans by the layouts of query, key, value and bias alone: these must lie in one way
+    grad, out = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (grad, out))
     lse = lse.narrow(-1, 0, length).contiguous()
     rng = query.new_empty((), dtype=torch.int64)  # of dropout, which there is none of
     found = aten._scaled_dot_product_cudnn_attention_backward(
