@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -208,27 +209,24 @@ def rounded(x: Tensor) -> tuple[Tensor, ...]:
     return wider, x[: math.ceil(n / 3)] * 2, x[math.floor(n * 0.25) :].cos(), x[: int(0.6 * n)].sum(0)
 
 
-def test_sizes_that_are_rounded_products_and_quotients_have_a_range(compiled: Compiler) -> None:
-    fast = compiled(rounded)
-    with torch.no_grad():
-        for batch in (20, 19, 26, 10, 15, 23):
-            x = marked(batch, 6)
-            torch.testing.assert_close(fast(x), rounded(x))
-    assert len(schedules(compiled)) <= 3
-
-
 def measured(x: Tensor) -> tuple[Tensor, ...]:
     """Sizes that are distances, rounded to the nearest, and multiples below."""
     n, m = x.shape
     return x[: abs(n - m)] * abs(n - m), x[: round(n / 4)] + 1, x[round(0.5 * n) :].cos(), x[: n & -4].sum(0) * (n & 3)
 
 
-def test_distances_numbers_rounded_to_the_nearest_and_last_bits_have_a_range(compiled: Compiler) -> None:
-    fast = compiled(measured)
+@pytest.mark.parametrize(
+    ("function", "columns", "batches"),
+    [(rounded, 6, (20, 19, 26, 10, 15, 23)), (measured, 16, (20, 19, 26, 10, 23, 11))],
+)
+def test_sizes_that_are_computed_by_floats_distances_and_bits_have_a_range(
+    compiled: Compiler, function: Callable[[Tensor], tuple[Tensor, ...]], columns: int, batches: Sequence[int]
+) -> None:
+    fast = compiled(function)
     with torch.no_grad():
-        for batch in (20, 19, 26, 10, 23, 11):
-            x = marked(batch, 16)
-            torch.testing.assert_close(fast(x), measured(x))
+        for batch in batches:
+            x = marked(batch, columns)
+            torch.testing.assert_close(fast(x), function(x))
     assert len(schedules(compiled)) <= 3
 
 

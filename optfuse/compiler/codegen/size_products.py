@@ -19,22 +19,23 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def exceed_int32(lines: Sequence[str], sizes: Mapping[str, int]) -> bool:
-    """Whether a formula of sizes in a kernel's statements, or a part of one, needs 64 bits.
+def need_64_bits(lines: Sequence[str], names: Sequence[str], buffers: Iterable[Buffer]) -> bool:
+    """Whether a formula of sizes in a kernel's statements, or a part of one, may need 64 bits.
 
-    A part may be far larger than the whole: ``(s*s + 9) // 10`` is the size of an axis. ``sizes`` are those of the
-    kernel by name; of a range of sizes the answer becomes a guard.
+    A part may be far larger than the whole: ``(s*s + 9) // 10`` is the size of an axis. ``names`` are the sizes that
+    the statements use; the shapes and strides of ``buffers`` say how large they are. The answer becomes a guard of the
+    range of sizes. It is True where no buffer has a size that changes: then nothing says how large a number is.
     """
-    found: list[int] = []
-    _value(ast.parse("def kernel():\n" + "\n".join(lines)), sizes, found)
-    return any(value >= INT32_END for value in dict.fromkeys(found))
-
-
-def values(names: Iterable[str], buffers: Iterable[Buffer]) -> dict[str, int]:
-    """The sizes of such names, which some of the buffers' shapes and strides are made of; none if none has any."""
+    if not names:
+        return False
     known = (size for buffer in buffers for size in (*buffer.shape, *buffer.stride))
     decisions = next((size.decisions for size in known if isinstance(size, Size)), None)
-    return {} if decisions is None else {name: Size.symbol(name, decisions) for name in names}
+    if decisions is None:
+        return True
+    found: list[int] = []
+    sizes = {name: Size.symbol(name, decisions) for name in names}
+    _value(ast.parse("def kernel():\n" + "\n".join(lines)), sizes, found)
+    return any(value >= INT32_END for value in dict.fromkeys(found))
 
 
 def _value(node: ast.AST, sizes: Mapping[str, int], found: list[int]) -> int | None:

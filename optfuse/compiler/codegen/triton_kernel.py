@@ -17,7 +17,7 @@ from optfuse.compiler.codegen.member_writer import MemberWriter
 from optfuse.compiler.codegen.product_tiles import DotTile, dot_tile
 from optfuse.compiler.codegen.python_text import call_text
 from optfuse.compiler.codegen.reduction_passes import Passes, Role, computed, order_passes
-from optfuse.compiler.codegen.size_products import exceed_int32, values
+from optfuse.compiler.codegen.size_products import need_64_bits
 from optfuse.compiler.codegen.sum_shortcuts import Single, find_shortcuts
 from optfuse.compiler.codegen.tiles import (
     LEAST_ROW,
@@ -349,7 +349,7 @@ class _Kernel:
         lines = render(self.lines if looped else with_branches(self.lines))
         grid = tuple((axis.size, axis.constant) for axis in self.axes if axis.walk == "parallel")
         sizes = self._sizes(lines, grid)
-        if sizes and (self.members.addresses.wide or exceed_int32(lines, values(sizes, self.buffers.values()))):
+        if self.members.addresses.wide or need_64_bits(lines, sizes, self.buffers.values()):
             # products of sizes are computed with as many bits as their factors have
             lines = [*render([Line(f"{name} = tl.cast({name}, tl.int64)") for name in sizes]), *lines]
         head = call_text(

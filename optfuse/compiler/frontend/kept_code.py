@@ -87,9 +87,7 @@ class KeptCode(OutputCode):
         if self.product is None:
             raise BypassAOTAutogradCache(f"the {self.kind} graph is not kept")
         self.run = None
-        with (
-            unset_fake_temporarily()
-        ):  # torch writes while it traces, when constants on a GPU cannot be copied to the host
+        with unset_fake_temporarily():  # torch writes while it traces, when constants cannot leave a GPU
             self.product = pickle.dumps(self.product)
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from optfuse.compiler.codegen.size_products import exceed_int32, values
+from optfuse.compiler.codegen.size_products import need_64_bits
 from optfuse.compiler.ir.nodes import Buffer
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.sizes import Size
@@ -25,15 +25,23 @@ from optfuse.compiler.ir.sizes import Size
     ],
 )
 def test_parts_of_formulas_count(text: str, is_large: bool) -> None:
-    size = Size.symbol("s", Decisions({"s": 1 << 16}, {"s": (2, math.inf)}))
-    assert exceed_int32([f"    {text}"], {"s": size}) == is_large
+    _, buffers = sized(1 << 16)
+    assert need_64_bits([f"    {text}"], ["s"], buffers) == is_large
 
 
 def test_what_fits_at_the_hint_becomes_a_guard() -> None:
-    decisions = Decisions({"s": 64}, {"s": (2, math.inf)})
-    size = Size.symbol("s", decisions)
-    found = values(["s"], [Buffer("a", "float32", (size, 3), (3, 1))])
-    assert found == {"s": size}
-    before = len(decisions.guards)
-    assert not exceed_int32(["    x = tl.arange(0, s*s)"], found)
-    assert len(decisions.guards) == before + 1
+    decisions, buffers = sized(64)
+    assert not need_64_bits(["    x = tl.arange(0, s*s)"], ["s"], buffers)
+    assert len(decisions.guards) == 1
+
+
+def test_numbers_that_are_no_sizes_of_tensors_may_be_large() -> None:
+    text, buffers = ["    y = x * (n*n)"], [Buffer("a", "float32", (4,), (1,))]
+    assert need_64_bits(text, ["n"], buffers)
+    assert not need_64_bits(text, [], buffers)
+
+
+def sized(value: int) -> tuple[Decisions, list[Buffer]]:
+    """A tensor of a size s and three columns."""
+    decisions = Decisions({"s": value}, {"s": (2, math.inf)})
+    return decisions, [Buffer("a", "float32", (Size.symbol("s", decisions), 3), (3, 1))]
