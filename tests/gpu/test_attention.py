@@ -1,11 +1,14 @@
 """Attention on a GPU, by each of the kernels that serve it, against float64."""
 
+# ruff: noqa: SLF001  (the kernels of scaled_dot_product_attention have no public name)
+
 from __future__ import annotations
 
 import pytest
 import torch
 
 from optfuse.compiler.ops.attention import attention, attention_backward
+from optfuse.compiler.ops.attention_cudnn import attention_gradients_cudnn
 
 pytestmark = [
     pytest.mark.gpu,
@@ -52,3 +55,26 @@ def test_masked_attention(sizes: tuple[int, ...], kind: str) -> None:
     for ours, theirs in [*pairs, *zip(again, gradients, strict=False)]:
         assert ours.shape == theirs.shape
         assert (ours.double() - theirs).norm() < 0.02 * theirs.norm()
+
+
+@pytest.mark.parametrize("heads_outside", [False, True])
+def test_cudnn_gradients_after_another_caller(heads_outside: bool) -> None:
+    """One that laid out the gradient of the result otherwise, by whose plan torch would read ours."""
+
+    def make() -> torch.Tensor:
+        x = torch.randn(2, 256, 4, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+        return x.contiguous() if heads_outside else x
+
+    query, key, value, grad = make(), make(), make(), make()
+    bias = torch.randn(2, 1, 256, 256, device="cuda", dtype=torch.bfloat16)
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, bias, True, 0.0, False, False)
+    seed = torch.zeros((), dtype=torch.int64)
+    rest = (query, key, value, out, lse, seed, seed, bias, None, None, 256, 256, 0.0, False)
+    other = grad.transpose(1, 2).contiguous().transpose(1, 2) if heads_outside else grad.contiguous()
+    torch.ops.aten._scaled_dot_product_cudnn_attention_backward(other, *rest)
+    exact = [x.double().requires_grad_() for x in (query, key, value)]
+    expected = torch.softmax(exact[0] @ exact[1].mT / 8 + bias, -1) @ exact[2]
+    gradients = torch.autograd.grad(expected, exact, grad.double())
+    for laid in (grad, other):
+        for ours, theirs in zip(attention_gradients_cudnn(laid, *rest), gradients, strict=True):
+            assert (ours.double() - theirs).norm() < 0.02 * theirs.norm()

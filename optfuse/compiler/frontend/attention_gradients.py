@@ -1,9 +1,7 @@
 """Gradients of attention's results in the layout that its backward reads: tokens outside of heads.
 
-Flash attention copies a gradient that lies otherwise, as that of attention within windows does (Hiera, NesT). The loop
-that makes it can write it so. Torch's own call of cuDNN gets the layout that eager execution gives it: torch keeps
-cuDNN's plans by the layouts of query, key, value and bias alone, and a plan that eager execution has made would read
-another layout wrongly.
+Flash attention copies a gradient that lies otherwise, as that of attention within windows does (Hiera, NesT), and so do
+our calls of cuDNN's where the queries lie so. The loop that makes it can write it so.
 """
 
 from __future__ import annotations
@@ -22,11 +20,14 @@ from optfuse.compiler.frontend.torch_sizes import is_symbolic
 
 aten = torch.ops.aten
 
-#: Operators that copy their first argument, the gradient of a result (N, heads, tokens, width), if heads are outside.
+_CUDNN = aten._scaled_dot_product_cudnn_attention_backward.default  # noqa: SLF001 - these have no public names
+#: Operators that copy their first argument, the gradient of a result (N, heads, tokens, width), if heads are outside;
+#: cuDNN's if it lies otherwise than the second argument, the queries.
 _ATTENTION_GRADIENTS = frozenset(
     {
         torch.ops.optfuse.attention_backward.default,
-        aten._scaled_dot_product_flash_attention_backward.default,  # noqa: SLF001 - it has no public name
+        aten._scaled_dot_product_flash_attention_backward.default,  # noqa: SLF001
+        _CUDNN,
     }
 )
 
@@ -38,11 +39,17 @@ def gradients_of_attention(graph: GraphModule) -> Iterator[str]:
         value = None if source is None else fake(source)
         if value is None or value.dim() != 4 or any(map(is_symbolic, value.shape)):
             continue
-        if value.transpose(1, 2).is_contiguous():
+        if value.transpose(1, 2).is_contiguous() or (node.target is _CUDNN and _heads_outside(node.args[1])):
             continue
         made = _behind_views(source, tuple(value.shape[-3:]))
         if is_loop(made) and len(made.users) == 1:
             yield made.name
+
+
+def _heads_outside(queries: Any) -> bool:
+    """Whether (N, heads, tokens, width) lies in memory with heads outside of tokens."""
+    _, heads, tokens, _ = fake(queries).stride()
+    return bool(heads > tokens)
 
 
 def _behind_views(node: Node, last: tuple[int, ...]) -> Node:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import torch
 
+from optfuse.compiler.ops.attention_cudnn import ATTENTION_SHORT, attention_backward_cudnn, attention_by_cudnn
 from optfuse.compiler.ops.attention_memory import (
     attention_apart,
     attention_bias,
@@ -27,14 +28,11 @@ from optfuse.compiler.ops.attention_memory import (
     attention_padded_rows,
     attention_rows,
 )
-from optfuse.compiler.ops.attention_sums import attention_mask_sum
 
 aten = torch.ops.aten
 
 #: The kernel that serves calls of one kind, decided once: forward and backward must agree.
 ATTENTION_KERNELS: dict[tuple[object, ...], str] = {}
-#: Up to so many queries and keys the "efficient" kernel is faster than cuDNN's on an H200, and slower from there on.
-ATTENTION_SHORT: int = 64
 
 
 def attention(
@@ -175,18 +173,6 @@ def attention_cuda(
     return [found[0].narrow(-1, 0, width), *found[1:]]
 
 
-def attention_by_cudnn(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether cuDNN's forward kernel is the faster one for a call with a mask, and takes such tensors."""
-    if max(query.shape[2], key.shape[2]) <= ATTENTION_SHORT or key.shape[2] % 8 or query.element_size() != 2:
-        return False
-    kind = ("cudnn", query.device, query.dtype, query.shape, key.shape, value.shape)
-    if kind not in ATTENTION_KERNELS:
-        with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.CUDNN_ATTENTION]):
-            params = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, False, False)  # type: ignore
-            ATTENTION_KERNELS[kind] = "cudnn" if torch.backends.cuda.can_use_cudnn_attention(params) else ""
-    return ATTENTION_KERNELS[kind] == "cudnn"
-
-
 def attention_backward(
     grad: torch.Tensor,
     query: torch.Tensor,
@@ -265,34 +251,6 @@ def attention_backward_cuda(
         )
     narrow = [x.narrow(-1, 0, width) for x, width in zip(found[:3], widths, strict=True)]
     return [narrow[0], attention_groups(narrow[1], groups), attention_groups(narrow[2], groups), *found[3:]]
-
-
-def attention_backward_cudnn(
-    grad: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    bias: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    is_causal: bool,
-    scale: float,
-    bias_grad: bool,
-) -> list[torch.Tensor]:
-    """The gradients by cuDNN's kernel without dropout, and that of a mask which all batches share by one of ours."""
-    length, columns = query.shape[2], key.shape[2]
-    # torch keeps cuDNN's plans by the layouts of query, key, value and bias alone: these must lie in one way
-    grad, out = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (grad, out))
-    lse = lse.narrow(-1, 0, length).contiguous()
-    rng = query.new_empty((), dtype=torch.int64)  # of dropout, which there is none of
-    found = aten._scaled_dot_product_cudnn_attention_backward(
-        *(grad, query, key, value, out, lse.unsqueeze(-1), rng, rng, bias, None, None, length, columns),
-        *(0.0, is_causal),
-        scale=scale,
-    )
-    if bias_grad:
-        return [*found, attention_mask_sum(grad, query, key, value, bias[:1], out, lse, scale)]
-    return list(found)
 
 
 def attention_backward_math(

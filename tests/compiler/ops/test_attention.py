@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torch import Tensor
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.ops import attention as functions
+from optfuse.compiler.ops import attention_cudnn
 from optfuse.compiler.ops.attention import attention, attention_dropout
 from optfuse.compiler.ops.attention_memory import attention_bias, attention_mask_memory, attention_padded
 
@@ -130,7 +133,7 @@ def test_calls_of_gpu_kernels_have_the_promised_results(
         pytest.skip("no call for this kernel")
     monkeypatch.setattr(functions, "attention_kernel", lambda *_: kernel)
     monkeypatch.setattr(functions, "attention_by_cudnn", lambda *_: sizes[0] == 32)
-    monkeypatch.setattr(functions, "attention_mask_sum", lambda *args: attention_mask_memory(args[4]))
+    monkeypatch.setattr(attention_cudnn, "attention_mask_sum", lambda *args: attention_mask_memory(args[4]))
     monkeypatch.setattr(Tensor, "data_ptr", lambda _: 0)
 
     def make(*shape: int) -> Tensor:
@@ -160,6 +163,22 @@ def test_calls_of_gpu_kernels_have_the_promised_results(
         bool(masked),
     )
     same_layout(functions.attention_backward(*backward), torch.ops.optfuse.attention_backward(*backward))
+
+
+@pytest.mark.parametrize("heads_outside", [False, True])
+def test_cudnn_plans_are_ours_and_read_one_layout(heads_outside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient and the result lie as the queries do, whatever layout they come in."""
+    calls = list[tuple[Any, ...]]()
+    kernels = SimpleNamespace(_scaled_dot_product_cudnn_attention_backward=lambda *args, **_: calls.append(args))
+    monkeypatch.setattr(attention_cudnn, "aten", kernels)
+    inside, outside = torch.randn(2, 5, 4, 8).transpose(1, 2), torch.randn(2, 4, 5, 8)
+    query = outside if heads_outside else inside
+    rest = (None, None, None, None, None, None, 5, 5, 0.0, False)
+    attention_cudnn.attention_gradients_cudnn(inside, query, query, query, outside, *rest)  # type: ignore[arg-type]
+    [(grad, *_, out, _, _, _, _, _, _, _, _, dropout_p, _)] = calls
+    torch.testing.assert_close((grad, out), (inside, outside), rtol=0, atol=0)
+    assert grad.stride() == out.stride() == query.stride()
+    assert math.copysign(1, dropout_p) == -1
 
 
 def same_layout(found: Any, promised: Any) -> None:
