@@ -6,13 +6,13 @@
 
 NAME is a model file's. The length of a language model changes, the batch of others: the example's size (the hint; half
 of the example's length), then a quarter, a half, three halves and twice of it. "ours" and "inductor" have
-``dynamic=True`` and see the hint first; "static" is ours with ``dynamic=False`` at the hint, in the same process
-afterwards, so that its first call finds much that is loaded. A row a system and size: median milliseconds, seconds of
-the first call, graphs that Dynamo has handed over until then (another one at a further size is a recompilation),
-schedules that there are, the relative L2 distance of the results from eager's, and how calls were served until then.
+``dynamic=True`` and see the hint first; "static" is ours with ``dynamic=False`` at the hint. A row a system and size:
+median milliseconds, seconds of the first call, graphs that Dynamo has handed over until then (another one at a further
+size is a recompilation), schedules that there are, the relative L2 distance of the results from eager's, and how calls
+were served until then.
 
-Each model has a process for ours and one for Inductor; they compile side by side, and one is timed at a time. What is
-not done after ``--total`` seconds is left out, and the table says so. On the CPU the times mean nothing.
+Each system has a process for each model; they compile side by side, and one is timed at a time. What is not done after
+``--total`` seconds is left out, and the table says so. On the CPU the times mean nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from side_by_side import Job, Row, add_row, alone, distance, join, median_ms, re
 NINE = "gpt2 bert llama t5 vit convnext swin resnet mobilenetv2".split()
 #: Models whose length changes.
 LANGUAGE = ("gpt2", "bert", "llama", "t5")
-#: By process: the systems that it measures.
-SYSTEMS = {"ours": ("ours", "static"), "inductor": ("inductor",)}
+SYSTEMS = ("ours", "static", "inductor")
 SHARES = (1.0, 0.25, 0.5, 1.5, 2.0)
 #: Steps before those that are timed: by then it is decided whether CUDA graphs shorten a step.
 WARM = 48
@@ -46,10 +45,10 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Task:
-    """One model in one process."""
+    """One model under one system."""
 
     model: str
-    process: str
+    system: str
     train: bool = False
     size: str = "bench"
     layers: int = 2
@@ -80,7 +79,7 @@ def main() -> None:
     pairs = [(name, False) for name in filter(None, given.names.split(","))]
     pairs += [(name, True) for name in filter(None, given.train.split(","))]
     options = {"size": given.size, "layers": given.layers, "models": given.models}
-    tasks = [Task(name, process, train, **options) for name, train in pairs for process in SYSTEMS]
+    tasks = [Task(name, system, train, **options) for name, train in pairs for system in SYSTEMS]
     run(tasks, given.out, given.processes, given.patience, given.total)
     print(table(read_rows(given.out)))
 
@@ -93,11 +92,11 @@ def run(tasks: Sequence[Task], out: Path, processes: int, patience: float, total
 
 def _job(task: Task, out: Path) -> Job:
     kind = "training" if task.train else "inference"
-    log = out.with_name(f"{out.stem}.{task.model}.{kind}.{task.process}.log")
+    log = out.with_name(f"{out.stem}.{task.model}.{kind}.{task.system}.log")
     begun = time.monotonic()
 
     def ended(reason: str) -> None:
-        print(f"{time.monotonic() - begun:4.0f} s {task.model:12} {kind:9} {task.process:8} {reason}", flush=True)
+        print(f"{time.monotonic() - begun:4.0f} s {task.model:12} {kind:9} {task.system:8} {reason}", flush=True)
 
     return Job([sys.executable, __file__, "--task", json.dumps(asdict(task)), "--out", str(out)], log, ended)
 
@@ -111,21 +110,18 @@ def measure(task: Task, out: Path) -> None:
     join(out)
     row: Row = {"model": task.model, "train": task.train}
     model, inputs, dims, hint = made(task, "cuda" if torch.cuda.is_available() else "cpu")
-    for system in SYSTEMS[task.process]:
-        torch.compiler.reset()
-        backend = "inductor" if system == "inductor" else "optfuse"
-        fast = torch.compile(model, backend=backend, dynamic=system != "static")
-        before = _made_so_far()
-        for share in SHARES[:1] if system == "static" else SHARES:
-            size = max(2, int(hint * share))
-            try:
-                found = _at_size(model, fast, resized(inputs, dims, size), task.train, out)
-                made_now = {key: after - before[key] for key, after in _made_so_far().items()}
-                found |= {"graphs": made_now["graphs"], "schedules": made_now["schedules"]}
-            except Exception as error:
-                traceback.print_exc()
-                found = {"error": repr(error)[:300]}
-            add_row(out, {**row, "system": system, "size": size, "share": share, **found})
+    fast = torch.compile(
+        model, backend="inductor" if task.system == "inductor" else "optfuse", dynamic=task.system != "static"
+    )
+    for share in SHARES[:1] if task.system == "static" else SHARES:
+        size = max(2, int(hint * share))
+        try:
+            found = _at_size(model, fast, resized(inputs, dims, size), task.train, out)
+            found |= _made_so_far()
+        except Exception as error:
+            traceback.print_exc()
+            found = {"error": repr(error)[:300]}
+        add_row(out, {**row, "system": task.system, "size": size, "share": share, **found})
 
 
 def _made_so_far() -> dict[str, int]:
