@@ -68,7 +68,7 @@ def test_cudnn_gradients_after_another_caller(heads_outside: bool) -> None:
     query, key, value, grad = make(), make(), make(), make()
     bias = torch.randn(2, 1, 256, 256, device="cuda", dtype=torch.bfloat16)
     out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, bias, True, 0.0, False, False)
-    seed = torch.zeros((), dtype=torch.int64)
+    seed = torch.zeros((), dtype=torch.int64, device="cuda")
     rest = (query, key, value, out, lse, seed, seed, bias, None, None, 256, 256, 0.0, False)
     other = grad.transpose(1, 2).contiguous().transpose(1, 2) if heads_outside else grad.contiguous()
     torch.ops.aten._scaled_dot_product_cudnn_attention_backward(other, *rest)

@@ -442,6 +442,20 @@ def test_choices_for_speed_are_those_of_the_first_size(compiled: Compiler) -> No
     assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
 
 
+def test_gradients_of_a_table_larger_than_its_tokens_serve_a_range(compiled: Compiler) -> None:
+    """Their rows are added up at the tokens: there are as many as tokens come."""
+    table = nn.Embedding(40_000, 32)
+    fast = compiled(table)
+    for length in (6, 9, 5):
+        tokens = torch.randint(40_000, (2, length))
+        torch._dynamo.mark_dynamic(tokens, 1)  # noqa: SLF001 - its public face
+        [theirs], [ours] = (
+            torch.autograd.grad(run(tokens).square().sum(), list(table.parameters())) for run in (table, fast)
+        )
+        torch.testing.assert_close(ours, theirs)
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
 def last_rows(x: Tensor) -> Tensor:
     """A window whose offset is a size's, read beyond its end."""
     return F.pad(x[:, -2:], (0, 0, 1, 0)) + F.pad(x.flatten()[x.shape[0] * 3 :], (2, 0)).sum()

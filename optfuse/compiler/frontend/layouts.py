@@ -314,12 +314,13 @@ def _in_place(node: Node, seen: set[Node]) -> bool:
     if any(x is None or x.dim() != 1 for x in bias) or a.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         return False
     (rows, terms), columns = a.shape, b.shape[1]
-    vector = VECTOR_BYTES // a.element_size()
-    whole = terms % vector == 0 and a.stride() == (terms, 1) and b.stride() == (1, terms)
     many = hint_of(rows * terms * columns) >= LEAST_PRODUCT and hint_of(rows) >= LEAST_ROWS
     views = [user for user in _through_views(node)]
     last = [user for n in (node, *views) for user in n.users if user not in views]
-    return whole and many and not seen.isdisjoint((node, *views)) and all(user.op == "output" for user in last)
+    if not many or seen.isdisjoint((node, *views)) or any(user.op != "output" for user in last):
+        return False
+    vector = VECTOR_BYTES // a.element_size()  # asked last, since it is a guard where sizes change
+    return terms % vector == 0 and a.stride() == (terms, 1) and b.stride() == (1, terms)
 
 
 def _base(node: Node) -> Node:

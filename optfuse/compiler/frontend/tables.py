@@ -77,7 +77,7 @@ def _by_product(rows: Tensor, places: Tensor, count: int) -> Tensor:
 
 def _by_last(rows: Tensor, places: Tensor, count: int) -> Tensor:
     """Add up all rows of one index in the last of them, which then stands for the index."""
-    number = len(rows)
+    number = rows.shape[0]
     nowhere = aten.full.default([count], -1, dtype=torch.int64, device=rows.device, pin_memory=False)
     order = torch.arange(number, device=rows.device)
     last = aten.index_put.default(nowhere, [places], order)
