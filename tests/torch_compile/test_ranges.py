@@ -622,7 +622,9 @@ def masked(x: Tensor) -> Tensor:
     return y * 2 + torch.where(rows[..., None], x, -x)
 
 
-@pytest.mark.parametrize("function", [halved, joined, masked])
+@pytest.mark.parametrize(
+    "function", [halved, *(pytest.param(f, marks=pytest.mark.slow, id=f.__name__) for f in (joined, masked))]
+)
 def test_gradients_of_parts_serve_a_range(compiled: Compiler, function: Any) -> None:
     fast = compiled(function, dynamic=True)
     for length in (5, 8, 13, 6):

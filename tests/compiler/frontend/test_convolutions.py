@@ -36,8 +36,15 @@ def calls(*graphs: Any) -> int:
     return sum(count for graph in graphs for name, count in targets(graph).items() if name in LIBRARY)
 
 
-@pytest.mark.parametrize("dtype", [BF16, torch.float32], ids=["bf16", "f32"])
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize(
+    ("bias", "dtype"),
+    [
+        pytest.param(True, BF16, id="bias, bf16"),
+        pytest.param(False, torch.float32, id="no bias, f32"),
+        pytest.param(True, torch.float32, id="bias, f32", marks=pytest.mark.slow),
+        pytest.param(False, BF16, id="no bias, bf16", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_products_of_channels(rank: int, stride: int, dtype: torch.dtype, *, bias: bool) -> None:

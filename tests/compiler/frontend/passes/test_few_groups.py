@@ -14,6 +14,7 @@ from tests.oracle.judging import OPTIONS
 
 BF16 = torch.bfloat16
 CONVOLUTION, GRADIENT = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
+SLOW = [pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((2, 16, 16), (3, 8, 16))]
 
 
 def net(groups: int, taken: int, made: int, **options: Any) -> nn.Module:
@@ -56,7 +57,7 @@ def test_groups_that_are_slow(groups: int, taken: int, made: int, expected: tupl
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"stride": 2}], ids=str)
-@pytest.mark.parametrize(("groups", "taken", "made"), [(2, 8, 16), (4, 8, 4), (2, 16, 16), (3, 8, 16)])
+@pytest.mark.parametrize(("groups", "taken", "made"), [(2, 8, 16), (4, 8, 4), *SLOW])
 def test_results_and_gradients(groups: int, taken: int, made: int, options: dict[str, Any]) -> None:
     model, x = net(groups, taken, made, **options), images(groups * taken).requires_grad_()
     forward, backward = capture_training(model, (x,))

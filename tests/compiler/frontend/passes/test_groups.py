@@ -93,7 +93,7 @@ def test_inference() -> None:
     [
         {"groups": 16, "width": 5, "bias": True},
         {"width": 40, "stride": 2},
-        {"groups": 2, "width": 132, "bias": True},
+        pytest.param({"groups": 2, "width": 132, "bias": True}, marks=pytest.mark.slow),
         pytest.param({"width": 40, "bias": True}, marks=pytest.mark.slow),
         pytest.param({"width": 12, "window": 1}, marks=pytest.mark.slow),
     ],

@@ -65,7 +65,9 @@ def test_weights_larger_than_images_stay() -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"bias": False}, {"stride": 2}, {"window": 1}, {"window": 1, "stride": 2}], ids=str
 )
-@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize(
+    "last", [pytest.param(False, id="channels first", marks=pytest.mark.slow), pytest.param(True, id="channels last")]
+)
 def test_results_and_gradients(options: dict[str, Any], *, last: bool) -> None:
     x = images(18, (48, 50)).to(memory_format=torch.channels_last if last else torch.contiguous_format)
     model = net(18, 37, **options)
