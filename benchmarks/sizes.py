@@ -1,15 +1,17 @@
 """One plan for a range of sizes on the clock: at five sizes, against a plan of one size and Inductor's dynamic code.
 
     python benchmarks/sizes.py [NAME[,NAME...]] --out ROWS.jsonl [--train NAME[,NAME...]] [--size bench|small]
-                               [--layers N] [--processes N] [--patience S] [--total S] [--models FOLDER]
+                               [--layers N] [--systems ours,static,inductor] [--marked] [--processes N] [--patience S]
+                               [--total S] [--models FOLDER]
     python benchmarks/sizes.py --table ROWS.jsonl [MORE.jsonl...]
 
 NAME is a model file's. The length of a language model changes, the batch of others: the example's size (the hint; half
 of the example's length), then a quarter, a half, three halves and twice of it. "ours" and "inductor" have
-``dynamic=True`` and see the hint first; "static" is ours with ``dynamic=False`` at the hint. A row a system and size:
-median milliseconds, seconds of the first call, graphs that Dynamo has handed over until then (another one at a further
-size is a recompilation), schedules that there are, the relative L2 distance of the results from eager's, and how calls
-were served until then.
+``dynamic=True`` (``--marked``: no other dimension may change) and see the hint first; "static" is ours with
+``dynamic=False`` at the hint. A row a system and size: median milliseconds, milliseconds in which the GPU is busy,
+seconds of the first call, graphs that Dynamo has handed over until then (another one at a further size is a
+recompilation), schedules that there are, the relative L2 distance of the results from eager's, and how calls were
+served until then. The logs say why a schedule does not serve a size.
 
 Each system has a process for each model; they compile side by side, and one is timed at a time. What is not done after
 ``--total`` seconds is left out, and the table says so. On the CPU the times mean nothing.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import sys
 import time
@@ -28,7 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from side_by_side import Job, Row, add_row, alone, distance, join, median_ms, read_rows, run_jobs
+from side_by_side import Job, Row, add_row, alone, busy_ms, distance, join, median_ms, read_rows, run_jobs
 
 NINE = "gpt2 bert llama t5 vit convnext swin resnet mobilenetv2".split()
 #: Models whose length changes.
@@ -52,6 +55,7 @@ class Task:
     train: bool = False
     size: str = "bench"
     layers: int = 2
+    marked: bool = False
     models: str = str(Path(__file__).resolve().parents[1] / "models")
 
 
@@ -64,6 +68,8 @@ def main() -> None:
     parser.add_argument("--train", default="")
     parser.add_argument("--size", default=Task.size)
     parser.add_argument("--layers", type=int, default=Task.layers)
+    parser.add_argument("--marked", action="store_true")
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--models", default=Task.models)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--patience", type=float, default=600.0)
@@ -78,8 +84,8 @@ def main() -> None:
         return
     pairs = [(name, False) for name in filter(None, given.names.split(","))]
     pairs += [(name, True) for name in filter(None, given.train.split(","))]
-    options = {"size": given.size, "layers": given.layers, "models": given.models}
-    tasks = [Task(name, system, train, **options) for name, train in pairs for system in SYSTEMS]
+    options = {key: getattr(given, key) for key in ("size", "layers", "marked", "models")}
+    tasks = [Task(name, system, train, **options) for name, train in pairs for system in given.systems.split(",")]
     run(tasks, given.out, given.processes, given.patience, given.total)
     print(table(read_rows(given.out)))
 
@@ -105,19 +111,21 @@ def measure(task: Task, out: Path) -> None:
     """Add a row a system and size to ``out``."""
     import torch
 
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message).1000s")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     join(out)
     row: Row = {"model": task.model, "train": task.train}
     model, inputs, dims, hint = made(task, "cuda" if torch.cuda.is_available() else "cpu")
-    fast = torch.compile(
-        model, backend="inductor" if task.system == "inductor" else "optfuse", dynamic=task.system != "static"
-    )
+    dynamic = None if task.marked else task.system != "static"
+    fast = torch.compile(model, backend="inductor" if task.system == "inductor" else "optfuse", dynamic=dynamic)
     for share in SHARES[:1] if task.system == "static" else SHARES:
         size = max(2, int(hint * share))
         try:
-            found = _at_size(model, fast, resized(inputs, dims, size), task.train, out)
-            found |= _made_so_far()
+            given = resized(inputs, dims, size)
+            if task.marked and task.system != "static":
+                mark(given, dims)
+            found = _at_size(model, fast, given, task.train, out) | _made_so_far()
         except Exception as error:
             traceback.print_exc()
             found = {"error": repr(error)[:300]}
@@ -157,9 +165,10 @@ def _at_size(model: Any, fast: Any, inputs: Call, train: bool, out: Path) -> Row
 
     with alone(out):
         ms = median_ms(step, seconds=0.08, warm=WARM)
+        busy = busy_ms(step)
     left = [f"{graph.name}: {graph.why_not}" for graph in optfuse.compiled_graphs() if graph.why_not]
     calls = [asdict(graph.calls) for graph in optfuse.compiled_graphs() if graph.calls is not None]
-    return {"ms": ms, "first_s": round(first, 2), "left": left, "distance": apart, "calls": calls}
+    return {"ms": ms, "busy": busy, "first_s": round(first, 2), "left": left, "distance": apart, "calls": calls}
 
 
 def made(task: Task, device: str) -> tuple[Any, Call, dict[int | str, int], int]:
@@ -200,6 +209,15 @@ def resized(inputs: Call, dims: Mapping[int | str, int], size: int) -> Call:
     return tuple(other(k, x) for k, x in enumerate(args)), {key: other(key, x) for key, x in kwargs.items()}
 
 
+def mark(inputs: Call, dims: Mapping[int | str, int]) -> None:
+    """Let these dimensions change, and no others."""
+    import torch
+
+    for key, value in (*enumerate(inputs[0]), *inputs[1].items()):
+        if key in dims:
+            torch._dynamo.mark_dynamic(value, dims[key])  # noqa: SLF001 - its public face
+
+
 def output(result: Any) -> Any:
     """The first tensor that a model returns: the loss, where there is one."""
     import torch
@@ -226,8 +244,8 @@ def results(call: Any, owner: Any, inputs: Call, train: bool) -> list[Any]:
 def table(rows: Sequence[Row]) -> str:
     """A line a model: at the hint against the plan of one size, at five sizes against Inductor, and what it took."""
     shares = "/".join(f"{share:g}" for share in SHARES)
-    lines = [f"{'model':12} {'':9} {'hint':>5} {'static':>8} {'ours':>8} ours/static  inductor/ours at {shares:27} "
-             "first calls s  graphs  schedules  distance"]  # fmt: skip
+    lines = [f"{'model':12} {'':9} {'hint':>5} {'static':>8} {'ours':>8} ours/static busy  inductor/ours at {shares:27}"
+             " first calls s  graphs  schedules  distance"]  # fmt: skip
     ratios: dict[bool, list[float]] = {}
     for name, train in dict.fromkeys((row["model"], row["train"]) for row in rows):
         own = [row for row in rows if (row["model"], row["train"]) == (name, train)]
@@ -238,7 +256,7 @@ def table(rows: Sequence[Row]) -> str:
         ratios.setdefault(train, []).extend(a["ms"] / b["ms"] for a, b in against if a and b)
         lines.append(
             f"{name:12} {_kind(train)} {ours.get('size', '-'):>5} {_ms(static)} {_ms(ours)} "
-            f"{_ratio(ours, static):>11}  "
+            f"{_ratio(ours, static):>11} {_ratio(ours, static, 'busy'):>5} "
             f"{'  '.join(f'{_ratio(a, b):>6}' for a, b in against):44} "
             f"{'/'.join(str(row.get('first_s', '-')) for row in (ours, other)):>13}  "
             f"{last.get('graphs', '-'):>6}  {last.get('schedules', '-'):>9}  "
@@ -264,8 +282,8 @@ def _ms(row: Row) -> str:
     return f"{row['ms']:8.3f}" if row else f"{'-':>8}"
 
 
-def _ratio(one: Row, other: Row) -> str:
-    return f"{one['ms'] / other['ms']:.3f}" if one and other else "-"
+def _ratio(one: Row, other: Row, key: str = "ms") -> str:
+    return f"{one[key] / other[key]:.3f}" if one.get(key) and other.get(key) else "-"
 
 
 if __name__ == "__main__":

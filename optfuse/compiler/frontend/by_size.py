@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,8 @@ from optfuse.compiler.frontend.torch_sizes import (
     symbols_of,
     without_ragged_size,
 )
+
+logger = logging.getLogger("optfuse")
 
 #: Sizes of a graph that are compiled when they first come. Each further group of as many waits for twice as many calls
 #: as the one before it, so that the number of compiles grows with the logarithm of the number of calls.
@@ -267,6 +270,9 @@ class BySize:
         named = {str(symbol): int(value) for symbol, value in values.items() if symbol not in fixed}
         found = next((each for given, each in self.ranges if given == (fixed, *memory) and each.holds(named)), None)
         if found is None and self.compile_range is not None and named:
+            for given, each in self.ranges:
+                if given == (fixed, *memory):
+                    logger.info("%s: its range for other sizes has no %s: %s", self.name, named, each.broken(named))
             graph = at_sizes(self.graph, fixed)
             kept = _without_numbers(graph)
             found, alone = None, False

@@ -67,6 +67,12 @@ class Ranged:
         numbers = {symbol: sizes[name] for symbol, name in self.names.items()}
         return self.decisions.holds(sizes) and all(guard.xreplace(numbers) == True for guard in self.traced)  # noqa: E712 - sympy's
 
+    def broken(self, sizes: Mapping[str, int]) -> str:
+        """The guards that do not hold at these sizes, in words; "" if there are none."""
+        numbers = {symbol: sizes[name] for symbol, name in self.names.items()}
+        traced = [guard for guard in self.traced if guard.xreplace(numbers) != True]  # noqa: E712 - sympy's
+        return ", ".join(map(str, [*traced, *(guard for guard in self.decisions.guards if not guard.holds(sizes))]))
+
     def other_sizes(self) -> Iterator[dict[str, int]]:
         """Sizes near the hints at which the function is valid, nearest first.
 

@@ -57,6 +57,8 @@ def test_a_size_that_a_guard_fixes_stays_in_the_check() -> None:
     assert checked[0].hints["t"] == 9
     assert found.holds({"s": 7, "t": 9})
     assert not found.holds({"s": 7, "t": 8})
+    assert found.broken({"s": 7, "t": 9}) == ""
+    assert found.broken({"s": 7, "t": 8}) != ""
 
 
 def test_sizes_held_by_guards_leave_no_range() -> None:
