@@ -42,25 +42,35 @@ class Siblings:
     _mine: TextIO | None = field(default=None)
 
     def join(self) -> None:
-        """Be one of them until this process ends."""
+        """Be one of them until this process ends. It waits until no other one is timed, which has not stopped it."""
         self.folder.mkdir(exist_ok=True)
         path = self.folder / f"{os.getpid()}.new"
         self._mine = path.open("w")
         fcntl.flock(self._mine, fcntl.LOCK_EX)
         path.rename(self.folder / str(os.getpid()))
+        with self._pauses(fcntl.LOCK_EX):
+            pass
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """The others stand still meanwhile, for ``LONGEST_PAUSE_S`` seconds at most."""
-        stopped = [pid for pid in self._others() if _signalled(pid, signal.SIGSTOP)]
-        resume = threading.Timer(LONGEST_PAUSE_S, _resume, [stopped])
-        resume.daemon = True
-        resume.start()
-        try:
+        with self._pauses(fcntl.LOCK_SH):
+            stopped = [pid for pid in self._others() if _signalled(pid, signal.SIGSTOP)]
+            resume = threading.Timer(LONGEST_PAUSE_S, _resume, [stopped])
+            resume.daemon = True
+            resume.start()
+            try:
+                yield
+            finally:
+                resume.cancel()
+                _resume(stopped)
+
+    @contextlib.contextmanager
+    def _pauses(self, kind: int) -> Iterator[None]:
+        """A lock that is shared while others stand still, and that a worker which joins takes alone."""
+        with (self.folder / "pauses.lock").open("w") as stream:
+            fcntl.flock(stream, kind)
             yield
-        finally:
-            resume.cancel()
-            _resume(stopped)
 
     def resume(self) -> None:
         """Let all others go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 import time
@@ -53,4 +54,21 @@ def test_others_stop_while_one_is_timed_and_the_dead_are_forgotten(tmp_path: Pat
         finally:
             worker.kill()
     with mine.paused():
-        assert not list(tmp_path.iterdir())
+        assert [path.name for path in tmp_path.iterdir()] == ["pauses.lock"]
+
+
+def test_who_joins_waits_for_one_that_is_timed(tmp_path: Path) -> None:
+    """It has not been stopped, so it would disturb it."""
+    command = [sys.executable, "-c", WORKER, str(tmp_path)]
+    with Siblings(tmp_path).paused():
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        while not (tmp_path / str(worker.pid)).exists():
+            time.sleep(0.01)
+        assert worker.stdout is not None
+        assert select.select([worker.stdout], [], [], 0.2)[0] == []
+    try:
+        assert worker.stdout.readline() == "joined\n"
+    finally:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
