@@ -179,6 +179,13 @@ def divides(divisor: int, value: int) -> bool:
     return not isinstance(rest, Size) and rest == 0
 
 
+def divisors(value: int) -> list[int]:
+    """Divisors of a positive number, smallest first; of a size the plain numbers that divide it at every size."""
+    factor = math.gcd(*(count for _, count in value.formula.terms)) if isinstance(value, Size) else value
+    small = [d for d in range(1, math.isqrt(factor) + 1) if factor % d == 0]
+    return sorted({*small, *(factor // d for d in small)})
+
+
 def never_less(value: int, least: int) -> bool:
     """Whether ``value >= least`` at every size in the ranges; no guard is recorded."""
     difference = value - least

@@ -37,7 +37,7 @@ from optfuse.compiler.ir.nodes import (
     ivar,
     rvar,
 )
-from optfuse.compiler.ir.sizes import Size, divides, hint
+from optfuse.compiler.ir.sizes import Size, divisors, hint
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.compiler.simplify.expressions import chosen, guarded, rename, with_results
 from optfuse.problem.cost import MIB
@@ -54,8 +54,8 @@ WIDE_TILE = 64
 #: The fewest points of a chunk.
 SHORTEST_CHUNK = 64
 
-#: With so many times fewer equal chunks than wanted, the last chunk is shorter than the others.
-UNEVEN = 4
+#: Equal chunks may be so many times fewer or more than wanted; where none are, the last one is shorter than the others.
+NEAR = 4
 
 #: Reductions whose partial results are combined by the same reduction.
 SELF_MERGING = frozenset({"sum", "prod", "max", "min", "any", "all"})
@@ -142,16 +142,20 @@ def plan_chunks(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -
     if at_full_rate * (device.saturating_programs - programs) * 100 <= LOST_PERCENT * device.launch_ps * programs:
         return None
     rsizes = nest.rsizes
-    wanted = min(-(-device.saturating_programs * WAVES // programs), hint(prod(rsizes)) // SHORTEST_CHUNK)
+    limit = hint(prod(rsizes)) // SHORTEST_CHUNK
+    wanted = min(-(-device.saturating_programs * WAVES // programs), limit)
     whole = 0
     while whole < len(rsizes) and hint(prod(rsizes[: whole + 1])) <= wanted:
         whole += 1
     counted = hint(prod(rsizes[:whole]))
     if whole == len(rsizes):
         return Chunks(whole, 0) if counted >= FEWEST_CHUNKS else None
-    parts = max((d for d in _divisors(rsizes[whole]) if d * counted <= wanted), default=1)
-    most = wanted // max(counted, 1)
-    if parts * UNEVEN <= most and all(r.kind in SELF_MERGING for r in nest.reductions):
+    most, limit = wanted // max(counted, 1), limit // max(counted, 1)
+    equal = divisors(rsizes[whole])
+    parts = max((d for d in equal if d <= most), default=1)
+    if parts * NEAR <= most:
+        parts = max(d for d in equal if d <= max(1, min(NEAR * most, limit)))
+    if parts * NEAR <= most and all(r.kind in SELF_MERGING for r in nest.reductions):
         length = -(-hint(rsizes[whole]) // most)
         return Chunks(whole, -(-rsizes[whole] // length), length)
     return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
@@ -279,14 +283,6 @@ def _identity(kind: str, dtype: str) -> Const:
         case _:
             number = 1 if kind == "prod" else 0
             return Const(float(number) if floating else number, dtype)
-
-
-def _divisors(number: int) -> list[int]:
-    """All divisors of a number; of a size the small ones that it has whatever it is."""
-    small = [d for d in range(1, int(hint(number) ** 0.5) + 1) if divides(d, number)]
-    if isinstance(number, Size):
-        return small
-    return sorted({*small, *(number // d for d in small)})
 
 
 def fresh(name: str, taken: set[str]) -> str:

@@ -18,7 +18,7 @@ from optfuse.compiler.ir.index_expressions import bounds
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_formula import Formula, add, divide, evaluate, multiply, number, symbol
 from optfuse.compiler.ir.size_formula import bounds as formula_bounds
-from optfuse.compiler.ir.sizes import Size, hint
+from optfuse.compiler.ir.sizes import Size, divisors, hint
 
 ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
 COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
@@ -82,6 +82,16 @@ def test_division_drops_what_the_divisor_divides() -> None:
     assert (s * 768 + 5) % 768 == 5
     assert type(s * 768 // s) is int
     assert str((s + 15) // 16) == "((s0 + 15) // 16)"
+    assert not made.guards
+
+
+def test_divisors_hold_at_every_size() -> None:
+    made = decisions()
+    s, t = (Size.symbol(name, made) for name in ("s0", "s1"))
+    assert divisors(12) == [1, 2, 3, 4, 6, 12]
+    assert divisors(s * 197) == [1, 197]
+    assert divisors(s * t * 12 + s * 18) == [1, 2, 3, 6]
+    assert divisors(s + 1) == [1]
     assert not made.guards
 
 

@@ -28,6 +28,8 @@ from optfuse.compiler.ir.nodes import (
     ivar,
     rvar,
 )
+from optfuse.compiler.ir.size_decisions import Decisions
+from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.simplify.split_reductions import Chunks, plan_chunks, split, split_reductions
 from optfuse.problem.device_files import load_device
@@ -107,6 +109,22 @@ def test_chunks_fold_to_the_whole(shape, kind, random):
     x = x > 0.5 if dtype == "bool" else x + 0.5
     for a, b in zip(interpret(one, [x]), interpret(two, [x]), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        (64 * 197, Chunks(0, 64)),
+        (2 * 6301, Chunks(0, 88, 144)),
+        (197 * 64 * Size.symbol("s", Decisions({"s": 1}, {"s": (2, 100)})), Chunks(0, 64)),
+        (197 * Size.symbol("s", Decisions({"s": 64}, {"s": (2, 100)})), Chunks(0, 197)),
+    ],
+    ids=["a divisor", "none", "of a size", "more than wanted"],
+)
+def test_chunks_are_equal_where_about_as_many_are_as_are_wanted(rows: int, parts: Chunks) -> None:
+    nest = reduction((rows, 768), [1], "sum")
+    buffers = {"x": Buffer("x", "float32", (rows, 768), (768, 1))} | {"y0": Buffer("y0", "float32", (768,), (1,))}
+    assert plan_chunks(nest, buffers, load_device("h200")) == parts
 
 
 @pytest.mark.parametrize(
