@@ -14,7 +14,7 @@ from math import inf, prod
 
 import sympy
 
-from optfuse.compiler.analysis.access import accesses
+from optfuse.compiler.analysis.access import NestAccesses, accesses
 from optfuse.compiler.analysis.iteration_orders import natural_cover, natural_walk
 from optfuse.compiler.analysis.memory_traffic import scheme_of
 from optfuse.compiler.analysis.op_work import touched_bytes
@@ -37,7 +37,7 @@ from optfuse.compiler.ir.nodes import (
     ivar,
     rvar,
 )
-from optfuse.compiler.ir.sizes import Size, divisors, hint
+from optfuse.compiler.ir.sizes import Size, divides, divisors, hint
 from optfuse.compiler.ir.verify_nest import result_dtypes
 from optfuse.compiler.simplify.expressions import chosen, guarded, rename, with_results
 from optfuse.problem.cost import MIB
@@ -111,8 +111,11 @@ def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     partials: list[Buffer] = []
     taken = set(buffers)
+    periods: dict[str, int] = {}
     for op in graph.ops:
-        chunks = plan_chunks(op, buffers, device) if isinstance(op, LoopNest) else None
+        chunks = plan_chunks(op, buffers, device, periods) if isinstance(op, LoopNest) else None
+        if isinstance(op, LoopNest):
+            periods |= dict.fromkeys((store.buffer for store in op.stores), period(op, periods))
         if chunks is None or not isinstance(op, LoopNest):
             ops.append(op)
             continue
@@ -123,11 +126,33 @@ def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
     return replace(graph, ops=tuple(ops), buffers=(*graph.buffers, *partials))
 
 
-def plan_chunks(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -> Chunks | None:
+def period(nest: LoopNest, periods: Mapping[str, int]) -> int:
+    """How many points of a nest, or of one that it reads point by point, belong to each of a changing number of images.
+
+    1 where their indices do not begin anew with each image, as they do where images are cut from larger ones.
+    ``periods``: those of the nests before it, by the buffers that they write.
+    """
+    first, *rest = nest.sizes or (1,)
+    if nest.reductions or any(isinstance(size, Size) for size in rest):
+        return 1
+    if len(rest) > 1:
+        steps = [access.coefficients and [*map(hint, access.coefficients)] for access in accesses(nest).loads]
+        cut = all(each and each == sorted(each, reverse=True) for each in steps)
+        return prod(rest) if cut and isinstance(first, Size) else 1
+    loads = [load for load in accesses(nest).loads if load.load is None or ivar(0) in load.load.index.free_symbols]
+    point = ivar(0) * prod(rest) + ivar(1) if rest else ivar(0)
+    point_by_point = all(access.load is not None and access.load.index == point for access in loads)
+    return max((periods.get(access.buffer, 1) for access in loads), default=1) if point_by_point else 1
+
+
+def plan_chunks(
+    nest: LoopNest, buffers: Mapping[str, Buffer], device: Device, periods: Mapping[str, int] | None = None
+) -> Chunks | None:
     """How to chunk a nest's r dimensions; None where it does not pay or they cannot be split.
 
     It pays if idle programs lose more than ``LOST_PERCENT`` of a launch. Chunks are equal where about as many equal
-    ones are possible as are wanted; a size that has no such divisor has a shorter chunk at the end.
+    ones are possible as are wanted; a size that has no such divisor has a shorter chunk at the end. Of images whose
+    number changes, a chunk is a part of one, or one, if what is read has a period: so it may share the loop.
     """
     mergeable = all(r.kind in SELF_MERGING or r.kind == "welford" for r in nest.reductions)
     if not nest.reductions or not mergeable:
@@ -151,6 +176,11 @@ def plan_chunks(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -
     if whole == len(rsizes):
         return Chunks(whole, 0) if counted >= FEWEST_CHUNKS else None
     most, limit = wanted // max(counted, 1), limit // max(counted, 1)
+    rows = _rows_of_images(nest, touched, periods or {}) if isinstance(rsizes[0], Size) else []
+    near = {hint(rsizes[0]) // count: count for count in rows if count >= SHORTEST_CHUNK}
+    near = {number: count for number, count in near.items() if number <= NEAR * most}
+    if near and not whole:
+        return Chunks(0, rsizes[0] // near[min(near, key=lambda number: abs(number - most))])
     equal = divisors(rsizes[whole])
     parts = max((d for d in equal if d <= most), default=1)
     if parts * NEAR <= most:
@@ -159,6 +189,14 @@ def plan_chunks(nest: LoopNest, buffers: Mapping[str, Buffer], device: Device) -
         length = -(-hint(rsizes[whole]) // most)
         return Chunks(whole, -(-rsizes[whole] // length), length)
     return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
+
+
+def _rows_of_images(nest: LoopNest, touched: NestAccesses, periods: Mapping[str, int]) -> list[int]:
+    """The numbers of rows into which images can be cut that a nest reads, smallest first."""
+    points = max((periods.get(access.buffer, 1) for access in touched.loads), default=1)
+    columns = prod(nest.sizes)
+    rows = points // columns if points % columns == 0 else 0
+    return divisors(rows) if rows and divides(rows, nest.rsizes[0]) else []
 
 
 def split(nest: LoopNest, chunks: Chunks, names: Sequence[str], device: str) -> Stages:

@@ -31,7 +31,7 @@ from optfuse.compiler.ir.nodes import (
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.sizes import Size
 from optfuse.compiler.ir.verify_graph import verify
-from optfuse.compiler.simplify.split_reductions import Chunks, plan_chunks, split, split_reductions
+from optfuse.compiler.simplify.split_reductions import Chunks, period, plan_chunks, split, split_reductions
 from optfuse.problem.device_files import load_device
 from tests.strategies import share
 
@@ -77,6 +77,12 @@ def with_split(whole: LoopGraph, chunks: Chunks) -> LoopGraph:
     kept = 2 if nest.reductions[0].kind == "welford" else 1
     first, second, partials = split(nest, chunks, [f"p{k}" for k in range(kept)], "cpu")
     return replace(whole, buffers=(*whole.buffers, *partials), ops=(first, second))
+
+
+def single(name: str, sizes: tuple[int, ...], index: sympy.Expr, read: str) -> LoopNest:
+    """One load for each point, stored in their order."""
+    point = sympy.Add(*(step * ivar(k) for k, step in enumerate(row_major(sizes))))
+    return LoopNest(name, sizes, (), (), (Store(name, point, Load(read, index, "float32")),), ORIGIN)
 
 
 @given(
@@ -125,6 +131,23 @@ def test_chunks_are_equal_where_about_as_many_are_as_are_wanted(rows: int, parts
     nest = reduction((rows, 768), [1], "sum")
     buffers = {"x": Buffer("x", "float32", (rows, 768), (768, 1))} | {"y0": Buffer("y0", "float32", (768,), (1,))}
     assert plan_chunks(nest, buffers, load_device("h200")) == parts
+
+
+def test_chunks_are_images_where_what_is_read_is_cut_from_larger_ones() -> None:
+    """So their loops may be one; the number of images changes."""
+    images = Size.symbol("s", Decisions({"s": 128}, {"s": (2, 1000)}))
+    cut = single("cut", (images, 14, 14 * 576), 129600 * ivar(0) + 8640 * ivar(1) + ivar(2), "images")
+    scaled = single("scaled", (images * 196 * 576,), ivar(0), "cut")
+    by_rows = single("by_rows", (images * 196, 576), 576 * ivar(0) + ivar(1), "scaled")
+    of_rows = single("of_rows", (images * 196, 576), ivar(0), "scaled")
+    periods = {"images": 1}
+    for nest in (cut, scaled, by_rows, of_rows):
+        periods[nest.name] = period(nest, periods)
+    assert periods == {"images": 1, "cut": 112896, "scaled": 112896, "by_rows": 112896, "of_rows": 1}
+    nest = reduction((images * 196, 576), [1], "sum")
+    buffers = {name: Buffer(name, "float32", (images * 196, 576), (576, 1)) for name in ("x", "y0")}
+    assert plan_chunks(nest, buffers, load_device("h200"), {"x": 112896}) == Chunks(0, images)
+    assert plan_chunks(nest, buffers, load_device("h200"), {"x": 1}) == Chunks(0, 98)
 
 
 @pytest.mark.parametrize(
