@@ -195,8 +195,9 @@ def _rows_of_images(nest: LoopNest, touched: NestAccesses, periods: Mapping[str,
     """The numbers of rows into which images can be cut that a nest reads, smallest first."""
     points = max((periods.get(access.buffer, 1) for access in touched.loads), default=1)
     columns = prod(nest.sizes)
-    rows = points // columns if points % columns == 0 else 0
-    return divisors(rows) if rows and divides(rows, nest.rsizes[0]) else []
+    if isinstance(columns, Size) or points % columns:
+        return []
+    return [rows for rows in divisors(points // columns) if divides(rows, nest.rsizes[0])]
 
 
 def split(nest: LoopNest, chunks: Chunks, names: Sequence[str], device: str) -> Stages:
