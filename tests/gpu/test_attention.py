@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from optfuse.compiler.ops.attention import attention, attention_backward
-from optfuse.compiler.ops.attention_cudnn import attention_gradients_cudnn
+from optfuse.compiler.ops.attention_cudnn import attention_backward_own_plan
 
 pytestmark = [
     pytest.mark.gpu,
@@ -76,5 +76,5 @@ def test_cudnn_gradients_after_another_caller(heads_outside: bool) -> None:
     expected = torch.softmax(exact[0] @ exact[1].mT / 8 + bias, -1) @ exact[2]
     gradients = torch.autograd.grad(expected, exact, grad.double())
     for laid in (grad, other):
-        for ours, theirs in zip(attention_gradients_cudnn(laid, *rest), gradients, strict=True):
+        for ours, theirs in zip(attention_backward_own_plan(laid, *rest), gradients, strict=True):
             assert (ours.double() - theirs).norm() < 0.02 * theirs.norm()

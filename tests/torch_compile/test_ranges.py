@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -454,6 +455,35 @@ def test_gradients_of_a_table_larger_than_its_tokens_serve_a_range(compiled: Com
         )
         torch.testing.assert_close(ours, theirs)
     assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
+def cut(x: Tensor) -> tuple[Tensor, ...]:
+    """Sums over images that are cut from larger ones: a part of the sum is an image, or a part of one."""
+    y = x[:, 1:15, 1:15] * 2
+    return y, y.sum((0, 1, 2)), (y * y).sum((0, 1, 2))
+
+
+def prime(x: Tensor) -> tuple[Tensor, ...]:
+    """Sums over a prime number of tokens of each image: as many parts as tokens."""
+    y = x.cos()
+    return y, y.sum((0, 1))
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "parts"), [(cut, (6, 16, 16, 32), "(s*2)"), (prime, (64, 197, 8), "197")]
+)
+def test_parts_of_long_sums_are_right_at_every_size(
+    compiled: Compiler, function: Any, shape: tuple[int, ...], parts: str
+) -> None:
+    fast, (batch, *rest) = compiled(function), shape
+    for images in (batch, batch + 3, 2, 2 * batch + 1):
+        x = marked(images, *rest).double()
+        torch._dynamo.mark_dynamic(x, 0)  # noqa: SLF001 - its public face
+        torch.testing.assert_close(fast(x), function(x))
+    assert schedules(compiled) == ["compiled0.inference"]
+    [schedule] = compiled.runs[0].record.schedules
+    partial = [buffer for buffer in schedule.graph.buffers if "_partial" in buffer.name]
+    assert {re.sub(r"s\d+", "s", str(buffer.shape[0])) for buffer in partial} == {parts}
 
 
 def last_rows(x: Tensor) -> Tensor:

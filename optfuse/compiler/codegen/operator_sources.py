@@ -12,19 +12,11 @@ from optfuse.compiler.codegen.python_text import with_callees
 #: The files of ``optfuse/compiler/ops`` that hold functions.
 _FILES = (
     *("attention.py", "attention_cached.py", "attention_cudnn.py", "attention_memory.py", "attention_sums.py"),
-    *(
-        "convolution.py",
-        "convolution_weights.py",
-        "depthwise.py",
-        "groups.py",
-        "host_numbers.py",
-        "space_to_depth.py",
-        "matmul.py",
-    ),
-    *("max_pool.py", "ready_kernels.py", "sum_rows.py"),
+    *("convolution.py", "convolution_weights.py", "depthwise.py", "groups.py", "host_numbers.py", "matmul.py"),
+    *("max_pool.py", "ready_kernels.py", "space_to_depth.py", "sum_rows.py"),
 )
 
-#: By operator: the function of those files that serves it. Torch's own is there because of how it keeps plans.
+#: By operator, all but one of ours: the function of those files that computes it. For torch's call of cuDNN see there.
 CARRIED: Mapping[str, str] = {
     **{
         f"optfuse.{name}.default": name
@@ -36,7 +28,7 @@ CARRIED: Mapping[str, str] = {
         )
     },
     "optfuse.padded_rows.default": "attention_padded_rows",
-    "aten._scaled_dot_product_cudnn_attention_backward.default": "attention_gradients_cudnn",
+    "aten._scaled_dot_product_cudnn_attention_backward.default": "attention_backward_own_plan",
 }
 
 

@@ -1,7 +1,7 @@
 """Gradients of attention's results in the layout that its backward reads: tokens outside of heads.
 
-Flash attention copies a gradient that lies otherwise, as that of attention within windows does (Hiera, NesT), and so do
-our calls of cuDNN's where the queries lie so. The loop that makes it can write it so.
+Flash attention copies a gradient that lies otherwise, as that of attention within windows does (Hiera, NesT). Our calls
+of cuDNN's kernel copy one that lies otherwise than the queries. The loop that makes the gradient can write it so.
 """
 
 from __future__ import annotations

@@ -272,7 +272,12 @@ class BySize:
         if found is None and self.compile_range is not None and named:
             for given, each in self.ranges:
                 if given == (fixed, *memory):
-                    logger.info("%s: its range for other sizes has no %s: %s", self.name, named, each.broken(named))
+                    logger.info(
+                        "%s: an earlier schedule does not serve %s, where these guards fail: %s",
+                        self.name,
+                        named,
+                        each.broken(named),
+                    )
             graph = at_sizes(self.graph, fixed)
             kept = _without_numbers(graph)
             found, alone = None, False

@@ -13,6 +13,8 @@ log-sum-exp with rows padded to 32, the mask's gradient with rows padded to 16, 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from optfuse.compiler.ops.attention_cudnn import ATTENTION_SHORT, attention_backward_cudnn, attention_by_cudnn
@@ -354,7 +356,8 @@ def attention_kernel_cuda(
             for (batch, _, rows, width), count in zip(shapes, (heads, shared, shared), strict=True):
                 row = torch.empty(width + -width % 8, dtype=query.dtype, device=query.device, requires_grad=True)
                 examples.append(row.expand(batch, count, rows, -1))
-            params = cuda.SDPAParams(*examples, None, dropout_p, is_causal, heads != shared)  # type: ignore
+            made: Any = cuda.SDPAParams  # its stub takes no arguments
+            params = made(*examples, None, dropout_p, is_causal, heads != shared)
             if (flash or name == "efficient") and usable(params):
                 return name
     return "math"

@@ -10,6 +10,8 @@ dropout of -0.0, which is none and has plans of its own, and lay both out as tor
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from optfuse.compiler.ops.attention_sums import attention_mask_sum
@@ -29,7 +31,8 @@ def attention_by_cudnn(query: torch.Tensor, key: torch.Tensor, value: torch.Tens
     kind = (query.device, query.dtype, query.shape, key.shape, value.shape)
     if kind not in ATTENTION_CUDNN:
         with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.CUDNN_ATTENTION]):
-            params = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, False, False)  # type: ignore
+            made: Any = torch.backends.cuda.SDPAParams  # its stub takes no arguments
+            params = made(query, key, value, None, 0.0, False, False)
             ATTENTION_CUDNN[kind] = torch.backends.cuda.can_use_cudnn_attention(params)
     return ATTENTION_CUDNN[kind]
 
@@ -50,7 +53,7 @@ def attention_backward_cudnn(
     length, columns = query.shape[2], key.shape[2]
     lse = lse.narrow(-1, 0, length).contiguous()
     rng = query.new_empty((), dtype=torch.int64)  # of dropout, which there is none of
-    found = attention_gradients_cudnn(
+    found = attention_backward_own_plan(
         *(grad, query, key, value, out, lse.unsqueeze(-1), rng, rng, bias, None, None, length, columns, 0.0, is_causal),
         scale=scale,
     )
@@ -59,7 +62,7 @@ def attention_backward_cudnn(
     return list(found)
 
 
-def attention_gradients_cudnn(
+def attention_backward_own_plan(
     grad: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,

@@ -127,17 +127,17 @@ def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
 
 
 def period(nest: LoopNest, periods: Mapping[str, int]) -> int:
-    """How many points of a nest, or of one that it reads point by point, belong to each of a changing number of images.
+    """How many points of an image a nest writes, where it cuts a changing number of images out of larger ones; else 1.
 
-    1 where their indices do not begin anew with each image, as they do where images are cut from larger ones.
-    ``periods``: those of the nests before it, by the buffers that they write.
+    A nest that reads such a result point by point has its period. ``periods`` has those of the nests before it, by the
+    buffers that they write.
     """
     first, *rest = nest.sizes or (1,)
     if nest.reductions or any(isinstance(size, Size) for size in rest):
         return 1
     if len(rest) > 1:
         steps = [access.coefficients and [*map(hint, access.coefficients)] for access in accesses(nest).loads]
-        cut = all(each and each == sorted(each, reverse=True) for each in steps)
+        cut = steps != [] and all(each and each == sorted(each, reverse=True) for each in steps)
         return prod(rest) if cut and isinstance(first, Size) else 1
     loads = [load for load in accesses(nest).loads if load.load is None or ivar(0) in load.load.index.free_symbols]
     point = ivar(0) * prod(rest) + ivar(1) if rest else ivar(0)
@@ -151,8 +151,9 @@ def plan_chunks(
     """How to chunk a nest's r dimensions; None where it does not pay or they cannot be split.
 
     It pays if idle programs lose more than ``LOST_PERCENT`` of a launch. Chunks are equal where about as many equal
-    ones are possible as are wanted; a size that has no such divisor has a shorter chunk at the end. Of images whose
-    number changes, a chunk is a part of one, or one, if what is read has a period: so it may share the loop.
+    ones are possible as are wanted; a size that has no such divisor has a shorter chunk at the end. Where images are
+    read that ``period`` knows, a chunk is an image or an equal part of one, as the loops are that cut them: they can
+    share a kernel.
     """
     mergeable = all(r.kind in SELF_MERGING or r.kind == "welford" for r in nest.reductions)
     if not nest.reductions or not mergeable:
@@ -176,11 +177,11 @@ def plan_chunks(
     if whole == len(rsizes):
         return Chunks(whole, 0) if counted >= FEWEST_CHUNKS else None
     most, limit = wanted // max(counted, 1), limit // max(counted, 1)
-    rows = _rows_of_images(nest, touched, periods or {}) if isinstance(rsizes[0], Size) else []
-    near = {hint(rsizes[0]) // count: count for count in rows if count >= SHORTEST_CHUNK}
-    near = {number: count for number, count in near.items() if number <= NEAR * most}
-    if near and not whole:
-        return Chunks(0, rsizes[0] // near[min(near, key=lambda number: abs(number - most))])
+    lengths = [] if whole else _parts_of_images(nest, touched, periods or {})
+    number = {length: hint(rsizes[0]) // length for length in lengths if length >= SHORTEST_CHUNK}
+    near = [length for length in number if number[length] <= NEAR * most]
+    if near:
+        return Chunks(0, rsizes[0] // min(near, key=lambda length: abs(number[length] - most)))
     equal = divisors(rsizes[whole])
     parts = max((d for d in equal if d <= most), default=1)
     if parts * NEAR <= most:
@@ -191,11 +192,11 @@ def plan_chunks(
     return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
 
 
-def _rows_of_images(nest: LoopNest, touched: NestAccesses, periods: Mapping[str, int]) -> list[int]:
-    """The numbers of rows into which images can be cut that a nest reads, smallest first."""
+def _parts_of_images(nest: LoopNest, touched: NestAccesses, periods: Mapping[str, int]) -> list[int]:
+    """Of the images that a nest sums up: the rows that an equal part of one can have, fewest first."""
     points = max((periods.get(access.buffer, 1) for access in touched.loads), default=1)
     columns = prod(nest.sizes)
-    if isinstance(columns, Size) or points % columns:
+    if isinstance(columns, Size) or not isinstance(nest.rsizes[0], Size) or points % columns:
         return []
     return [rows for rows in divisors(points // columns) if divides(rows, nest.rsizes[0])]
 

@@ -174,7 +174,7 @@ def test_cudnn_plans_are_ours_and_read_one_layout(heads_outside: bool, monkeypat
     inside, outside = torch.randn(2, 5, 4, 8).transpose(1, 2), torch.randn(2, 4, 5, 8)
     query = outside if heads_outside else inside
     rest = (None, None, None, None, None, None, 5, 5, 0.0, False)
-    attention_cudnn.attention_gradients_cudnn(inside, query, query, query, outside, *rest)  # type: ignore[arg-type]
+    attention_cudnn.attention_backward_own_plan(inside, query, query, query, outside, *rest)  # type: ignore[arg-type]
     [(grad, *_, out, _, _, _, _, _, _, _, _, dropout_p, _)] = calls
     torch.testing.assert_close((grad, out), (inside, outside), rtol=0, atol=0)
     assert grad.stride() == out.stride() == query.stride()
