@@ -12,13 +12,15 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 #: A worker that is timed for longer may wait for a lock that a stopped one holds.
 LONGEST_PAUSE_S = 60.0
 
+#: The locked files by which this process is a worker. They are open until it ends: a file that is closed is not locked.
+_JOINED: list[TextIO] = []
 
 _FOLDERS = "optfuse-bench-{device}.workers"
 
@@ -39,14 +41,14 @@ class Siblings:
     """The workers on one device. Each has a file there, named by its process, which it locks as long as it lives."""
 
     folder: Path
-    _mine: TextIO | None = field(default=None)
 
     def join(self) -> None:
         """Be one of them until this process ends. It waits until no other one is timed, which has not stopped it."""
         self.folder.mkdir(exist_ok=True)
         path = self.folder / f"{os.getpid()}.new"
-        self._mine = path.open("w")
-        fcntl.flock(self._mine, fcntl.LOCK_EX)
+        mine = path.open("w")
+        _JOINED.append(mine)
+        fcntl.flock(mine, fcntl.LOCK_EX)
         path.rename(self.folder / str(os.getpid()))
         with self._pauses(fcntl.LOCK_EX):
             pass

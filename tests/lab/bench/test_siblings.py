@@ -16,8 +16,7 @@ WORKER = """
 import sys, time
 from pathlib import Path
 from optfuse.lab.bench.siblings import Siblings
-siblings = Siblings(Path(sys.argv[1]))
-siblings.join()
+Siblings(Path(sys.argv[1])).join()
 print("joined", flush=True)
 time.sleep(60)
 """
