@@ -415,6 +415,17 @@ def test_running_statistics_serve_a_range_of_batches(compiled: Compiler) -> None
     assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
 
 
+def test_as_many_images_as_channels_are_of_the_range(compiled: Compiler) -> None:
+    """The pooled input is released where a convolution's result looks the same, which no weight of its sizes does."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(16, 8, 1)
+    )
+    fast = compiled(model)
+    for size in (20, 16):
+        fast(marked(size, 3, 9, 9)).square().mean().backward()
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
 class Embedded(nn.Module):
     """A table whose gradient is computed otherwise where fewer rows than it has meet in it."""
 

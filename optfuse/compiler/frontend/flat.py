@@ -11,7 +11,7 @@ from torch.fx.node import map_arg
 
 from optfuse.compiler.frontend.captured import InputSource
 from optfuse.compiler.frontend.torch_bridge import tree_map
-from optfuse.compiler.frontend.torch_sizes import static_value
+from optfuse.compiler.frontend.torch_sizes import same_numbers, static_value
 
 #: What a graph's argument may be, beside objects.
 _VALUES = (torch.Tensor, bool, int, float, complex, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -105,7 +105,7 @@ def take_writes(graph: GraphModule) -> tuple[tuple[int, Node], ...]:
 def same_form(one: Node, other: Node) -> bool:
     """Whether two nodes yield tensors of the same shape and dtype."""
     first, second = one.meta["val"], other.meta["val"]
-    return first.shape == second.shape and first.dtype == second.dtype
+    return first.dtype == second.dtype and same_numbers(first.shape, second.shape)
 
 
 def is_object(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -80,8 +80,24 @@ def known_equal(one: int | torch.SymInt, other: int | torch.SymInt) -> bool:
 
     A tracer sees nothing of it: the size of a storage may be no number of its graph.
     """
+    if isinstance(one, int) and isinstance(other, int):
+        return one == other
     with disable_proxy_modes_tracing():
         return statically_known_true(one == other)
+
+
+def same_numbers(one: Sequence[int | torch.SymInt], other: Sequence[int | torch.SymInt]) -> bool:
+    """Whether two shapes, or two strides, are equal whatever their symbols are.
+
+    Torch's ``==`` would ask for a guard: a batch of 128 that is compared with 64 channels would rule out one of 64.
+    """
+    return len(one) == len(other) and all(map(known_equal, one, other))
+
+
+def spreads_over(one: Sequence[int | torch.SymInt], other: Sequence[int | torch.SymInt]) -> bool:
+    """Whether a tensor of one shape can be broadcast to another one, whatever their symbols are."""
+    pairs = zip(reversed(one), reversed(other), strict=False)
+    return len(one) <= len(other) and all(known_equal(a, 1) or known_equal(a, b) for a, b in pairs)
 
 
 def unbacked_symbols(value: Any) -> set[sympy.Symbol]:

@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, swap, with_graph
 from optfuse.compiler.frontend.torch_bridge import TO_COPY
-from optfuse.compiler.frontend.torch_sizes import hint_of
+from optfuse.compiler.frontend.torch_sizes import hint_of, same_numbers
 
 aten = torch.ops.aten
 
@@ -256,7 +256,7 @@ def _added(make: _Maker, a: _Parts, b: _Parts) -> _Parts:
     if b.imaginary is not None and a.imaginary is not None:
         return _Parts(real, make(aten.add.Tensor, a.imaginary, b.imaginary))
     imaginary = a.imaginary if b.imaginary is None else b.imaginary
-    if isinstance(imaginary, Node) and imaginary.meta["val"].shape == real.meta["val"].shape:
+    if isinstance(imaginary, Node) and same_numbers(imaginary.meta["val"].shape, real.meta["val"].shape):
         return _Parts(real, imaginary)
     return _Parts(real, make(aten.add.Tensor, make(aten.zeros_like.default, real), imaginary))
 
@@ -299,7 +299,7 @@ def _exponential(make: _Maker, a: _Parts) -> _Parts:
 
 
 def _of_parts(_: _Maker, real: _Parts, imaginary: _Parts) -> _Parts | None:
-    same = real.real.meta["val"].shape == imaginary.real.meta["val"].shape
+    same = same_numbers(real.real.meta["val"].shape, imaginary.real.meta["val"].shape)
     return _Parts(real.real, imaginary.real) if same else None
 
 

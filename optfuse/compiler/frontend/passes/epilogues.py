@@ -23,7 +23,7 @@ from optfuse.compiler.frontend.passes.evaluate import node_value
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied
 from optfuse.compiler.frontend.patches import lie_side_by_side
 from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating
-from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic
+from optfuse.compiler.frontend.torch_sizes import is_symbolic, same_numbers
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 
@@ -184,8 +184,7 @@ def _sum(total: Node) -> tuple[_Branch | None, Node | None]:
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same dtype and shape, at whatever sizes."""
-    shapes = [[expression_of(n) if is_symbolic(n) else n for n in x.shape] for x in (one, other)]
-    return one.dtype is other.dtype and shapes[0] == shapes[1]
+    return one.dtype is other.dtype and same_numbers(one.shape, other.shape)
 
 
 def _branch(node: Node) -> _Branch | None:

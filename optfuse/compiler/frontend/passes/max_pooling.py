@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.passes.rewrite import fake, insert, swap
+from optfuse.compiler.frontend.torch_sizes import same_numbers
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 
@@ -86,14 +87,16 @@ def _convolution_before(pooled: Node) -> Node | None:
         node = stack.pop()
         value = fake(node)
         if node.target is aten.convolution.default and wanted is not None and value is not None:
-            same = (value.shape, value.stride(), value.dtype) == (wanted.shape, wanted.stride(), wanted.dtype)
-            return node if same else None
+            same = value.dtype == wanted.dtype and same_numbers(value.shape, wanted.shape)
+            return node if same and same_numbers(value.stride(), wanted.stride()) else None
         pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
         if not (pointwise or node.target is aten._to_copy.default):  # noqa: SLF001 - the operator's name
             continue
         for source in node.all_input_nodes:
             found = fake(source)
-            if source not in seen and found is not None and wanted is not None and found.shape == wanted.shape:
+            if source in seen or found is None or wanted is None:
+                continue
+            if same_numbers(found.shape, wanted.shape):
                 seen.add(source)
                 stack.append(source)
     return None

@@ -20,6 +20,7 @@ from optfuse.compiler.frontend.passes.rewrite import (
     with_graph,
 )
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, is_mutating
+from optfuse.compiler.frontend.torch_sizes import known_equal, same_numbers
 
 aten = torch.ops.aten
 
@@ -156,9 +157,9 @@ def _same_layout(node: Node) -> bool:
     return (
         ours.dtype == theirs.dtype
         and ours.device == theirs.device
-        and tuple(ours.shape) == tuple(theirs.shape)
-        and _strides(ours) == _strides(theirs)
-        and (node.target is not aten.as_strided.default or ours.storage_offset() == theirs.storage_offset())
+        and same_numbers(ours.shape, theirs.shape)
+        and same_numbers(_strides(ours), _strides(theirs))
+        and (node.target is not aten.as_strided.default or known_equal(ours.storage_offset(), theirs.storage_offset()))
     )
 
 

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.passes.rewrite import base_of, insert, is_loop, readers, sized
 from optfuse.compiler.frontend.torch_bridge import is_random, is_tangent
+from optfuse.compiler.frontend.torch_sizes import same_numbers
 
 aten = torch.ops.aten
 
@@ -60,7 +61,9 @@ def _backward_half(joint: GraphModule) -> set[Node]:
 
 def _looks_alike(one: Node, other: Node) -> bool:
     a, b = sized(one), sized(other)
-    return a is not None and b is not None and (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
+    if a is None or b is None or a.dtype != b.dtype:
+        return False
+    return same_numbers(a.shape, b.shape) and same_numbers(a.stride(), b.stride())
 
 
 def _is_pointwise(node: Node) -> bool:
