@@ -164,7 +164,7 @@ def _at_size(model: Any, fast: Any, inputs: Call, train: bool, out: Path) -> Row
             result.backward()
 
     with alone(out):
-        ms = median_ms(step, seconds=0.08, warm=WARM)
+        ms = median_ms(step, warm=WARM)
         busy = busy_ms(step)
     left = [f"{graph.name}: {graph.why_not}" for graph in optfuse.compiled_graphs() if graph.why_not]
     calls = [asdict(graph.calls) for graph in optfuse.compiled_graphs() if graph.calls is not None]
