@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from optfuse.compiler.frontend.zoo import load_model_file
 
 Axis = Literal["batch", "length"]
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -20,6 +24,65 @@ LENGTHS = (
     *("mamba", "mamba2", "marian", "mistral", "mixtral", "modernbert", "olmoe", "opt", "phi3", "qwen3", "qwen3_moe"),
     "t5",
 )
+
+MODELS = Path(__file__).parents[2] / "models"
+#: An optimizer's step has no batch; graphs whose edges name nodes by their numbers may not lose some.
+NAMES = sorted(path.stem for path in MODELS.glob("*.py") if path.stem not in {"adamw", "gat", "gcn"})
+CASES: list[tuple[str, Axis]] = [*((name, "batch") for name in NAMES), *((name, "length") for name in LENGTHS)]
+
+#: Models of which each size has a schedule of its own, and why.
+BY_SIZE = {
+    ("mamba", "length"): "torch unrolls the scan by its length: a trace, and a schedule, for each",
+}
+
+#: Models whose batch norms see two elements, so that gradients in float32 are rounding errors alone.
+IN_FLOAT64 = frozenset({"mobilenetv2"})
+
+
+def still(model: torch.nn.Module) -> torch.nn.Module:
+    """The model without draws."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name in ("dropout", "attention_dropout", "hidden_dropout", "drop_prob"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
+def _moved(value: Any, dtype: torch.dtype, device: str) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+
+
+def trains(name: str) -> bool:
+    """Whether a model of the zoo has a training step."""
+    return load_model_file(MODELS / f"{name}.py").trains
+
+
+def distances_at_sizes(
+    compile_: Callable[..., Any], name: str, axis: Axis, train: bool, device: str
+) -> list[tuple[float, str]]:
+    """How far the compiled model's outcome is from eager's at the example's size and two larger ones, and where."""
+    entry = load_model_file(MODELS / f"{name}.py")
+    dtype = torch.float64 if name in IN_FLOAT64 else torch.float32
+    model = still(entry.model("small", torch.float32).to(device, dtype).train(train)).requires_grad_(train)
+    example = entry.inputs("small", torch.float32, train=train)
+    inputs: Call = pytree.tree_map(partial(_moved, dtype=dtype, device=device), example)
+    dims = dimensions(name, inputs, axis)
+    key = next(iter(dims))
+    hint = (inputs[0][key] if isinstance(key, int) else inputs[1][key]).shape[dims[key]]
+    fast = compile_(model, dynamic=True)
+    apart = []
+    for size in (hint, hint + 3, hint + 1):
+        now = resized(inputs, dims, size)
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        wanted = outcome(model, model, now, train)
+        for name_, buffer in model.named_buffers():
+            buffer.data.copy_(buffers[name_])
+        apart.append(furthest(outcome(fast, model, now, train), wanted))
+    return apart
 
 
 def dimensions(name: str, inputs: Call, axis: Axis) -> dict[int | str, int]:
