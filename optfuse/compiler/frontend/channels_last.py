@@ -16,7 +16,7 @@ from optfuse.compiler.frontend.grouped_products import mixes_groups
 from optfuse.compiler.frontend.passes.rewrite import fake
 from optfuse.compiler.frontend.patches import is_patches
 from optfuse.compiler.frontend.torch_fakes import fake_strided
-from optfuse.compiler.frontend.torch_sizes import hint_of, known_equal
+from optfuse.compiler.frontend.torch_sizes import hint_of, known_equal, same_numbers
 
 aten = torch.ops.aten
 
@@ -111,12 +111,10 @@ def laid_out(node: Node, value: Any) -> Any:
 def _is_undecided(node: Node, value: Any) -> bool:
     """Whether a pointwise node makes images of values that are the same all over an image: any layout will do."""
     pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-    if not pointwise or not is_images(value) or value[0, 0].numel() == 1:
+    if not pointwise or not is_images(value) or all(known_equal(n, 1) for n in value.shape[2:]):
         return False
     operands = [fake(source) for source in node.all_input_nodes]
-    wide = [
-        x for x in operands if x is not None and x.dim() == value.dim() and all(map(known_equal, x.shape, value.shape))
-    ]
+    wide = [x for x in operands if x is not None and same_numbers(x.shape, value.shape)]
     return bool(wide) and not any(any(x.stride()[2:]) for x in wide)
 
 
