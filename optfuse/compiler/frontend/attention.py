@@ -99,13 +99,12 @@ def _attend_batched(
     query = _with_heads(query, heads)
     if key.shape[-3] != value.shape[-3]:  # else query heads may share them
         key, value = _with_heads(key, heads), _with_heads(value, heads)
-    batches = math.prod(batch)
-    four = [x.expand(*batch, *x.shape[-3:]).reshape(batches, *x.shape[-3:]) for x in (query, key, value)]
+    four = [_with_batch(x.expand(*batch, *x.shape[-3:])) for x in (query, key, value)]
     if mask is not None:
         scores = (heads, query.shape[-2], key.shape[-2])
         repeats = all(size == 1 for size in mask.shape[:-3])
         given = (1,) * len(batch) if repeats else tuple(batch)
-        mask = mask.expand(*given, *scores).reshape(math.prod(given), *scores)
+        mask = _with_batch(mask.expand(*given, *scores))
     if dropout_p > 0:
         out = attention_dropout(*four, mask, dropout_p, is_causal, scale, keep, draw)[0]
     else:
@@ -113,6 +112,11 @@ def _attend_batched(
     if len(batch) != 1:
         out = out.reshape(*batch, *out.shape[1:])
     return out.squeeze(0) if flat else out
+
+
+def _with_batch(x: Tensor) -> Tensor:
+    """The tensor with one batch; itself where it has one, since torch compares all strides to reshape it."""
+    return x if x.dim() == 4 else x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
 
 
 def _with_heads(x: Tensor, heads: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optfuse.compiler.ir.nodes import Buffer
+from optfuse.compiler.ir.sizes import never_less
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -33,4 +34,5 @@ def padding(buffer: Buffer) -> int:
     if len(steps) < 2 or steps[0][0] != 1:
         return 0
     (_, row), (pitch, _) = steps[:2]
-    return max(0, pitch - row)
+    gap = pitch - row
+    return gap if never_less(gap, 0) else max(0, gap)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, LoopNest
+from optfuse.compiler.ir.sizes import hint
 from optfuse.compiler.ir.traversal import dot_in
 
 Kind = Literal["normal form", "dominance", "decision"]
@@ -83,7 +84,7 @@ def _kind(text: Any) -> Kind:
 def _has_gaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether a layout has gaps between elements, expanded dimensions aside."""
     dense = 1
-    for size, step in sorted(zip(shape, stride, strict=True), key=lambda pair: pair[1]):
+    for size, step in sorted(zip(map(hint, shape), map(hint, stride), strict=True), key=lambda pair: pair[1]):
         if size > 1:
             if step > dense:
                 return True
