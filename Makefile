@@ -33,7 +33,7 @@ run: $(READY)  ## optimize GPT-2 and ResNet-50, forward and backward, and verify
 
 test: lint imports  ## everything that a change must pass
 	@$(MAKE) --no-print-directory -j2 types unit
-	@$(MAKE) --no-print-directory notebooks docs LEFT_OUT=--ignore=$(LONG_NOTEBOOK)
+	@$(MAKE) --no-print-directory -j2 notebooks docs LEFT_OUT=--ignore=$(LONG_NOTEBOOK)
 
 test-all: lint imports types notebooks docs  ## the same with slow tests and every example: hours on two cores
 	@$(BIN)/pytest -q -m "not gpu" --hypothesis-profile=nightly -n $(TESTERS) $(SPREAD)

@@ -54,6 +54,7 @@ def test_groups_that_take_several_channels_stay() -> None:
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.spread(3)
 def test_results_and_gradients(stride: int, layout: torch.memory_format, *, bias: bool) -> None:
     net, x = model(2, bias=bias, stride=stride), images().to(memory_format=layout).requires_grad_()
 

@@ -58,6 +58,7 @@ def test_groups_that_are_slow(groups: int, taken: int, made: int, expected: tupl
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"stride": 2}], ids=str)
 @pytest.mark.parametrize(("groups", "taken", "made"), [(2, 8, 16), (4, 8, 4), *SLOW])
+@pytest.mark.spread(2)
 def test_results_and_gradients(groups: int, taken: int, made: int, options: dict[str, Any]) -> None:
     model, x = net(groups, taken, made, **options), images(groups * taken).requires_grad_()
     forward, backward = capture_training(model, (x,))
