@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import RoFormerConfig, RoFormerForMaskedLM
 
 from optfuse.compiler.ir.nodes import LibraryCall, views
 from optfuse.compiler.ir.sizes import Size
@@ -423,6 +424,26 @@ def test_as_many_images_as_channels_are_of_the_range(compiled: Compiler) -> None
     fast = compiled(model)
     for size in (20, 16):
         fast(marked(size, 3, 9, 9)).square().mean().backward()
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
+@pytest.mark.slow
+def test_texts_may_be_more_than_words_and_fewer(compiled: Compiler) -> None:
+    """Axes that move no address are not compared by their sizes, which are those of the batch and of the text here."""
+    config = RoFormerConfig(
+        **dict.fromkeys(("vocab_size", "max_position_embeddings"), 64),
+        **dict.fromkeys(("hidden_size", "embedding_size", "intermediate_size"), 32),
+        **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    model = RoFormerForMaskedLM(config)
+    fast = compiled(model, dynamic=True)
+    for size in ((3, 24), (32, 9)):
+        ids = torch.randint(3, 60, size)
+        result = fast(input_ids=ids).logits
+        torch.testing.assert_close(result, model(input_ids=ids).logits)
+        result.square().mean().backward()
     assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache, lru_cache
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -207,7 +208,7 @@ def _as_strided_scatter(
     if any(step == 0 and n > 1 for n, step in zip(self.shape, self.stride(), strict=True)):
         return _as_strided_scatter(aten.clone.default(self), src, size, stride, storage_offset)
     reach = 0
-    for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n > 1):
+    for step, n in sorted(((step, n) for n, step in zip(size, stride, strict=True) if n > 1), key=itemgetter(0)):
         if step <= reach:
             return NotImplemented
         reach += (n - 1) * step

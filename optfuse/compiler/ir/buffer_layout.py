@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from optfuse.compiler.ir.nodes import Buffer
 from optfuse.compiler.ir.sizes import never_less
@@ -30,7 +31,8 @@ def span(buffer: Buffer) -> int:
 
 def padding(buffer: Buffer) -> int:
     """Elements from the end of a row to the start of the next one."""
-    steps = sorted((step, size) for size, step in zip(buffer.shape, buffer.stride, strict=True) if size != 1)
+    pairs = ((step, size) for size, step in zip(buffer.shape, buffer.stride, strict=True) if size != 1)
+    steps = sorted(pairs, key=itemgetter(0))
     if len(steps) < 2 or steps[0][0] != 1:
         return 0
     (_, row), (pitch, _) = steps[:2]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from operator import itemgetter
 
 from optfuse.compiler.analysis.access import Access, accesses
 from optfuse.compiler.analysis.dependence import users
@@ -185,7 +186,8 @@ def _apart(load: Access, nest: LoopNest) -> bool:
     if found is None or form is None:
         return False
     reach = 0
-    for step, n in sorted((form[0].get(symbol, 0), n) for symbol, n in found.extents.items() if n > 1):
+    steps = ((form[0].get(symbol, 0), n) for symbol, n in found.extents.items() if n > 1)
+    for step, n in sorted(steps, key=itemgetter(0)):
         if step <= reach:
             return False
         reach += step * (n - 1)
