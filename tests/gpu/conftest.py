@@ -26,3 +26,12 @@ def exact_products() -> Iterator[None]:
 def graphs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """``cudagraphs="auto"`` records at the second call, whether or not that saves time."""
     monkeypatch.setattr(Pace, "enter", lambda *_: "graphs")
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Nothing is compiled before, and draws are the same ones; memory is given back."""
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    torch.manual_seed(0)
+    yield
+    torch.cuda.empty_cache()

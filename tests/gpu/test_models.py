@@ -22,6 +22,7 @@ from optfuse.compiler.frontend.zoo import load_model_file
 from optfuse.errors import CaptureError
 from optfuse.runtime.check.verify import ENOUGH, FACTOR, copy_of
 from tests.oracle.judging import in_double
+from tests.without_dropout import without_dropout
 
 pytestmark = [
     pytest.mark.usefixtures("exact_products", "graphs_at_once"),
@@ -51,17 +52,6 @@ def moved(tree: Any, dtype: torch.dtype | None = None) -> Any:
         return x.to("cuda", dtype if dtype is not None and x.is_floating_point() else x.dtype)
 
     return pytree.tree_map_only(torch.Tensor, move, tree)
-
-
-def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
-    """Dropout draws other numbers in every system; ``test_dropout`` is about it."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        for name in ("dropout", "attention_dropout", "hidden_dropout", "drop_prob"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
-    return model
 
 
 def outcome(call: Any, owner: torch.nn.Module, args: Any, kwargs: Any, train: bool) -> dict[str, torch.Tensor]:

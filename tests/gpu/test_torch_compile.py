@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,12 @@ from torch import nn
 from optfuse.compiler.frontend.zoo import load_model_file
 from optfuse.runtime.check.verify import ENOUGH
 from optfuse.torch_compile.backend import backend
-from tests.gpu.test_models import MODELS, NAMES, distances, moved, outcome, without_dropout
+from tests.gpu.test_models import MODELS, NAMES, distances, moved, outcome
 from tests.oracle.judging import in_double
+from tests.without_dropout import without_dropout
 
 pytestmark = [
-    pytest.mark.usefixtures("exact_products", "graphs_at_once"),
+    pytest.mark.usefixtures("exact_products", "graphs_at_once", "fresh_dynamo"),
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
@@ -31,14 +31,6 @@ pytestmark = [
 OPTIONS = {"time_limit": 5, "workers": 2}
 #: How much larger than eager's an error may be in one draw of the weights, and how many roundings always pass.
 FACTOR, ROUNDINGS = 4, 30
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()  # noqa: SLF001 - its public face
-    torch.manual_seed(0)
-    yield
-    torch.cuda.empty_cache()
 
 
 class Runs(list[Any]):

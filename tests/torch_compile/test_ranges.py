@@ -416,8 +416,8 @@ def test_running_statistics_serve_a_range_of_batches(compiled: Compiler) -> None
     assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
 
 
-def test_as_many_images_as_channels_are_of_the_range(compiled: Compiler) -> None:
-    """The pooled input is released where a convolution's result looks the same, which no weight of its sizes does."""
+def test_a_batch_as_large_as_the_channels_is_in_the_range(compiled: Compiler) -> None:
+    """The pass that lets go of the pooled input compares it with weights, too: without a guard."""
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(16, 8, 1)
     )
@@ -428,8 +428,8 @@ def test_as_many_images_as_channels_are_of_the_range(compiled: Compiler) -> None
 
 
 @pytest.mark.slow
-def test_texts_may_be_more_than_words_and_fewer(compiled: Compiler) -> None:
-    """Axes that move no address are not compared by their sizes, which are those of the batch and of the text here."""
+def test_a_batch_may_be_larger_than_the_length(compiled: Compiler) -> None:
+    """Axes with equal steps are not compared by their sizes: in RoFormer those of the batch and the length."""
     config = RoFormerConfig(
         **dict.fromkeys(("vocab_size", "max_position_embeddings"), 64),
         **dict.fromkeys(("hidden_size", "embedding_size", "intermediate_size"), 32),

@@ -1,17 +1,20 @@
-"""Models of the zoo at changing sizes: which of their inputs' dimensions are the batch and the length."""
+"""Models of the zoo at changing sizes: which dimensions are the batch and the length, and a check against eager."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from optfuse.compiler.frontend.zoo import load_model_file
+from tests.torch_compile.test_torch_compile import Compiler
+from tests.without_dropout import without_dropout
 
 Axis = Literal["batch", "length"]
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -39,50 +42,44 @@ BY_SIZE = {
 IN_FLOAT64 = frozenset({"mobilenetv2"})
 
 
-def still(model: torch.nn.Module) -> torch.nn.Module:
-    """The model without draws."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        for name in ("dropout", "attention_dropout", "hidden_dropout", "drop_prob"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
-    return model
-
-
 def _moved(value: Any, dtype: torch.dtype, device: str) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.to(device, dtype) if value.is_floating_point() else value.to(device)
 
 
-def trains(name: str) -> bool:
-    """Whether a model of the zoo has a training step."""
-    return load_model_file(MODELS / f"{name}.py").trains
+def check_at_sizes(compiled: Compiler, name: str, axis: Axis, train: bool, device: str, *, most: float) -> None:
+    """Hold the compiled model to eager's outcome at the example's size and two larger ones, of one schedule a graph.
 
-
-def distances_at_sizes(
-    compile_: Callable[..., Any], name: str, axis: Axis, train: bool, device: str
-) -> list[tuple[float, str]]:
-    """How far the compiled model's outcome is from eager's at the example's size and two larger ones, and where."""
+    Args:
+        compiled: Compiles the model, and knows its schedules.
+        name: The model's file in the zoo.
+        axis: What changes.
+        train: Whether gradients are compared, too.
+        device: Where it runs.
+        most: The largest distance that passes, relative to the largest value of its kind.
+    """
     entry = load_model_file(MODELS / f"{name}.py")
+    if train and not entry.trains:
+        pytest.skip("does not train")
     dtype = torch.float64 if name in IN_FLOAT64 else torch.float32
-    model = still(entry.model("small", torch.float32).to(device, dtype).train(train)).requires_grad_(train)
+    model = without_dropout(entry.model("small", torch.float32).to(device, dtype).train(train)).requires_grad_(train)
     example = entry.inputs("small", torch.float32, train=train)
     inputs: Call = pytree.tree_map(partial(_moved, dtype=dtype, device=device), example)
     dims = dimensions(name, inputs, axis)
     key = next(iter(dims))
     hint = (inputs[0][key] if isinstance(key, int) else inputs[1][key]).shape[dims[key]]
-    fast = compile_(model, dynamic=True)
-    apart = []
+    fast = compiled(model, dynamic=True)
     for size in (hint, hint + 3, hint + 1):
         now = resized(inputs, dims, size)
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         wanted = outcome(model, model, now, train)
         for name_, buffer in model.named_buffers():
             buffer.data.copy_(buffers[name_])
-        apart.append(furthest(outcome(fast, model, now, train), wanted))
-    return apart
+        apart, where = furthest(outcome(fast, model, now, train), wanted)
+        assert apart < most, f"{where} is {apart:.1e} from eager's at {size}"
+    left = [pair for run in compiled.runs for pair in (*run.record.unplanned, *run.record.by_size)]
+    assert left == [] or (name, axis) in BY_SIZE, left
 
 
 def dimensions(name: str, inputs: Call, axis: Axis) -> dict[int | str, int]:

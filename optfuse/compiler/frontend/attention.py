@@ -99,12 +99,12 @@ def _attend_batched(
     query = _with_heads(query, heads)
     if key.shape[-3] != value.shape[-3]:  # else query heads may share them
         key, value = _with_heads(key, heads), _with_heads(value, heads)
-    four = [_with_batch(x.expand(*batch, *x.shape[-3:])) for x in (query, key, value)]
+    four = [_with_one_batch(x.expand(*batch, *x.shape[-3:])) for x in (query, key, value)]
     if mask is not None:
         scores = (heads, query.shape[-2], key.shape[-2])
         repeats = all(size == 1 for size in mask.shape[:-3])
         given = (1,) * len(batch) if repeats else tuple(batch)
-        mask = _with_batch(mask.expand(*given, *scores))
+        mask = _with_one_batch(mask.expand(*given, *scores))
     if dropout_p > 0:
         out = attention_dropout(*four, mask, dropout_p, is_causal, scale, keep, draw)[0]
     else:
@@ -114,8 +114,8 @@ def _attend_batched(
     return out.squeeze(0) if flat else out
 
 
-def _with_batch(x: Tensor) -> Tensor:
-    """The tensor with one batch; itself where it has one, since torch compares all strides to reshape it."""
+def _with_one_batch(x: Tensor) -> Tensor:
+    """The tensor with one batch dimension; itself where it has one: a reshape compares strides, with guards."""
     return x if x.dim() == 4 else x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
 
 

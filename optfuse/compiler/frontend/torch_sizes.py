@@ -94,8 +94,8 @@ def same_numbers(one: Sequence[int | torch.SymInt], other: Sequence[int | torch.
     return len(one) == len(other) and all(map(known_equal, one, other))
 
 
-def spreads_over(one: Sequence[int | torch.SymInt], other: Sequence[int | torch.SymInt]) -> bool:
-    """Whether a tensor of one shape can be broadcast to another one, whatever their symbols are."""
+def broadcasts_to(one: Sequence[int | torch.SymInt], other: Sequence[int | torch.SymInt]) -> bool:
+    """Whether a tensor of one shape can be broadcast to another shape, whatever their symbols are."""
     pairs = zip(reversed(one), reversed(other), strict=False)
     return len(one) <= len(other) and all(known_equal(a, 1) or known_equal(a, b) for a, b in pairs)
 

@@ -36,5 +36,5 @@ def padding(buffer: Buffer) -> int:
     if len(steps) < 2 or steps[0][0] != 1:
         return 0
     (_, row), (pitch, _) = steps[:2]
-    gap = pitch - row
+    gap = pitch - row  # known to be none or more where rows are padded up: ``max`` would ask which
     return gap if never_less(gap, 0) else max(0, gap)

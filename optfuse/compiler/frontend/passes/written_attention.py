@@ -20,7 +20,7 @@ from optfuse.compiler.frontend.passes.evaluate import node_value
 from optfuse.compiler.frontend.passes.rewrite import copied, fake
 from optfuse.compiler.frontend.passes.scores_mask import ScoresMask, put, shape_of
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, is_mutating, operator_name, shares_memory
-from optfuse.compiler.frontend.torch_sizes import spreads_over
+from optfuse.compiler.frontend.torch_sizes import broadcasts_to
 
 aten = torch.ops.aten
 
@@ -285,7 +285,7 @@ def _is_mask(mask: Any, dtype: torch.dtype, scores: torch.Tensor) -> bool:
     given = _value(mask)
     if given is None or given.dtype != dtype or given.requires_grad or given.dim() > scores.dim():
         return False
-    return spreads_over(given.shape, scores.shape)
+    return broadcasts_to(given.shape, scores.shape)
 
 
 def _number(x: Any) -> float | None:
@@ -317,7 +317,7 @@ def _fill(step: Node) -> tuple[Node, float, bool] | None:
     fill, held, scores = _number(number), _value(condition), _value(step)
     if fill is None or held is None or scores is None or held.dtype != torch.bool:
         return None
-    if fill > -OVERWHELMING or not spreads_over(held.shape, scores.shape):
+    if fill > -OVERWHELMING or not broadcasts_to(held.shape, scores.shape):
         return None
     return condition, fill, inverse  # type: ignore[return-value]
 
