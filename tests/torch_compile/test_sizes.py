@@ -6,6 +6,7 @@ import copy
 import math
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -216,6 +217,62 @@ def test_around_a_node_that_finds_a_size_all_is_scheduled(
     (run,) = compiled.runs
     assert any("only its run tells" in reason for _, reason in run.record.unplanned)
     assert any("part" in name for name in compiled.names())
+
+
+@torch.library.custom_op("optfuse_tests::products_of_groups", mutates_args=())
+def products_of_groups(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    starts = [0, *ends.tolist()]
+    return torch.cat([x[start:end] @ w for start, end, w in zip(starts, starts[1:], weights, strict=False)])
+
+
+@products_of_groups.register_fake
+def _(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weights.shape[2])
+
+
+def _groups_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    x, weights = ctx.saved_tensors
+    of_x, of_weights = torch.zeros_like(x), torch.zeros_like(weights)
+    start = 0
+    for k, end in enumerate(ctx.ends.tolist()):
+        if start != end:
+            of_x[start:end] = gradient[start:end] @ weights[k].T
+            of_weights[k] = x[start:end].T @ gradient[start:end]
+        start = end
+    return of_x, of_weights, None
+
+
+def _keep_groups(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.ends = inputs[2]
+
+
+products_of_groups.register_autograd(_groups_backward, setup_context=_keep_groups)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_around_a_backward_that_reads_values_all_is_scheduled(compiled: Compiler, dynamic: bool) -> None:
+    """No trace can follow the operator's backward, which loops over offsets: it alone runs as it is."""
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(6))
+            self.weights = nn.Parameter(torch.randn(3, 6, 6))
+
+        def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+            return products_of_groups((x * self.scale).sin(), self.weights, ends).exp() * 3 + 1
+
+    module = Experts()
+    fast = compiled(module, dynamic=dynamic)
+    for rows in (8, 5, 7) if dynamic else (8, 8):
+        x, ends = torch.randn(rows, 6), torch.tensor([2, 2, rows])
+        torch.testing.assert_close(*(gradients(module, partial(run, ends=ends), x) for run in (fast, module)))
+    (run,) = compiled.runs
+    assert [name for name, _ in run.record.unplanned] == ["compiled0.part2"]
+    assert run.record.by_size == []
+    halves = [f"compiled0.part{part}.{half}" for part in (1, 3) for half in ("forward", "backward")]
+    assert sorted(compiled.names()) == sorted(halves)
 
 
 def test_sizes_that_arguments_hold_only_in_sums(compiled: Compiler) -> None:

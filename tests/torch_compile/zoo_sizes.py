@@ -38,6 +38,9 @@ BY_SIZE = {
     ("mamba", "length"): "torch unrolls the scan by its length: a trace, and a schedule, for each",
 }
 
+#: Models with products of groups, of which transformers' own in float32 have a backward that no trace can follow.
+GROUPED, UNTRACEABLE = frozenset({"mixtral", "olmoe", "qwen3_moe"}), "a backward that reads the values of tensors"
+
 #: Models whose batch norms see two elements, so that gradients in float32 are rounding errors alone.
 IN_FLOAT64 = frozenset({"mobilenetv2"})
 
@@ -79,6 +82,7 @@ def check_at_sizes(compiled: Compiler, name: str, axis: Axis, train: bool, devic
         apart, where = furthest(outcome(fast, model, now, train), wanted)
         assert apart < most, f"{where} is {apart:.1e} from eager's at {size}"
     left = [pair for run in compiled.runs for pair in (*run.record.unplanned, *run.record.by_size)]
+    left = [(graph, reason) for graph, reason in left if name not in GROUPED or not reason.endswith(UNTRACEABLE)]
     assert left == [] or (name, axis) in BY_SIZE, left
 
 

@@ -17,7 +17,7 @@ from optfuse.compiler.frontend.buckets import BucketSizes, in_buckets_or_not
 from optfuse.compiler.frontend.by_size import at_any_size, size_reader
 from optfuse.compiler.frontend.captured import Captured, InputSource
 from optfuse.compiler.frontend.convention import Program
-from optfuse.compiler.frontend.data_parts import finds_sizes, in_parts
+from optfuse.compiler.frontend.data_parts import cut_nodes, in_parts
 from optfuse.compiler.frontend.decompositions import decompositions
 from optfuse.compiler.frontend.flat import is_object
 from optfuse.compiler.frontend.joint import Chooser
@@ -324,11 +324,11 @@ class _Backend:
         try:
             if has_nested(inputs):
                 return of_dense_tensors(graph, name, inputs, replace(self, buckets={}).compile, self.leave)
-            if finds_sizes(graph):
-                return in_parts(graph, name, self.at_size, self.leave)
+            ranged = None if self.compile_range is None else self.for_sizes
+            if cuts := cut_nodes(graph):
+                return in_parts(graph, name, cuts, self.at_size, self.leave, ranged)
             if size_reader(graph, inputs) is None and not reads_offsets(graph):
                 return self.at_size(graph, name, inputs, whole=True)
-            ranged = None if self.compile_range is None else self.for_sizes
             run = at_any_size(graph, name, inputs, self.at_size, self.leave, compile_range=ranged)
             return in_buckets_or_not(graph, name, inputs, self.buckets, run)
         except CaptureError as error:

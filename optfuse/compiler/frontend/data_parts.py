@@ -1,8 +1,8 @@
-"""Graphs with sizes that depend on the values of tensors: cut where such a size is found, compiled between the cuts.
+"""Graphs with nodes that read the values of tensors: cut at these nodes, compiled between the cuts.
 
-``nonzero``, ``x[x > 0]``, ``item()``, tensors given for numbers (``alpha=x.max()``) and the like run as they were
-traced. What stands between them is compiled for the sizes that come: what torch.compile captures then costs only the
-nodes that find a size, not the graph.
+``nonzero``, ``x[x > 0]``, ``item()``, tensors given for numbers (``alpha=x.max()``) and the like find a size that no
+argument tells; a custom operator may have a backward that no trace can follow. They run as they were traced. What
+stands between them is compiled for the sizes that come: such a node then costs itself, not the graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
-from optfuse.compiler.frontend.by_size import CompileSize, at_any_size
+from optfuse.compiler.frontend.by_size import CompileRange, CompileSize, at_any_size
+from optfuse.compiler.frontend.custom_gradients import gradient_reads_values
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 from optfuse.compiler.frontend.torch_sizes import is_read_as_number, is_symbolic, unbacked_symbols
 
@@ -36,24 +37,31 @@ def _takes_element(node: Node) -> bool:
     return any(not any(is_symbolic(user.meta.get("example_value")) for user in source.users) for source in read)
 
 
-def finds_sizes(graph: GraphModule) -> bool:
-    """Whether a graph has nodes that find a size."""
-    return any(finds_size(node) for node in graph.graph.nodes)
+def cut_nodes(graph: GraphModule) -> dict[Node, str]:
+    """The nodes of torch.compile's graph that run as traced, each with the reason."""
+    cuts: dict[Node, str] = {}
+    for node in graph.graph.nodes:
+        if finds_size(node):
+            cuts[node] = "a size or value that only its run tells"
+        elif gradient_reads_values(node):
+            cuts[node] = "a backward that reads the values of tensors"
+    return cuts
 
 
 def in_parts(
     graph: GraphModule,
     name: str,
+    cuts: Mapping[Node, str],
     compile_size: CompileSize,
     leave: Callable[[str, str], None] | None,
+    compile_range: CompileRange | None,
 ) -> Callable[..., Any]:
-    """A graph with nodes that find a size, as a function: these nodes run as traced, the parts between are compiled.
+    """A graph as a function: the nodes of ``cuts`` run as traced, the parts between are compiled.
 
-    Parts are called ``compiled0.part1``, ``compiled0.part3``. A part is compiled for sizes when they come a second
-    time, since those that depend on data seldom come again.
+    Parts are called ``compiled0.part1``, ``compiled0.part3``. One with sizes that depend on data is compiled for sizes
+    when they come a second time, since they seldom come again; any other as a graph without cuts is.
     """
-    parts = _part_numbers(graph)
-    finding = [node for node in graph.graph.nodes if finds_size(node)]
+    parts = _part_numbers(graph, cuts)
     fakes = {node: node.meta.pop("example_value") for node in graph.graph.nodes if "example_value" in node.meta}
     for node, value in fakes.items():  # under another name, or the cut asks for a node that yields each symbol
         node.meta["fake"] = value
@@ -68,11 +76,12 @@ def in_parts(
         for node in part.graph.nodes:
             if "fake" in node.meta:
                 node.meta = {**node.meta, "example_value": node.meta["fake"]}
-        found = [node.name for node in finding if parts[node] == number]
-        if found and leave is not None:
-            leave(f"{name}.part{number}", f"{', '.join(found)}: a size or value that only its run tells")
+        found = [node for node in cuts if parts[node] == number]
+        for reason in dict.fromkeys(cuts[node] for node in found):
+            if leave is not None:
+                leave(f"{name}.part{number}", f"{', '.join(n.name for n in found if cuts[n] == reason)}: {reason}")
         if number % 2 == 1:
-            setattr(cut, f"submod_{number}", _Part(part, f"{name}.part{number}", compile_size, leave))
+            setattr(cut, f"submod_{number}", _Part(part, f"{name}.part{number}", compile_size, leave, compile_range))
     return cut
 
 
@@ -80,7 +89,12 @@ class _Part(torch.nn.Module):
     """A compiled part in the place of the traced one."""
 
     def __init__(
-        self, part: GraphModule, name: str, compile_size: CompileSize, leave: Callable[[str, str], None] | None
+        self,
+        part: GraphModule,
+        name: str,
+        compile_size: CompileSize,
+        leave: Callable[[str, str], None] | None,
+        compile_range: CompileRange | None,
     ) -> None:
         super().__init__()
         output = part.graph.output_node()
@@ -89,14 +103,16 @@ class _Part(torch.nn.Module):
             output.args = ((output.args[0],),)
             part.recompile()
         inputs = [node.meta.get("example_value") for node in part.graph.find_nodes(op="placeholder")]
-        self.run = at_any_size(part, name, inputs, compile_size, leave, at_once=False)
+        depends = bool(unbacked_symbols(inputs))
+        ranged = None if depends else compile_range
+        self.run = at_any_size(part, name, inputs, compile_size, leave, at_once=not depends, compile_range=ranged)
 
     def forward(self, *arguments: Any) -> Any:
         results = self.run(*arguments)
         return results[0] if self.single else results
 
 
-def _part_numbers(graph: GraphModule) -> Mapping[Node, int]:
+def _part_numbers(graph: GraphModule, cuts: Mapping[Node, str]) -> Mapping[Node, int]:
     """A part per node, in program order: even ones run as traced, odd ones are compiled."""
     numbers: dict[Node, int] = {}
     current = 0
@@ -107,7 +123,7 @@ def _part_numbers(graph: GraphModule) -> Mapping[Node, int]:
         if isinstance(source, Node) and isinstance(source.meta.get("example_value"), (tuple, list)):
             numbers[node] = numbers.get(source, current)  # what goes from part to part is no tuple
             continue
-        if finds_size(node):
+        if node in cuts:
             current += current % 2
         elif _yields_tensors(node):
             current += 1 - current % 2

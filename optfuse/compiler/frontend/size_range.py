@@ -217,7 +217,8 @@ def for_range(
     ]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Raw SymInt value")  # our graphs hold sizes as numbers
-        function = build(graph, fakes, decisions)
+        with enable_python_dispatcher():  # torch enters it for tensors with symbolic sizes, not for numbers alone
+            function = build(graph, fakes, decisions)
     guards = tuple(guard.expr for guard in environment.guards)
     return Ranged(function, names, guards, decisions)
 

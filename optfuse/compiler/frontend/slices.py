@@ -52,7 +52,8 @@ def refuse_other_shape(read: Callable[..., Tensor], self: Tensor, src: Tensor, *
         return
     with disable_proxy_modes_tracing():
         shape = read(self, *place).shape
-    if len(shape) != src.dim() or any(a != b for a, b in zip(shape, src.shape, strict=True)):
+        differs = len(shape) != src.dim() or any(a != b for a, b in zip(shape, src.shape, strict=True))
+    if differs:
         raise RuntimeError(
             "expected src to have a size equal to the slice of self. "
             f"src size = {list(src.shape)}, slice size = {list(shape)}"
