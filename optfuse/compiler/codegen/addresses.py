@@ -56,7 +56,7 @@ class Addresses:
         if bounds is None:
             return None
         ends = (*bounds, bounds[0] - form.constant, bounds[1] - form.constant)
-        return max(map(abs, ends)) >= INT32_END
+        return any(end >= INT32_END or end <= -INT32_END for end in ends)  # no comparison of ends: each is a guard
 
     def division(self, kind: str, inner: Linear, divisor: int) -> Linear:
         """A quotient ("floor") or remainder ("mod") by floor division, as a named value."""

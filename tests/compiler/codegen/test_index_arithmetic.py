@@ -14,6 +14,8 @@ from optfuse.compiler.codegen.index_arithmetic import Axis, Linear, linearize, r
 from optfuse.compiler.codegen.kernel_writer import Writer
 from optfuse.compiler.ir.index_expressions import evaluate
 from optfuse.compiler.ir.kernel_spec import rdigit, xdigit
+from optfuse.compiler.ir.size_decisions import Decisions
+from optfuse.compiler.ir.sizes import Size
 from optfuse.errors import InvalidGraphError
 
 
@@ -127,3 +129,13 @@ def test_terms_outside_the_grammar_are_refused():
         linearize(xdigit(0) ** 2, {xdigit(0): Linear({xdigit(0): 1})}, lambda *_: Linear())
     with pytest.raises(InvalidGraphError, match="no variable"):
         linearize(xdigit(1), {}, lambda *_: Linear())
+
+
+def test_the_width_of_an_index_does_not_depend_on_which_of_its_ends_is_farther_out():
+    """From -8 to 4 * rows: at two rows both are as far from 0, and a schedule would serve two rows only."""
+    decisions = Decisions({"rows": 2}, {"rows": (2, 2**31 - 1)})
+    rows = Size.symbol("rows", decisions)
+    addresses = Addresses(Writer(()), (Axis("x", ((xdigit(0), 4 * rows + 9),)),))
+    assert addresses.exceeds_int32(Linear({xdigit(0): 1}, -8)) is False
+    assert decisions.holds({"rows": 100})
+    assert not decisions.holds({"rows": 2**29})

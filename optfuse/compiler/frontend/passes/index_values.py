@@ -32,7 +32,7 @@ from optfuse.compiler.frontend.passes.index_elements import (
     number,
     operand,
 )
-from optfuse.compiler.frontend.torch_bridge import is_mutating, operator_name
+from optfuse.compiler.frontend.torch_bridge import is_mutating, operator_name, storage_place
 from optfuse.compiler.frontend.torch_sizes import is_symbolic
 
 
@@ -41,13 +41,14 @@ class Patterns:
 
     def __init__(self, graph: GraphModule) -> None:
         calls = [node for node in graph.graph.nodes if node.op in ("call_function", "call_method")]
-        self._written = any(is_mutating(node.target, node.kwargs) for node in calls)
+        writing = [node for node in calls if is_mutating(node.target, node.kwargs)]
+        given = [node_value(source) for node in writing for source in node.all_input_nodes]
+        #: where the tensors lie that may be written in place
+        self._written = {storage_place(value)[0] for value in given if isinstance(value, torch.Tensor)}
         self._found: dict[Node, Pattern | None] = {}
 
     def of(self, node: Node) -> Pattern | None:
-        """The pattern of a node; None if it has none, or if the graph writes in place."""
-        if self._written:
-            return None
+        """The pattern of a node; None if it has none, or shares memory that may be written in place."""
         order = [node]
         while order:  # a chain of nodes may be longer than Python's stack
             missing = [source for source in order[-1].all_input_nodes if source not in self._found]
@@ -62,6 +63,8 @@ class Patterns:
         value = node_value(node)
         rule = _RULES.get(_name(node)) if node.op in ("call_function", "call_method") else None
         if rule is None or not isinstance(value, torch.Tensor) or value.dim() > 8:
+            return None
+        if storage_place(value)[0] in self._written:
             return None
         result = tuple(number(size) for size in value.shape)
         try:
