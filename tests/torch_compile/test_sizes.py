@@ -275,6 +275,25 @@ def test_around_a_backward_that_reads_values_all_is_scheduled(compiled: Compiler
     assert sorted(compiled.names()) == sorted(halves)
 
 
+def test_sizes_that_data_decides_have_a_range(compiled: Compiler) -> None:
+    """Tokens go to experts: some of none at all, some of one, others of numbers that never come again."""
+    torch.manual_seed(1)
+    module = Routed()
+    eager = copy.deepcopy(module)
+    with captured():
+        fast = compiled(module, fullgraph=True, dynamic=True)
+        for tokens in (14, 13, 9, 20, 31):
+            x = torch.randn(tokens, 6)
+            torch.testing.assert_close(gradients(module, fast, x), gradients(eager, eager, x))
+    (run,) = compiled.runs
+    parts = {f"compiled0.part{part}.{half}" for part in (1, 3, 5, 7) for half in ("forward", "backward")}
+    assert {name for name in compiled.names() if "[" not in name} == parts
+    assert {reason.partition(": ")[2] for _, reason in run.record.unplanned} == {
+        "a size or value that only its run tells"
+    }
+    assert run.record.by_size == []
+
+
 def test_sizes_that_arguments_hold_only_in_sums(compiled: Compiler) -> None:
     """The last part is given tensors of u0 + u1 + 1 and of u0 // 2 rows."""
 

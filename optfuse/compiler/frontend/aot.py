@@ -295,11 +295,12 @@ def make_backend(
 ) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
-    A graph with symbolic sizes is compiled for each of the sizes that come (``BySize``), and one with sizes that depend
-    on the values of tensors in parts (``DataParts``): torch.compile itself traces and guards it once. Graphs are named
-    ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing; ``compiled0[s77=5].forward`` is one
-    at a size. ``leave``, ``survive``, ``choose``: see ``compile_flat``. ``keep``: how graphs without symbolic sizes are
-    kept between processes, by their name and where their inputs come from. ``buckets``: see ``frontend.buckets``.
+    A graph with symbolic sizes is compiled for a range of them, or for each of those that come (``BySize``), and one
+    with nodes that read the values of tensors in parts (``in_parts``): torch.compile itself traces and guards it once.
+    Graphs are named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing;
+    ``compiled0[s77=5].forward`` is one at a size. ``leave``, ``survive``, ``choose``: see ``compile_flat``. ``keep``:
+    how graphs without symbolic sizes are kept between processes, by their name and where their inputs come from.
+    ``buckets``: see ``frontend.buckets``.
     """
     numbers = count()
     backend = _Backend(compile_graph, leave, survive, choose, compile_range, leave_range, keep, buckets or {})

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from operator import getitem
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
-from optfuse.compiler.frontend.by_size import CompileRange, CompileSize, at_any_size
+from optfuse.compiler.frontend.by_size import CompileRange, CompileSize, Place, SizeReader, at_any_size, size_reader
 from optfuse.compiler.frontend.custom_gradients import gradient_reads_values
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 from optfuse.compiler.frontend.torch_sizes import is_read_as_number, is_symbolic, unbacked_symbols
@@ -58,8 +59,8 @@ def in_parts(
 ) -> Callable[..., Any]:
     """A graph as a function: the nodes of ``cuts`` run as traced, the parts between are compiled.
 
-    Parts are called ``compiled0.part1``, ``compiled0.part3``. One with sizes that depend on data is compiled for sizes
-    when they come a second time, since they seldom come again; any other as a graph without cuts is.
+    Parts are called ``compiled0.part1``, ``compiled0.part3``, and compiled for ranges of sizes as whole graphs are.
+    Where a part has no range, and sizes that depend on data, each is compiled when it comes a second time: few do.
     """
     parts = _part_numbers(graph, cuts)
     fakes = {node: node.meta.pop("example_value") for node in graph.graph.nodes if "example_value" in node.meta}
@@ -103,13 +104,40 @@ class _Part(torch.nn.Module):
             output.args = ((output.args[0],),)
             part.recompile()
         inputs = [node.meta.get("example_value") for node in part.graph.find_nodes(op="placeholder")]
+        self.reader = _add_sizes(part, inputs)
         depends = bool(unbacked_symbols(inputs))
-        ranged = None if depends else compile_range
-        self.run = at_any_size(part, name, inputs, compile_size, leave, at_once=not depends, compile_range=ranged)
+        self.run = at_any_size(part, name, inputs, compile_size, leave, not depends, compile_range)
 
     def forward(self, *arguments: Any) -> Any:
-        results = self.run(*arguments)
+        sizes = () if self.reader is None else self.reader.read(arguments)
+        results = self.run(*arguments, *sizes)
         return results[0] if self.single else results
+
+
+def _add_sizes(part: GraphModule, inputs: list[Any]) -> SizeReader | None:
+    """Make arguments of the symbols in a part's tensors, as torch.compile does it for a whole graph.
+
+    What a part returns may be windows of one memory, which are made of such numbers. Returns where a call reads them,
+    and appends the traced ones to ``inputs``; None if there are none.
+    """
+    known = size_reader(part, inputs)
+    places = () if known is None else zip(known.symbols, known.places, strict=True)
+    read = [(symbol, where) for symbol, where in places if _is_of_tensor(symbol, where[1])]
+    if known is None or not read:
+        return None
+    reader = SizeReader(tuple(symbol for symbol, _ in read), tuple(where for _, where in read), known.nested)
+    for symbol, number in zip(reader.symbols, reader.read(inputs), strict=True):
+        with part.graph.inserting_before(next(n for n in part.graph.nodes if n.op != "placeholder")):
+            node = part.graph.placeholder(str(symbol))
+        node.meta["example_value"] = number
+        inputs.append(number)
+    part.recompile()
+    return reader
+
+
+def _is_of_tensor(symbol: sympy.Basic, place: Place) -> bool:
+    """Whether a symbol by itself is a size, a stride or the offset of a tensor."""
+    return isinstance(symbol, sympy.Symbol) and place is not None and place[0] != "item"
 
 
 def _part_numbers(graph: GraphModule, cuts: Mapping[Node, str]) -> Mapping[Node, int]:
