@@ -46,6 +46,7 @@ class SizedModule:
         made.__dict__.update(parts.shared)
         made.__dict__.update(sizes)
         exec(parts.code, made.__dict__)
+        made.__dict__["COMPILED"] = parts.module.COMPILED
         facts = tuple(size % DIVISOR == 0 for size in sizes.values())
         if mode() == "compile" and facts not in self._compiled:
             self._compiled.add(facts)

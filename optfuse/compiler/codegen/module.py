@@ -44,6 +44,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 stream_of = triton.runtime.driver.active.get_current_stream if torch.cuda.is_available() else None
 # Triton's own way to a launch allocates memory for kernels that ask for some; none of these does.
 LAUNCH_DIRECTLY = triton.__version__.startswith("3.6.")
+# Compiled kernels, which the modules of other sizes share.
+COMPILED = {}
 """
 
 _HELPERS = '''\
@@ -87,16 +89,27 @@ def launch(kernel, *pointers):
         return
     addresses = [*map(torch.Tensor.data_ptr, pointers)]
     device = pointers[0].get_device()
-    ready = row.get(device)
-    if ready is None or functools.reduce(operator.or_, addresses) & 15:  # triton has another variant for unaligned ones
-        grid = row["grid"](**row["constants"])
-        made = kernel[grid](*pointers, **row["constants"], **row["options"])
-        if not functools.reduce(operator.or_, addresses) & 15:
-            rest = [row["constants"][name] for name in kernel.arg_names[len(pointers) :]]
-            row[device] = ready_to_launch(made, (*grid, 1, 1)[:3], rest)
-        return
+    aligned = not functools.reduce(operator.or_, addresses) & 15  # triton has another variant for others
+    ready = row.get(device) if aligned else None
+    if ready is None:
+        grid, constants = row["grid"](**row["constants"]), row["constants"]
+        kinds = map(row["signature"].get, constants)
+        key = (kernel.__name__, device, *map(variant, constants.values(), kinds)) if aligned else None
+        made = COMPILED.get(key)
+        if made is None:
+            made = kernel[grid](*pointers, **constants, **row["options"])
+            if aligned:
+                COMPILED[key] = made
+            return
+        rest = [constants[name] for name in kernel.arg_names[len(pointers) :]]
+        ready = row[device] = ready_to_launch(made, (*grid, 1, 1)[:3], rest)
     run, grid, facts, rest = ready
     run(*grid, stream_of(device), *facts, *addresses, *rest)
+
+
+def variant(value, kind):
+    """What of a kernel's number triton compiles for: all of a constant, and of an integer whether 16 divides it."""
+    return value if kind == "constexpr" or not isinstance(value, int) else (value % 16 == 0, value == 1, value >> 31)
 
 
 def ready_to_launch(made, grid, rest):
@@ -133,7 +146,7 @@ _CALL = re.compile(r"^def call\(inputs, constants\):\n(?:[ ].*\n|\n(?!\n))*", re
 _RESERVED = (
     *("torch", "triton", "tl", "libdevice", "aten", "INTERPRET", "DEVICE", "INPUTS", "CONSTANTS", "KERNELS"),
     *("stream_of", "window", "scratch", "planned", "launch", "example", "call"),
-    *("functools", "operator", "LAUNCH_DIRECTLY", "allocator", "ready_to_launch"),
+    *("functools", "operator", "LAUNCH_DIRECTLY", "COMPILED", "allocator", "ready_to_launch", "variant"),
     *("is_recorded", "address_table", "places_of_programs"),
 )
 

@@ -236,7 +236,9 @@ def stubbed(tmp_path, monkeypatch):
     ).module
     stub = Stub()
     row = {"grid": lambda BLOCK: (8 // BLOCK,), "constants": {"BLOCK": 4}, "options": {"num_warps": 2}}
+    row["signature"] = {"x": "*fp32", "y": "*fp32", "BLOCK": "constexpr"}
     monkeypatch.setattr(module, "KERNELS", {"stub": row})
+    monkeypatch.setattr(module, "COMPILED", {})
     monkeypatch.setattr(module, "INTERPRET", False)
     monkeypatch.setattr(module, "stream_of", lambda device: 5)
     return module, stub
@@ -250,6 +252,22 @@ def test_the_second_launch_goes_past_the_checks(stubbed):
     assert stub.checked == [((2,), (x, y), {"BLOCK": 4, "num_warps": 2})]
     wanted = (2, 1, 1, 5, 77, "metadata", None, None, None, x.data_ptr(), y.data_ptr(), 4)
     assert stub.ready == [wanted, wanted]
+
+
+def test_modules_of_other_sizes_share_what_triton_compiles(stubbed, monkeypatch):
+    module, stub = stubbed
+    monkeypatch.setattr(Stub, "arg_names", ("x", "n", "BLOCK"))
+    x = torch.zeros(8)
+    launched = []
+    for size, block in ((32, 4), (48, 4), (33, 4), (35, 4), (2**31, 4), (48, 8)):
+        row = {"grid": lambda n, BLOCK: (n // BLOCK,), "constants": {"n": size, "BLOCK": block}, "options": {}}
+        row["signature"] = {"x": "*fp32", "n": "i32", "BLOCK": "constexpr"}
+        monkeypatch.setattr(module, "KERNELS", {"stub": row})
+        before = len(stub.checked)
+        module.launch(stub, x)
+        launched.append(len(stub.checked) - before)
+    assert launched == [1, 0, 1, 0, 1, 1]  # 16 divides 32 and 48; numbers of 32 bits, and blocks
+    assert [(given[0], *given[-2:]) for given in stub.ready] == [(12, 48, 4), (8, 35, 4)]
 
 
 def test_unaligned_pointers_are_checked_each_time(stubbed):
