@@ -9,6 +9,7 @@ from functools import cached_property
 from types import CodeType, ModuleType
 from typing import Any
 
+from optfuse.compiler.ir.sizes import is_data_size
 from optfuse.runtime.environment import mode
 from optfuse.runtime.loader import load_source
 from optfuse.runtime.parallel_compile import compile_in_parallel
@@ -47,7 +48,7 @@ class SizedModule:
         made.__dict__.update(sizes)
         exec(parts.code, made.__dict__)
         made.__dict__["COMPILED"] = parts.module.COMPILED
-        facts = tuple(size % DIVISOR == 0 for size in sizes.values())
+        facts = tuple(size % DIVISOR == 0 for name, size in sizes.items() if not is_data_size(name))
         if mode() == "compile" and facts not in self._compiled:
             self._compiled.add(facts)
             compile_in_parallel(made.KERNELS)

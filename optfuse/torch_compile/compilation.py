@@ -21,6 +21,7 @@ from optfuse.compiler.frontend.slices import refuse_other_shape
 from optfuse.compiler.frontend.torch_bridge import aot_compile, tree_leaves
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_formula import Interval
+from optfuse.compiler.ir.sizes import is_data_size
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import (
     CaptureError,
@@ -278,7 +279,10 @@ class RangeCompilation:
         if cap is not None and not peak.within(cap):
             raise CaptureError(f"its buffers, allocated one by one, need {peak} bytes, above the cap")
         work.record.schedules.append(made)
-        interest, choice, predicted = interest_of(captured), asked.cudagraphs, made.objective / 1e6
+        symbols = _symbols(captured)
+        # a graph is recorded for one size, and of those that data decides few come again
+        choice = asked.cudagraphs is True if any(map(is_data_size, symbols)) else asked.cudagraphs
+        interest, predicted = interest_of(captured), made.objective / 1e6
         budget = GraphBudget(GraphStatistics())
         remember(replace(facts_of(made), peak=str(peak)), calls=budget.statistics if choice is not False else None)
         show_scheduled(captured, made)
@@ -288,7 +292,6 @@ class RangeCompilation:
             program = Program(made.source, constants, module=module)
             return runner(program, choice, interest, work.arena, work.pace, share * predicted, budget)
 
-        symbols = _symbols(captured)
         places = places_of(made, symbols, captured.numbers)
         return RangedRun(SizedModule(made.source, frozenset(symbols)), places, len(captured.inputs), run_of)
 

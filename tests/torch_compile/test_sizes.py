@@ -288,6 +288,8 @@ def test_sizes_that_data_decides_have_a_range(compiled: Compiler) -> None:
     (run,) = compiled.runs
     parts = {f"compiled0.part{part}.{half}" for part in (1, 3, 5, 7) for half in ("forward", "backward")}
     assert {name for name in compiled.names() if "[" not in name} == parts
+    of_data = [made for made in run.record.schedules if made.name == "compiled0.part3.forward"]
+    assert all('@triton.jit(do_not_specialize=["u0"])' in made.source for made in of_data)
     assert {reason.partition(": ")[2] for _, reason in run.record.unplanned} == {
         "a size or value that only its run tells"
     }

@@ -366,6 +366,42 @@ def test_gradients_of_complex_products_are_kernels(compiled: Compiler) -> None:
     }
 
 
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
+def test_dropout_in_half_types_keeps_the_share_that_is_asked_for(
+    compiled: Compiler, dtype: torch.dtype, rate: float
+) -> None:
+    """Of numbers in bfloat16 another share exceeds a rate: of a half, 49.6% exceed 0.5."""
+    torch.manual_seed(0)
+    x = torch.ones(1_000_000, dtype=dtype, requires_grad=True)
+    dropped = compiled(lambda x: F.dropout(x, rate))(x)
+    dropped.sum(dtype=torch.float32).backward()
+    kept = dropped != 0
+    assert abs(kept.double().mean().item() - (1 - rate)) < 4 * (rate * (1 - rate) / 1e6) ** 0.5
+    assert torch.equal(x.grad != 0, kept)
+    assert torch.equal(dropped[kept].unique(), torch.tensor([1 / (1 - rate)], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_uniform_numbers_of_half_types_are_rounded_ones(compiled: Compiler, dtype: torch.dtype) -> None:
+    """As a GPU draws them: numbers of float32, rounded, and those that are then the upper end are the lower one."""
+    torch.manual_seed(0)
+    x = torch.ones(1_000_000, dtype=dtype)
+    numbers = compiled(lambda x: torch.rand_like(x) * 1)(x)
+    scaled = compiled(lambda x: torch.empty_like(x).uniform_(-1, 3))(x)
+    rounded = torch.rand(1_000_000).to(dtype)
+    rounded[rounded == 1] = 0
+    for bound in (0.01, 0.25, 0.5, 0.75, 0.99):
+        shares = [(found.double() > bound).double().mean().item() for found in (numbers, (scaled.float() + 1) / 4)]
+        wanted = (rounded.double() > bound).double().mean().item()
+        assert abs(shares[0] - wanted) < 6 * (wanted * (1 - wanted) / 1e6) ** 0.5
+        assert abs(shares[1] - wanted) < 5e-3
+    assert numbers.max() < 1
+    assert scaled.max() < 3
+    assert scaled.min() == -1
+
+
 def test_random_numbers_follow_the_seed(compiled: Compiler) -> None:
     fast = compiled(lambda x: (F.dropout(x, 0.5), torch.rand_like(x), torch.randn(3)))
     results = []

@@ -248,6 +248,15 @@ def _addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     return rule(self, tensor1, tensor2, value=int(value) if whole else value) if rule else NotImplemented
 
 
+def _native_dropout(self: Tensor, p: float, train: bool | None) -> Any:
+    """Dropout by numbers of float32, as in eager execution: of numbers in half types another share exceeds ``p``."""
+    if not train or self.dtype not in (torch.bfloat16, torch.float16) or not 0 < p < 1:
+        rule = decomposition_of(aten.native_dropout.default)
+        return rule(self, p, train) if rule else NotImplemented
+    kept = torch.rand_like(self, dtype=torch.float32) > p
+    return kept * self * (1 / (1 - p)), kept
+
+
 OWN: dict[Any, Callable[..., Any]] = {
     aten.addcmul.default: _addcmul,
     aten.repeat.default: _repeat,
@@ -264,6 +273,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.copy.default: _copy,
     aten.bernoulli.p: _bernoulli_p,
+    aten.native_dropout.default: _native_dropout,
     aten.full_like.default: _full_like,
     aten.ones_like.default: _ones_like,
     aten.zeros_like.default: _zeros_like,

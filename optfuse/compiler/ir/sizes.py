@@ -11,6 +11,7 @@ the hint and leaves no guard, so a build must be repeated at a second hint and i
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -19,6 +20,11 @@ from sympy.core.sympify import converter
 
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_formula import Divided, Formula, add, evaluate, multiply, number, symbol
+
+
+def is_data_size(name: str) -> bool:
+    """Whether a symbol is a size that the values of tensors decide, which seldom comes again: torch's u0, u1, ..."""
+    return re.fullmatch(r"u\d+", name) is not None
 
 
 class Size(int):

@@ -202,7 +202,7 @@ def _updated(
     in_place = builder.node.target._schema.is_mutable  # type: ignore[union-attr]  # noqa: SLF001
     dtype = builder.dtype(x)
     if added is not None and dtype not in ADDED and not _adds_in_half(builder, x, added):
-        if in_place or dtype not in HALF or not isinstance(x, Uniform) or prod(added) < prod(x.shape):
+        if in_place or dtype not in HALF or not isinstance(x, Uniform) or hint(prod(added)) < hint(prod(x.shape)):
             raise Declined("sums in float32 and a copy to this type would move more bytes")
         return builder.copy(replace(x, dtype="float32"), replace(builder.spec, dtype="float32"))
     if not in_place:

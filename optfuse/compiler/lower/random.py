@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 
 from optfuse.compiler.ir.buffer_layout import row_major
-from optfuse.compiler.ir.dtypes import FLOATING
+from optfuse.compiler.ir.dtypes import FLOATING, HALF
 from optfuse.compiler.ir.nodes import (
     Call,
     Const,
@@ -28,10 +28,10 @@ from optfuse.compiler.ir.nodes import (
     View,
 )
 from optfuse.compiler.lower.builder import Builder, Spec
-from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like
+from optfuse.compiler.lower.expressions import call, cast, compute_dtype, like, rounded
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index
-from optfuse.compiler.ops.seeded import GRID, LARGEST_SEED
+from optfuse.compiler.ops.seeded import LARGEST_SEED
 
 Tensor = View | Uniform
 
@@ -123,19 +123,21 @@ def lower_normal(builder: Builder, _like: Any, mean: float = 0.0, std: float = 1
 def random_tensor(builder: Builder, function: str, shift: float, scale: float, start: Expr | None = None) -> Value:
     """The node's tensor of random numbers of ``function`` from ``start``, times ``scale`` plus ``shift``.
 
-    ``start``: a seed; None: the graph's own, see ``seed``.
+    Uniform numbers of a half type are rounded, and those that then reach the upper end are the lower one, as eager
+    execution draws them on a GPU. ``start``: a seed; None: the graph's own, see ``seed``.
     """
     spec, start = builder.spec, seed(builder) if start is None else start
 
     def at(index: Index) -> Expr:
         number: Expr = number_at(function, start, index, spec.shape)
-        if function == "rand" and spec.dtype in GRID:
-            steps = GRID[spec.dtype]
-            number = call("mul", call("floor", call("mul", number, like(steps, number))), like(1 / steps, number))
         number = cast(number, compute_dtype(spec.dtype))
-        if (shift, scale) == (0.0, 1.0):
-            return number
-        return call("add", call("mul", number, like(scale, number)), like(shift, number))
+        if (shift, scale) != (0.0, 1.0):
+            number = call("add", call("mul", number, like(scale, number)), like(shift, number))
+        if function == "rand" and spec.dtype in HALF:
+            number = cast(cast(number, spec.dtype), number.dtype)
+            end = like(rounded(shift + scale, spec.dtype), number)
+            number = call("where", call("ge", number, end), like(rounded(shift, spec.dtype), number), number)
+        return number
 
     return builder.pointwise(at)
 

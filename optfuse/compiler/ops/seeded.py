@@ -11,8 +11,6 @@ import torch
 from optfuse.compiler.ops import philox
 
 LARGEST_SEED = (1 << 63) - 1
-#: uniform numbers of half types are multiples of 1 / GRID, as in eager, so that none rounds up to 1
-GRID = {"bfloat16": 1 << 8, "float16": 1 << 11}
 
 
 def step_seed(like: torch.Tensor) -> torch.Tensor:
@@ -30,9 +28,9 @@ def seeded_random(
     start = seed.cpu().numpy() + np.int64(draw)
     places = np.arange(math.prod(size), dtype=np.int64)
     numbers = torch.from_numpy((philox.randn if normal else philox.rand)(start, places)).reshape(list(size))
-    steps = GRID.get(str(dtype).removeprefix("torch."))
-    if steps is not None and not normal:
-        numbers = torch.floor(numbers * steps) / steps
+    if dtype in (torch.bfloat16, torch.float16) and not normal:  # as a GPU draws them: rounded, and 0 where that is 1
+        numbers = numbers.to(dtype)
+        numbers[numbers == 1] = 0
     return torch.empty_strided(list(size), list(stride), dtype=dtype, device=seed.device).copy_(numbers)
 
 

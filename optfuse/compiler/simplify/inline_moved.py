@@ -118,7 +118,7 @@ class Moving:
         """Whether all consumers only move the value, and together read each of its elements at most once."""
         buffer = self.buffers[name]
         taken = sum(_elements(load, nest) for nest in readers for load in _loads(nest, {name}))
-        return taken <= prod(buffer.shape) and all(moves(nest, buffer) for nest in readers)
+        return hint(taken) <= hint(prod(buffer.shape)) and all(moves(nest, buffer) for nest in readers)
 
     def _earlier(self, producer: LoopNest, absorbed: list[int]) -> LoopNest | None:
         """The producer with one of its own producers inlined; None if each of those has other consumers."""
