@@ -523,6 +523,32 @@ def last_rows(x: Tensor) -> Tensor:
     return F.pad(x[:, -2:], (0, 0, 1, 0)) + F.pad(x.flatten()[x.shape[0] * 3 :], (2, 0)).sum()
 
 
+def test_rows_that_64_divides_are_in_one_range_with_others(compiled: Compiler) -> None:
+    """Their sum is split into parts of 64 rows, which readers of the rows share: a choice for speed, and no guard."""
+
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.router = nn.LayerNorm(32), nn.Linear(32, 8)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            normed = self.norm(x)
+            return normed, self.router(normed).softmax(-1)
+
+    module = Routed()
+    fast = compiled(module)
+    for count in (4096, 3966):
+        x = marked(count, 32)
+        found = []
+        for run in (fast, module):
+            module.zero_grad()
+            normed, shares = run(x)
+            (normed.square().sum() + shares.square().sum()).backward()
+            found.append([p.grad.clone() for p in module.parameters() if p.grad is not None])
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    assert schedules(compiled) == ["compiled0.forward", "compiled0.backward"]
+
+
 def test_offsets_that_change_are_formulas(compiled: Compiler) -> None:
     fast = compiled(last_rows)
     for size in (4, 7, 3):
