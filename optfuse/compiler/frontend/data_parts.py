@@ -8,6 +8,7 @@ stands between them is compiled for the sizes that come: such a node then costs 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import getitem
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.fx.passes.split_module import split_module
 
 from optfuse.compiler.frontend.by_size import CompileRange, CompileSize, Place, SizeReader, at_any_size, size_reader
 from optfuse.compiler.frontend.custom_gradients import gradient_reads_values
+from optfuse.compiler.frontend.host_bound import HostBound
 from optfuse.compiler.frontend.torch_bridge import tree_leaves
 from optfuse.compiler.frontend.torch_sizes import is_read_as_number, is_symbolic, unbacked_symbols
 
@@ -106,11 +108,20 @@ class _Part(torch.nn.Module):
         inputs = [node.meta.get("example_value") for node in part.graph.find_nodes(op="placeholder")]
         self.reader = _add_sizes(part, inputs)
         depends = bool(unbacked_symbols(inputs))
+        self.traced = part
+        self.host_bound = HostBound(part, self.reader.symbols) if depends and self.reader is not None else None
         self.run = at_any_size(part, name, inputs, compile_size, leave, not depends, compile_range)
+        self.leave = None if leave is None else partial(leave, name)
 
     def forward(self, *arguments: Any) -> Any:
         sizes = () if self.reader is None else self.reader.read(arguments)
-        results = self.run(*arguments, *sizes)
+        run = self.run
+        if self.host_bound is not None and self.host_bound.holds(sizes, arguments):
+            run = self.traced
+            if self.leave is not None:
+                self.leave("the host takes longer for it than the GPU, at sizes that depend on data")
+                self.leave = None
+        results = run(*arguments, *sizes)
         return results[0] if self.single else results
 
 
