@@ -71,7 +71,8 @@ def is_on_gpu(arguments: Sequence[Any]) -> bool:
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:
-    return [x for x in tree_leaves(node.meta.get("example_value")) if isinstance(x, torch.Tensor)]
+    leaves = tree_leaves(node.meta.get("example_value"))
+    return [x for x in leaves if isinstance(x, torch.Tensor) and x.layout is torch.strided]
 
 
 def _name(node: Node) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import sympy
 import torch
@@ -44,7 +44,7 @@ class Patterns:
         writing = [node for node in calls if is_mutating(node.target, node.kwargs)]
         given = [node_value(source) for node in writing for source in node.all_input_nodes]
         #: where the tensors lie that may be written in place
-        self._written = {storage_place(value)[0] for value in given if isinstance(value, torch.Tensor)}
+        self._written = {storage_place(value)[0] for value in given if _is_strided(value)}
         self._found: dict[Node, Pattern | None] = {}
 
     def of(self, node: Node) -> Pattern | None:
@@ -62,7 +62,7 @@ class Patterns:
     def _made(self, node: Node) -> Pattern | None:
         value = node_value(node)
         rule = _RULES.get(_name(node)) if node.op in ("call_function", "call_method") else None
-        if rule is None or not isinstance(value, torch.Tensor) or value.dim() > 8:
+        if rule is None or not _is_strided(value) or value.dim() > 8:
             return None
         if storage_place(value)[0] in self._written:
             return None
@@ -77,6 +77,10 @@ class Patterns:
     def _argument(self, source: Node) -> Any:
         pattern = self._found[source]
         return _scalar(source) if pattern is None else pattern
+
+
+def _is_strided(value: Any) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
 #: Arguments that say where and as what a tensor is made; its dtype is known from its fake value.
