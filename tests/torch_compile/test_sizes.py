@@ -275,6 +275,29 @@ def test_around_a_backward_that_reads_values_all_is_scheduled(compiled: Compiler
     assert sorted(compiled.names()) == sorted(halves)
 
 
+def test_such_a_backward_of_a_size_that_data_decides(compiled: Compiler) -> None:
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(6))
+            self.weights = nn.Parameter(torch.randn(2, 6, 6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            some = x[x[:, 0] > 0] * self.scale
+            ends = torch.full((2,), some.shape[0], device=x.device)
+            return products_of_groups(some.sin(), self.weights, ends).exp().sum(0) * 2
+
+    torch.manual_seed(0)
+    module = Chosen()
+    with captured():
+        fast = compiled(module, fullgraph=True)
+        for rows in (8, 8, 13):
+            x = torch.randn(rows, 6)
+            torch.testing.assert_close(gradients(module, fast, x), gradients(module, module, x))
+    reasons = {reason.partition(": ")[2] for run in compiled.runs for _, reason in run.record.unplanned}
+    assert "a backward that reads the values of tensors" in reasons
+
+
 def test_sizes_that_data_decides_have_a_range(compiled: Compiler) -> None:
     """Tokens go to experts: some of none at all, some of one, others of numbers that never come again."""
     torch.manual_seed(1)

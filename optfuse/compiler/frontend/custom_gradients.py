@@ -15,7 +15,10 @@ from torch.fx.node import map_aggregate
 
 from optfuse.compiler.frontend.operators import NAMESPACES
 from optfuse.compiler.frontend.torch_bridge import DEPENDS_ON_DATA, OpOverload, outside_of_modes, tree_leaves
-from optfuse.compiler.frontend.torch_sizes import hint_of, is_symbolic
+from optfuse.compiler.frontend.torch_sizes import has_unbacked_size, hint_of, is_symbolic
+
+#: A size or number that data decides, where an operator is only tried.
+SOME = 4
 
 
 def gradient_reads_values(node: Node) -> bool:
@@ -60,10 +63,11 @@ def _is_differentiable(value: Any) -> bool:
 def _without_symbols(value: Any, mode: FakeTensorMode) -> Any:
     """An example of the same size at the hint, of another mode and a leaf."""
     if is_symbolic(value):
-        return value.node.hint
+        return SOME if has_unbacked_size(value) else value.node.hint
     if not isinstance(value, FakeTensor):
         return value
     with mode:
-        shape, stride = ([hint_of(n) for n in numbers] for numbers in (value.shape, value.stride()))
+        numbers = [value.shape, value.stride()]
+        shape, stride = ([SOME if has_unbacked_size(n) else hint_of(n) for n in each] for each in numbers)
         made = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
     return made.requires_grad_(value.requires_grad)
