@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optfuse.compiler.codegen.tiles import TileConfig
+from optfuse.compiler.ir.sizes import is_data_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,9 @@ class KernelSource:
 def grid_text(grid: Sequence[tuple[int, str]], module: str = "tl") -> str:
     """The product of the numbers of blocks of all parallel axes; "1" if there are none."""
     return " * ".join(f"{module}.cdiv({size}, {block})" for size, block in grid) or "1"
+
+
+def decorator(sizes: Sequence[str]) -> str:
+    """How a function becomes a kernel: compiled once for sizes that data decides, few of which 16 divides."""
+    once = ", ".join(f'"{name}"' for name in sizes if is_data_size(name))
+    return f"@triton.jit(do_not_specialize=[{once}])" if once else "@triton.jit"

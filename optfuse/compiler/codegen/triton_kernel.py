@@ -11,7 +11,7 @@ import sympy
 
 from optfuse.compiler.codegen.block_sizes import LARGEST_TILE, choose_tile, given_tile, product_tile
 from optfuse.compiler.codegen.index_arithmetic import Axis
-from optfuse.compiler.codegen.kernel_source import KernelSource
+from optfuse.compiler.codegen.kernel_source import KernelSource, decorator
 from optfuse.compiler.codegen.kernel_writer import NOWHERE, Line, pressure, render
 from optfuse.compiler.codegen.member_writer import MemberWriter
 from optfuse.compiler.codegen.product_tiles import DotTile, dot_tile
@@ -37,7 +37,7 @@ from optfuse.compiler.codegen.uniform_branches import with_branches
 from optfuse.compiler.ir.dtypes import BITS
 from optfuse.compiler.ir.kernel_spec import KernelSpec
 from optfuse.compiler.ir.nodes import Buffer, LoopNest, Result, Scan, Store
-from optfuse.compiler.ir.sizes import is_data_size, symbols_in
+from optfuse.compiler.ir.sizes import symbols_in
 from optfuse.compiler.ir.traversal import dot_in, loads, operands, stored
 
 
@@ -366,7 +366,7 @@ class _Kernel:
             loop = "looped" if self.r.walk == "looped" else "persistent"
         return KernelSource(
             name=self.spec.name,
-            source="\n".join([*self.functions.values(), _decorator(sizes), *head, *lines]) + "\n",
+            source="\n".join([*self.functions.values(), decorator(sizes), *head, *lines]) + "\n",
             pointers=pointers,
             written=tuple(written),
             signature=(*signature, *((name, "i32") for name in sizes), *((name, "constexpr") for name in constants)),
@@ -398,9 +398,3 @@ def _touched(nest: LoopNest) -> list[str]:
     """The buffers of a nest, those that it reads first."""
     read = [load.buffer for load in loads(nest)]
     return [*read[::-1], *(store.buffer for store in nest.stores)]
-
-
-def _decorator(sizes: Sequence[str]) -> str:
-    """How a kernel becomes Triton's: compiled once for sizes that data decides, few of which are multiples of 16."""
-    once = ", ".join(f'"{name}"' for name in sizes if is_data_size(name))
-    return f"@triton.jit(do_not_specialize=[{once}])" if once else "@triton.jit"

@@ -51,18 +51,17 @@ class HostBound:
 
     graph: GraphModule
     symbols: Sequence[sympy.Basic]
-    #: the first call's sizes, and what they take a GPU; None before the first call
-    first: tuple[int, ...] | None = field(default=None, init=False)
-    first_us: float = field(default=0.0, init=False)
+    #: microseconds of a GPU at the sizes that were priced last, and these sizes' product; None before the first call
+    us: float | None = field(default=None, init=False)
+    size: int = field(default=0, init=False)
 
     def holds(self, sizes: Sequence[int], arguments: Sequence[Any]) -> bool:
         """Whether the host takes longer, at a call's sizes. Never where no argument is on a GPU."""
-        if self.first is None:
-            self.first = tuple(sizes)
+        size = math.prod(sizes)
+        if self.us is None or size > 2 * self.size:  # the first sizes may be 0: no price grows from there
             known = dict(zip(self.symbols, sizes, strict=True))
-            self.first_us = gpu_us(self.graph, known) if is_on_gpu(arguments) else math.inf
-        share = math.prod(sizes) / max(1, math.prod(self.first))
-        return self.first_us < math.inf and self.first_us * share < 2 * NEW_SIZES_US
+            self.size, self.us = size, gpu_us(self.graph, known) if is_on_gpu(arguments) else math.inf
+        return self.us < math.inf and self.us * size / max(1, self.size) < 2 * NEW_SIZES_US
 
 
 def is_on_gpu(arguments: Sequence[Any]) -> bool:

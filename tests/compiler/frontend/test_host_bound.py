@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import sympy
 import torch
@@ -48,14 +46,19 @@ def test_bytes_and_products_are_counted_and_views_are_not() -> None:
     assert gpu_us(graph, {rows: 0}) < 0.01
 
 
-def test_a_price_grows_with_the_sizes_and_the_host_has_none_of_its_own_tensors() -> None:
+def test_without_a_gpu_the_host_is_never_said_to_take_longer() -> None:
+    graph, rows = traced()
+    assert not HostBound(graph, (rows,)).holds((100,), [torch.ones(100, 32)])
+
+
+@pytest.mark.parametrize("first", [0, 3, 100_000_000])
+def test_a_price_is_that_of_the_sizes_whatever_came_first(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    monkeypatch.setattr(host_bound, "is_on_gpu", lambda _: True)
     graph, rows = traced()
     part = HostBound(graph, (rows,))
-    assert not part.holds((100,), [torch.ones(100, 32)])  # nothing is on a GPU
-    assert part.first_us == math.inf
-    part = HostBound(graph, (rows,))
-    part.first, part.first_us = (100,), NEW_SIZES_US
-    assert [part.holds((rows,), []) for rows in (50, 199, 201)] == [True, True, False]
+    part.holds((first,), [])
+    for size in (10, 1000, 10_000_000):
+        assert part.holds((size,), []) == (gpu_us(graph, {rows: size}) < 2 * NEW_SIZES_US)
 
 
 def test_parts_that_the_host_takes_longer_for_run_as_traced(
