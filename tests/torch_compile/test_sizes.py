@@ -275,6 +275,19 @@ def test_around_a_backward_that_reads_values_all_is_scheduled(compiled: Compiler
     assert sorted(compiled.names()) == sorted(halves)
 
 
+def test_without_gradients_such_a_backward_cuts_nothing(compiled: Compiler) -> None:
+    weights = nn.Parameter(torch.randn(3, 6, 6))
+    x, ends = torch.randn(8, 6), torch.tensor([2, 2, 8])
+
+    def function(x: Tensor) -> Tensor:
+        return products_of_groups(x.sin(), weights, ends).exp() * 3
+
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(function)(x), function(x))
+    assert compiled.names() == ["compiled0.inference"]
+    assert compiled.runs[0].record.unplanned == []
+
+
 def test_such_a_backward_of_a_size_that_data_decides(compiled: Compiler) -> None:
     class Chosen(nn.Module):
         def __init__(self) -> None:

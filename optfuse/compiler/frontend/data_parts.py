@@ -20,7 +20,7 @@ from torch.fx.passes.split_module import split_module
 from optfuse.compiler.frontend.by_size import CompileRange, CompileSize, Place, SizeReader, at_any_size, size_reader
 from optfuse.compiler.frontend.custom_gradients import gradient_reads_values
 from optfuse.compiler.frontend.host_bound import HostBound
-from optfuse.compiler.frontend.torch_bridge import tree_leaves
+from optfuse.compiler.frontend.torch_bridge import records_gradients, tree_leaves
 from optfuse.compiler.frontend.torch_sizes import is_read_as_number, is_symbolic, unbacked_symbols
 
 
@@ -43,10 +43,11 @@ def _takes_element(node: Node) -> bool:
 def cut_nodes(graph: GraphModule) -> dict[Node, str]:
     """The nodes of torch.compile's graph that run as traced, each with the reason."""
     cuts: dict[Node, str] = {}
+    learns = records_gradients(graph)
     for node in graph.graph.nodes:
         if finds_size(node):
             cuts[node] = "a size or value that only its run tells"
-        elif gradient_reads_values(node):
+        elif learns and gradient_reads_values(node):
             cuts[node] = "a backward that reads the values of tensors"
     return cuts
 

@@ -18,7 +18,7 @@ from optfuse.compiler.frontend.passes.instances import norm_channels
 from optfuse.compiler.frontend.passes.interpolation import interpolate_by_dimensions
 from optfuse.compiler.frontend.passes.written_attention import recognize_attention
 from optfuse.compiler.frontend.product_gradients import scan_product_gradients
-from optfuse.compiler.frontend.torch_bridge import tree_leaves
+from optfuse.compiler.frontend.torch_bridge import records_gradients, tree_leaves
 
 #: What needs nothing but the graph, in this order.
 _REWRITES = (sum_bags, choose_by_masks, norm_channels, interpolate_by_dimensions, scan_product_gradients)
@@ -43,7 +43,4 @@ def recognized(graph: GraphModule, inputs: Sequence[Any], feeds: Sequence[Feed])
 
 def _needs_gradients(graph: GraphModule, inputs: Sequence[Any]) -> bool:
     """Whether gradients may be wanted of a call with such inputs."""
-    if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-        return False
-    switches = any(node.target is torch._C._set_grad_enabled for node in graph.graph.nodes)  # noqa: SLF001
-    return torch.is_grad_enabled() or switches
+    return records_gradients(graph) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)

@@ -86,6 +86,7 @@ __all__ = [
     "min_cut_partition",
     "operator_name",
     "outside_of_modes",
+    "records_gradients",
     "returns_of",
     "shares_memory",
     "storage_place",
@@ -351,6 +352,12 @@ def returns_of(overload: Any) -> int:
 def is_random(target: Any) -> bool:
     """Whether an operator draws from a generator, so that two calls differ."""
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def records_gradients(graph: GraphModule) -> bool:
+    """Whether calls of torch.compile's graph may be recorded for gradients: now, or where the graph switches it on."""
+    switches = any(node.target is torch._C._set_grad_enabled for node in graph.graph.nodes)  # noqa: SLF001
+    return torch.is_grad_enabled() or switches
 
 
 def is_mutating(target: Any, kwargs: Mapping[str, Any] | None = None) -> bool:
