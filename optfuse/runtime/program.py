@@ -301,7 +301,8 @@ def _call_with(module: Any, hooks: Mapping[str, Any]) -> Callable[..., Any]:
     names = {**own, **given}
     for name, value in own.items():
         if isinstance(value, FunctionType) and value.__globals__ is own and name not in given:
-            names[name] = FunctionType(value.__code__, names, name, value.__defaults__, value.__closure__)
+            names[name] = bound = FunctionType(value.__code__, names, name, value.__defaults__, value.__closure__)
+            bound.__kwdefaults__ = value.__kwdefaults__
     return names["call"]
 
 

@@ -115,8 +115,8 @@ def scratch(size, device):
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
-def doubled(x):
-    return scratch(16, x.device).view(torch.float32).copy_(x).mul_(2)
+def doubled(x, minus=0, *, times=2):
+    return scratch(16, x.device).view(torch.float32).copy_(x).mul_(times).sub_(minus)
 
 
 def call(inputs, constants):
@@ -126,7 +126,7 @@ def call(inputs, constants):
 
 
 def test_memory_that_one_call_is_given_is_not_another_ones(tmp_path):
-    """As when a thread records a program while another one runs it: both are of one module."""
+    """As when a thread records a program while another one runs it: both are of one module, defaults included."""
     first, second = (Program(TEMPORARIES, folder=tmp_path) for _ in range(2))
     x, taken = torch.ones(4), []
 
