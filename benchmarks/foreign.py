@@ -191,7 +191,7 @@ def made_model(task: Task) -> tuple[Any, dict[str, Any]]:
             module.p = 0.0
         if hasattr(module, "drop_prob"):
             module.drop_prob = 0.0
-    return model.to(task.dtype), as_type(inputs, task.dtype)
+    return model.to(device(), task.dtype), as_type(inputs, task.dtype)
 
 
 def as_type(inputs: dict[str, Any], dtype: Any) -> dict[str, Any]:
